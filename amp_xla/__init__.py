@@ -1,0 +1,6 @@
+"""Mixed precision and XLA for bert4keras, done right on every TensorFlow.
+
+Importing this package does nothing to TensorFlow; ``import amp_xla.setup`` does.
+"""
+
+__version__ = "0.1.0"
