@@ -1,0 +1,62 @@
+# Every command a user types. `make` alone lists them.
+#
+# To add one, write one line under its heading: `name: ; <command> ## <what it does>`.
+# $(AMP_XLA) is `python -m amp_xla`, $(RUN) is `python`, both on the chosen runtime, whose environment
+# is built if it is not there.
+
+RUNTIME ?= auto
+RECIPE ?= classification
+ARGS ?=
+
+ENVIRONMENT := scripts/environment.sh
+# PYTHON counts only on the command line: many shells have one that was meant for others.
+PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python '$(PYTHON)')
+ON_RUNTIME = --runtime '$(RUNTIME)' $(PYTHON_OPTION)
+RUN = @exec $(ENVIRONMENT) run $(ON_RUNTIME) --
+AMP_XLA = $(RUN) -m amp_xla
+DOCKER = @exec scripts/docker.sh
+
+PYTHON_CODE := $(wildcard amp_xla recipes scripts tests setup.py)
+TYPED_CODE := $(wildcard amp_xla recipes scripts)
+SHELL_CODE := $(wildcard .ci/run scripts/*.sh)
+
+.DEFAULT_GOAL := help
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' Makefile)
+
+help: ## List the commands (this text)
+	@awk -f scripts/help.awk Makefile
+
+##@ Train
+train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
+predict: ; $(AMP_XLA) predict $(ARGS) ## Label new text with a trained run; ARGS="--help"
+header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
+
+##@ Train in a container, on a GPU server
+docker-build: ; $(DOCKER) build ## Build the image from BASE_IMAGE
+docker-train: ; $(DOCKER) train --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE in the image, on all GPUs; results in runs/
+docker-test: ; $(DOCKER) test -- $(ARGS) ## Run the tests in the image
+docker-shell: ; $(DOCKER) shell -- $(ARGS) ## Open a shell in the image
+
+##@ Measure
+bench-loop: ; $(RUN) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
+
+##@ Work on this project
+env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python
+test: ; $(RUN) -m pytest $(ARGS) ## Run the tests; ARGS="tests/data -k name" picks some
+lint: ## Check style: ruff, shellcheck, hadolint
+	@python=$$($(ENVIRONMENT) python --runtime dev) && bin=$${python%/*} && failed= && \
+	{ $$bin/ruff check --output-format concise $(PYTHON_CODE) || failed=1; } && \
+	{ $$bin/ruff format --check $(PYTHON_CODE) || failed=1; } && \
+	{ $$bin/shellcheck $(SHELL_CODE) || failed=1; } && \
+	{ $$bin/hadolint Dockerfile || failed=1; } && \
+	test -z "$$failed"
+format: ## Put the Python code into the form that lint wants
+	@python=$$($(ENVIRONMENT) python --runtime dev) && bin=$${python%/*} && \
+	$$bin/ruff check --fix $(PYTHON_CODE); $$bin/ruff format $(PYTHON_CODE)
+type: ## Check types with mypy
+	@exec $(ENVIRONMENT) run --runtime dev -- -m mypy $(TYPED_CODE)
+clean: ## Remove caches and build products; runs/ and .venvs/ stay
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist *.egg-info
+	@find . -name __pycache__ -not -path './.venvs/*' -prune -exec rm -rf {} +
+clean-env: clean ## Remove the environments too
+	@rm -rf .venvs

@@ -1,0 +1,75 @@
+"""`python -m scripts.environment`: what the Makefile calls."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+from pathlib import Path
+from typing import List, Optional
+
+from scripts.environment.build import ensure
+from scripts.environment.errors import SetupError
+from scripts.environment.runtimes import choose
+from scripts.environment.uv import say
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run one command; returns the exit status, or does not return where `run` succeeds."""
+    parser = argparse.ArgumentParser(prog="scripts/environment.sh", description=__doc__)
+    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("python", "print the path of the runtime's Python, building its environment if need be"),
+        ("run", "run the runtime's Python with the arguments after --"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--runtime", default="auto", help="auto, tf1, tf2, jax or dev")
+        command.add_argument("--python", default="", help="a Python with TensorFlow, used as it is")
+        if name == "run":
+            command.add_argument("--recipe", help="run recipes/RECIPE.py with the arguments")
+            command.add_argument("rest", nargs=argparse.REMAINDER)
+    options = parser.parse_args(arguments)
+    try:
+        recipe = getattr(options, "recipe", None)
+        prefix = [] if recipe is None else ["-m", check_recipe(recipe, options.root)]
+        choice = choose(options.runtime, options.python)
+        if options.runtime != "dev":
+            say(choice.line())
+        if choice.provided and choice.python:
+            python = choice.python.path
+        else:
+            python = str(ensure(choice, options.root))
+    except SetupError as error:
+        say(f"error: {error}")
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted; the same command again goes on from here")
+        return 130
+    if options.command == "python":
+        print(python)
+        return 0
+    rest = options.rest[1:] if options.rest[:1] == ["--"] else options.rest
+    sys.stdout.flush()
+    os.execv(python, [python, *prefix, *rest])
+
+
+def check_recipe(name: str, root: Path) -> str:
+    """The module of a recipe.
+
+    Raises:
+      SetupError: there is no such recipe; names those that there are.
+    """
+    known = sorted(p.stem for p in (root / "recipes").glob("*.py") if not p.stem.startswith("_"))
+    if name in known:
+        return f"recipes.{name}"
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f" Did you mean {close[0]}?" if close else ""
+    raise SetupError(f"RECIPE={name} is unknown.{hint} Recipes: {', '.join(known) or 'none'}.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

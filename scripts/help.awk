@@ -1,0 +1,10 @@
+# Print the Makefile's commands: `##@ Group` lines and `target: ... ## text` lines, in their order.
+BEGIN {
+    print "Usage: make <command> [RUNTIME=auto|tf1|tf2] [RECIPE=classification] [ARGS=\"...\"]"
+}
+/^##@ / { print "\n" substr($0, 5) }
+/^[a-z][a-z-]*:.*## / {
+    name = $0; sub(/:.*/, "", name)
+    text = $0; sub(/.*## /, "", text)
+    printf "  %-14s %s\n", name, text
+}

@@ -1,0 +1,13 @@
+"""What pyproject.toml can't say: the recipes are installed inside the package.
+
+In a checkout a recipe is `recipes.classification`, installed it is
+`amp_xla.recipes.classification`: a top-level package named `recipes` has no business in
+site-packages.
+"""
+
+from setuptools import find_packages, setup
+
+setup(
+    packages=[*find_packages(include=["amp_xla", "amp_xla.*"]), "amp_xla.recipes"],
+    package_dir={"amp_xla.recipes": "recipes"},
+)
