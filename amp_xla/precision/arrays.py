@@ -1,0 +1,190 @@
+"""What NumPy, JAX and TensorFlow arrays have in common, without importing any of the latter.
+
+A framework is only looked up in ``sys.modules`` after one of its objects has been seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Optional, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+
+HALF = ("float16", "bfloat16")
+
+
+class _NumPy:
+    where, isfinite = staticmethod(np.where), staticmethod(np.isfinite)
+    minimum, maximum = staticmethod(np.minimum), staticmethod(np.maximum)
+    logical_and, logical_not = staticmethod(np.logical_and), staticmethod(np.logical_not)
+
+    @staticmethod
+    def int32(x: Any) -> Any:
+        return np.int32(x)
+
+
+class _TensorFlow:
+    def __init__(self) -> None:
+        tf = sys.modules["tensorflow"]
+        self.isfinite, self.minimum, self.maximum = tf.math.is_finite, tf.minimum, tf.maximum
+        self.logical_and, self.logical_not = tf.logical_and, tf.logical_not
+        self._tf = tf
+
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
+        b = self._tf.convert_to_tensor(b, dtype=a.dtype)
+        return self._tf.compat.v1.where(condition, a, b)
+
+    def int32(self, x: Any) -> Any:
+        return self._tf.cast(x, self._tf.int32)
+
+
+class _Jax:
+    def __init__(self) -> None:
+        import jax.numpy as jnp
+
+        self.where, self.isfinite = jnp.where, jnp.isfinite
+        self.minimum, self.maximum = jnp.minimum, jnp.maximum
+        self.logical_and, self.logical_not = jnp.logical_and, jnp.logical_not
+        self._jnp = jnp
+
+    def int32(self, x: Any) -> Any:
+        return self._jnp.asarray(x, self._jnp.int32)
+
+
+def family(x: Any) -> str:
+    """``tensorflow``, ``jax`` or ``numpy`` (Python scalars included)."""
+    for cls in type(x).__mro__:
+        root = cls.__module__.partition(".")[0]
+        if root in ("tensorflow", "tensorflow_core", "tf_keras", "keras"):
+            return "tensorflow"
+        if root in ("jax", "jaxlib"):
+            return "jax"
+    return "numpy"
+
+
+def namespace(*values: Any) -> Any:
+    """The operations that fit all the values together."""
+    families = {family(value) for value in values}
+    if "tensorflow" in families:
+        return _TensorFlow()
+    return _Jax() if "jax" in families else _NumPy
+
+
+def dtype_name(x: Any) -> Optional[str]:
+    """``float16``, ``int32``, ...; None for what has no dtype (Python scalars, None, objects)."""
+    dtype = getattr(x, "dtype", None)
+    if dtype is None:
+        return None
+    dtype = getattr(dtype, "base_dtype", dtype)  # TensorFlow's reference dtypes
+    return getattr(dtype, "name", None) or str(dtype)
+
+
+def is_float(x: Any) -> bool:
+    """True for arrays, tensors and NumPy scalars of a real floating dtype."""
+    name = dtype_name(x)
+    return name is not None and name.startswith(("float", "bfloat")) and name != "float0"
+
+
+def is_sparse(x: Any) -> bool:
+    """True for ``tf.IndexedSlices``: rows of a gradient, with the row numbers."""
+    return hasattr(x, "values") and hasattr(x, "indices") and hasattr(x, "dense_shape")
+
+
+def cast(x: Any, dtype: str) -> Any:
+    """``x`` as another dtype, by name; ``x`` itself when it has it already."""
+    if dtype_name(x) == dtype:
+        return x
+    if family(x) == "tensorflow":
+        return sys.modules["tensorflow"].cast(x, dtype)
+    if family(x) == "jax":
+        return x.astype(dtype)
+    return np.asarray(x).astype(dtype)[()]
+
+
+def widen(x: Any) -> Any:
+    """Half precision to float32; everything else as it is."""
+    return cast(x, "float32") if dtype_name(x) in HALF else x
+
+
+def cast_like(scalar: Any, like: Any) -> Any:
+    """A scalar in the dtype of a float32 or float64 array."""
+    return cast(scalar, dtype_name(like) or "float32")
+
+
+def float32_scalar(x: Any) -> Any:
+    """A strong float32 scalar from any scalar; JAX and TensorFlow ones stay theirs."""
+    if type(x) is object:  # JAX builds pytrees of placeholders while it compares structures
+        return x
+    return np.float32(x) if family(x) == "numpy" else cast(x, "float32")
+
+
+def int32_scalar(x: Any) -> Any:
+    """A strong int32 scalar from any scalar; JAX and TensorFlow ones stay theirs."""
+    if type(x) is object:
+        return x
+    return np.int32(x) if family(x) == "numpy" else cast(x, "int32")
+
+
+def known(x: Any) -> Optional[Any]:
+    """The value of a scalar as a Python number, or None where only a run will tell."""
+    if type(x) is object:
+        return None
+    kind = family(x)
+    if kind == "tensorflow":
+        return x.numpy().item() if hasattr(x, "numpy") and _eager(x) else None
+    if kind == "jax" and not hasattr(x, "addressable_shards"):
+        return None  # a tracer
+    return np.asarray(x).item()
+
+
+def _eager(x: Any) -> bool:
+    try:
+        x.numpy()
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+    return True
+
+
+def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = False) -> T:
+    """Applies ``function`` to every floating leaf of any tree; the rest passes untouched.
+
+    Dictionaries, lists, tuples and named tuples are walked here; other nodes are JAX's business
+    where JAX is loaded. A sparse gradient keeps its indices and its shape. Python floats have
+    no dtype to change and pass untouched too, unless ``python_floats``.
+    """
+
+    def leaf(x: Any) -> Any:
+        if python_floats and type(x) is float:
+            return function(np.float32(x))
+        if is_sparse(x):
+            return type(x)(function(x.values), x.indices, x.dense_shape) if is_float(x) else x
+        return function(x) if is_float(x) else x
+
+    return _walk(leaf, tree)
+
+
+def _walk(leaf: Callable[[Any], Any], tree: Any) -> Any:
+    if tree is None or is_sparse(tree) or hasattr(tree, "dtype"):
+        return leaf(tree)
+    if isinstance(tree, dict):
+        pairs = {key: _walk(leaf, value) for key, value in tree.items()}
+        if type(tree) is dict:
+            return pairs
+        clone = tree.copy()
+        clone.update(pairs)
+        return clone
+    if isinstance(tree, tuple):
+        parts = [_walk(leaf, part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    if isinstance(tree, list):
+        return type(tree)([_walk(leaf, part) for part in tree])
+    if "jax" in sys.modules:
+        import jax
+
+        # One level of a registered node, so that what lies inside is walked here again.
+        children, structure = jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is not tree)
+        if not (len(children) == 1 and children[0] is tree):
+            return structure.unflatten([_walk(leaf, child) for child in children])
+    return leaf(tree)

@@ -1,0 +1,322 @@
+"""Loss scales: immutable values with jmp's verbs, and the one state machine behind them.
+
+The same classes serve NumPy, JAX (as pytrees, see ``amp_xla.precision.jax``) and TensorFlow
+(held in variables by ``amp_xla.precision.tensorflow``); no framework is imported here. The
+arithmetic follows whatever the state is made of.
+
+Dynamic scaling, per step::
+
+    loss *= scale; grads /= scale                       # both in float32
+    if every gradient is finite:
+        counter += 1
+        if counter == growth_interval:                  # the N-th finite step in a row
+            counter = 0
+            scale = min(scale * growth_factor, maximum) # stays, should the product overflow
+    else:
+        counter = 0
+        scale = max(scale * backoff_factor, minimum)    # and this step's update is skipped
+
+Source: Micikevicius et al., "Mixed Precision Training", 2017, https://arxiv.org/abs/1710.03740.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from typing import Any, Callable, Dict, Optional, Tuple, TypeVar, Union
+
+import numpy as np
+
+from amp_xla.precision import arrays
+
+T = TypeVar("T")
+
+DEFAULT_INITIAL = 2.0**15
+DEFAULT_GROWTH_INTERVAL = 2000  # steps; PyTorch's, Keras' and jmp's default
+# A scale is a float32 that never leaves the normal range: below it hardware flushes to zero.
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+LARGEST_SCALE = float(np.finfo(np.float32).max)
+
+# Set by amp_xla.precision.jax: makes a class known to JAX as a pytree.
+_register_pytree: Optional[Callable[[type], None]] = None
+
+
+def next_state(
+    scale: Any,
+    counter: Any,
+    finite: Any,
+    *,
+    growth_interval: int,
+    growth_factor: float,
+    backoff_factor: float,
+    minimum: float,
+    maximum: float,
+) -> Tuple[Any, Any]:
+    """The state machine: (scale float32, counter int32) after a step judged ``finite``.
+
+    Works on NumPy, JAX and TensorFlow scalars alike. Multiplications only: compilers turn a
+    division by a constant into something that differs in the last bit.
+    """
+    xp = arrays.namespace(scale, counter, finite)
+    with np.errstate(over="ignore"):
+        grown = scale * np.float32(growth_factor)
+    grown = xp.where(xp.isfinite(grown), xp.minimum(grown, np.float32(maximum)), scale)
+    shrunk = xp.maximum(scale * np.float32(backoff_factor), np.float32(minimum))
+    # >=, not ==: a counter restored under a shorter interval must not run past it.
+    due = counter >= np.int32(growth_interval - 1)
+    scale = xp.where(finite, xp.where(due, grown, scale), shrunk)
+    counter = xp.where(xp.logical_and(finite, xp.logical_not(due)), counter + np.int32(1), 0)
+    return scale, xp.int32(counter)
+
+
+class _LossScale:
+    """What the three share."""
+
+    loss_scale: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # JAX may be imported after this module: a class is registered at its first instance.
+        if _register_pytree is None and "jax" in sys.modules:
+            import amp_xla.precision.jax  # noqa: F401
+        return super().__new__(cls)
+
+    def scale(self, tree: T) -> T:
+        """Multiplies floating leaves by the scale, in float32 (float64 stays float64).
+
+        Half-precision leaves come back as float32: an fp16 loss of 4 at 2**15 is 131072, past
+        float16's 65504.
+        """
+        return arrays.map_floats(lambda x: arrays.widen(x) * self._factor(x), tree, python_floats=True)
+
+    def unscale(self, tree: T) -> T:
+        """Divides floating leaves by the scale, in float32 (float64 stays float64).
+
+        Half-precision leaves come back as float32: 2**-11 at scale 2**15 is 2**-26, which
+        float16 would round to zero. Sparse gradients stay sparse.
+        """
+        return arrays.map_floats(lambda x: arrays.widen(x) / self._factor(x), tree, python_floats=True)
+
+    def _factor(self, like: Any) -> Any:
+        return arrays.cast_like(self.loss_scale, arrays.widen(like))
+
+    def adjust(self, grads_finite: Any) -> Any:
+        """The loss scale for the next step; this one is unchanged."""
+        raise NotImplementedError
+
+    def spec(self) -> Dict[str, Any]:
+        """The JSON-able description that ``from_spec`` takes back."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class NoOpLossScale(_LossScale):
+    """Scales nothing: every verb returns what it was given."""
+
+    @property
+    def loss_scale(self) -> int:  # type: ignore[override]
+        return 1
+
+    def scale(self, tree: T) -> T:
+        return tree
+
+    def unscale(self, tree: T) -> T:
+        return tree
+
+    def adjust(self, grads_finite: Any) -> "NoOpLossScale":
+        del grads_finite
+        return self
+
+    def spec(self) -> Dict[str, Any]:
+        return {"kind": "none"}
+
+    def __eq__(self, other: Any) -> bool:
+        return type(other) is type(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StaticLossScale(_LossScale):
+    """A constant scale.
+
+    Attributes:
+      loss_scale: float32 scalar; any Python, NumPy, JAX or TensorFlow scalar is taken. In JAX it
+        is a leaf, so another value does not retrace.
+
+    Raises:
+      ValueError: the scale is not a positive finite number that float32 can hold.
+    """
+
+    loss_scale: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
+        check_scale("loss_scale", self.loss_scale)
+
+    def adjust(self, grads_finite: Any) -> "StaticLossScale":
+        del grads_finite
+        return self
+
+    def spec(self) -> Dict[str, Any]:
+        return {"kind": "static", "loss_scale": float(self.loss_scale)}
+
+    def __eq__(self, other: Any) -> bool:
+        return type(other) is type(self) and bool(self.loss_scale == other.loss_scale)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DynamicLossScale(_LossScale):
+    """A scale that grows while gradients stay finite and shrinks when they do not.
+
+    Attributes:
+      loss_scale: float32 scalar in force now; any scalar is taken.
+      counter: int32 scalar, finite steps since the last change.
+      growth_interval: finite steps in a row before the scale grows; at least 1.
+      growth_factor: what it is multiplied by then; more than 1.
+      backoff_factor: what it is multiplied by after a non-finite step, between 0 and 1; None
+        means ``1 / growth_factor``.
+      minimum: the scale never shrinks below it (may be less than 1, never 0).
+      maximum: the scale never grows above it (finite).
+
+    Raises:
+      ValueError: a value is outside its range; the message names both.
+    """
+
+    loss_scale: Any = DEFAULT_INITIAL
+    counter: Any = 0
+    growth_interval: int = DEFAULT_GROWTH_INTERVAL
+    growth_factor: float = 2.0
+    backoff_factor: Optional[float] = None
+    minimum: float = 1.0
+    maximum: float = LARGEST_SCALE
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
+        put(self, "counter", arrays.int32_scalar(self.counter))
+        interval, growth = concrete(self.growth_interval), float(concrete(self.growth_factor))
+        if interval != int(interval) or interval < 1:
+            raise ValueError(f"growth_interval is {interval}; allowed: a whole number >= 1 (steps)")
+        if not 1.0 < growth <= LARGEST_SCALE:
+            raise ValueError(f"growth_factor is {growth}; allowed: more than 1 and finite")
+        backoff = self.backoff_factor
+        backoff = 1.0 / growth if backoff is None else float(concrete(backoff))
+        if not 0.0 < backoff < 1.0:
+            raise ValueError(f"backoff_factor is {backoff}; allowed: between 0 and 1")
+        minimum, maximum = float(concrete(self.minimum)), float(concrete(self.maximum))
+        self._check_bounds(minimum, maximum)
+        put(self, "growth_interval", int(interval))
+        put(self, "growth_factor", growth)
+        put(self, "backoff_factor", backoff)
+        put(self, "minimum", max(minimum, SMALLEST_SCALE))
+        put(self, "maximum", min(maximum, LARGEST_SCALE))
+
+    def _check_bounds(self, minimum: float, maximum: float) -> None:
+        check_scale("minimum", minimum)
+        check_scale("maximum", maximum)
+        if minimum > maximum:
+            raise ValueError(f"minimum is {minimum}, above maximum, which is {maximum}")
+        check_scale("loss_scale", self.loss_scale, minimum, maximum)
+
+    def adjust(self, grads_finite: Any) -> "DynamicLossScale":
+        """The next state; ``grads_finite`` is a boolean scalar."""
+        scale, counter = next_state(
+            self.loss_scale, self.counter, grads_finite, **self.hyperparameters()
+        )
+        return self.replace(scale, counter)
+
+    def replace(self, loss_scale: Any, counter: Any) -> "DynamicLossScale":
+        """The same hyper-parameters around another state, unchecked (it may be a tracer)."""
+        new = object.__new__(type(self))
+        for field in dataclasses.fields(self):
+            object.__setattr__(new, field.name, getattr(self, field.name))
+        object.__setattr__(new, "loss_scale", loss_scale)
+        object.__setattr__(new, "counter", counter)
+        return new
+
+    def hyperparameters(self) -> Dict[str, Any]:
+        """What ``next_state`` needs beyond the state; hashable values."""
+        return {
+            "growth_interval": self.growth_interval,
+            "growth_factor": self.growth_factor,
+            "backoff_factor": self.backoff_factor,
+            "minimum": self.minimum,
+            "maximum": self.maximum,
+        }
+
+    def spec(self) -> Dict[str, Any]:
+        state = {"loss_scale": float(self.loss_scale), "counter": int(self.counter)}
+        return {"kind": "dynamic", **state, **self.hyperparameters()}
+
+    def __eq__(self, other: Any) -> bool:
+        return (
+            type(other) is type(self)
+            and self.hyperparameters() == other.hyperparameters()
+            and bool(self.loss_scale == other.loss_scale)
+            and bool(self.counter == other.counter)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
+
+
+def from_spec(spec: Any) -> Any:
+    """A loss scale from ``LossScale.spec()``, a number, ``"dynamic"``, None or a loss scale.
+
+    Raises:
+      ValueError: none of these.
+    """
+    if isinstance(spec, _LossScale):
+        return spec
+    if spec is None:
+        return NoOpLossScale()
+    if isinstance(spec, dict):
+        fields = dict(spec)
+        kinds = {"none": NoOpLossScale, "static": StaticLossScale, "dynamic": DynamicLossScale}
+        kind = fields.pop("kind", None)
+        if kind not in kinds:
+            raise ValueError(f"loss scale kind is {kind!r}; allowed: {', '.join(kinds)}")
+        return kinds[kind](**fields)
+    if isinstance(spec, str):
+        if spec == "dynamic":
+            return DynamicLossScale()
+        try:
+            spec = float(spec)
+        except ValueError:
+            raise ValueError(
+                f"loss scale is {spec!r}; allowed: a positive number or 'dynamic'"
+            ) from None
+    return NoOpLossScale() if concrete(spec) == 1 else StaticLossScale(spec)
+
+
+def concrete(value: Any) -> Any:
+    """A Python or NumPy number from any scalar whose value is known now.
+
+    Raises:
+      ValueError: the value is only known when a compiled function runs.
+    """
+    number = arrays.known(value)
+    if number is None:
+        raise ValueError(
+            f"{value!r} has no value yet: intervals, factors and bounds of a loss scale are "
+            f"constants; make the loss scale outside the compiled function and pass it in"
+        )
+    return number
+
+
+def check_scale(
+    name: str, value: Any, low: float = SMALLEST_SCALE, high: float = LARGEST_SCALE
+) -> None:
+    """Refuses a scale outside [low, high]; a value not known yet passes."""
+    number = arrays.known(value)
+    if number is None:
+        return
+    number = float(number)
+    if not math.isfinite(number) or not low <= number <= high:
+        raise ValueError(f"{name} is {number}; allowed: {low} to {high}")
