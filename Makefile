@@ -14,7 +14,8 @@ PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python '$(PYTHON)
 ON_RUNTIME = --runtime '$(RUNTIME)' $(PYTHON_OPTION)
 RUN = @exec $(ENVIRONMENT) run $(ON_RUNTIME) --
 AMP_XLA = $(RUN) -m amp_xla
-DOCKER = @exec scripts/docker.sh
+DOCKER_SETTINGS = RUNTIME BASE_IMAGE IMAGE GPUS DATA RUNS
+DOCKER = @$(foreach name,$(DOCKER_SETTINGS),$(name)='$($(name))') exec scripts/docker.sh
 
 PYTHON_CODE := $(wildcard amp_xla recipes scripts tests setup.py)
 TYPED_CODE := $(wildcard amp_xla recipes scripts)
@@ -31,7 +32,7 @@ train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) --recipe '$(RECIPE)' -- $(ARGS) 
 predict: ; $(AMP_XLA) predict $(ARGS) ## Label new text with a trained run; ARGS="--help"
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
 
-##@ Train in a container, on a GPU server
+##@ Train in a container, on a GPU server (scripts/docker.sh says what BASE_IMAGE, GPUS, DATA do)
 docker-build: ; $(DOCKER) build ## Build the image from BASE_IMAGE
 docker-train: ; $(DOCKER) train --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE in the image, on all GPUs; results in runs/
 docker-test: ; $(DOCKER) test -- $(ARGS) ## Run the tests in the image
@@ -46,7 +47,7 @@ test: ; $(RUN) -m pytest $(ARGS) ## Run the tests; ARGS="tests/data -k name" pic
 lint: ## Check style: ruff, shellcheck, hadolint
 	@python=$$($(ENVIRONMENT) python --runtime dev) && bin=$${python%/*} && failed= && \
 	{ $$bin/ruff check --output-format concise $(PYTHON_CODE) || failed=1; } && \
-	{ $$bin/ruff format --check $(PYTHON_CODE) || failed=1; } && \
+	{ $$bin/ruff format --check --output-format concise $(PYTHON_CODE) || failed=1; } && \
 	{ $$bin/shellcheck $(SHELL_CODE) || failed=1; } && \
 	{ $$bin/hadolint Dockerfile || failed=1; } && \
 	test -z "$$failed"

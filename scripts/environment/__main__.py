@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import List, Optional
@@ -41,6 +42,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
             say(choice.line())
         if choice.provided and choice.python:
             python = choice.python.path
+            if not choice.complete:
+                complete(python, installing=options.command == "python", root=options.root)
         else:
             python = str(ensure(choice, options.root))
     except SetupError as error:
@@ -55,6 +58,22 @@ def main(arguments: Optional[List[str]] = None) -> int:
     rest = options.rest[1:] if options.rest[:1] == ["--"] else options.rest
     sys.stdout.flush()
     os.execv(python, [python, *prefix, *rest])
+
+
+def complete(python: str, installing: bool, root: Path) -> None:
+    """Add what a provided Python lacks, where the user said so with `make env`.
+
+    Raises:
+      SetupError: the user did not say so.
+    """
+    if not installing:
+        raise SetupError(
+            f"{python} has TensorFlow but not bert4keras. `make env` adds what this project needs"
+            " and moves nothing that is there; then the same command again."
+        )
+    command = [python, "-m", "scripts.container_install"]
+    if subprocess.run(command, stdout=2, cwd=str(root)).returncode:
+        raise SetupError(f"`{' '.join(command)}` failed; its message is above.")
 
 
 def check_recipe(name: str, root: Path) -> str:

@@ -6,7 +6,12 @@ import platform
 import sys
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from scripts.environment.container import inside_container, runtime_of, tensorflow_version
+from scripts.environment.container import (
+    distributions,
+    inside_container,
+    runtime_of,
+    tensorflow_version,
+)
 from scripts.environment.errors import SetupError
 from scripts.environment.interpreters import Interpreter, find, probe
 
@@ -45,6 +50,7 @@ class Choice(NamedTuple):
     python: Optional[Interpreter]  # None: uv downloads runtime.pythons[0]
     provided: bool  # `python` has its own TensorFlow: nothing is built
     reason: str
+    complete: bool = True  # a provided Python has what this project needs beside TensorFlow
 
     def line(self) -> str:
         """The one line that tells the user."""
@@ -86,7 +92,8 @@ def choose(request: str, python: str = "") -> Choice:
 
 
 def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice]:
-    version = tensorflow_version(python.path)
+    installed = distributions(python.path)
+    version = tensorflow_version(python.path, installed)
     if version is None:
         return None
     name = runtime_of(version)
@@ -96,7 +103,7 @@ def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice
             f" {name}. Say RUNTIME={name} or RUNTIME=auto, or start from a {request} image."
         )
     reason = f"this {origin}'s {python} has TensorFlow {version}, used as it is"
-    return Choice(RUNTIMES[name], python, True, reason)
+    return Choice(RUNTIMES[name], python, True, reason, "bert4keras" in installed)
 
 
 def _automatic() -> Choice:

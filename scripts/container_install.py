@@ -1,0 +1,174 @@
+"""Add to a Python that has TensorFlow what this project needs, and move nothing that it has.
+
+`python -m scripts.container_install`, in the Dockerfile and behind `make env` inside a container.
+A container's TensorFlow was built against its own numpy, h5py and protobuf, so dependencies are not
+resolved: what the base lacks is installed at the locked version with `--no-deps`, what it has is
+kept. One thing may rise, and is named: a package of the lock, none of which is near TensorFlow,
+that `pip check` calls too old for an addition. Versions and `pip check` before and after are
+compared; any other difference is an error and fails the image's build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Container, Dict, Iterable, Mapping, Set
+
+from scripts.environment.container import (
+    canonical,
+    distributions,
+    runtime_of,
+    tensorflow_version,
+)
+from scripts.environment.errors import SetupError
+
+ROOT = Path(__file__).resolve().parents[1]
+# What no lock file of additions may name: TensorFlow was built against these.
+PROTECTED = re.compile(
+    r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|scipy|grpcio|horovod|jax.*|nvidia-.*)"
+)
+TOO_OLD = re.compile(r"(\S+) \S+ has requirement .*, but you have (\S+) ")
+# With TF_KERAS=1 bert4keras takes Keras from TensorFlow and never imports this distribution.
+EXPECTED_COMPLAINT = re.compile(r"bert4keras \S+ (requires keras,|has requirement keras)", re.I)
+
+
+def main() -> int:
+    """Install into the Python that runs this; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument(
+        "--runtime", default="auto", choices=["auto", "tf1", "tf2"], help="refuse any other"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be installed")
+    options = parser.parse_args()
+    try:
+        return install(sys.executable, options.runtime, ROOT, options.dry_run)
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def install(python: str, request: str, root: Path, dry_run: bool = False) -> int:
+    """Bring `python` up to requirements/container-<runtime>.txt.
+
+    Raises:
+      SetupError: no TensorFlow, not the `request`ed one, or something of the base moved.
+    """
+    before = distributions(python)
+    version = tensorflow_version(python, before)
+    if version is None:
+        raise SetupError(f"{python} has no TensorFlow. Start from a TensorFlow image.")
+    runtime = runtime_of(version)
+    if request not in ("auto", runtime):
+        raise SetupError(
+            f"TensorFlow {version} is {runtime}, not {request}. Give RUNTIME={runtime}, or another"
+            " BASE_IMAGE."
+        )
+    pins = fit_keras(read_lock(root / "requirements" / f"container-{runtime}.txt"), version)
+    wanted = {name: pin for name, pin in pins.items() if name not in before}
+    print(f"TensorFlow {version} ({runtime}) is kept, and all that this Python has")
+    print(f"to install: {', '.join(wanted.values()) or 'nothing'}", flush=True)
+    if dry_run or not wanted:
+        return 0
+    complaints = pip_check(python)
+    _pip(python, "install", "--no-deps", "--no-cache-dir", *wanted.values())
+    new = pip_check(python) - complaints
+    rises = choose_rises(new, pins, wanted)
+    if rises:
+        print(f"too old for the additions, replaced: {', '.join(rises.values())}", flush=True)
+        _pip(python, "install", "--no-deps", "--no-cache-dir", *rises.values())
+        new = pip_check(python) - complaints
+    compare(before, distributions(python), rises)
+    if new:
+        raise SetupError("the base and the additions don't fit:\n  " + "\n  ".join(sorted(new)))
+    print(f"installed {len(wanted)}; {len(before) - len(rises)} of the base are as they were")
+    return 0
+
+
+def read_lock(path: Path) -> Dict[str, str]:
+    """Canonical name -> requirement ('tqdm==4.66.5') of a lock file without markers.
+
+    Raises:
+      SetupError: it names a distribution that only the image may bring.
+    """
+    pins: Dict[str, str] = {}
+    for line in path.read_text().splitlines():
+        requirement = line.split("#")[0].strip()
+        if requirement:
+            pins[canonical(re.split(r"[=~<>; \[]", requirement)[0])] = requirement
+    protected = sorted(name for name in pins if PROTECTED.fullmatch(name))
+    if protected:
+        raise SetupError(f"{path.name} names {', '.join(protected)}, which belong to the image.")
+    return pins
+
+
+def fit_keras(pins: Mapping[str, str], tensorflow: str) -> Dict[str, str]:
+    """tf-keras follows the TensorFlow that is there; before 2.14 Keras 2 is inside TensorFlow."""
+    fitted = dict(pins)
+    if "tf-keras" in fitted:
+        minor = ".".join(tensorflow.split(".")[:2])
+        if int(minor.split(".")[1]) < 14:
+            del fitted["tf-keras"]
+        elif not fitted["tf-keras"].startswith(f"tf-keras=={minor}."):
+            fitted["tf-keras"] = f"tf-keras~={minor}.0"
+    return fitted
+
+
+def choose_rises(
+    complaints: Iterable[str], pins: Mapping[str, str], added: Container[str]
+) -> Dict[str, str]:
+    """The pins of what the base has, but too old for one of the `added`."""
+    rises = {}
+    for complaint in complaints:
+        match = TOO_OLD.match(complaint)
+        if match and canonical(match.group(1)) in added and canonical(match.group(2)) in pins:
+            rises[canonical(match.group(2))] = pins[canonical(match.group(2))]
+    return rises
+
+
+def compare(before: Mapping[str, str], after: Mapping[str, str], rises: Container[str]) -> None:
+    """Raises SetupError if a distribution of `before` is gone or has another version."""
+    moved = [
+        f"{name} {version} -> {after.get(name, 'gone')}"
+        for name, version in sorted(before.items())
+        if after.get(name) != version and name not in rises
+    ]
+    if moved:
+        raise SetupError("installing moved what the base had: " + ", ".join(moved))
+
+
+def pip_check(python: str) -> Set[str]:
+    """What pip says of distributions that don't fit together."""
+    done = subprocess.run(
+        [python, "-m", "pip", "check", "--disable-pip-version-check"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=_environment(),
+    )
+    lines = done.stdout.decode().splitlines() if done.returncode else []
+    return {line for line in lines if line and not EXPECTED_COMPLAINT.match(line)}
+
+
+def _pip(python: str, *arguments: str) -> None:
+    command = [python, "-m", "pip", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, env=_environment())
+    if done.returncode:
+        raise SetupError(f"`{' '.join(command)}` failed with exit code {done.returncode}.")
+
+
+def _environment() -> Dict[str, str]:
+    environment = dict(os.environ)
+    # NVIDIA's images constrain pip to what they ship; that is checked here more strictly, and
+    # would refuse pins of packages that the image names but doesn't have.
+    environment.pop("PIP_CONSTRAINT", None)
+    # Ubuntu 24.04's Python refuses pip outside a virtual environment; a container is one.
+    environment["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
+    environment["PIP_ROOT_USER_ACTION"] = "ignore"
+    return environment
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Which tests a runtime collects, and how Hypothesis behaves on a busy machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+from typing import Optional
+
+from hypothesis import settings
+
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+JAX_ONLY = re.compile(r"^pytestmark\s*=.*\bmark\.jax\b", re.MULTILINE)
+NAMES_JAX = re.compile(r"\bimport jax\b|\bfrom jax\b|importorskip\(.jax|\bmark\.jax\b")
+
+# No deadline: other work on the machine would fail a test that is right. In CI every run tries the
+# same examples, so that a red run is about the change; elsewhere each run tries new ones.
+settings.register_profile("amp_xla", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("amp_xla")
+
+
+def pytest_ignore_collect(collection_path: Path) -> Optional[bool]:
+    """A file with `pytestmark = pytest.mark.jax` is for the runtime jax, and only for it.
+
+    That runtime has no TensorFlow: it also collects files that name JAX, and no others.
+    """
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    text = collection_path.read_text(encoding="utf-8")
+    wanted = JAX_ONLY.search(text) is None if HAS_TENSORFLOW else NAMES_JAX.search(text) is not None
+    return None if wanted else True
