@@ -12,10 +12,13 @@ One step, whoever takes it::
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
 
-from amp_xla.precision import arrays, clipping, loss_scale
+from amp_xla.precision import clipping, keras_class, loss_scale, update
+from amp_xla.precision.accumulation import Window
+from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, inner_of
+from amp_xla.precision.keras_class import keras_of
 from amp_xla.precision.step import Ledger, Step, in_v1_graph
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
@@ -53,7 +56,7 @@ def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
     return static.scale(loss)
 
 
-class LossScaleOptimizer:
+class LossScaleOptimizer(OptimizerFace):
     """Wraps an optimizer with loss scaling that skips, and counts, non-finite steps.
 
     Args:
@@ -73,6 +76,9 @@ class LossScaleOptimizer:
         ``compute_gradients``; None where ``inner`` reduces or there is one rank.
       model_parallel: predicate of a variable that lives on this rank only: its gradient counts
         in the decision but is not reduced.
+      accumulate: micro-batches a step. Each ``minimize`` or ``apply_gradients`` adds one; the
+        last of a window updates with the mean of its gradients, judged once. The loss scale is
+        constant within a window. Ranks reduce once a window.
       applied_steps: int64 variable to count applied steps in; made when None.
       name: prefix of variable names.
 
@@ -99,27 +105,69 @@ class LossScaleOptimizer:
         agreement: Optional[Callable[[Any], Any]] = None,
         reduce: Optional[Callable[[Any], Any]] = None,
         model_parallel: Optional[Callable[[Any], bool]] = None,
+        accumulate: int = 1,
         applied_steps: Optional[Any] = None,
         name: str = "loss_scale_optimizer",
     ) -> None:
+        if isinstance(self, tf.train.Optimizer):
+            tf.train.Optimizer.__init__(self, False, name)  # it tracks checkpoints its own way
         self.inner = inner
         self.name = name
-        self.count_skipped = count_skipped
         self.gradients_finite: Optional[Any] = None
         self.gradient_norm: Optional[Any] = None
-        self._clipnorm = global_clipnorm
         self._groups: List[Tuple[Callable[[Any], bool], Inner]] = [
             (predicate, inner_of(optimizer)) for predicate, optimizer in groups
         ] + [(lambda variable: True, inner_of(inner))]
-        self._agreement = agreement
         self._reduce = reduce
         self._model_parallel = model_parallel or (lambda variable: False)
         self._ledger = Ledger()
         self._state = LossScaleVariables(loss_scale, name)
+        self._window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
         self.applied_steps = applied_steps
         self.skipped_steps = state_variable(0, tf.int64, name + "/skipped_steps")
+        self._rules = update.Rules(
+            self._state,
+            self.applied_steps,
+            self.skipped_steps,
+            global_clipnorm,
+            count_skipped,
+            agreement,
+        )
+        self._config = {
+            "loss_scale": self._state.spec.spec(),
+            "global_clipnorm": global_clipnorm,
+            "count_skipped": count_skipped,
+            "accumulate": accumulate,
+            "name": name,
+        }
+        self._functions = {
+            "groups": groups,
+            "agreement": agreement,
+            "reduce": reduce,
+            "model_parallel": model_parallel,
+        }
+        self._track()
+
+    def __new__(cls, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        return object.__new__(keras_class.concrete(cls, inner_of(inner)))
+
+    def _track(self) -> None:
+        """Makes checkpoints and Keras' session know what is inside."""
+        self._optimizer = self.inner  # under this name Keras' own methods look for it
+        self._trackable = tf.Module()  # some bases delegate tracking to it
+        for index, (_, inner) in enumerate(self._groups[:-1]):
+            self._track_trackable(inner.optimizer, f"group_{index}")
+        names = ("inner", "applied_steps", "skipped_steps", "_state")
+        for name in names:
+            child = getattr(self, name)
+            if isinstance(child, Trackable):
+                self._track_trackable(child, name.lstrip("_"))
+        if self._window is not None:
+            self._track_trackable(self._window, "window")
+        keras_class.let_keras_initialize(keras_of(self.inner), self.state_variables)
+        self._ready = True
 
     # -- what a step is made of --------------------------------------------------------------
 
@@ -130,8 +178,12 @@ class LossScaleOptimizer:
 
     @property
     def state_variables(self) -> List[Any]:
-        """What a checkpoint must hold beyond ``inner``'s own variables."""
-        return [self.applied_steps, self.skipped_steps] + self._state.state_variables
+        """What a checkpoint must hold beyond ``inner``'s own variables.
+
+        With ``accumulate`` the sums are among them once a step has been built.
+        """
+        window = [] if self._window is None else self._window.state_variables
+        return [self.applied_steps, self.skipped_steps] + self._state.state_variables + window
 
     def get_scaled_loss(self, loss: Any) -> Any:
         """The loss to differentiate: ``loss * loss_scale`` in float32; starts a step.
@@ -163,13 +215,15 @@ class LossScaleOptimizer:
                 "judged without these gradients. Unscale every group first, then apply; or start "
                 "the next step with get_scaled_loss"
             )
-        return self._unscale(step, list(grads))
+        unscaled = self._unscale(step, list(grads))
+        if self._window is None:
+            step.tests.append(all_finite(unscaled))
+        return unscaled
 
     def _unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
         unscaled = [self._state.at(step.scale).unscale(g) for g in grads]
         for before, after in zip(grads, unscaled):
             self._ledger.unscaled(before, after)
-        step.tests.append(all_finite(unscaled))
         return unscaled
 
     def compute_gradients(
@@ -197,17 +251,13 @@ class LossScaleOptimizer:
             for inner, part in self._split([(None, v) for v in variables]):
                 pairs += inner.gradients(scaled, [v for _, v in part], grad_loss)
             pairs = _in_order(pairs, variables)
-        variables = [v for _, v in pairs]
-        unscaled = [self._state.at(step.scale).unscale(g) for g, _ in pairs]
-        for (before, _), after in zip(pairs, unscaled):
-            self._ledger.unscaled(before, after)
-        if self._reduce is not None:
-            unscaled = [
-                g if g is None or self._model_parallel(v) else self._reduce(g)
-                for g, v in zip(unscaled, variables)
-            ]
-        step.tests.append(all_finite(unscaled))
-        return list(zip(unscaled, variables))
+        unscaled = self._unscale(step, [g for g, _ in pairs])
+        result = list(zip(unscaled, [v for _, v in pairs]))
+        if self._window is not None:
+            return result  # reduced and judged once, at the window's end
+        result = self._reduced(result)
+        step.tests.append(all_finite([g for g, _ in result]))
+        return result
 
     def _tape_gradients(self, loss: Any, var_list: Any, grad_loss: Any, tape: Any) -> Pairs:
         tape = tf.GradientTape() if tape is None else tape
@@ -245,10 +295,14 @@ class LossScaleOptimizer:
             raise ValueError("no gradients: the loss reaches none of the variables")
         with tf.name_scope(name or self.name):
             step = self._ledger.step(lambda: self.loss_scale)
-            parts = self._split(pairs)
-            if experimental_aggregate_gradients:
-                parts = self._aggregate(step, parts)
-            return self._apply(step, parts, global_step, more_groups=True)
+            if self._window is not None:
+                return self._accumulate(step, pairs, global_step, experimental_aggregate_gradients)
+            outcome = self._take(
+                step, pairs, global_step, experimental_aggregate_gradients, more_groups=True
+            )
+            self.gradients_finite = outcome.finite
+            self.gradient_norm = outcome.norm() if in_v1_graph() else None
+            return None if tf.executing_eagerly() else outcome.operation
 
     def minimize(
         self,
@@ -274,79 +328,49 @@ class LossScaleOptimizer:
         """Keras' name for ``minimize`` in a graph; what ``model.fit`` calls there."""
         return [self.minimize(loss, params)]
 
-    # -- the decision ------------------------------------------------------------------------
+    def _take(
+        self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool, more_groups: bool
+    ) -> update.Outcome:
+        parts = self._split(pairs)
+        if aggregate:
+            parts = update.aggregate(step, parts)
+        return update.take(self._rules, step, parts, global_step, more_groups)
 
-    def _split(self, pairs: Pairs) -> List[Tuple[Inner, Pairs]]:
+    def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
+        """Adds a micro-batch; the last of a window is the step, judged once for all of it."""
+        if step.finite is not None:
+            raise RuntimeError("accumulate takes all variable groups in one apply_gradients")
+        scale = step.scale
+        for inner, part in self._split(pairs):
+            inner.prepare([v for _, v in part])
+
+        def at_end(means: Pairs) -> Any:
+            window = Step(scale)
+            outcome = self._take(window, self._reduced(means), global_step, aggregate, False)
+            with tf.control_dependencies([] if outcome.operation is None else [outcome.operation]):
+                return tf.identity(outcome.finite), tf.identity(outcome.norm())
+
+        assert self._window is not None
+        finite, norm = self._window.add(
+            pairs, at_end, lambda: (tf.constant(True), tf.constant(0.0))
+        )
+        step.finite = self.gradients_finite = finite
+        self.gradient_norm = norm
+        return None if tf.executing_eagerly() else tf.group(finite, norm)
+
+    def _reduced(self, pairs: Pairs) -> Pairs:
+        if self._reduce is None:
+            return pairs
+        reduce, local = self._reduce, self._model_parallel
+        return [(g if g is None or local(v) else reduce(g), v) for g, v in pairs]
+
+    def _split(self, pairs: Pairs) -> clipping.Parts:
         """Pairs by optimizer: each goes to the first group that claims its variable."""
-        parts: List[Tuple[Inner, Pairs]] = [(inner, []) for _, inner in self._groups]
+        parts: clipping.Parts = [(inner, []) for _, inner in self._groups]
         for gradient, variable in pairs:
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))
             parts[next(claims)][1].append((gradient, variable))
         return [(inner, part) for inner, part in parts if part]
-
-    def _apply(
-        self, step: Step, parts: clipping.Parts, global_step: Any, more_groups: bool
-    ) -> Any:
-        norm = clipping.global_norm([g for _, part in parts for g, _ in part])
-        first = step.finite is None
-        if first:
-            self._judge(step, parts, norm)
-        for inner, part in parts:
-            inner.prepare([v for _, v in part])
-        again = [inner for inner, _ in parts if inner in step.shared]
-        if more_groups:
-            step.remember([inner for inner, _ in parts])
-
-        def update() -> Any:
-            with tf.control_dependencies(step.rewind(again)):
-                clipped = clipping.clip(parts, norm, self._clipnorm)
-                done = [inner.apply(part) for inner, part in clipped]
-            counters = [self.applied_steps] if first else []
-            counters += [] if global_step is None else [global_step]
-            return _after(done, lambda: [c.assign_add(1, read_value=False) for c in counters])
-
-        def skip() -> Any:
-            def count() -> List[Any]:
-                done = [self.skipped_steps.assign_add(1, read_value=False)] if first else []
-                if self.count_skipped:
-                    done += [inner.count_skipped() for inner, _ in parts if inner not in again]
-                return done
-
-            return _after([], count)
-
-        with tf.control_dependencies(step.reads()):
-            operation = tf.cond(step.finite, update, skip)
-        moved = self._state.adjust(step.finite, step.scale) if first else tf.no_op()
-        if tf.executing_eagerly():
-            return None
-        step.applied.append(tf.group(operation, moved))
-        return step.applied[-1]
-
-    def _aggregate(self, step: Step, parts: clipping.Parts) -> clipping.Parts:
-        """Sums over replicas or ranks where the optimizers do so, and judges the sums."""
-        reduced = [(inner, inner.aggregate(part)) for inner, part in parts]
-        if any(new is not old for (_, new), (_, old) in zip(reduced, parts)):
-            step.tests.append(all_finite([g for _, part in reduced for g, _ in part]))
-        return reduced
-
-    def _judge(self, step: Step, parts: clipping.Parts, norm: clipping.Norm) -> None:
-        """Takes the step's one decision."""
-        tests = step.tests or [all_finite([g for _, part in parts for g, _ in part])]
-        if clipping.clips_globally(parts, self._clipnorm):
-            # Finite gradients can have an infinite norm, and clipping by it makes NaN.
-            tests = tests + [tf.is_finite(norm())]
-        finite = tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
-        step.finite = finite if self._agreement is None else self._agreement(finite)
-        self.gradients_finite = step.finite
-        self.gradient_norm = norm() if in_v1_graph() else None
-
-
-def _after(operations: List[Any], more: Callable[[], List[Any]]) -> Any:
-    """Runs ``more`` after the operations; a constant, since both branches must return alike."""
-    with tf.control_dependencies([op for op in operations if op is not None]):
-        later = more()
-    with tf.control_dependencies([op for op in operations + later if op is not None]):
-        return tf.constant(True)
 
 
 def _in_order(pairs: Pairs, variables: Sequence[Any]) -> Pairs:

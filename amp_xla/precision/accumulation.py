@@ -1,0 +1,86 @@
+"""Gradient accumulation that judges a window of micro-batches once.
+
+bert4keras multiplies its sums by 0 to empty them, so one infinite micro-batch stays NaN for
+good; here the sums are assigned. The window's mean is judged, clipped and applied as one step;
+the optimizer's iterations, hence its learning rate, follow applied steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Tuple
+
+from amp_xla.precision import arrays
+from amp_xla.precision.inner import Pairs
+from amp_xla.precision.tensorflow import state_variable, tf
+
+
+class Window(tf.Module):  # type: ignore[misc]  # TensorFlow is untyped
+    """Sums of unscaled float32 gradients over ``steps`` micro-batches, in variables.
+
+    Sparse gradients are summed into dense accumulators of their variable's shape.
+
+    Args:
+      steps: micro-batches a window, at least 2.
+      name: prefix of variable names.
+    """
+
+    def __init__(self, steps: int, name: str) -> None:
+        if steps != int(steps) or steps < 1:
+            raise ValueError(f"accumulate is {steps}; allowed: a whole number >= 1 (micro-batches)")
+        super().__init__()
+        self.steps = int(steps)
+        self._prefix = name
+        self._sums: Dict[int, Tuple[Any, Any]] = {}
+        self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
+
+    @property
+    def state_variables(self) -> List[Any]:
+        """The micro-batch count (int64) and the sums built so far."""
+        return [self.micro_step] + [total for _, total in self._sums.values()]
+
+    def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any], otherwise: Callable[[], Any]) -> Any:
+        """Adds one micro-batch; at the window's end gives its means away and starts anew.
+
+        Args:
+          pairs: unscaled gradients of this micro-batch.
+          at_end: from pairs of mean gradients, tensors; runs when the window is full.
+          otherwise: tensors of the same kind for the other micro-batches.
+        """
+        totals = [self._sum_of(v) for _, v in pairs]
+        added = [_add(total, g) for total, (g, _) in zip(totals, pairs)]
+        with tf.control_dependencies([op for op in added if op is not None]):
+            count = self.micro_step.read_value() + 1
+
+        def end() -> Any:
+            means = [total.read_value() / float(self.steps) for total in totals]
+            result = at_end([(mean, v) for mean, (_, v) in zip(means, pairs)])
+            with tf.control_dependencies(tf.nest.flatten(result)):
+                empty = [total.assign(tf.zeros_like(total)) for total in totals]
+                empty.append(self.micro_step.assign(0))
+            return _wait(empty, result)
+
+        def go_on() -> Any:
+            return _wait([self.micro_step.assign(count)], otherwise())
+
+        return tf.cond(count >= self.steps, end, go_on)
+
+    def _sum_of(self, variable: Any) -> Any:
+        key = id(variable)
+        if key not in self._sums:
+            with tf.init_scope():
+                label = variable.name.partition(":")[0].replace("/", "_")
+                start = tf.zeros(variable.shape, tf.float32)
+                total = state_variable(start, tf.float32, f"{self._prefix}/sum_{label}")
+            self._sums[key] = (variable, total)
+        return self._sums[key][1]
+
+
+def _add(total: Any, gradient: Any) -> Any:
+    if arrays.is_sparse(gradient):
+        return total.scatter_add(arrays.map_floats(lambda x: tf.cast(x, tf.float32), gradient))
+    return total.assign_add(tf.cast(gradient, tf.float32), read_value=False)
+
+
+def _wait(operations: List[Any], result: Any) -> Any:
+    with tf.control_dependencies([op for op in operations if op is not None]):
+        return tf.nest.map_structure(tf.identity, result)

@@ -1,0 +1,107 @@
+"""Judging a step and applying it: one decision, one branch, one move of the loss scale."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, NamedTuple, Optional
+
+from amp_xla.precision import clipping
+from amp_xla.precision.clipping import Parts
+from amp_xla.precision.step import Step
+from amp_xla.precision.tensorflow import LossScaleVariables, all_finite, tf
+
+
+class Rules(NamedTuple):
+    """How an optimizer judges and applies; what these mean is said in ``LossScaleOptimizer``."""
+
+    state: LossScaleVariables
+    applied_steps: Any
+    skipped_steps: Any
+    clipnorm: Optional[float]
+    count_skipped: bool
+    agreement: Optional[Callable[[Any], Any]]
+
+
+class Outcome(NamedTuple):
+    """What came of a step: the decision, the norm before clipping (lazily), the operation."""
+
+    finite: Any
+    norm: clipping.Norm
+    operation: Any
+
+
+def gradients_of(parts: Parts) -> List[Any]:
+    """All gradients of all optimizers' pairs."""
+    return [g for _, pairs in parts for g, _ in pairs]
+
+
+def aggregate(step: Step, parts: Parts) -> Parts:
+    """Sums over replicas or ranks where the optimizers do so, and judges the sums."""
+    reduced = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
+    if any(new is not old for (_, new), (_, old) in zip(reduced, parts)):
+        step.tests.append(all_finite(gradients_of(reduced)))
+    return reduced
+
+
+def take(rules: Rules, step: Step, parts: Parts, global_step: Any, more_groups: bool) -> Outcome:
+    """Applies one group of a step.
+
+    Args:
+      rules: the optimizer's.
+      step: judged here if this is its first group.
+      parts: optimizers and their pairs of (unscaled gradient, variable).
+      global_step: variable to increment when the step is applied, or None.
+      more_groups: another group of the same step may follow.
+    """
+    norm = clipping.global_norm(gradients_of(parts))
+    first = step.finite is None
+    if first:
+        step.finite = judge(rules, step, parts, norm)
+    for inner, pairs in parts:
+        inner.prepare([v for _, v in pairs])
+    again = [inner for inner, _ in parts if inner in step.shared]
+    if more_groups:
+        step.remember([inner for inner, _ in parts])
+
+    def update() -> Any:
+        with tf.control_dependencies(step.rewind(again)):
+            clipped = clipping.clip(parts, norm, rules.clipnorm)
+            done = [inner.apply(pairs) for inner, pairs in clipped]
+        counters = [rules.applied_steps] if first else []
+        counters += [] if global_step is None else [global_step]
+        return after(done, lambda: [c.assign_add(1, read_value=False) for c in counters])
+
+    def skip() -> Any:
+        def count() -> List[Any]:
+            done = [rules.skipped_steps.assign_add(1, read_value=False)] if first else []
+            if rules.count_skipped:
+                done += [inner.count_skipped() for inner, _ in parts if inner not in again]
+            return done
+
+        return after([], count)
+
+    with tf.control_dependencies(step.reads()):
+        operation = tf.cond(step.finite, update, skip)
+    if first:
+        operation = tf.group(operation, rules.state.adjust(step.finite, step.scale))
+    if not tf.executing_eagerly():
+        operation = tf.group(operation)
+        step.applied.append(operation)
+    return Outcome(step.finite, norm, operation)
+
+
+def judge(rules: Rules, step: Step, parts: Parts, norm: clipping.Norm) -> Any:
+    """The step's one decision: a boolean scalar, the same on every rank that takes part."""
+    tests = step.tests or [all_finite(gradients_of(parts))]
+    if clipping.clips_globally(parts, rules.clipnorm):
+        # Finite gradients can have an infinite norm, and clipping by it makes NaN.
+        tests = tests + [tf.is_finite(norm())]
+    finite = tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
+    return finite if rules.agreement is None else rules.agreement(finite)
+
+
+def after(operations: List[Any], more: Callable[[], List[Any]]) -> Any:
+    """Runs ``more`` after the operations; a constant, since both branches must return alike."""
+    with tf.control_dependencies([op for op in operations if op is not None]):
+        later = more()
+    with tf.control_dependencies([op for op in operations + later if op is not None]):
+        return tf.constant(True)
