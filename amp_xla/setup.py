@@ -73,6 +73,10 @@ def configure(**overrides: Any) -> Settings:
             f"TensorFlow {backend.tensorflow().__version__} would silently run without XLA; "
             f"allowed here: off, on, no_lazy"
         )
+    if backend.kind() == "tf1":
+        # Here, quietly: TensorFlow 1.15 reports on missing drivers when it first looks, and
+        # reads its XLA flags later than that.
+        backend.gpus()
     backend.set_graph_rewrite(_requested_half(settings, gpu))
     _set_constants(settings)
     _current = settings

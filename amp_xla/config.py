@@ -1,0 +1,69 @@
+"""Command lines from frozen dataclasses, and dataclasses from saved files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any, Optional, Sequence, Type, TypeVar
+
+import tyro
+
+from amp_xla.errors import AmpXlaError, SettingsError
+
+T = TypeVar("T")
+
+
+def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[str] = None) -> T:
+    """Parses ``argv`` into a ``config``; unknown flags end the process with the closest names.
+
+    Args:
+      config: a frozen dataclass whose fields have docstrings (they are the ``--help``).
+      argv: words; None = the process' own.
+      prog: the command as the user types it.
+    """
+    return tyro.cli(
+        config,
+        args=argv,
+        prog=prog,
+        # "--flag / --no-flag" for booleans, one line per field; no machine-made subcommands.
+        config=(tyro.conf.AvoidSubcommands,),
+    )
+
+
+def load(config: Type[T], path: Path) -> T:
+    """Reads a saved config.
+
+    Raises:
+      SettingsError: the file is missing, not JSON, or has keys ``config`` does not know.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.load(file)
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot read the configuration {path}: {error}") from error
+    known = {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise SettingsError(
+            f"{path} has unknown keys {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
+        )
+    return config(**values)
+
+
+def exit_code(function: Any, *args: Any) -> int:
+    """Calls ``function``; turns this package's errors into one line and an exit code."""
+    from amp_xla.training import stopping
+
+    try:
+        return int(function(*args) or 0)
+    except AmpXlaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except stopping.Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return stopped.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,1 @@
+"""Optimizers and learning-rate schedules for both TensorFlows, as ``tf.train`` optimizers."""

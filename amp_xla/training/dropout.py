@@ -1,0 +1,92 @@
+"""Dropout whose masks are a function of (seed, layer, step) and nothing else.
+
+Keras' dropout keeps its state inside stateful kernels, which die with the process, so a resumed
+run cannot repeat the masks of the run it continues. Here the step is fed to the graph, and the
+mask comes from TensorFlow's stateless generator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import zlib
+from typing import Any, Dict, Iterator, Optional
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+
+
+class _Stream:
+    """Where the masks of the graph under construction come from."""
+
+    def __init__(self) -> None:
+        self.seed = 0
+        self.step: Optional[Any] = None
+        self.training = True
+        self.calls: Dict[str, int] = {}
+
+
+_stream = _Stream()
+
+
+def install(seed: int) -> Any:
+    """Makes bert4keras and this module's ``Dropout`` draw from the stateless stream.
+
+    Args:
+      seed: the run's seed.
+
+    Returns:
+      int64 scalar placeholder: feed it the number of the step at every training step.
+    """
+    step = tf.placeholder(tf.int64, [], name="dropout_step")
+    _stream.__init__()  # type: ignore[misc]
+    _stream.seed, _stream.step = seed, step
+    for name in ("layers", "models"):
+        backend.bert4keras(name).Dropout = Dropout
+    _set_learning_phase(1)
+    return step
+
+
+def _set_learning_phase(value: int) -> None:
+    """For other people's layers; tf-keras warns that eager users should not, and we are not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        K.set_learning_phase(value)
+
+
+@contextlib.contextmanager
+def inference() -> Iterator[None]:
+    """Layers called inside leave dropout out and normalise as at inference."""
+    before = _stream.training
+    _stream.training = False
+    _set_learning_phase(0)
+    try:
+        yield
+    finally:
+        _stream.training = before
+        _set_learning_phase(1 if before else 0)
+
+
+class Dropout(keras.layers.Dropout):  # type: ignore[misc]  # keras is untyped
+    """``keras.layers.Dropout`` with stateless masks; decided when the graph is built.
+
+    Inside ``inference()`` it is the identity, so no conditional enters either graph (a
+    conditional would keep XLA and the precision rewrite from fusing across it).
+    """
+
+    def call(self, inputs: Any, training: Optional[bool] = None) -> Any:
+        """inputs: any float tensor; returns the same shape and dtype."""
+        if not _stream.training or not self.rate:
+            return tf.identity(inputs)
+        if _stream.step is None:
+            raise RuntimeError("call amp_xla.training.dropout.install(seed) before building")
+        # A layer that is called twice (shared weights) draws a mask of its own each time.
+        call = _stream.calls[self.name] = _stream.calls.get(self.name, -1) + 1
+        layer = zlib.crc32(f"{_stream.seed}/{self.name}/{call}".encode())
+        shape = tf.shape(inputs)
+        if self.noise_shape is not None:
+            shape = tf.stack([s or shape[i] for i, s in enumerate(self.noise_shape)])
+        seed = tf.stack([tf.constant(layer, tf.int64), _stream.step])
+        uniform = tf.random.stateless_uniform(shape, seed=seed, dtype=tf.float32)
+        keep = tf.cast(uniform >= self.rate, inputs.dtype)
+        return inputs * (keep * (1.0 / (1.0 - self.rate)))

@@ -1,0 +1,149 @@
+"""One training step and one inference pass as callables over a TensorFlow v1 graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.rewrite import executed, optimized
+
+Feed = Mapping[str, Any]
+
+
+class StepResult(NamedTuple):
+    """What one training step returned; all floats are of the step, not averages.
+
+    ``loss`` is unscaled; ``loss_scale`` is the one in force during the step; ``finite`` is False
+    where the update was skipped; ``metrics`` in the order of ``TrainStep.metric_names``.
+    """
+
+    loss: float
+    learning_rate: float
+    loss_scale: float
+    finite: bool
+    gradient_norm: float
+    metrics: Tuple[float, ...]
+
+
+class TrainStep:
+    """Forward, backward and update; the first call counts what the executed graph holds.
+
+    Args:
+      inputs: name -> placeholder; each call must feed arrays under exactly these names.
+      step_input: placeholder of the step number (``dropout.install``), or None.
+      loss: float32 scalar tensor, unscaled, with every added loss in it.
+      optimizer: ``LossScaleOptimizer``.
+      variables: what to train.
+      learning_rate: float32 scalar tensor, for the log.
+      metrics: name -> float32 scalar tensor.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        step_input: Optional[Any],
+        loss: Any,
+        optimizer: Any,
+        variables: Sequence[Any],
+        learning_rate: Any,
+        metrics: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        metrics = dict(metrics or {})
+        self.input_names: List[str] = list(inputs)
+        self.metric_names: List[str] = list(metrics)
+        self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
+        self.train_op = optimizer.minimize(loss, var_list=self.variables)
+        self._inputs = list(inputs.values())
+        self._has_step = step_input is not None
+        if step_input is not None:
+            self._inputs.append(step_input)
+        self._fetches = [
+            loss,
+            tf.convert_to_tensor(learning_rate),
+            optimizer.loss_scale,
+            optimizer.gradients_finite,
+            optimizer.gradient_norm,
+            *metrics.values(),
+            self.train_op,
+        ]
+        self._run: Optional[Any] = None
+        self.executed: Optional[executed.ExecutedGraph] = None
+
+    def __call__(self, feed: Feed, step: int) -> StepResult:
+        """Runs one step.
+
+        Args:
+          feed: name -> array for every name of ``inputs``.
+          step: number of this step, counted from 0 over the whole run.
+        """
+        values = [feed[name] for name in self.input_names]
+        if self._has_step:
+            values.append(step)
+        run = self._run
+        out = run(*values) if run is not None else self._first(values)
+        return StepResult(out[0], out[1], out[2], bool(out[3]), out[4], tuple(out[5:-1]))
+
+    def _first(self, values: List[Any]) -> List[Any]:
+        session = backend.session()
+        # Same feeds and fetches, so both callables share one executor: the graph that is counted
+        # is the graph that trains.
+        traced = session.make_callable(self._fetches, self._inputs, accept_options=True)
+        self._run = session.make_callable(self._fetches, self._inputs)
+        options = tf.RunOptions(output_partition_graphs=True)
+        metadata = tf.RunMetadata()
+        out = traced(*values, options=options, run_metadata=metadata)
+        found = executed.count(metadata.partition_graphs)
+        if found.clusters:
+            # XLA has moved the nodes into functions the executor does not show, so the same
+            # passes are run once more on the same graph, and their result is counted.
+            half = executed.count([self._optimized(session)])
+            found = dataclasses.replace(half, clusters=found.clusters)
+        self.executed = found
+        return out
+
+    def _optimized(self, session: Any) -> Any:
+        devices = []
+        for device in session.list_devices():
+            if device.device_type == "CPU":
+                devices.insert(0, optimized.named_device(device.name, "CPU", frequency=2000))
+            elif device.device_type == "GPU":
+                major, minor = backend.compute_capability() or (7, 0)
+                environment = {"architecture": f"{major}.{minor}", "cuda": "11000"}
+                devices.append(
+                    optimized.named_device(
+                        device.name, "GPU", frequency=1400, environment=environment
+                    )
+                )
+        names = [t.op.name if hasattr(t, "op") else t.name for t in self._fetches]
+        return optimized.optimize(session.graph, session._config, names, devices)
+
+
+class Inference:
+    """A pass without dropout: feeds arrays, fetches named tensors.
+
+    Args:
+      inputs: name -> placeholder; names that ``__call__`` is not given are an error.
+      outputs: name -> tensor.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        self._names, self._inputs = list(inputs), list(inputs.values())
+        self._keys, self._outputs = list(outputs), list(outputs.values())
+        self._run: Optional[Any] = None
+
+    def __call__(self, feed: Feed) -> Dict[str, Any]:
+        """Returns name -> numpy array."""
+        if self._run is None:
+            self._run = backend.session().make_callable(self._outputs, self._inputs)
+        return dict(zip(self._keys, self._run(*[feed[name] for name in self._names])))
+
+
+def initialize_variables() -> None:
+    """Initialises what is not initialised yet; loaded weights stay."""
+    session = backend.session()
+    with session.graph.as_default():
+        variables = tf.global_variables()
+        flags = session.run([tf.is_variable_initialized(v) for v in variables])
+        session.run(tf.variables_initializer([v for v, done in zip(variables, flags) if not done]))
