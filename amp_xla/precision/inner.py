@@ -32,7 +32,10 @@ class Inner:
     @property
     def iterations(self) -> Optional[Any]:
         """The optimizer's own step variable, where it has one."""
-        return getattr(self.optimizer, "iterations", None)
+        found = getattr(self.optimizer, "iterations", None)
+        if found is not None and not hasattr(found, "read_value"):
+            found = getattr(found, "value", None)  # Keras 3 keeps TensorFlow's in its own
+        return found
 
     @property
     def shared_state(self) -> List[Any]:
@@ -89,7 +92,7 @@ class KerasInner(Inner):
 
     @property
     def shared_state(self) -> List[Any]:
-        return [self.optimizer.iterations]
+        return [self.iterations]
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         if _is_keras_own(self.optimizer, "get_gradients"):
@@ -133,7 +136,7 @@ class NewKerasInner(Inner):
 
     @property
     def shared_state(self) -> List[Any]:
-        return [self.optimizer.iterations]
+        return [self.iterations]
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         return graph_gradients(loss, variables, grad_loss)
