@@ -1,0 +1,182 @@
+"""What a TensorFlow image has stays as it is.
+
+The base is a real virtual environment with small hand-made wheels in it, the installer is its real
+pip, offline: only the packages are toys.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Dict
+
+import pytest
+
+from scripts import container_install
+from scripts.environment.container import distributions
+from scripts.environment.errors import SetupError
+from tests.packaging.checkout import ROOT, run
+
+TAGS = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
+    """A wheel of one empty module."""
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    info = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(str(folder / f"{name}-{version}-py3-none-any.whl"), "w") as archive:
+        archive.writestr(f"{name}.py", f"version = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", metadata)
+        archive.writestr(f"{info}/WHEEL", TAGS)
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory):
+    """A Python with pip, a TensorFlow 1.15, its numpy and two packages that are old."""
+    folder = tmp_path_factory.mktemp("image")
+    wheels = folder / "wheels"
+    wheels.mkdir()
+    for name, version, requires in (
+        ("tensorflow", "1.15.5", "numpy<1.23"),
+        ("numpy", "1.22.4", ""),
+        ("numpy", "1.23.5", ""),
+        ("old_pure", "1.0", ""),
+        ("old_pure", "2.0", ""),
+        ("kept", "1.0", ""),
+        ("kept", "9.0", ""),
+        ("pinned", "1.0", ""),
+        ("pinned", "2.0", ""),
+        ("needs_old", "1.0", "pinned<2"),
+        ("bert4keras", "0.11.3", "keras<=2.3.1"),
+        ("addition", "1.0", "old_pure>=2"),
+        ("wants_pinned", "1.0", "pinned>=2"),
+        ("wants_numpy", "1.0", "numpy>=1.23"),
+    ):
+        wheel(wheels, name, version, requires)
+    subprocess.check_call([sys.executable, "-m", "venv", str(folder / "base")])
+    python = str(folder / "base" / "bin" / "python")
+    base = ["tensorflow", "numpy==1.22.4", "old_pure==1.0", "kept==1.0", "pinned==1.0", "needs_old"]
+    options = ["--quiet", "--no-index", "--find-links", str(wheels), "--disable-pip-version-check"]
+    subprocess.check_call([python, "-m", "pip", "install", *options, *base])
+    return folder
+
+
+@pytest.fixture
+def base(image, tmp_path, monkeypatch):
+    """A fresh copy of the image's site-packages: the path of its Python, and a lock to write."""
+    shutil.copytree(str(image / "base"), str(tmp_path / "base"), symlinks=True)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(image / "wheels"))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    (tmp_path / "requirements").mkdir()
+    return str(tmp_path / "base" / "bin" / "python")
+
+
+def install(python: str, *pins: str, request: str = "auto") -> Dict[str, str]:
+    """Run the installer with a lock of these pins; what there is afterwards."""
+    root = Path(python).parents[2]
+    (root / "requirements" / "container-tf1.txt").write_text("\n".join(pins))
+    container_install.install(python, request, root)
+    return distributions(python)
+
+
+def test_what_is_lacking_is_added_and_the_rest_kept(base, capfd):
+    before = distributions(base)
+    assert before["kept"] == "1.0" and before["numpy"] == "1.22.4"
+    after = install(base, "bert4keras==0.11.3", "kept==9.0")
+    assert after == {**before, "bert4keras": "0.11.3"}
+    assert "to install: bert4keras==0.11.3\n" in capfd.readouterr().out
+    assert install(base, "bert4keras==0.11.3", "kept==9.0") == after
+    assert "to install: nothing\n" in capfd.readouterr().out
+
+
+def test_what_is_too_old_for_an_addition_rises_and_is_named(base, capfd):
+    before = distributions(base)
+    after = install(base, "addition==1.0", "old-pure==2.0", "kept==9.0")
+    assert after == {**before, "addition": "1.0", "old-pure": "2.0"}
+    assert "too old for the additions, replaced: old-pure==2.0" in capfd.readouterr().out
+
+
+def test_what_the_base_itself_holds_back_may_not_rise(base):
+    with pytest.raises(SetupError, match="needs[-_]old 1.0 has requirement pinned<2"):
+        install(base, "wants_pinned==1.0", "pinned==2.0")
+
+
+def test_an_addition_that_needs_another_numpy_is_refused_and_numpy_stays(base):
+    with pytest.raises(SetupError, match=r"wants[-_]numpy 1.0 has requirement numpy>=1.23"):
+        install(base, "wants_numpy==1.0")
+    assert distributions(base)["numpy"] == "1.22.4"
+
+
+@pytest.mark.parametrize("name", ["numpy", "h5py", "protobuf", "tensorflow", "Keras", "scipy"])
+def test_a_lock_that_names_what_belongs_to_the_image_is_refused(base, name):
+    with pytest.raises(SetupError, match=f"container-tf1.txt names {name.lower()}"):
+        install(base, f"{name}==1.0")
+
+
+def test_the_other_runtime_is_refused(base):
+    with pytest.raises(SetupError, match="TensorFlow 1.15.5 is tf1, not tf2"):
+        install(base, "bert4keras==0.11.3", request="tf2")
+
+
+def test_a_python_without_tensorflow_is_refused(base):
+    shutil.rmtree(next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow-1.15.5.*")))
+    with pytest.raises(SetupError, match="has no TensorFlow. Start from a TensorFlow image"):
+        install(base, "bert4keras==0.11.3")
+
+
+def test_moving_what_was_there_is_seen():
+    before = {"numpy": "1.22.4", "six": "1.16", "old": "1"}
+    with pytest.raises(SetupError, match=r"numpy 1.22.4 -> 1.23.5, six 1.16 -> gone"):
+        container_install.compare(before, {"numpy": "1.23.5", "old": "2", "new": "1"}, {"old": "2"})
+
+
+@pytest.mark.parametrize(
+    "tensorflow, expected",
+    [
+        ("2.17.0+nv25.2", "tf-keras==2.17.0"),
+        ("2.16.1", "tf-keras~=2.16.0"),
+        ("2.13.0", None),
+    ],
+)
+def test_keras_follows_the_images_tensorflow(tensorflow, expected):
+    pins = container_install.fit_keras({"tf-keras": "tf-keras==2.17.0"}, tensorflow)
+    assert pins.get("tf-keras") == expected
+
+
+def test_a_bare_container_is_told_to_run_make_env_and_make_env_does_it(base, image):
+    (Path(base).parents[2] / "requirements").rmdir()
+    launcher = [str(ROOT / "scripts" / "environment.sh"), "run", "--python", base]
+    done = run([*launcher, "--", "-c", "pass"])
+    assert done.returncode == 2
+    assert "has TensorFlow but not bert4keras. `make env` adds" in done.stderr
+    # Offline, with toy wheels, the real lock can't be installed; that it is tried is what counts.
+    done = run(["make", "env", f"PYTHON={base}"], PIP_NO_INDEX="1", PIP_FIND_LINKS="/nowhere")
+    assert done.returncode != 0
+    assert "to install: " in done.stderr and "bert4keras==0.11.3" in done.stderr
+
+
+def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):
+    """Everything copied before RUN, and nothing else, in an empty folder."""
+    layer = tmp_path / "layer"
+    text = (ROOT / "Dockerfile").read_text()
+    step = re.search(r"^RUN python3 -m (scripts\.container_install.*)$", text, re.MULTILINE)
+    assert step is not None
+    for sources, target in re.findall(r"^COPY (.+) (\S+)$", text[: step.start()], re.MULTILINE):
+        for source in sources.split():
+            place = layer / target
+            if (ROOT / source).is_dir():
+                shutil.copytree(str(ROOT / source), str(place))
+            else:
+                place.mkdir(parents=True, exist_ok=True)
+                shutil.copy(str(ROOT / source), str(place))
+    command = step.group(1).replace('"${RUNTIME}"', "tf1").split()
+    done = run([base, "-m", *command, "--dry-run"], root=layer)
+    assert done.returncode == 0, done.stderr
+    assert "to install: " in done.stdout and "bert4keras==0.11.3" in done.stdout

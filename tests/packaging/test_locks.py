@@ -1,0 +1,84 @@
+"""The lock files say what the projects' other files promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Dict
+
+import pytest
+
+from scripts.container_install import PROTECTED, read_lock
+from scripts.environment.container import canonical
+from scripts.environment.runtimes import RUNTIMES
+from tests.packaging.checkout import ROOT
+
+REQUIREMENTS = ROOT / "requirements"
+LOCKS = sorted(REQUIREMENTS.glob("*.in"))
+
+
+def asked(path: Path) -> Dict[str, str]:
+    """Canonical name -> the line of an .in file."""
+    lines = [line.split("#")[0].strip() for line in path.read_text().splitlines()]
+    return {canonical(re.split(r"[=<> ]", line)[0]): line for line in lines if line}
+
+
+def locked(path: Path) -> Dict[str, str]:
+    """Canonical name -> version; where markers choose between two, the first."""
+    found: Dict[str, str] = {}
+    for line in path.read_text().splitlines():
+        match = re.match(r"^([A-Za-z0-9._-]+)==(\S+)", line)
+        if match:
+            found.setdefault(canonical(match.group(1)), match.group(2))
+    return found
+
+
+@pytest.mark.parametrize("source", LOCKS, ids=lambda path: path.stem)
+def test_a_lock_holds_all_that_was_asked_and_the_command_that_made_it(source):
+    lock = source.with_suffix(".txt")
+    pins = locked(lock)
+    for name, line in asked(source).items():
+        assert name in pins, f"{line} is not in {lock.name}: run the command in its head"
+        exact = re.search(r"==(\S+)", line)
+        assert exact is None or pins[name] == exact.group(1), line
+    head = lock.read_text().split("\n")[1]
+    assert "uv pip compile" in head and f"{source.name} -o {lock.name}" in head
+
+
+def test_every_line_of_a_lock_is_an_exact_version():
+    for source in LOCKS:
+        for line in source.with_suffix(".txt").read_text().splitlines():
+            assert re.match(r"^(\s*#.*|\S+==\S+( ; .*)?|)$", line), f"{source.stem}: {line}"
+
+
+def test_every_runtime_has_its_lock():
+    for runtime in RUNTIMES.values():
+        assert (REQUIREMENTS / runtime.lock).exists()
+
+
+@pytest.mark.parametrize("runtime", ["tf1", "tf2"])
+def test_a_container_gets_what_a_host_gets(runtime):
+    """The same direct requirements, save what an image brings, and the same bert4keras."""
+    host = asked(REQUIREMENTS / f"{runtime}.in")
+    container = asked(REQUIREMENTS / f"container-{runtime}.in")
+    assert {name for name in host if not PROTECTED.fullmatch(name)} == set(container)
+    host_pins = locked(REQUIREMENTS / f"{runtime}.txt")
+    container_pins = locked(REQUIREMENTS / f"container-{runtime}.txt")
+    for name in ("bert4keras", "tokenizers", "tyro"):
+        assert host_pins[name] == container_pins[name]
+
+
+@pytest.mark.parametrize("runtime", ["tf1", "tf2"])
+def test_a_container_lock_is_readable_and_leaves_the_image_alone(runtime):
+    pins = read_lock(REQUIREMENTS / f"container-{runtime}.txt")  # raises on protected names
+    assert "bert4keras" in pins and all("==" in pin and ";" not in pin for pin in pins.values())
+
+
+@pytest.mark.parametrize("runtime", ["tf1", "tf2"])
+def test_the_packages_extras_are_the_locks_versions(runtime):
+    text = (ROOT / "pyproject.toml").read_text()
+    extra = re.search(rf"^{runtime} = \[(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert extra is not None
+    pins = locked(REQUIREMENTS / f"{runtime}.txt")
+    exact = dict(re.findall(r'"([a-z0-9-]+)==([^"]+)"', extra.group(1)))
+    assert exact and all(pins[name] == version for name, version in exact.items())
