@@ -157,18 +157,20 @@ def _legacy_keras() -> List[str]:
         'sys.modules["keras"] = tf_keras  # what bert4keras gets from `import keras`',
         'for name in ("backend", "layers", "models", "optimizers", "initializers", "activations"):'
         "  # and from `from keras.x import y`",
-        '    sys.modules["keras." + name] = getattr(tf_keras, name)',
+        '    sys.modules["keras." + name] = getattr(tf_keras, name)  # one module each',
         "for name, value in vars(tf_keras.optimizers.legacy).items():"
         "  # bert4keras subclasses the old optimizers",
         "    if isinstance(value, type):  # classes only",
         "        setattr(tf_keras.optimizers, name, value)  # Optimizer is legacy.Optimizer",
+        "        setattr(tf.keras.optimizers, name, value)  # the same by its other name",
         "from tf_keras.src.backend import RandomGenerator  # draws the initial weights",
         "set_rng_type = RandomGenerator._set_rng_type  # without the next three lines the query,",
         "RandomGenerator._set_rng_type = lambda self, kind, **more: set_rng_type("
         "  # key and value kernels of an untrained attention layer",
         '    self, "legacy_stateful" if kind == "stateless" and self._seed is None else kind, **more'
         "  # would start out equal",
-        ")",
+        ")  # ... and the warning about it is answered by the line below",
+        'import warnings; warnings.filterwarnings("ignore", "The initializer")  # see above',
     ]
 
 
