@@ -6,8 +6,9 @@ import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
-from typing import Dict, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 from scripts.environment.errors import SetupError
 
@@ -47,7 +48,7 @@ def distributions(python: str) -> Dict[str, str]:
     doesn't run.
     """
     try:
-        path = json.loads(_ask(python, ASK_PATH))
+        path = _own_path() if python == sys.executable else json.loads(_ask(python, ASK_PATH))
     except (OSError, subprocess.SubprocessError, ValueError):
         return {}
     found: Dict[str, str] = {}
@@ -62,6 +63,11 @@ def distributions(python: str) -> Dict[str, str]:
                 # What comes first in sys.path is what gets imported.
                 found.setdefault(canonical(match.group(1)), match.group(2))
     return found
+
+
+def _own_path() -> List[str]:
+    """sys.path without this checkout, which `python -m` puts in front."""
+    return [entry for entry in sys.path if entry not in ("", os.getcwd())]
 
 
 def tensorflow_version(python: str, installed: Mapping[str, str]) -> Optional[str]:

@@ -6,7 +6,6 @@ machine's libraries, or another Python than it says: a candidate counts once it 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -14,10 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
+# Imports nothing and runs without site-packages: every command waits for it.
 PROBE = (
-    "import sys, struct, platform, json; print(json.dumps(["
-    "list(sys.version_info[:3]), sys.executable, struct.calcsize('P') * 8,"
-    " platform.python_implementation()]))"
+    "import sys; print('%d %d %d' % sys.version_info[:3]); print(sys.executable);"
+    " print(sys.implementation.name, sys.maxsize > 2**32)"
 )
 PROBE_SECONDS = 10
 
@@ -42,19 +41,20 @@ def probe(path: str) -> Optional[Interpreter]:
     """Run `path`; None unless it is a working 64-bit CPython."""
     try:
         answer = subprocess.run(
-            [path, "-I", "-c", PROBE],
+            [path, "-I", "-S", "-c", PROBE],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             stdin=subprocess.DEVNULL,
             timeout=PROBE_SECONDS,
             check=True,
         ).stdout
-        version, executable, bits, implementation = json.loads(answer.decode())
+        version, executable, kind = answer.decode().split("\n")[:3]
+        major, minor, micro = map(int, version.split())
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    if bits != 64 or implementation != "CPython":
+    if kind != "cpython True":
         return None
-    return Interpreter(executable or path, (version[0], version[1], version[2]))
+    return Interpreter(executable or path, (major, minor, micro))
 
 
 def candidates(minor: str) -> Iterator[str]:

@@ -20,12 +20,12 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     interpreters.probe.cache_clear()
 
-    def put(where: str, version: str = "", bits: int = 64, kind: str = "CPython") -> Path:
+    def put(where: str, version: str = "", bits: int = 64, kind: str = "cpython") -> Path:
         path = tmp_path / where
         path.parent.mkdir(parents=True, exist_ok=True)
         if version:
-            numbers = version.replace(".", ", ")
-            answer = f"""echo '[[{numbers}], "{path}", {bits}, "{kind}"]'"""
+            numbers = version.replace(".", " ")
+            answer = f"echo '{numbers}'; echo '{path}'; echo '{kind} {bits == 64}'"
         else:
             answer = "echo 'pyenv: python3.7: command not found' >&2; exit 127"
         path.write_text(f"#!/bin/sh\n{answer}\n")
@@ -87,7 +87,7 @@ def test_a_liar_is_passed_over(machine, answer):
 
 
 def test_pypy_is_passed_over(machine):
-    machine("bin/python3.7", "3.7.9", kind="PyPy")
+    machine("bin/python3.7", "3.7.9", kind="pypy")
     assert interpreters.find(["3.7"]) is None
 
 
