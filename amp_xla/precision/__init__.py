@@ -4,6 +4,27 @@ Importing this package imports neither TensorFlow nor JAX. The framework doors a
 ``amp_xla.precision.optimizer`` (TensorFlow) and ``amp_xla.precision.jax``.
 """
 
+from amp_xla.precision.dtypes import half_dtype, set_half_dtype
 from amp_xla.precision.loss_scale import DynamicLossScale, NoOpLossScale, StaticLossScale
+from amp_xla.precision.policy import (
+    Policy,
+    PolicyRules,
+    cast_to_full,
+    cast_to_half,
+    full_precision,
+    get_policy,
+)
 
-__all__ = ("DynamicLossScale", "NoOpLossScale", "StaticLossScale")
+__all__ = (
+    "DynamicLossScale",
+    "NoOpLossScale",
+    "Policy",
+    "PolicyRules",
+    "StaticLossScale",
+    "cast_to_full",
+    "cast_to_half",
+    "full_precision",
+    "get_policy",
+    "half_dtype",
+    "set_half_dtype",
+)

@@ -10,6 +10,8 @@ from typing import Any, Callable, Optional, TypeVar
 
 import numpy as np
 
+from amp_xla.precision.dtypes import scalar_type
+
 T = TypeVar("T")
 
 HALF = ("float16", "bfloat16")
@@ -100,7 +102,7 @@ def cast(x: Any, dtype: str) -> Any:
         return sys.modules["tensorflow"].cast(x, dtype)
     if family(x) == "jax":
         return x.astype(dtype)
-    return np.asarray(x).astype(dtype)[()]
+    return x.astype(scalar_type(dtype))
 
 
 def widen(x: Any) -> Any:
@@ -155,36 +157,49 @@ def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = Fa
     no dtype to change and pass untouched too, unless ``python_floats``.
     """
 
-    def leaf(x: Any) -> Any:
+    def leaf(path: str, x: Any) -> Any:
         if python_floats and type(x) is float:
             return function(np.float32(x))
         if is_sparse(x):
             return type(x)(function(x.values), x.indices, x.dense_shape) if is_float(x) else x
         return function(x) if is_float(x) else x
 
-    return _walk(leaf, tree)
+    return map_with_path(leaf, tree)
 
 
-def _walk(leaf: Callable[[Any], Any], tree: Any) -> Any:
+def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") -> Any:
+    """Applies ``leaf`` to (path, leaf) of any tree; a path is keys joined by slashes."""
     if tree is None or is_sparse(tree) or hasattr(tree, "dtype"):
-        return leaf(tree)
+        return leaf(path, tree)
     if isinstance(tree, dict):
-        pairs = {key: _walk(leaf, value) for key, value in tree.items()}
+        pairs = {k: map_with_path(leaf, v, _join(path, k)) for k, v in tree.items()}
         if type(tree) is dict:
             return pairs
         clone = tree.copy()
         clone.update(pairs)
         return clone
-    if isinstance(tree, tuple):
-        parts = [_walk(leaf, part) for part in tree]
+    if isinstance(tree, (list, tuple)):
+        names = getattr(tree, "_fields", range(len(tree)))
+        parts = [map_with_path(leaf, part, _join(path, k)) for k, part in zip(names, tree)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    if isinstance(tree, list):
-        return type(tree)([_walk(leaf, part) for part in tree])
     if "jax" in sys.modules:
-        import jax
+        return _map_jax_node(leaf, tree, path)
+    return leaf(path, tree)
 
-        # One level of a registered node, so that what lies inside is walked here again.
-        children, structure = jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is not tree)
-        if not (len(children) == 1 and children[0] is tree):
-            return structure.unflatten([_walk(leaf, child) for child in children])
-    return leaf(tree)
+
+def _map_jax_node(leaf: Callable[[str, Any], Any], tree: Any, path: str) -> Any:
+    """One level of a node registered with JAX, so that what lies inside is walked here again."""
+    import jax
+
+    found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    if len(found) == 1 and found[0][1] is tree:
+        return leaf(path, tree)
+    children = []
+    for keys, child in found:
+        label = getattr(keys[-1], "name", getattr(keys[-1], "key", keys[-1]))
+        children.append(map_with_path(leaf, child, _join(path, label)))
+    return structure.unflatten(children)
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}/{key}" if path else str(key)

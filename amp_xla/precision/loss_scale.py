@@ -24,7 +24,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from typing import Any, Callable, Dict, Optional, Tuple, TypeVar, Union
+from typing import Any, Dict, Optional, Tuple, TypeVar, Union
 
 import numpy as np
 
@@ -38,8 +38,7 @@ DEFAULT_GROWTH_INTERVAL = 2000  # steps; PyTorch's, Keras' and jmp's default
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 LARGEST_SCALE = float(np.finfo(np.float32).max)
 
-# Set by amp_xla.precision.jax: makes a class known to JAX as a pytree.
-_register_pytree: Optional[Callable[[type], None]] = None
+registered_with_jax = False  # amp_xla.precision.jax says when it has
 
 
 def next_state(
@@ -77,7 +76,7 @@ class _LossScale:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         # JAX may be imported after this module: a class is registered at its first instance.
-        if _register_pytree is None and "jax" in sys.modules:
+        if not registered_with_jax and "jax" in sys.modules:
             import amp_xla.precision.jax  # noqa: F401
         return super().__new__(cls)
 

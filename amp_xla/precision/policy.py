@@ -1,0 +1,215 @@
+"""Mixed-precision policies: which dtype parameters, computation and outputs have.
+
+A policy is a value: frozen, hashable, equal whatever framework its dtypes came from, and a
+string that fits a command line. Source of the idea and the grammar: jmp,
+https://github.com/google-deepmind/jmp.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
+
+from amp_xla.precision import arrays
+from amp_xla.precision.dtypes import SPELLINGS, canonical, half_dtype, scalar_type
+
+T = TypeVar("T")
+
+KEYS: Dict[str, str] = {
+    "p": "param_dtype",
+    "params": "param_dtype",
+    "c": "compute_dtype",
+    "compute": "compute_dtype",
+    "o": "output_dtype",
+    "output": "output_dtype",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Policy:
+    """Casts floating leaves of any tree.
+
+    Attributes:
+      param_dtype: of variables, the master weights.
+      compute_dtype: of the arithmetic.
+      output_dtype: of what a layer hands on.
+
+    Each takes a NumPy, JAX or TensorFlow dtype or a name, and holds a NumPy scalar type.
+
+    Raises:
+      ValueError: a dtype is not float16, bfloat16, float32 or float64.
+    """
+
+    param_dtype: Any
+    compute_dtype: Any
+    output_dtype: Any
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            found = canonical(getattr(self, field.name))
+            object.__setattr__(self, field.name, scalar_type(found))
+
+    @property
+    def names(self) -> Tuple[str, str, str]:
+        """The three dtypes' names, e.g. ``("float32", "float16", "float16")``."""
+        return (
+            canonical(self.param_dtype),
+            canonical(self.compute_dtype),
+            canonical(self.output_dtype),
+        )
+
+    def cast_to_param(self, tree: T) -> T:
+        """Floating arrays and tensors to the param dtype; everything else untouched.
+
+        Integers, booleans, complex numbers, PRNG keys, None, Python numbers and other objects
+        pass as they are; so do the indices of sparse gradients.
+        """
+        return _cast(tree, self.names[0])
+
+    def cast_to_compute(self, tree: T) -> T:
+        """As ``cast_to_param``, to the compute dtype."""
+        return _cast(tree, self.names[1])
+
+    def cast_to_output(self, tree: T) -> T:
+        """As ``cast_to_param``, to the output dtype."""
+        return _cast(tree, self.names[2])
+
+    def with_output_dtype(self, output_dtype: Any) -> "Policy":
+        """The same policy with another output dtype."""
+        return dataclasses.replace(self, output_dtype=output_dtype)
+
+    def __str__(self) -> str:
+        """``get_policy`` reads it back: ``p=full,c=f16,o=f16``."""
+        return ",".join(f"{k}={SPELLINGS[n][0]}" for k, n in zip("pco", self.names))
+
+    def __repr__(self) -> str:
+        return "Policy(" + ", ".join(repr(name) for name in self.names) + ")"
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, Policy) and self.names == other.names
+
+    def __hash__(self) -> int:
+        return hash(self.names)
+
+    def __reduce__(self) -> Any:
+        return type(self), self.names
+
+
+def _cast(tree: T, dtype: str) -> T:
+    return arrays.map_floats(lambda x: arrays.cast(x, dtype), tree)
+
+
+def get_policy(name: Any) -> Policy:
+    """A policy from a string.
+
+    The grammar, spaces allowed anywhere between words:
+
+    - ``c=f16``: what is left out follows: params are float32, compute follows params, output
+      follows compute; keys are ``p``/``params``, ``c``/``compute``, ``o``/``output``.
+    - ``f16``, ``half``, ``full``, ``f``, ...: one dtype for all three.
+    - ``mixed_float16``, ``mixed_bfloat16``: Keras' names; float32 params, half compute, output.
+
+    A ``Policy`` passes as it is.
+
+    Raises:
+      ValueError: an unknown key or dtype, or a key given twice.
+    """
+    if isinstance(name, Policy):
+        return name
+    text = name.strip()
+    if text in ("mixed_float16", "mixed_bfloat16"):
+        half = text[len("mixed_") :]
+        return Policy("float32", half, half)
+    if "=" not in text:
+        return Policy(text, text, text)
+    found: Dict[str, str] = {}
+    for part in text.split(","):
+        key, _, value = (word.strip() for word in part.partition("="))
+        if key not in KEYS:
+            raise ValueError(
+                f"Unknown key '{key}' in '{name}'; allowed: {', '.join(KEYS)}, each as key=dtype"
+            )
+        if KEYS[key] in found:
+            raise ValueError(f"'{key}' sets {KEYS[key]} a second time in '{name}'")
+        found[KEYS[key]] = canonical(value)
+    params = found.get("param_dtype", "float32")
+    compute = found.get("compute_dtype", params)
+    return Policy(params, compute, found.get("output_dtype", compute))
+
+
+def cast_to_full(tree: T) -> T:
+    """Floating leaves to float32."""
+    return _cast(tree, "float32")
+
+
+def cast_to_half(tree: T) -> T:
+    """Floating leaves to ``half_dtype()``."""
+    return _cast(tree, canonical(half_dtype()))
+
+
+def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Callable[..., Any]:
+    """Wraps a function or a layer so that it computes in float32.
+
+    Args:
+      function: any callable on arrays or tensors, e.g. a softmax.
+      output_dtype: of what it returns; None leaves float32.
+
+    Returns:
+      A callable that casts floating arguments up, and the result to ``output_dtype``.
+    """
+    name = None if output_dtype is None else canonical(output_dtype)
+
+    @functools.wraps(function, updated=())
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = function(*cast_to_full(args), **cast_to_full(kwargs))
+        return result if name is None else _cast(result, name)
+
+    return wrapped
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyRules:
+    """A policy for most layers and others for those whose names match.
+
+    Attributes:
+      default: for names that nothing matches.
+      rules: (regular expression, policy) pairs, searched in the name, ignoring case; the first
+        that matches counts.
+
+    Example: softmax, norms and logits in float32::
+
+        PolicyRules("mixed_float16", [("softmax|norm|logits", "float32")])
+    """
+
+    default: Policy
+    rules: Tuple[Tuple[str, Policy], ...]
+
+    def __init__(self, default: Any, rules: Sequence[Tuple[str, Any]] = ()) -> None:
+        for pattern, _ in rules:
+            re.compile(pattern)
+        object.__setattr__(self, "default", get_policy(default))
+        object.__setattr__(self, "rules", tuple((p, get_policy(policy)) for p, policy in rules))
+
+    def policy_for(self, name: str) -> Policy:
+        """The policy of the layer or parameter of this name."""
+        return self.match(name) or self.default
+
+    def match(self, name: str) -> Optional[Policy]:
+        """The policy of the first rule that matches, None if none does."""
+        for pattern, policy in self.rules:
+            if re.search(pattern, name, re.IGNORECASE):
+                return policy
+        return None
+
+    def cast_to_param(self, tree: Any) -> Any:
+        """Casts each leaf of nested dicts by the rule for its path, e.g. ``encoder/norm/scale``."""
+        return self._by_path(tree, "", Policy.cast_to_param)
+
+    def cast_to_compute(self, tree: Any) -> Any:
+        """As ``cast_to_param``, to compute dtypes."""
+        return self._by_path(tree, "", Policy.cast_to_compute)
+
+    def _by_path(self, tree: Any, path: str, cast: Callable[[Policy, Any], Any]) -> Any:
+        return arrays.map_with_path(lambda name, x: cast(self.policy_for(name), x), tree, path)

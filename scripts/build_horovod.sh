@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# Build Horovod for a runtime once, and install it into that runtime's environment.
+#
+#   scripts/build_horovod.sh tf1|tf2
+#
+# Horovod compiles against the TensorFlow that is installed, so there is no wheel to download. The
+# one built here (TensorFlow and Gloo only, no MPI, no NCCL: for tests and CPU runs) is kept in
+# .cache/wheels/<runtime>, named by what it was built for; a second call installs it in seconds, a
+# third does nothing. In NVIDIA's containers Horovod is there already, with NCCL: nothing is done.
+set -euo pipefail
+
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    (($# == 0)) || printf '  %s\n' "$@" >&2
+    exit 2
+}
+
+runtime=${1:-}
+case $runtime in
+    tf1 | tf2) ;;
+    *) fail "runtime '$runtime' has no Horovod. Allowed: tf1, tf2." ;;
+esac
+
+python=$(scripts/environment.sh python --runtime "$runtime")
+requirements=$root/requirements/horovod.txt
+version=$(sed -n 's/^horovod==//p' "$requirements")
+
+works() {
+    "$python" - "$version" <<'PYTHON' >/dev/null 2>&1
+import sys
+import horovod, horovod.tensorflow
+assert horovod.__version__ == sys.argv[1] or not sys.prefix.endswith(("tf1", "tf2"))
+PYTHON
+}
+
+if works; then
+    echo "horovod for $runtime: installed"
+    exit 0
+fi
+
+uv=$("$(command -v python3 || echo "$python")" -c '
+import pathlib
+from scripts.environment.uv import uv
+print(uv(pathlib.Path.cwd()))')
+
+# What the wheel fits: this TensorFlow, this Python, this Horovod.
+tensorflow=$("$python" -c '
+import importlib.util, pathlib, re
+folder = pathlib.Path(importlib.util.find_spec("tensorflow").origin).parent.parent
+found = [d.name for d in folder.glob("tensorflow*-[0-9]*.dist-info")]
+name = min(found, key=len) if found else "tensorflow"
+print(re.sub(r"\.dist-info$", "", name))')
+tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
+wheels=$root/.cache/wheels/$runtime/$tensorflow-$tag
+mkdir -p "$wheels"
+
+if ! compgen -G "$wheels/horovod-$version-*.whl" >/dev/null; then
+    command -v g++ >/dev/null ||
+        fail "Horovod needs a C++ compiler and there is no g++." "Next: sudo apt-get install g++ make"
+    command -v make >/dev/null || fail "Horovod needs make." "Next: sudo apt-get install make"
+    echo "building horovod $version for $tensorflow, $tag (about 3 minutes on 2 cores) ..." >&2
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    # pip, because uv builds no wheel of a named release; cmake below 4, which Horovod's files need.
+    "$uv" pip install --quiet --python "$python" --target "$work/tools" \
+        'pip==24.0' 'cmake==3.27.9' 'wheel==0.42.0'
+    if ! env PYTHONPATH="$work/tools" PATH="$work/tools/bin:$PATH" \
+        HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 \
+        HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_GLOO=1 \
+        "$python" -m pip wheel --no-build-isolation --no-deps --no-cache-dir \
+        --no-binary horovod --wheel-dir "$work/wheels" "horovod==$version" >"$work/log" 2>&1; then
+        tail -n 40 "$work/log" >&2
+        fail "Horovod did not build; the end of its log is above."
+    fi
+    mv "$work"/wheels/horovod-*.whl "$wheels/"
+fi
+
+"$uv" pip install --quiet --python "$python" --find-links "$wheels" --only-binary horovod \
+    --requirement "$requirements"
+works || fail "Horovod was installed for $runtime and does not import." \
+    "Next: $python -c 'import horovod.tensorflow'"
+echo "horovod for $runtime: ready"
