@@ -78,6 +78,8 @@ def _prepare() -> Dict[str, Any]:
                 "TensorFlow operation"
             ) from error
     v1.enable_resource_variables()
+    # One kind of tf.cond on both: Switch and Merge, which the graph passes of 1.15 know too.
+    v1.disable_control_flow_v2()
     v1.logging.set_verbosity(v1.logging.ERROR)
     if kind() == "tf1":
         return {"tf": v1, "keras": raw.keras, "K": raw.keras.backend}

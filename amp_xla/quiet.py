@@ -33,6 +33,8 @@ _NOISE = re.compile(
 def set_log_defaults() -> None:
     """Asks TensorFlow for errors only, unless the user chose a level."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Tokenizers warns at each fork after it has used threads; its work is done by then.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
 @contextlib.contextmanager
