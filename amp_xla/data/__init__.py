@@ -1,0 +1,1 @@
+"""Text to batches: corpora and readers, labels, tokenizer, order, batching. No TensorFlow here."""

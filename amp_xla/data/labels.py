@@ -1,0 +1,86 @@
+"""Label names to ids 0..n-1 and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import List, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla.data.errors import DataError
+
+SHOWN = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """The classes of a task in id order."""
+
+    names: Tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(self.names))
+        if len(set(self.names)) != len(self.names):
+            raise DataError("labels: a name stands twice: {}".format(", ".join(self.names)))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @classmethod
+    def fit(cls, labels: Sequence[str], source: str = "training data") -> Labels:
+        """Every distinct label, numbers by value (2 before 10), then text by code point.
+
+        Raises `DataError` when there is only one: nothing could be learned.
+        """
+        names = set(labels)
+        if len(names) < 2:
+            found = ", ".join(map(repr, sorted(names))) or "none"
+            raise DataError(
+                "{}: {:,} samples, label found: {}; at least two different labels are needed. "
+                "Is --label-field right?".format(source, len(labels), found))
+        return cls(tuple(sorted(names, key=_order)))
+
+    def ids(self, labels: Sequence[str], source: str = "data") -> np.ndarray:
+        """int32 [len(labels)]. Raises `DataError` for labels that were not in `fit`."""
+        index = {name: i for i, name in enumerate(self.names)}
+        unseen = sorted(set(labels) - set(index), key=_order)
+        if unseen:
+            counts = ", ".join("{!r} ({:,} times)".format(name, list(labels).count(name))
+                               for name in unseen[:SHOWN])
+            raise DataError("{}: labels never seen in training: {}; known: {}{}".format(
+                source, counts, ", ".join(map(repr, self.names[:SHOWN])),
+                "" if len(self) <= SHOWN else ", ... ({:,} in all)".format(len(self))))
+        return np.fromiter((index[label] for label in labels), np.int32, len(labels))
+
+    def decode(self, ids: Sequence[int]) -> List[str]:
+        """Ids to names."""
+        return [self.names[int(i)] for i in ids]
+
+    def save(self, path: str) -> None:
+        """Writes the names in id order as a JSON list."""
+        with open(path, "w", encoding="utf-8") as handle:
+            json.dump(list(self.names), handle, ensure_ascii=False, indent=1)
+            handle.write("\n")
+
+    @classmethod
+    def load(cls, path: str) -> Labels:
+        """What `save` wrote."""
+        try:
+            with open(path, encoding="utf-8") as handle:
+                names = json.load(handle)
+        except FileNotFoundError:
+            raise DataError("{}: no such file; a training run writes it".format(path)) from None
+        except ValueError as error:
+            raise DataError("{}: not a label list: {}".format(path, error)) from None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DataError("{}: not a label list; needed: a JSON list of strings".format(path))
+        return cls(tuple(names))
+
+
+def _order(name: str) -> Tuple[int, float, str]:
+    try:
+        value = float(name)
+    except ValueError:
+        return (1, 0.0, name)
+    return (0, value, name) if value == value else (1, 0.0, name)  # "nan" has no place by value
