@@ -100,7 +100,16 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, held: IO[s
     python = choice.python.path if choice.python else runtime.pythons[0]
     if renew:
         shutil.rmtree(str(folder), ignore_errors=True)
-        _uv(program, held, "venv", "--quiet", "--python", python, str(folder))
+        try:
+            _uv(program, held, "venv", "--quiet", "--python", python, str(folder))
+        except SetupError as error:
+            if choice.python:
+                raise
+            wanted = ", ".join(runtime.pythons)
+            raise SetupError(
+                f"{error}\nuv could not get Python {python}. Install one of {wanted} yourself"
+                " (Debian, Ubuntu: sudo apt-get install python3), then the same command again."
+            ) from error
     interpreter = str(folder / "bin" / "python")
     _uv(program, held, "pip", "sync", "--quiet", "--python", interpreter, str(lock_file))
     stamp = {"lock": _fingerprint(lock_file), "python": python, "built": time.strftime("%F %T")}

@@ -147,6 +147,12 @@ def test_a_damaged_stamp_is_no_stamp(root, stamp):
     assert json.loads((root / ".venvs" / "small" / build.STAMP).read_text())["python"]
 
 
+def test_a_python_that_uv_cannot_download_names_those_that_will_do(root, monkeypatch):
+    monkeypatch.setenv("UV_FAILS", "venv")
+    with pytest.raises(SetupError, match=f"uv could not get Python {MINOR}. Install one of"):
+        build.ensure(choice()._replace(python=None), root)
+
+
 @pytest.mark.parametrize("command", ["venv", "pip"])
 def test_a_failed_build_says_so_and_is_begun_anew(root, monkeypatch, command):
     monkeypatch.setenv("UV_FAILS", command)
