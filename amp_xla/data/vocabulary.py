@@ -14,6 +14,8 @@ from amp_xla.data.errors import DataError
 from amp_xla.data.lines import read_bytes
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# The trainer takes words, not counts: a count is played to it as repetitions, scaled below this.
+MAX_REPEATS = 100_000
 
 
 def load_vocab(path: str) -> List[str]:
@@ -36,35 +38,48 @@ def save_vocab(path: str, tokens: Sequence[str]) -> None:
 
 
 def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> List[str]:
-    """At most `vocab_size` tokens: the special ones, the commonest characters, learned pieces."""
+    """At most `vocab_size` tokens: the special ones, the commonest characters, learned pieces.
+
+    The same texts in any order give the same tokens. Pieces are merged by HF tokenizers' trainer
+    (most frequent pair first) as long as a pair occurs twice.
+    """
     counts: collections.Counter = collections.Counter()
     for words in words_of_texts:
         counts.update(words)
-    characters: collections.Counter = collections.Counter()
-    for word, count in counts.items():
-        for char in word:
-            characters[char] += count
     room = vocab_size - len(SPECIAL_TOKENS)
     if not counts or room < 1:
-        raise DataError("a vocabulary of {} from {:,} distinct words; both must be more".format(
-            vocab_size, len(counts)))
-    # Sorted by hand, ties by code point: the trainer would cut a tie by chance. A character costs
-    # two tokens ("x" and "##x"), so they may take at most half the vocabulary.
-    commonest = sorted(characters, key=lambda char: (-characters[char], char))
-    alphabet = set(commonest[: max(1, room // 2)])
+        raise DataError("a vocabulary of {} tokens from {:,} distinct words; needed: more than {} "
+                        "tokens, and text".format(vocab_size, len(counts), len(SPECIAL_TOKENS)))
+    characters: collections.Counter = collections.Counter()
+    for word, count in counts.items():
+        characters[word[0]] += count
+        for char in word[1:]:
+            characters["##" + char] += count
+    # At most half of the room goes to single characters, the other half to what they spell.
+    commonest = sorted(characters, key=lambda piece: (-characters[piece], piece))
+    alphabet = sorted(commonest[: max(1, room // 2)], key=lambda piece: (len(piece), piece))
+    kept = set(alphabet)
+    # A word with a character outside the alphabet can't be spelled: it must not teach pairs.
+    spellable = sorted(
+        word for word in counts
+        if word[0] in kept and all("##" + char in kept for char in word[1:])
+    )
+    # The trainer hands out ids in the order of a hash map with a random key and settles ties
+    # between pairs by id, so two runs would learn different vocabularies. Declaring the alphabet
+    # beforehand fixes the ids.
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
-        special_tokens=list(SPECIAL_TOKENS),
-        limit_alphabet=len(alphabet),
+        special_tokens=list(SPECIAL_TOKENS) + alphabet,
         continuing_subword_prefix="##",
+        limit_alphabet=len(set("".join(spellable))),
         show_progress=False,
     )
+    scale = max(1, max(counts.values()) // MAX_REPEATS)
     hf = HFTokenizer(WordPiece(unk_token="[UNK]"))
     hf.pre_tokenizer = WhitespaceSplit()
-    spellable = sorted(word for word in counts if set(word) <= alphabet)
     hf.train_from_iterator(
-        (" ".join([word] * counts[word]) for word in spellable), trainer=trainer
+        (" ".join([word] * -(-counts[word] // scale)) for word in spellable), trainer=trainer
     )
     vocab = hf.get_vocab()
     return sorted(vocab, key=lambda token: vocab[token])
