@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.keras_class import keras_of
-from amp_xla.precision.step import LossScaleWarning
+from amp_xla.precision.monitor import LossScaleWarning
 from amp_xla.precision.tensorflow import tf
 
 # TensorFlow's base of everything that a tf.train.Checkpoint can hold.

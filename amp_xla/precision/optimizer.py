@@ -12,13 +12,15 @@ One step, whoever takes it::
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
+from amp_xla.precision import agreement as agreements
 from amp_xla.precision import clipping, keras_class, loss_scale, update
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, inner_of
 from amp_xla.precision.keras_class import keras_of
+from amp_xla.precision.monitor import Monitor
 from amp_xla.precision.step import Ledger, Step, in_v1_graph
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
@@ -71,7 +73,9 @@ class LossScaleOptimizer(OptimizerFace):
       groups: pairs (predicate of a variable, optimizer); a variable goes to the first group
         that claims it, else to ``inner``. All groups share one decision.
       agreement: from a boolean scalar, whether this rank's gradients are finite, the decision
-        of all ranks; see ``amp_xla.precision.agreement``. None: this rank decides alone.
+        of all ranks; see ``amp_xla.precision.agreement``. ``auto``: Horovod's ranks where it is
+        initialized with several, else this rank decides alone, as with None. Replicas of a
+        ``tf.distribute`` strategy always agree.
       reduce: gradient -> gradient averaged over ranks, for ``minimize`` and
         ``compute_gradients``; None where ``inner`` reduces or there is one rank.
       model_parallel: predicate of a variable that lives on this rank only: its gradient counts
@@ -79,6 +83,9 @@ class LossScaleOptimizer(OptimizerFace):
       accumulate: micro-batches a step. Each ``minimize`` or ``apply_gradients`` adds one; the
         last of a window updates with the mean of its gradients, judged once. The loss scale is
         constant within a window. Ranks reduce once a window.
+      warn_after: skipped steps in a row at the minimum scale before a warning; 0 turns that and
+        the warning about non-finite steps under a constant scale off (which
+        ``tf.function(jit_compile=True)`` needs: a compiled step cannot call the host).
       applied_steps: int64 variable to count applied steps in; made when None.
       name: prefix of variable names.
 
@@ -102,10 +109,11 @@ class LossScaleOptimizer(OptimizerFace):
         global_clipnorm: Optional[float] = None,
         count_skipped: bool = False,
         groups: Sequence[Group] = (),
-        agreement: Optional[Callable[[Any], Any]] = None,
+        agreement: Union[Callable[[Any], Any], str, None] = "auto",
         reduce: Optional[Callable[[Any], Any]] = None,
         model_parallel: Optional[Callable[[Any], bool]] = None,
         accumulate: int = 1,
+        warn_after: int = 10,
         applied_steps: Optional[Any] = None,
         name: str = "loss_scale_optimizer",
     ) -> None:
@@ -133,18 +141,20 @@ class LossScaleOptimizer(OptimizerFace):
             self.skipped_steps,
             global_clipnorm,
             count_skipped,
-            agreement,
+            agreements.choose(agreement),
+            Monitor(self._state.spec, warn_after) if warn_after else None,
         )
         self._config = {
             "loss_scale": self._state.spec.spec(),
             "global_clipnorm": global_clipnorm,
             "count_skipped": count_skipped,
             "accumulate": accumulate,
+            "warn_after": warn_after,
             "name": name,
         }
         self._functions = {
             "groups": groups,
-            "agreement": agreement,
+            "agreement": None if agreement == "auto" else agreement,
             "reduce": reduce,
             "model_parallel": model_parallel,
         }

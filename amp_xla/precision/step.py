@@ -11,11 +11,8 @@ import warnings
 import weakref
 from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence, Tuple
 
+from amp_xla.precision.monitor import LossScaleWarning
 from amp_xla.precision.tensorflow import tf
-
-
-class LossScaleWarning(UserWarning):
-    """Something about loss scaling that training survives but should not be left alone."""
 
 
 class Step:
@@ -61,7 +58,7 @@ class Ledger:
     """The current step of every graph (and of eager execution)."""
 
     def __init__(self) -> None:
-        self._eager: Optional[Step] = None
+        self._eager: Dict[Any, Step] = {}
         # Tensors that came out of scaling or unscaling, to see a second time around.
         self._scaled: MutableMapping[int, Any] = weakref.WeakValueDictionary()
         self._unscaled: MutableMapping[int, Any] = weakref.WeakValueDictionary()
@@ -111,22 +108,29 @@ class Ledger:
 
     def _get(self) -> Optional[Step]:
         if tf.executing_eagerly():
-            return self._eager
+            return self._eager.get(_replica())
         graph = tf.get_default_graph()
-        found = _steps_of(graph).get(self)
-        if found is None or found[0] is not _context(graph):
-            return None
-        return found[1]
+        found = _kept(graph, "_amp_xla_steps").get((self, _replica()))
+        return found[1] if found is not None and found[0] is _context(graph) else None
 
     def _put(self, step: Optional[Step]) -> None:
         if tf.executing_eagerly():
-            self._eager = step
+            self._eager.pop(_replica(), None)
+            if step is not None:
+                self._eager[_replica()] = step
             return
         graph = tf.get_default_graph()
-        if step is None:
-            _steps_of(graph).pop(self, None)
-        else:
-            _steps_of(graph)[self] = (_context(graph), step)
+        steps = _kept(graph, "_amp_xla_steps")
+        steps.pop((self, _replica()), None)
+        if step is not None:
+            steps[(self, _replica())] = (_context(graph), step)
+
+
+def _replica() -> int:
+    """Replicas of a strategy take turns in one process, each with a step of its own."""
+    context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    found = getattr(context, "replica_id_in_sync_group", 0)
+    return found if isinstance(found, int) else 0
 
 
 def in_v1_graph() -> bool:
@@ -134,12 +138,8 @@ def in_v1_graph() -> bool:
     return not tf.executing_eagerly() and not tf.get_default_graph().building_function
 
 
-def _steps_of(graph: Any) -> Dict[Any, Any]:
-    """Kept on the graph, so that they go when it goes."""
-    return _kept(graph, "_amp_xla_steps")
-
-
 def _kept(graph: Any, name: str) -> Dict[Any, Any]:
+    """A dictionary that lives on the graph, so that it goes when the graph goes."""
     if not hasattr(graph, name):
         setattr(graph, name, {})
     return getattr(graph, name)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, NamedTuple, Optional
 
-from amp_xla.precision import clipping
+import numpy as np
+
+from amp_xla.precision import agreement, clipping, replicas
 from amp_xla.precision.clipping import Parts
+from amp_xla.precision.monitor import Monitor
 from amp_xla.precision.step import Step
 from amp_xla.precision.tensorflow import LossScaleVariables, all_finite, tf
 
@@ -19,6 +22,7 @@ class Rules(NamedTuple):
     clipnorm: Optional[float]
     count_skipped: bool
     agreement: Optional[Callable[[Any], Any]]
+    monitor: Optional[Monitor]
 
 
 class Outcome(NamedTuple):
@@ -58,35 +62,71 @@ def take(rules: Rules, step: Step, parts: Parts, global_step: Any, more_groups: 
         step.finite = judge(rules, step, parts, norm)
     for inner, pairs in parts:
         inner.prepare([v for _, v in pairs])
-    again = [inner for inner, _ in parts if inner in step.shared]
-    if more_groups:
-        step.remember([inner for inner, _ in parts])
+    inners = [inner for inner, _ in parts]
+    gradients = gradients_of(parts)
+    if rules.clipnorm is not None:
+        gradients = gradients + [norm()]
 
-    def update() -> Any:
-        with tf.control_dependencies(step.rewind(again)):
-            clipped = clipping.clip(parts, norm, rules.clipnorm)
-            done = [inner.apply(pairs) for inner, pairs in clipped]
-        counters = [rules.applied_steps] if first else []
-        counters += [] if global_step is None else [global_step]
-        return after(done, lambda: [c.assign_add(1, read_value=False) for c in counters])
+    def apply(values: List[Any]) -> List[Any]:
+        own = _with_gradients(parts, values)
+        clipped = clipping.clip(own, lambda: values[-1], rules.clipnorm)
+        return [inner.apply(pairs) for inner, pairs in clipped]
 
-    def skip() -> Any:
-        def count() -> List[Any]:
-            done = [rules.skipped_steps.assign_add(1, read_value=False)] if first else []
-            if rules.count_skipped:
-                done += [inner.count_skipped() for inner, _ in parts if inner not in again]
-            return done
+    def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:
+        finite, scale = scalars
+        again = [inner for inner in inners if inner in step.shared]
+        if more_groups:
+            step.remember(inners)
 
-        return after([], count)
+        def update() -> Any:
+            with tf.control_dependencies(step.rewind(again)):
+                done = each_replica(apply)
+            counters = [rules.applied_steps] if first else []
+            counters += [] if global_step is None else [global_step]
+            return after(done, lambda: [c.assign_add(1, read_value=False) for c in counters])
 
-    with tf.control_dependencies(step.reads()):
-        operation = tf.cond(step.finite, update, skip)
-    if first:
-        operation = tf.group(operation, rules.state.adjust(step.finite, step.scale))
+        def skip() -> Any:
+            def count() -> List[Any]:
+                done = _count_skip(rules, scale) if first else []
+                if rules.count_skipped:
+                    done += [inner.count_skipped() for inner in inners if inner not in again]
+                return done
+
+            return after([], count)
+
+        with tf.control_dependencies(step.reads()):
+            operation = tf.cond(finite, update, skip)
+        return tf.group(operation, rules.state.adjust(finite, scale)) if first else operation
+
+    if replicas.several():
+        operation = replicas.together(branch, gradients, [step.finite, step.scale])
+    else:
+        operation = branch(lambda run: run(gradients), [step.finite, step.scale])
     if not tf.executing_eagerly():
         operation = tf.group(operation)
         step.applied.append(operation)
     return Outcome(step.finite, norm, operation)
+
+
+def _with_gradients(parts: Parts, values: List[Any]) -> Parts:
+    """The parts with other gradients, in order."""
+    remaining = iter(values)
+    return [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
+
+
+def _count_skip(rules: Rules, scale: Any) -> List[Any]:
+    done = [rules.skipped_steps.assign_add(1, read_value=False)]
+    if rules.monitor is not None:
+        # Only ever runs in a skipped step, so the host call costs a healthy run nothing.
+        monitor = rules.monitor
+
+        def tell(scale: Any, applied: Any) -> Any:
+            monitor.skipped(scale, applied)
+            return np.int64(0)
+
+        arguments = [scale, rules.applied_steps.read_value()]
+        done.append(tf.numpy_function(tell, arguments, tf.int64))
+    return done
 
 
 def judge(rules: Rules, step: Step, parts: Parts, norm: clipping.Norm) -> Any:
@@ -96,6 +136,7 @@ def judge(rules: Rules, step: Step, parts: Parts, norm: clipping.Norm) -> Any:
         # Finite gradients can have an infinite norm, and clipping by it makes NaN.
         tests = tests + [tf.is_finite(norm())]
     finite = tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
+    finite = agreement.replicas()(finite)
     return finite if rules.agreement is None else rules.agreement(finite)
 
 

@@ -1,0 +1,84 @@
+"""How ranks come to one decision: ``agreement=`` and ``reduce=`` of ``LossScaleOptimizer``.
+
+An agreement takes a boolean scalar tensor, whether this rank's gradients are finite, and returns
+whether all ranks' are. It must run on every rank in every step.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Optional, Sequence, Union
+
+from amp_xla.precision.tensorflow import tf
+
+Agreement = Callable[[Any], Any]
+
+
+def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
+    """``auto`` made concrete.
+
+    Raises:
+      ValueError: another string.
+    """
+    if not isinstance(agreement, str):
+        return agreement
+    if agreement != "auto":
+        raise ValueError(f"agreement is {agreement!r}; allowed: 'auto', None or a function")
+    hvd = sys.modules.get("horovod.tensorflow") or sys.modules.get("horovod.tensorflow.keras")
+    if hvd is None or not hvd.is_initialized() or hvd.size() == 1:
+        return None
+    return horovod(sys.modules["horovod.tensorflow"])
+
+
+def horovod(hvd: Optional[Any] = None) -> Agreement:
+    """All ranks of Horovod.
+
+    Args:
+      hvd: ``horovod.tensorflow``, initialized; imported when None.
+    """
+    if hvd is None:
+        import horovod.tensorflow as hvd
+    module: Any = hvd
+
+    def agree(finite: Any) -> Any:
+        # A sum of integers: exact for any number of ranks, and every Horovod has it.
+        bad = tf.cast(tf.logical_not(finite), tf.int32)
+        return tf.equal(module.allreduce(bad, op=module.Sum), 0)
+
+    return agree
+
+
+def horovod_mean(hvd: Optional[Any] = None) -> Callable[[Any], Any]:
+    """The mean over Horovod's ranks, for ``reduce=``; sparse gradients are gathered, not summed."""
+    if hvd is None:
+        import horovod.tensorflow as hvd
+    module: Any = hvd
+    return lambda gradient: module.allreduce(gradient, op=module.Average)
+
+
+def replicas() -> Agreement:
+    """All replicas of the current ``tf.distribute`` strategy.
+
+    Not needed where gradients are summed over replicas before they are applied, since the sums
+    then tell every replica; model-parallel gradients need it.
+    """
+
+    def agree(finite: Any) -> Any:
+        context = tf.distribute.get_replica_context()
+        if context is None or context.num_replicas_in_sync == 1:
+            return finite
+        bad = tf.cast(tf.logical_not(finite), tf.float32)
+        return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, bad), 0.0)
+
+    return agree
+
+
+def several(agreements: Sequence[Agreement]) -> Agreement:
+    """One after the other, e.g. replicas within a rank, then ranks."""
+
+    def agree(finite: Any) -> Any:
+        for agreement in agreements:
+            finite = agreement(finite)
+        return finite
+
+    return agree

@@ -1,0 +1,132 @@
+"""Policies to and from Keras', on TensorFlow 1.15 and 2.x.
+
+Keras policies change layers as they are built; the auto-mixed-precision graph rewrite changes
+the finished graph. Together they convert twice, so each refuses the other.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Optional, Union
+
+from amp_xla.errors import SettingsError
+from amp_xla.precision.policy import Policy, PolicyRules, get_policy
+from amp_xla.precision.tensorflow import tf
+
+REWRITE_VARIABLES = (
+    "TF_ENABLE_AUTO_MIXED_PRECISION",
+    "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
+)
+REWRITE_OPTIONS = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16")
+
+
+def to_keras(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
+    """A Keras policy object; pass it as a layer's ``dtype``.
+
+    Args:
+      policy: params and compute of one dtype, or float32 params and half-precision compute.
+      keras: the Keras module; None means the one TensorFlow shows.
+
+    Raises:
+      ValueError: Keras has no such policy: its layers hand on their compute dtype.
+    """
+    params, compute, output = get_policy(policy).names
+    if output != compute:
+        raise ValueError(
+            f"Keras layers hand on their compute dtype, {compute}, and '{policy}' wants {output}; "
+            f"give the last layer dtype='{output}' instead"
+        )
+    if params == compute:
+        name = params
+    elif params == "float32" and compute in ("float16", "bfloat16"):
+        name = f"mixed_{compute}"
+    else:
+        raise ValueError(
+            f"Keras has no policy with {params} variables and {compute} compute; allowed: one "
+            f"dtype for both, or float32 variables with float16 or bfloat16 compute"
+        )
+    module = mixed_precision(keras)
+    if module is getattr(_keras(keras).mixed_precision, "experimental", None):
+        _enable_layer_dtypes(keras)
+        # No loss scale in it: Keras would wrap the optimizer in its own on compile.
+        return module.Policy(name, loss_scale=None)
+    return module.Policy(name)
+
+
+def from_keras(policy: Any) -> Policy:
+    """The ``Policy`` of a Keras policy, its name or a layer's."""
+    if isinstance(policy, str):
+        return get_policy(policy)
+    compute = policy.compute_dtype
+    return Policy(policy.variable_dtype or compute, compute, compute)
+
+
+def set_policy(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
+    """Makes a policy the default of layers built from now on; returns Keras' object for it.
+
+    Raises:
+      SettingsError: the graph rewrite is on as well.
+      ValueError: as ``to_keras``.
+    """
+    made = to_keras(policy, keras)
+    switch = graph_rewrite()
+    if switch is not None and made.compute_dtype in ("float16", "bfloat16"):
+        raise SettingsError(
+            f"policy '{made.name}' and the graph rewrite ({switch}) would both convert the model; "
+            f"use one: for the policy, set AMP_XLA_PRECISION=fp32 and unset {switch}"
+        )
+    module = mixed_precision(keras)
+    setter = getattr(module, "set_global_policy", None) or module.set_policy
+    setter(made)
+    return made
+
+
+def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> Any:
+    """A copy of a functional or sequential model, each layer with the policy its name gets.
+
+    Weights are copied; models inside the model too. Example: softmax, norms and logits in
+    float32, the rest half::
+
+        with_rules(model, PolicyRules("mixed_float16", [("softmax|norm|logits", "float32")]))
+    """
+    module = _keras(keras)
+
+    def clone(layer: Any) -> Any:
+        if isinstance(layer, module.Model):
+            return with_rules(layer, rules, module)
+        config = layer.get_config()
+        config["dtype"] = to_keras(rules.policy_for(layer.name), module)
+        return type(layer).from_config(config)
+
+    copy = module.models.clone_model(model, clone_function=clone)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def graph_rewrite() -> Optional[str]:
+    """The switch that has turned the graph rewrite on, or None."""
+    for name in REWRITE_VARIABLES:
+        if os.environ.get(name, "").lower() in ("1", "true"):
+            return name
+    options = tf.config.optimizer.get_experimental_options()
+    for name in REWRITE_OPTIONS:
+        if options.get(name):
+            return f"the optimizer option {name}"
+    return None
+
+
+def mixed_precision(keras: Optional[Any] = None) -> Any:
+    """Keras' module of policies: ``mixed_precision``, on 1.15 its ``experimental``."""
+    found = _keras(keras).mixed_precision
+    return found if hasattr(found, "Policy") else found.experimental
+
+
+def _keras(keras: Optional[Any]) -> Any:
+    return tf.keras if keras is None else keras
+
+
+def _enable_layer_dtypes(keras: Optional[Any]) -> None:
+    """TensorFlow 1.15's layers ignore policies until they are told that dtypes matter."""
+    from tensorflow.python.keras.engine import base_layer_utils
+
+    base_layer_utils.enable_v2_dtype_behavior()

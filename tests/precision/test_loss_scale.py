@@ -1,0 +1,175 @@
+"""The loss scales as plain values: no framework."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from amp_xla.precision import DynamicLossScale, NoOpLossScale, StaticLossScale
+from amp_xla.precision.loss_scale import from_spec
+from amp_xla.precision.monitor import LossScaleWarning, Monitor
+from tests.precision.reference import VECTORS, Case, cases, expected, of_vector, reference
+
+
+def states(case: Case):
+    scale = DynamicLossScale(**case.arguments)
+    seen = []
+    for finite in case.finite:
+        scale = scale.adjust(np.bool_(finite))
+        assert scale.loss_scale.dtype == np.float32 and scale.counter.dtype == np.int32
+        seen.append((float(scale.loss_scale), int(scale.counter)))
+    return seen
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+def test_vectors(vector):
+    case = of_vector(vector)
+    assert [scale for scale, _ in states(case)] == expected(vector)
+    assert [scale for scale, _ in reference(case)] == expected(vector)
+
+
+@given(cases(30))
+def test_random_sequences_equal_the_reference(case):
+    assert states(case) == reference(case)
+
+
+@given(cases(30))
+def test_scale_is_never_zero_infinite_or_out_of_bounds(case):
+    for scale, counter in states(case):
+        assert np.isfinite(scale) and case.minimum <= scale <= case.maximum
+        assert 0 <= counter < case.interval
+
+
+def test_growth_is_on_the_nth_finite_step_exactly():
+    scale = DynamicLossScale(4.0, growth_interval=3)
+    seen = []
+    for _ in range(6):
+        scale = scale.adjust(np.bool_(True))
+        seen.append(float(scale.loss_scale))
+    assert seen == [4, 4, 8, 8, 8, 16]
+
+
+def test_a_counter_restored_under_a_shorter_interval_still_grows():
+    assert DynamicLossScale(4.0, 7, growth_interval=3).adjust(np.bool_(True)).loss_scale == 8
+
+
+def test_minimum_may_be_below_one():
+    scale = DynamicLossScale(1.0, minimum=2.0**-10)
+    for _ in range(40):
+        scale = scale.adjust(np.bool_(False))
+    assert scale.loss_scale == 2.0**-10
+
+
+@pytest.mark.parametrize(
+    "value", [1024, 1024.0, np.float16(1024), np.float64(1024), np.int64(1024), np.array(1024)]
+)
+@pytest.mark.parametrize("cls", [StaticLossScale, DynamicLossScale])
+def test_any_scalar_is_a_float32_scale(cls, value):
+    scale = cls(value)
+    assert scale.loss_scale.dtype == np.float32 and scale.loss_scale == 1024
+
+
+def test_half_precision_is_scaled_and_unscaled_in_float32():
+    scale = DynamicLossScale(2.0**15)
+    loss = scale.scale(np.float16(4.0))
+    assert loss == 2.0**17 and loss.dtype == np.float32
+    (gradient,) = scale.unscale([np.array([2.0**-11], np.float16)])
+    assert gradient[0] == 2.0**-26 and gradient.dtype == np.float32
+    assert StaticLossScale(2**15).unscale(np.float16(2.0**-11)) == 2.0**-26
+
+
+def test_a_gradient_survives_the_largest_scale():
+    assert StaticLossScale(2.0**127).unscale(np.float32(2.0**127)) == 1.0
+
+
+def test_only_floats_are_scaled():
+    tree = {"a": np.int32(3), "b": [None, "text", np.bool_(True)], "c": (np.float64(0.5), 0.25)}
+    scaled = StaticLossScale(8).scale(tree)
+    assert scaled == {"a": 3, "b": [None, "text", True], "c": (4.0, 2.0)}
+    assert scaled["c"][0].dtype == np.float64
+
+
+def test_no_op_gives_everything_back():
+    scale, tree, finite = NoOpLossScale(), {"a": np.float16(1)}, np.bool_(False)
+    assert scale.scale(tree) is tree and scale.unscale(tree) is tree
+    assert scale.adjust(finite) is scale and scale.loss_scale == 1
+
+
+def test_copies_pickles_and_specs_keep_everything():
+    scale = DynamicLossScale(
+        8.0, 1, growth_interval=7, growth_factor=4, backoff_factor=0.25, minimum=0.5, maximum=64
+    )
+    through_json = from_spec(json.loads(json.dumps(scale.spec())))
+    for other in (copy.copy(scale), copy.deepcopy(scale), through_json):
+        assert other == scale
+    assert pickle.loads(pickle.dumps(scale)) == scale
+    assert scale.adjust(np.bool_(True)) != scale
+    for fixed in (StaticLossScale(3.0), NoOpLossScale()):
+        assert from_spec(fixed.spec()) == fixed
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        ({"loss_scale": 0}, "loss_scale is 0"),
+        ({"loss_scale": float("inf")}, "loss_scale is inf"),
+        ({"loss_scale": -1}, "loss_scale is -1"),
+        ({"growth_interval": 0}, "growth_interval is 0"),
+        ({"growth_interval": 1.5}, "growth_interval is 1.5"),
+        ({"growth_factor": 1}, "growth_factor is 1"),
+        ({"backoff_factor": 1}, "backoff_factor is 1"),
+        ({"minimum": 0}, "minimum is 0"),
+        ({"maximum": float("inf")}, "maximum is inf"),
+        ({"minimum": 8, "maximum": 4}, "above maximum"),
+        ({"loss_scale": 2, "minimum": 4}, "loss_scale is 2"),
+    ],
+)
+def test_impossible_values_are_refused_by_name(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        DynamicLossScale(**arguments)
+
+
+@pytest.mark.parametrize("spec", ["fast", {"kind": "other"}, "-3"])
+def test_unknown_specs_are_refused(spec):
+    with pytest.raises(ValueError):
+        from_spec(spec)
+
+
+def test_from_spec_takes_what_settings_have():
+    assert from_spec("dynamic") == DynamicLossScale()
+    assert from_spec("1000") == StaticLossScale(1000)
+    assert from_spec(1) == NoOpLossScale() == from_spec(None)
+
+
+def test_monitor_warns_once_a_streak_at_the_minimum():
+    monitor = Monitor(DynamicLossScale(2.0), patience=3)
+    monitor.observe(2.0, False)
+    monitor.observe(1.0, False)
+    monitor.observe(1.0, True)  # ends the streak
+    monitor.observe(1.0, False)
+    monitor.observe(1.0, False)
+    with pytest.warns(LossScaleWarning, match="minimum, 1, for 3 steps"):
+        monitor.observe(1.0, False)
+    monitor.observe(1.0, False)  # said already
+
+
+def test_monitor_warns_of_a_constant_scale():
+    monitor = Monitor(1000)
+    with pytest.warns(LossScaleWarning, match="constant loss scale 1000: step skipped, 1 so far"):
+        monitor.observe(1000, np.bool_(False))
+    monitor.observe(1000, np.bool_(False))
+
+
+def test_importing_the_package_imports_no_framework():
+    code = (
+        "import amp_xla.precision, amp_xla.precision.policy, amp_xla.precision.monitor, sys;"
+        "found = {'tensorflow', 'jax', 'keras'} & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

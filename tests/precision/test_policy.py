@@ -1,0 +1,206 @@
+"""Policies: grammar, equality, casting; NumPy and TensorFlow (JAX has its own file)."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amp_xla.precision import (
+    Policy,
+    PolicyRules,
+    cast_to_full,
+    cast_to_half,
+    full_precision,
+    get_policy,
+    half_dtype,
+    set_half_dtype,
+)
+from amp_xla.precision.tensorflow import tf
+
+NAMES = ("float16", "bfloat16", "float32", "float64")
+SPELLED = {
+    "f16": "float16",
+    "float16": "float16",
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "f": "float32",
+    "full": "float32",
+    "f32": "float32",
+    "float32": "float32",
+    "f64": "float64",
+    "float64": "float64",
+    "half": "float16",
+}
+
+
+@pytest.mark.parametrize("names", itertools.product(NAMES, repeat=3))
+def test_str_is_read_back(names):
+    policy = Policy(*names)
+    assert policy.names == names
+    assert get_policy(str(policy)) == policy
+    assert pickle.loads(pickle.dumps(policy)) == copy.deepcopy(policy) == policy
+
+
+def space(draw):
+    return draw(st.sampled_from(["", " ", "  "]))
+
+
+@st.composite
+def written(draw):
+    """A policy as someone may type it, and the dtypes that it means."""
+    chosen = draw(st.permutations(["p", "c", "o"]))[: draw(st.integers(1, 3))]
+    long = {"p": "params", "c": "compute", "o": "output"}
+    meant, parts = {}, []
+    for key in chosen:
+        word = draw(st.sampled_from(sorted(SPELLED)))
+        meant[key] = SPELLED[word]
+        name = draw(st.sampled_from([key, long[key]]))
+        pieces = [space(draw), name, space(draw), "=", space(draw), word, space(draw)]
+        parts.append("".join(pieces))
+    params = meant.get("p", "float32")
+    compute = meant.get("c", params)
+    return ",".join(parts), (params, compute, meant.get("o", compute))
+
+
+@given(written())
+def test_the_whole_grammar(case):
+    text, names = case
+    assert get_policy(text).names == names
+    assert get_policy(str(get_policy(text))).names == names
+
+
+@pytest.mark.parametrize("word", sorted(SPELLED))
+def test_one_word_is_all_three(word):
+    assert get_policy(f" {word} ").names == (SPELLED[word],) * 3
+
+
+def test_keras_names():
+    assert get_policy("mixed_float16").names == ("float32", "float16", "float16")
+    assert get_policy("mixed_bfloat16").names == ("float32", "bfloat16", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("compute_float16", "Unknown dtype"),
+        ("c=f17", "Unknown dtype 'f17'"),
+        ("x=f16", "Unknown key 'x'"),
+        ("c=f16,c=f32", "a second time"),
+        ("c=f16,compute=f32", "a second time"),
+        ("c=f16,", "Unknown key ''"),
+        ("int32", "Unknown dtype"),
+    ],
+)
+def test_mistakes_are_named(text, said):
+    with pytest.raises(ValueError, match=said):
+        get_policy(text)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_and_hashed_alike_across_frameworks(name):
+    spellings = [name, getattr(tf, name), tf.as_dtype(name), tf.as_dtype(name).as_numpy_dtype]
+    if name != "bfloat16":
+        spellings += [np.dtype(name), getattr(np, name)]
+    policies = [Policy(s, s, s) for s in spellings]
+    assert len(set(policies)) == 1
+    assert policies[0] != Policy(name, name, "float64" if name != "float64" else "float32")
+    assert tf.as_dtype(policies[0].compute_dtype) == getattr(tf, name)
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        get_policy("half").param_dtype = np.float32
+    assert get_policy("half").with_output_dtype("full").names == ("float16", "float16", "float32")
+
+
+Pair = collections.namedtuple("Pair", ["left", "right"])
+
+
+def test_casts_floats_in_any_tree_and_nothing_else():
+    mark = object()
+    tree = {
+        "f": np.ones(2, np.float32),
+        "scalar": np.float64(1),
+        "list": [np.ones(1, np.float16), np.arange(2), np.array([True])],
+        "pair": Pair(np.ones(1), 1j * np.ones(1)),
+        "ordered": collections.OrderedDict(a=np.ones(1)),
+        "rest": (None, 1, 2.5, "text", mark),
+    }
+    cast = get_policy("f16").cast_to_compute(tree)
+    assert cast["f"].dtype == cast["scalar"].dtype == np.float16
+    assert [x.dtype.name for x in cast["list"]] == ["float16", "int64", "bool"]
+    assert isinstance(cast["pair"], Pair)
+    assert [x.dtype.name for x in cast["pair"]] == ["float16", "complex128"]
+    assert type(cast["ordered"]) is collections.OrderedDict
+    assert cast["ordered"]["a"].dtype == np.float16
+    assert cast["rest"] == (None, 1, 2.5, "text", mark)
+    assert tree["f"].dtype == np.float32
+
+
+def test_each_verb_has_its_dtype():
+    policy, x = Policy("float64", "float16", "float32"), np.ones(1, np.float32)
+    assert policy.cast_to_param(x).dtype == np.float64
+    assert policy.cast_to_compute(x).dtype == np.float16
+    assert policy.cast_to_output(x) is x
+    assert cast_to_full(np.float16(1)).dtype == np.float32
+    assert cast_to_half(x).dtype == half_dtype() == np.float16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tensors_variables_and_sparse_gradients(name):
+    policy = get_policy(name)
+    with tf.Graph().as_default():
+        tensor, integers = tf.ones([2, 3]), tf.constant([0, 1])
+        variable = tf.get_variable("v", [2], use_resource=True)
+        sparse = tf.IndexedSlices(tensor, integers)  # dense_shape is None
+        cast = policy.cast_to_compute([tensor, integers, variable, sparse])
+        assert cast[0].dtype == cast[2].dtype == cast[3].dtype == getattr(tf, name)
+        assert cast[1] is integers
+        assert isinstance(cast[3], tf.IndexedSlices)
+        assert cast[3].indices is integers and cast[3].dense_shape is None
+
+
+def test_half_dtype_can_be_overridden():
+    with set_half_dtype("bfloat16"):
+        assert get_policy("half").names == ("bfloat16",) * 3
+        with set_half_dtype(None):
+            assert half_dtype() == np.float16
+    assert half_dtype("tpu") == Policy("bf16", "bf16", "bf16").param_dtype
+    assert get_policy("half").names == ("float16",) * 3
+    with pytest.raises(ValueError, match="float32 is not a half precision"):
+        set_half_dtype("float32")
+
+
+def test_full_precision_computes_in_float32():
+    seen = []
+
+    def softmax(x, axis):
+        seen.append(x.dtype)
+        e = np.exp(x - x.max(axis, keepdims=True))
+        return e / e.sum(axis, keepdims=True)
+
+    x = np.array([[0.0, 11.0]], np.float16)
+    assert full_precision(softmax)(x, axis=-1).dtype == np.float32
+    assert full_precision(softmax, "f16")(x, axis=-1).dtype == np.float16
+    assert set(seen) == {np.dtype(np.float32)}
+    assert full_precision(softmax).__name__ == "softmax"
+
+
+def test_rules_choose_by_name():
+    rules = PolicyRules("mixed_float16", [("softmax|norm|logits", "float32"), ("pool", "bf16")])
+    assert rules.policy_for("Encoder-0-FeedForward-Norm") == get_policy("float32")
+    assert rules.policy_for("pooler") == get_policy("bf16")
+    assert rules.policy_for("dense") == get_policy("mixed_float16")
+    tree = {"encoder": {"norm": {"scale": np.ones(1)}, "dense": [np.ones(1)]}, "step": 3}
+    cast = rules.cast_to_compute(tree)
+    assert cast["encoder"]["norm"]["scale"].dtype == np.float32
+    assert cast["encoder"]["dense"][0].dtype == np.float16
+    assert cast["step"] == 3

@@ -1,0 +1,106 @@
+"""The state machine in TensorFlow's graph, as variables and as values, and in tf.function."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.precision import DynamicLossScale as Value
+from amp_xla.precision.tensorflow import DynamicLossScale, StaticLossScale, all_finite, select_tree
+from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
+
+
+def run_graph(case, wrap=lambda step: step):
+    """(scale, counter) after each step, by session calls."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        finite = tf.placeholder(tf.bool, [])
+        state = DynamicLossScale(**case.arguments)
+        step = wrap(lambda flag: tf.group(state.adjust(flag)))(finite)
+        session.run(tf.global_variables_initializer())
+        seen = []
+        for flag in case.finite:
+            session.run(step, {finite: flag})
+            scale, counter = session.run(state.state_variables)
+            seen.append((float(scale), int(counter)))
+        return seen
+
+
+def run_loop(case):
+    """The same with the state as values in a while loop of one session call."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        flags = tf.constant(case.finite)
+        first = Value(**case.arguments)
+
+        def body(i, scale, counter, scales, counters):
+            after = first.replace(scale, counter).adjust(flags[i])
+            return (
+                i + 1,
+                after.loss_scale,
+                after.counter,
+                scales.write(i, after.loss_scale),
+                counters.write(i, after.counter),
+            )
+
+        arrays = [tf.TensorArray(t, size=len(case.finite)) for t in (tf.float32, tf.int32)]
+        start = (0, tf.constant(first.loss_scale), tf.constant(first.counter), *arrays)
+        end = tf.while_loop(lambda i, *_: i < len(case.finite), body, start)
+        scales, counters = session.run([end[3].stack(), end[4].stack()])
+        return list(zip(map(float, scales), map(int, counters)))
+
+
+def run_function(case):
+    """Variables moved inside a tf.function that the graph calls."""
+    return run_graph(case, lambda step: backend.tensorflow().function(lambda f: (step(f), f)[1]))
+
+
+RUNS = pytest.mark.parametrize("run", [run_graph, run_loop, run_function])
+
+
+@RUNS
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+def test_vectors(run, vector):
+    case = of_vector(vector)
+    assert [scale for scale, _ in run(case)] == expected(vector)
+
+
+@RUNS
+@settings(max_examples=20)
+@given(case=cases(12))
+def test_random_sequences_equal_the_reference(run, case):
+    assert run(case) == reference(case)
+
+
+def test_verbs_in_a_graph():
+    with tf.Graph().as_default(), tf.Session() as session:
+        state = StaticLossScale(2.0**15)
+        loss = state.scale(tf.constant(4.0, tf.float16))
+        rows = tf.IndexedSlices(tf.constant([[2.0**-11]], tf.float16), tf.constant([7]))
+        dense, none, sparse = state.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
+        assert none is None and isinstance(sparse, tf.IndexedSlices)
+        assert sparse.dense_shape is None and sparse.indices is rows.indices
+        assert loss.dtype == dense.dtype == sparse.dtype == tf.float32
+        assert session.run([loss, dense, sparse.values[0, 0]]) == [2.0**17, 2.0**-26, 2.0**-26]
+        assert state.state_variables == []
+
+
+def test_all_finite_judges_values_and_ignores_the_rest():
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [2])
+        rows = tf.IndexedSlices(x, tf.constant([5, 6]))
+        trees = [{"a": [x, None], "b": tf.constant(3)}, [rows], (tf.cast(x, tf.float16), tf.ones(1))]
+        verdicts = [all_finite(tree) for tree in trees]
+        assert session.run(verdicts, {x: [1, 2]}) == [True] * 3
+        for bad in (np.inf, -np.inf, np.nan):
+            assert session.run(verdicts, {x: [1, bad]}) == [False] * 3
+        assert session.run(all_finite([])) and session.run(all_finite([None]))
+
+
+def test_select_tree():
+    with tf.Graph().as_default(), tf.Session() as session:
+        pred = tf.placeholder(tf.bool, [])
+        chosen = select_tree(pred, {"a": tf.ones(2)}, {"a": tf.zeros(2)})
+        assert session.run(chosen, {pred: True})["a"].tolist() == [1, 1]
+        assert session.run(chosen, {pred: False})["a"].tolist() == [0, 0]
