@@ -15,7 +15,7 @@ WORKDIR /workspace/amp_xla
 COPY requirements/container-tf1.txt requirements/container-tf2.txt requirements/
 COPY scripts/environment scripts/environment
 COPY scripts/container_install.py scripts/
-RUN python3 -m scripts.container_install --runtime "${RUNTIME}"
+RUN PIP_NO_CACHE_DIR=1 python3 -m scripts.container_install --runtime "${RUNTIME}"
 
 # For `docker run --user $(id -u):$(id -g)`: a user without a name or a home of its own. TensorFlow,
 # matplotlib and CUDA's kernel cache write to HOME; getpass asks for USER.

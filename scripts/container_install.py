@@ -74,12 +74,12 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> int
     if dry_run or not wanted:
         return 0
     complaints = pip_check(python)
-    _pip(python, "install", "--no-deps", "--no-cache-dir", *wanted.values())
+    _pip(python, "install", "--no-deps", *wanted.values())
     new = pip_check(python) - complaints
     rises = choose_rises(new, pins, wanted)
     if rises:
         print(f"too old for the additions, replaced: {', '.join(rises.values())}", flush=True)
-        _pip(python, "install", "--no-deps", "--no-cache-dir", *rises.values())
+        _pip(python, "install", "--no-deps", *rises.values())
         new = pip_check(python) - complaints
     compare(before, distributions(python), rises)
     if new:
