@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Optional, Sequence
 
 from amp_xla.backend import tf
 
@@ -21,7 +21,7 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
     """The GraphDef after grappler.
 
     Args:
-      graph: tf.Graph.
+      graph: tf.Graph or GraphDef.
       config: ConfigProto whose ``rewrite_options`` say which passes run.
       fetches: names of the operations that must survive.
       devices: NamedDevices; nodes without a device are placed on the last one.
@@ -31,11 +31,24 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
     from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import tf_optimizer
 
-    meta_graph = tf.train.export_meta_graph(graph=graph)
-    for node in meta_graph.graph_def.node:
-        node.device = node.device or devices[-1].name
-    # Grappler keeps what the train_op collection names.
-    del meta_graph.collection_def["train_op"].node_list.value[:]
-    meta_graph.collection_def["train_op"].node_list.value.extend(fetches)
+    meta_graph = item(graph, fetches, devices[-1].name)
     cluster = grappler_cluster.Cluster(devices=list(devices))
     return tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
+
+
+def item(graph: Any, fetches: Sequence[str], device: Optional[str] = None) -> Any:
+    """The MetaGraphDef that grappler takes for a graph and its fetches.
+
+    Args:
+      graph: tf.Graph or GraphDef.
+      fetches: names of operations.
+      device: where nodes without a device are placed; None leaves them.
+    """
+    meta_graph = tf.MetaGraphDef()
+    meta_graph.graph_def.CopyFrom(graph.as_graph_def() if hasattr(graph, "as_graph_def") else graph)
+    if device is not None:
+        for node in meta_graph.graph_def.node:
+            node.device = node.device or device
+    # Grappler keeps what the train_op collection names.
+    meta_graph.collection_def["train_op"].node_list.value.extend(fetches)
+    return meta_graph
