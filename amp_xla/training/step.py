@@ -16,7 +16,8 @@ class StepResult(NamedTuple):
     """What one training step returned; all floats are of the step, not averages.
 
     ``loss`` is unscaled; ``loss_scale`` is the one in force during the step; ``finite`` is False
-    where the update was skipped; ``metrics`` in the order of ``TrainStep.metric_names``.
+    where the update was skipped; ``applied`` counts updates so far, this step's included;
+    ``metrics`` in the order of ``TrainStep.metric_names``.
     """
 
     loss: float
@@ -24,6 +25,7 @@ class StepResult(NamedTuple):
     loss_scale: float
     finite: bool
     gradient_norm: float
+    applied: int
     metrics: Tuple[float, ...]
 
 
@@ -54,7 +56,11 @@ class TrainStep:
         self.input_names: List[str] = list(inputs)
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
-        self.train_op = optimizer.minimize(loss, var_list=self.variables)
+        # In two calls, so that tools that look at gradients (the rehearsal) find them.
+        self.gradients = optimizer.compute_gradients(_poisoned(loss), self.variables)
+        self.train_op = optimizer.apply_gradients(self.gradients)
+        with tf.control_dependencies([self.train_op]):
+            applied = optimizer.applied_steps.read_value()
         self._inputs = list(inputs.values())
         self._has_step = step_input is not None
         if step_input is not None:
@@ -65,6 +71,7 @@ class TrainStep:
             optimizer.loss_scale,
             optimizer.gradients_finite,
             optimizer.gradient_norm,
+            applied,
             *metrics.values(),
             self.train_op,
         ]
@@ -83,7 +90,8 @@ class TrainStep:
             values.append(step)
         run = self._run
         out = run(*values) if run is not None else self._first(values)
-        return StepResult(out[0], out[1], out[2], bool(out[3]), out[4], tuple(out[5:-1]))
+        metrics = tuple(out[6:-1])
+        return StepResult(out[0], out[1], out[2], bool(out[3]), out[4], int(out[5]), metrics)
 
     def _first(self, values: List[Any]) -> List[Any]:
         session = backend.session()
@@ -118,6 +126,16 @@ class TrainStep:
                 )
         names = [t.op.name if hasattr(t, "op") else t.name for t in self._fetches]
         return optimized.optimize(session.graph, session._config, names, devices)
+
+
+def _poisoned(loss: Any) -> Any:
+    """The loss, whose gradient is NaN where the loss itself is not finite.
+
+    A sum may overflow above gradients that are all finite; such a step is to be skipped too, by
+    the same judgement, on every rank. A finite loss is multiplied by 1.
+    """
+    one = tf.ones_like(loss)
+    return loss * tf.stop_gradient(tf.where(tf.is_finite(loss), one, one * float("nan")))
 
 
 class Inference:
