@@ -58,9 +58,7 @@ def kind() -> str:
 
 def is_fork() -> bool:
     """True on NVIDIA's TensorFlow 1.15, whose optimizers know loss scaling from the environment."""
-    return kind() == "tf1" and hasattr(
-        tensorflow().compat.v1.train.Optimizer, "doing_loss_scaling"
-    )
+    return kind() == "tf1" and hasattr(tensorflow().compat.v1.train.Optimizer, "doing_loss_scaling")
 
 
 @functools.lru_cache(maxsize=None)

@@ -17,7 +17,9 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
 
 
 def _usage() -> str:
-    lines = ["usage: python -m amp_xla <command> [flags]   (--help after a command lists its flags)"]
+    lines = [
+        "usage: python -m amp_xla <command> [flags]   (--help after a command lists its flags)"
+    ]
     lines += [f"  {name:<10} {text}" for name, (_, text) in COMMANDS.items()]
     return "\n".join(lines)
 

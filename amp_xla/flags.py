@@ -38,9 +38,7 @@ XLA_MODE_FLAGS: Dict[str, Dict[str, str]] = {
 CPU_JIT = "--tf_xla_cpu_global_jit"
 
 
-def environment(
-    settings: Settings, environ: Mapping[str, str], gpu: bool = True
-) -> Dict[str, str]:
+def environment(settings: Settings, environ: Mapping[str, str], gpu: bool = True) -> Dict[str, str]:
     """The variables to set, on top of ``environ``, for ``settings``.
 
     Args:
@@ -135,7 +133,7 @@ def _xla(settings: Settings, current: str, gpu: bool) -> str:
     for name, value in wanted.items():
         # 1 and 2 are the same level in every TensorFlow since 1.13.
         same = {value, "2"} if (name, value) == ("--tf_xla_auto_jit", "1") else {value}
-        if name in flags and flags[name] not in same and not (value is None):
+        if name in flags and flags[name] not in same and value is not None:
             raise SettingsError(
                 f"{XLA_FLAGS} has {name}={flags[name]} but xla={settings.xla} needs "
                 f"{name}={value}; remove one of the two"

@@ -22,6 +22,7 @@ from typing_extensions import Literal
 from amp_xla.config import exit_code, load, parse
 from amp_xla.data import corpora, readers
 from amp_xla.data.batching import Batches, choose_lengths
+from amp_xla.data.errors import DataError
 from amp_xla.data.labels import Labels
 from amp_xla.data.tokenizer import Tokenizer
 
@@ -98,7 +99,7 @@ class Config:
 
 def read_data(config: Config) -> Tuple[readers.Dataset, readers.Dataset]:
     if (config.train is None) != (config.dev is None):
-        raise readers.DataError("--train and --dev belong together: give both, or neither")
+        raise DataError("--train and --dev belong together: give both, or neither")
     if config.train is None or config.dev is None:
         train, dev = corpora.pydoc()
     else:
@@ -142,9 +143,7 @@ def build(config: Config) -> Any:
     """Everything up to the first step; the switches come before TensorFlow."""
     from amp_xla import setup
 
-    setup.configure(
-        precision=config.precision, xla=config.xla, loss_scale=config.loss_scale
-    )
+    setup.configure(precision=config.precision, xla=config.xla, loss_scale=config.loss_scale)
     from amp_xla.backend import tf
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.schedule import warmup_decay
@@ -168,8 +167,11 @@ def build(config: Config) -> Any:
     dev_batches = Batches(
         encoded_dev, labels.ids(dev.labels), lengths, config.batch_size, shuffle=False
     )
-    print(f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
-          f"{tokenizer.vocab_size} tokens; {batches.describe()}", file=sys.stderr)
+    print(
+        f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
+        f"{tokenizer.vocab_size} tokens; {batches.describe()}",
+        file=sys.stderr,
+    )
 
     step_input = dropout.install(config.seed)
     model = build_model(config, tokenizer.vocab_size, len(labels))
@@ -188,7 +190,9 @@ def build(config: Config) -> Any:
     )
 
     total = config.epochs * batches.steps_per_epoch()
-    applied = tf.get_variable("applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer())
+    applied = tf.get_variable(
+        "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
+    )
     rate = warmup_decay(applied, config.learning_rate, int(config.warmup * total), total)
     optimizer = LossScaleOptimizer(
         AdamW(rate, weight_decay=config.weight_decay),
@@ -197,7 +201,12 @@ def build(config: Config) -> Any:
         applied_steps=applied,
     )
     step = TrainStep(
-        inputs, step_input, loss + sum(model.losses), optimizer, model.trainable_weights, rate,
+        inputs,
+        step_input,
+        loss + sum(model.losses),
+        optimizer,
+        model.trainable_weights,
+        rate,
         {"accuracy": accuracy},
     )
     assets = {"vocab.txt": tokenizer.save, "labels.json": labels.save}
@@ -209,8 +218,11 @@ def main(argv: Optional[List[str]] = None) -> int:
     from amp_xla.training.launch import LoopOptions, train
 
     options = LoopOptions(
-        epochs=config.epochs, log_every=config.log_every, evaluate_every=config.evaluate_every,
-        patience=config.patience, monitor="accuracy",
+        epochs=config.epochs,
+        log_every=config.log_every,
+        evaluate_every=config.evaluate_every,
+        patience=config.patience,
+        monitor="accuracy",
     )
     return train("classification", config, build, options)
 
@@ -236,7 +248,9 @@ def predict(run: Path, lines: List[str], checkpoint: Optional[str]) -> List[Tupl
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     infer = Inference(inputs, {"logits": model.output})
     found: Dict[int, Tuple[str, float]] = {}
-    for batch in Batches(encoded, None, [config.max_length], config.batch_size, shuffle=False).epoch(0):
+    for batch in Batches(
+        encoded, None, [config.max_length], config.batch_size, shuffle=False
+    ).epoch(0):
         logits = infer(vars(batch))["logits"]
         chances = np.exp(logits - logits.max(-1, keepdims=True))
         chances /= chances.sum(-1, keepdims=True)

@@ -54,7 +54,9 @@ def main() -> int:
         for round_ in range(config.rounds + 1):  # the first one warms up
             run = RunFolder("bench", f"round-{round_}", folder)
             checkpoints = Checkpoints(Path(folder) / "checkpoints", job.variables)
-            loop = Loop(run, job.step, batches, lambda: {"accuracy": 0.0}, checkpoints, LoopOptions())
+            loop = Loop(
+                run, job.step, batches, lambda: {"accuracy": 0.0}, checkpoints, LoopOptions()
+            )
             loop.quiet = True
             began = time.perf_counter()
             loop.train_steps()
@@ -64,7 +66,9 @@ def main() -> int:
                 job.step.run_bare(feed, number)
             bare.append((time.perf_counter() - began) / config.steps * 1e3)
     over = [a - b for a, b in zip(looped[1:], bare[1:])]
-    print(f"TensorFlow {tensorflow().__version__} ({kind()}), {config.rounds} rounds of {config.steps}")
+    print(
+        f"TensorFlow {tensorflow().__version__} ({kind()}), {config.rounds} rounds of {config.steps}"
+    )
     for name, values in (("loop", looped[1:]), ("bare", bare[1:]), ("loop - bare", over)):
         print(
             f"{name:<12} {statistics.median(values):7.3f} ms a step "

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Mapping, NamedTuple, Optional
+from typing import Dict, Mapping, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 _OURS = ("AMP_XLA_", "TF_", "NVIDIA_TF32")
@@ -18,6 +18,14 @@ class Result(NamedTuple):
     err: str
 
 
+def environment(env: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+    """This process' environment without our variables, plus ``env``."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+    clean["PYTHONPATH"] = str(ROOT)
+    clean.update(env or {})
+    return clean
+
+
 def run_python(
     *arguments: str,
     env: Optional[Mapping[str, str]] = None,
@@ -26,15 +34,12 @@ def run_python(
     cwd: Path = ROOT,
 ) -> Result:
     """Runs this Python with ``arguments`` in an environment without our variables."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-    clean["PYTHONPATH"] = str(ROOT)
-    clean.update(env or {})
     done = subprocess.run(
         [sys.executable, *arguments],
         input=stdin.encode(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=clean,
+        env=environment(env),
         timeout=timeout,
         cwd=str(cwd),
     )
