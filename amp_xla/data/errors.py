@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from amp_xla.errors import AmpXlaError
 
-from amp_xla.errors import AmpXlaError
-
 
 class DataError(AmpXlaError, ValueError):
     """Names the file, line or value at fault, what was found there and what is allowed."""

@@ -64,7 +64,7 @@ class Encoded:
         return ids, [0] * first + [1] * (len(ids) - first)
 
 
-class _Characters(dict):
+class _Characters(Dict[int, str]):
     """Code point -> replacement, filled as characters turn up (bert4keras `_tokenize`)."""
 
     def __init__(self, drop_marks: bool) -> None:
@@ -103,7 +103,7 @@ def _is_cjk(code: int) -> bool:
     )
 
 
-class Words:
+class WordSplitter:
     """Texts to words: lower case and accents off if asked, symbols and CJK characters apart."""
 
     def __init__(self, lowercase: bool) -> None:
@@ -139,7 +139,7 @@ class Tokenizer:
                 vocab=self._ids, unk_token="[UNK]", max_input_chars_per_word=WORD_MAX_CHARS
             )
         )
-        self._split = Words(lowercase)
+        self._split = WordSplitter(lowercase)
         self._forget()
 
     @classmethod
@@ -152,7 +152,7 @@ class Tokenizer:
         cls, texts: Sequence[str], vocab_size: int = 8000, lowercase: bool = True
     ) -> Tokenizer:
         """Learns a WordPiece vocabulary of at most `vocab_size` tokens from `texts`."""
-        split = Words(lowercase)
+        split = WordSplitter(lowercase)
         return cls(train_vocab((split(text) for text in texts), vocab_size), lowercase)
 
     def save(self, path: str) -> None:
@@ -244,8 +244,10 @@ class Tokenizer:
         for start in range(0, len(texts), CHUNK):
             cut = [self._split(text) for text in texts[start:start + CHUNK]]
             words = [word for text in cut for word in text]
-            self._learn(words)
-            index = np.fromiter(map(self._word_index.__getitem__, words), np.int64, len(words))
+            if len(self._words) > MAX_KNOWN_WORDS:
+                self._forget()
+            index = np.fromiter(map(self._words.__getitem__, words), np.int64, len(words))
+            self._learn()
             lengths = self._word_lengths[index]
             pieces.append(self._word_pieces[_ranges(self._word_starts[index], lengths)])
             ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -254,17 +256,14 @@ class Tokenizer:
         return np.concatenate(pieces), np.concatenate(counts).astype(np.int64)
 
     def _forget(self) -> None:
-        self._word_index: Dict[str, int] = {}
+        self._words = _Words()
         self._word_pieces = np.zeros(0, np.int32)
         self._word_starts = np.zeros(0, np.int64)
         self._word_lengths = np.zeros(0, np.int64)
 
-    def _learn(self, words: Sequence[str]) -> None:
+    def _learn(self) -> None:
         """Cuts the words that were not met before and remembers their pieces."""
-        distinct = set(words)
-        if len(self._word_index) > MAX_KNOWN_WORDS:
-            self._forget()
-        new = [word for word in distinct if word not in self._word_index]
+        new = self._words.take_new()
         if not new:
             return
         # Half a surrogate pair cannot pass into Rust; like other unknown characters it is [UNK].
@@ -274,12 +273,28 @@ class Tokenizer:
                for word, seen, encoding in zip(new, spelled, encodings)]
         lengths = np.array([len(piece) for piece in ids], np.int64)
         starts = len(self._word_pieces) + np.cumsum(lengths) - lengths
-        for word in new:
-            self._word_index[word] = len(self._word_index)
         flat = np.array([piece for word in ids for piece in word], np.int32)
         self._word_pieces = np.concatenate([self._word_pieces, flat])
         self._word_starts = np.concatenate([self._word_starts, starts])
         self._word_lengths = np.concatenate([self._word_lengths, lengths])
+
+
+class _Words(Dict[str, int]):
+    """Word -> running number; a word that is looked up for the first time gets the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: List[str] = []
+
+    def __missing__(self, word: str) -> int:
+        self._new.append(word)
+        self[word] = number = len(self)
+        return number
+
+    def take_new(self) -> List[str]:
+        """Words met since the last call, in the order of their numbers."""
+        new, self._new = self._new, []
+        return new
 
 
 def _encodable(word: str) -> bool:

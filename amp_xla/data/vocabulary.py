@@ -21,7 +21,7 @@ MAX_REPEATS = 100_000
 def load_vocab(path: str) -> List[str]:
     """Tokens in id order. The id is the line number, also after lines that are blank."""
     try:
-        text = read_bytes(path).decode("utf-8")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError("{}: not a UTF-8 vocabulary: {}".format(path, error)) from None
     lines = text.replace("\r\n", "\n").split("\n")
