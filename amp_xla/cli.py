@@ -13,6 +13,7 @@ from amp_xla.config import exit_code
 COMMANDS: Dict[str, Tuple[str, str]] = {
     "header": ("amp_xla.header", "print the block to paste on top of a bert4keras script"),
     "predict": ("amp_xla.predict", "label new text with a trained run"),
+    "verify": ("amp_xla.verify", "check that the checkpoints of a run are whole"),
 }
 
 

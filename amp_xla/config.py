@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, Optional, Sequence, Type, TypeVar
+from typing import Any, Dict, Optional, Sequence, Type, TypeVar
 
 import tyro
 
@@ -27,8 +27,9 @@ def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[
         config,
         args=argv,
         prog=prog,
-        # "--flag / --no-flag" for booleans, one line per field; no machine-made subcommands.
-        config=(tyro.conf.AvoidSubcommands,),
+        # "--flag / --no-flag" for booleans, one line per field; no machine-made subcommands; the
+        # fields of a dataclass inside it look like its own.
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
     )
 
 
@@ -43,12 +44,20 @@ def load(config: Type[T], path: Path) -> T:
             values = json.load(file)
     except (OSError, ValueError) as error:
         raise SettingsError(f"cannot read the configuration {path}: {error}") from error
-    known = {f.name for f in dataclasses.fields(config)}  # type: ignore[arg-type]
-    unknown = sorted(set(values) - known)
+    return _fill(config, values, path)
+
+
+def _fill(config: Type[T], values: Dict[str, Any], path: Path) -> T:
+    fields = {f.name: f for f in dataclasses.fields(config)}  # type: ignore[arg-type]
+    unknown = sorted(set(values) - set(fields))
     if unknown:
         raise SettingsError(
-            f"{path} has unknown keys {', '.join(unknown)}; allowed: {', '.join(sorted(known))}"
+            f"{path} has unknown keys {', '.join(unknown)}; allowed: {', '.join(sorted(fields))}"
         )
+    for name, value in values.items():
+        default = fields[name].default
+        if dataclasses.is_dataclass(default) and isinstance(value, dict):
+            values[name] = _fill(type(default), value, path)
     return config(**values)
 
 

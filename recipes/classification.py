@@ -25,6 +25,7 @@ from amp_xla.data.batching import Batches, choose_lengths
 from amp_xla.data.errors import DataError
 from amp_xla.data.labels import Labels
 from amp_xla.data.tokenizer import Tokenizer
+from amp_xla.training.options import RunOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +94,8 @@ class Config:
     """steps between two lines of metrics.jsonl"""
     seed: int = 1
     """decides weights, order and dropout"""
-    name: Optional[str] = None
-    """name of the run's folder in runs/classification; none = date and time"""
+    run: RunOptions = RunOptions()
+    """name, checkpoints, resuming"""
 
 
 def read_data(config: Config) -> Tuple[readers.Dataset, readers.Dataset]:
@@ -210,7 +211,8 @@ def build(config: Config) -> Any:
         {"accuracy": accuracy},
     )
     assets = {"vocab.txt": tokenizer.save, "labels.json": labels.save}
-    return job.Job(model, step, batches, evaluate, assets)
+    identity = {"train": train.fingerprint(), "dev": dev.fingerprint()}
+    return job.Job(model, step, batches, evaluate, assets, identity)
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -1,103 +1,318 @@
-"""Checkpoints: one directory each, whole or absent, with the tensors and the loop's state."""
+"""Checkpoints of a run: written behind the loop's back, whole or absent, newest whole one wins.
+
+Writing one, each line waiting for the disk::
+
+    copy the variables to host memory          the only part that training waits for
+    refuse NaN and infinity
+    .tmp-step-N/  tensors, state.json, then MANIFEST with the SHA-256 of both
+    rename to step-N, sync the folder          from here on it exists
+    swap the pointer LAST; swap BEST if it is the best
+    delete what is neither among the newest nor the best
+
+A kill between any two lines leaves every older checkpoint as it was. Names are never reused: a
+second checkpoint of the same step is ``step-N.1``.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
 
-from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
+from amp_xla.training import bundle, durable, manifest
+from amp_xla.training.progress import note
 
-_TENSORS, _STATE = "tensors", "state.json"
+STATE = "state.json"
 
 
 class CheckpointError(AmpXlaError):
-    """A checkpoint is missing, damaged or does not fit the model."""
+    """A checkpoint is missing, damaged, cannot be written or does not fit the model."""
+
+
+class NotFiniteError(CheckpointError):
+    """A weight or optimizer slot is NaN or infinite, so nothing was written."""
+
+
+class Cost(NamedTuple):
+    """What checkpoints cost so far: ``held_seconds`` of training, ``seconds`` of writing."""
+
+    written: int
+    held_seconds: float
+    seconds: float
+    bytes_each: int
 
 
 class Checkpoints:
-    """Writes and reads the checkpoints of one run.
+    """Writes and reads the checkpoints of one run; at most one write is under way.
 
     Args:
-      folder: ``runs/<recipe>/<name>/checkpoints``.
+      folder: ``runs/<recipe>/<name>/checkpoints``; exists.
       variables: all that must survive: weights, optimizer slots, counters.
-      keep: how many step checkpoints stay, besides ``best``.
+      keep: how many of the newest stay, besides the best; at least 1.
+      unchecked: variables among them that may hold infinities for a while (sums of a window).
     """
 
-    def __init__(self, folder: Path, variables: Sequence[Any], keep: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        variables: Sequence[Any],
+        keep: int = 2,
+        unchecked: Sequence[Any] = (),
+    ) -> None:
+        if keep < 1:
+            raise CheckpointError(f"keep is {keep}; allowed: 1 or more checkpoints")
         self.folder, self.keep = folder, keep
-        self._saver = tf.train.Saver(list(variables), max_to_keep=None, save_relative_paths=True)
+        self.bundle = bundle.Bundle(variables)
+        self._unchecked: Set[str] = {v.op.name for v in unchecked}
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Optional[Future[None]] = None
+        self._written, self._held, self._seconds, self._bytes = 0, 0.0, 0.0, 0
 
-    def save(self, name: str, state: Dict[str, Any]) -> Path:
-        """Writes a checkpoint under ``name``, replacing one of that name; returns its path."""
-        target, temporary = self.folder / name, self.folder / f".{name}.tmp"
-        old = self.folder / f".{name}.old"
-        try:
-            for leftover in (temporary, old):
-                shutil.rmtree(leftover, ignore_errors=True)
-            temporary.mkdir(parents=True)
-            self._saver.save(
-                backend.session(),
-                str(temporary / _TENSORS),
-                write_meta_graph=False,
-                write_state=False,
+    # -- writing -----------------------------------------------------------------------------
+
+    def save(self, step: int, state: Dict[str, Any], best: bool = False) -> Path:
+        """Copies everything now and writes it in the background; returns the path it will have.
+
+        Args:
+          step: names the checkpoint.
+          state: JSON-able, the loop's part of the state.
+          best: swap the pointer ``BEST`` to it.
+
+        Raises:
+          CheckpointError: the write before this one failed.
+        """
+        began = time.monotonic()
+        self.wait()
+        name = self._free_name(step)
+        arrays = self.bundle.snapshot()
+        text = json.dumps(state, indent=1, sort_keys=True).encode() + b"\n"
+        self._pending = self._thread.submit(self._write, name, arrays, text, best)
+        self._held += time.monotonic() - began
+        return self.folder / name
+
+    @property
+    def busy(self) -> bool:
+        """True while a write is under way."""
+        return self._pending is not None and not self._pending.done()
+
+    def poll(self) -> None:
+        """Raises what the last write failed with, if it has ended."""
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when the checkpoint is on disk.
+
+        Raises:
+          CheckpointError: it could not be written; the older ones are as they were.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    @property
+    def cost(self) -> Cost:
+        """What it has cost so far."""
+        return Cost(self._written, self._held, self._seconds, self._bytes)
+
+    def _free_name(self, step: int) -> str:
+        name, revision = f"step-{step:08d}", 0
+        while (self.folder / name).exists():
+            revision += 1
+            name = f"step-{step:08d}.{revision}"
+        return name
+
+    def _write(self, name: str, arrays: Sequence[Any], state: bytes, best: bool) -> None:
+        began = time.monotonic()
+        checked = [(n, a) for n, a in zip(self.bundle.names, arrays) if n not in self._unchecked]
+        culprit = bundle.first_not_finite([n for n, _ in checked], [a for _, a in checked])
+        if culprit is not None:
+            raise NotFiniteError(
+                f"{culprit} is not finite, so {name} was not written; {self._what_is_left()}"
             )
-            with open(temporary / _STATE, "w", encoding="utf-8") as file:
-                json.dump(state, file, indent=1)
-            if target.exists():
-                os.rename(target, old)
-            os.rename(temporary, target)
-            shutil.rmtree(old, ignore_errors=True)
-        except OSError as error:
-            raise CheckpointError(f"cannot write the checkpoint {target}: {error}") from error
-        if name.startswith("step-"):
-            for stale in self.steps()[: -self.keep]:
-                shutil.rmtree(stale, ignore_errors=True)
-        return target
+        needed = sum(array.nbytes for array in arrays) + len(state) + 256 * len(arrays) + 4096
+        temporary = self.folder / f"{durable.TEMPORARY}{name}"
+        try:
+            free = shutil.disk_usage(str(self.folder)).free
+            if free < needed:
+                raise OSError(f"the disk is full ({free:,} bytes free)")
+            if temporary.exists():
+                durable.remove(temporary)
+            os.mkdir(str(temporary))
+            self.bundle.write(temporary, arrays)
+            for path in sorted(temporary.iterdir()):
+                durable.sync_file(path)
+            durable.write(temporary / STATE, state)
+            manifest.write(temporary, name)
+            durable.publish(temporary, self.folder / name)
+            manifest.point(self.folder, manifest.LAST, name)
+            if best:
+                manifest.point(self.folder, manifest.BEST, name)
+            self._prune()
+        except (OSError, tf.errors.OpError) as error:
+            reason = _first_line(error)
+            shutil.rmtree(str(temporary), ignore_errors=True)  # give the room back
+            raise CheckpointError(
+                f"cannot write the checkpoint {self.folder / name}: {reason}; it needs {needed:,} "
+                f"bytes; {self._what_is_left()}"
+            ) from error
+        self._seconds += time.monotonic() - began
+        self._bytes = needed
+        self._written += 1
 
-    def steps(self) -> List[Path]:
-        """The step checkpoints, oldest first."""
-        return sorted(self.folder.glob("step-*"), key=lambda p: int(p.name.split("-")[1]))
+    def _what_is_left(self) -> str:
+        left = manifest.steps(self.folder)
+        if not left:
+            return "there is no older checkpoint"
+        return f"{left[-1].name} is whole: --resume continues from it"
+
+    def _prune(self) -> None:
+        found = manifest.steps(self.folder)
+        kept = {path.name for path in found[-self.keep :]}
+        try:
+            kept.add(manifest.pointed(self.folder, manifest.BEST) or "")
+        except ValueError:
+            return  # which one is the best is not known: delete none
+        for path in found:
+            if path.name not in kept:
+                durable.remove(path)
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def newest_whole(self, good: bool = False) -> Optional[Path]:
+        """The newest checkpoint whose every byte is as written; damaged ones are named.
+
+        Args:
+          good: leave out those written while steps were being skipped.
+
+        Raises:
+          CheckpointError: there are checkpoints, and all of them are damaged.
+        """
+        found = manifest.steps(self.folder)
+        for path in reversed(found):
+            wrong = manifest.problems(path)
+            if wrong:
+                note(f"checkpoint {path.name} is damaged, using an older one: {'; '.join(wrong)}")
+            elif not good or not read_state(path)["loop"]["not_finite_in_a_row"]:
+                return path
+        if found and not good:
+            raise CheckpointError(
+                f"{self.folder} has no whole checkpoint left ({len(found)} damaged, named above); "
+                f"start a new run, or bring one back from a backup"
+            )
+        return None
 
     def restore(self, path: Path) -> Dict[str, Any]:
-        """Loads tensors into the session and returns the loop's state."""
+        """Loads the tensors of a whole checkpoint into the session; returns the loop's state."""
+        state = read_state(path)
         try:
-            with open(path / _STATE, encoding="utf-8") as file:
-                state: Dict[str, Any] = json.load(file)
-            self._saver.restore(backend.session(), str(path / _TENSORS))
-        except (OSError, ValueError, tf.errors.OpError) as error:
-            raise CheckpointError(f"cannot read the checkpoint {path}: {error}") from error
+            self.bundle.restore(path)
+        except (ValueError, tf.errors.OpError) as error:
+            raise CheckpointError(f"cannot read {path}: {_first_line(error)}") from error
         return state
+
+    def settle(self, path: Path, best_step: Optional[int]) -> None:
+        """Makes the folder say what a run that resumes from ``path`` will lean on.
+
+        Damaged newer checkpoints are set aside under ``damaged-*``, unfinished ones deleted,
+        pointers set right.
+        """
+        for unfinished in self.folder.glob(f"{durable.TEMPORARY}*"):
+            if unfinished.is_dir():
+                durable.remove(unfinished)
+        found = manifest.steps(self.folder)
+        for newer in found[found.index(path) + 1 :]:
+            aside = self.folder / f"damaged-{newer.name}"
+            while aside.exists():
+                aside = aside.with_name(aside.name + "+")
+            os.rename(str(newer), str(aside))
+            note(f"set aside as {aside.name}")
+        self._set_right(manifest.LAST, path.name)
+        if best_step is not None:
+            same = [p.name for p in manifest.steps(self.folder) if _step(p) == best_step]
+            if same:
+                self._set_right(manifest.BEST, same[-1])
+            else:
+                note(f"the best checkpoint, of step {best_step}, is gone; the next best replaces it")
+
+    def _set_right(self, pointer: str, name: str) -> None:
+        try:
+            before = manifest.pointed(self.folder, pointer)
+        except ValueError as error:
+            note(f"repairing the pointer {error}")
+            before = None
+        if before != name:
+            manifest.point(self.folder, pointer, name)
+
+
+def _step(path: Path) -> int:
+    return (manifest.order(path.name) or (-1, 0))[0]
+
+
+def _first_line(error: BaseException) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return (getattr(error, "message", None) or str(error)).splitlines()[0]
+
+
+def read_state(path: Path) -> Dict[str, Any]:
+    """The loop's part of a checkpoint's state."""
+    try:
+        state: Dict[str, Any] = json.loads((path / STATE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path / STATE}: {error}") from error
+    return state
 
 
 def find(run: Path, name: Optional[str] = None) -> Path:
-    """The checkpoint of a run to predict with: ``best``, else the newest.
+    """The checkpoint of a run to predict with: the best, else the newest.
+
+    Args:
+      run: run folder.
+      name: a checkpoint's name, or ``best`` or ``last``.
 
     Raises:
-      CheckpointError: there is none; the message lists what is there.
+      CheckpointError: there is none, or it is damaged; the message says what is there.
     """
     folder = run / "checkpoints"
-    found = sorted(p.name for p in folder.glob("*") if p.is_dir() and not p.name.startswith("."))
-    if name is not None:
-        if name in found:
-            return folder / name
-        raise CheckpointError(f"{folder} has no checkpoint {name!r}; found: {found or 'none'}")
-    if "best" in found:
-        return folder / "best"
-    steps = [n for n in found if n.startswith("step-")]
-    if not steps:
+    names = [path.name for path in manifest.steps(folder)]
+    if not names:
         raise CheckpointError(f"{folder} has no checkpoint yet")
-    return folder / max(steps, key=lambda n: int(n.split("-")[1]))
+    chosen = name
+    try:
+        if name in (None, "best"):
+            chosen = manifest.pointed(folder, manifest.BEST)
+        elif name == "last":
+            chosen = manifest.pointed(folder, manifest.LAST)
+    except ValueError as error:
+        raise CheckpointError(
+            f"{folder} has a damaged pointer, {error}; name a checkpoint: {', '.join(names)}"
+        ) from error
+    if chosen is None and name != "best":
+        chosen = names[-1]
+    if chosen not in names:
+        raise CheckpointError(
+            f"{folder} has no checkpoint {name or chosen!r}; allowed: best, last, {', '.join(names)}"
+        )
+    wrong = manifest.problems(folder / chosen)
+    if wrong:
+        raise CheckpointError(
+            f"{folder / chosen} is damaged: {'; '.join(wrong)}; others: {', '.join(names)}"
+        )
+    return folder / chosen
 
 
 def restore_weights(path: Path, weights: Sequence[Any]) -> None:
     """Loads only ``weights`` (a model's) from a checkpoint; optimizer state stays on disk."""
     try:
-        saver = tf.train.Saver(list(weights))
-        saver.restore(backend.session(), str(path / _TENSORS))
+        bundle.Bundle(weights).restore(path)
     except (ValueError, tf.errors.OpError) as error:
-        raise CheckpointError(f"cannot read the weights of {path}: {error}") from error
+        raise CheckpointError(f"cannot read the weights of {path}: {_first_line(error)}") from error
+
+

@@ -25,6 +25,8 @@ class Job:
       evaluate: dev metrics by name.
       assets: file name -> function that writes it into a path: vocabulary, labels, whatever
         predicting needs besides the weights.
+      identity: what the data are, e.g. ``{"train": dataset.fingerprint()}``; a run is resumed
+        only on the same.
     """
 
     model: Any
@@ -32,6 +34,7 @@ class Job:
     batches: Any
     evaluate: Callable[[], Mapping[str, float]]
     assets: Dict[str, Callable[[str], None]]
+    identity: Dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def variables(self) -> List[Any]:

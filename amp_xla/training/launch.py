@@ -3,115 +3,76 @@
 1. the run folder, with the config and what the process is (versions, revision, command);
 2. ``build``: settings, TensorFlow, data, graph;
 3. assets (vocabulary, labels) beside the checkpoints;
-4. variables initialised; 5. the loop.
+4. variables initialised, then restored if a run is resumed; 5. the loop.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import platform
-import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
-from amp_xla import __version__
+from amp_xla.errors import AmpXlaError
+from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
+from amp_xla.training.stopping import SignalWatch
+
+__all__ = ["LoopOptions", "RunOptions", "train"]
 
 
-@dataclasses.dataclass(frozen=True)
-class LoopOptions:
-    """How often the loop does what.
-
-    Attributes:
-      epochs: passes over the training data.
-      log_every: steps between two lines of metrics.jsonl.
-      evaluate_every: steps between evaluations; 0 = at the end of each epoch.
-      checkpoint_every: steps between checkpoints; 0 = at each evaluation.
-      monitor: name of the evaluated value that decides what is best.
-      higher_is_better: direction of ``monitor``.
-      patience: evaluations without improvement until the run stops; 0 = never.
-    """
-
-    epochs: int = 1
-    log_every: int = 20
-    evaluate_every: int = 0
-    checkpoint_every: int = 0
-    monitor: str = "accuracy"
-    higher_is_better: bool = True
-    patience: int = 0
-
-
-def train(recipe: str, config: Any, build: Callable[[Any], Any], options: Any) -> int:
-    """Trains ``recipe``; returns the process' exit code.
+def train(recipe: str, config: Any, build: Callable[[Any], Any], options: LoopOptions) -> int:
+    """Trains ``recipe``, from the start or from a checkpoint; returns the process' exit code.
 
     Args:
       recipe: name of the module in ``recipes``.
-      config: its frozen dataclass; ``config.name`` names the run.
+      config: its frozen dataclass; its field ``run`` holds ``RunOptions``.
       build: config -> ``Job``.
       options: ``LoopOptions``.
+
+    Raises:
+      Stopped: a signal ended the run in good order.
+      AmpXlaError: see ``Loop.train``; or a checkpoint does not fit this job.
     """
-    job = build(config)  # data errors come before a folder is made
-
-    from amp_xla import setup
-    from amp_xla.training.checkpoint import Checkpoints
-    from amp_xla.training.loop import Loop
-    from amp_xla.training.progress import note
-    from amp_xla.training.step import initialize_variables
-
-    note(f"settings: {setup.describe()}")
-    run = RunFolder(recipe, config.name)
-    run.write_config(config)
-    run.write_json("run.json", describe_process(recipe, job))
-    note(f"run folder: {run.path}")
-    for name, save in job.assets.items():
-        save(str(run.path / name))
-    initialize_variables()
-    checkpoints = Checkpoints(run.checkpoints, job.variables)
-    loop = Loop(run, job.step, job.batches, job.evaluate, checkpoints, options)
-    began = time.monotonic()
-    state = loop.train()
-    seconds = time.monotonic() - began
-    note(
-        f"done: best dev {options.monitor} {state.best:.4f} at step {state.best_step}; "
-        f"{state.step} steps ({state.skipped} skipped), {state.samples} samples in "
-        f"{seconds:.0f} s of training and evaluation"
-    )
-    note(f"predict with: make predict ARGS=\"--run {run.path} --file texts.txt\"")
-    return 0
-
-
-def describe_process(recipe: str, job: Any) -> Dict[str, Any]:
-    """What ran: recipe, command, versions, hardware, git revision, time."""
-    from amp_xla import backend
-
-    return {
-        "recipe": recipe,
-        "command": " ".join(sys.argv),
-        "amp_xla": __version__,
-        "revision": _revision(),
-        "python": platform.python_version(),
-        "tensorflow": backend.tensorflow().__version__,
-        "nvidia_fork": backend.is_fork(),
-        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
-        "host": platform.platform(),
-        "gpus": backend.gpus(),
-        "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
-        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
-
-
-def _revision() -> Optional[str]:
-    try:
-        out = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=10,
-            check=True,
+    asked: RunOptions = config.run
+    if asked.resume and asked.warm_start:
+        raise AmpXlaError(
+            "--resume continues a run with everything, --warm-start begins a new one with old "
+            "weights only: give one of them"
         )
-        return out.stdout.decode().strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    run: Optional[RunFolder] = None
+    with SignalWatch() as watch:
+        try:
+            with watch.immediately("before the first step; nothing was lost"):
+                if asked.resume:  # a folder in use is refused before the slow part
+                    run = RunFolder(recipe, asked.name, resume=True)
+                job = build(config)
+                if run is None:  # data errors come before a folder is made
+                    run = RunFolder(recipe, asked.name)
+                from amp_xla.training.start import prepare
+
+                loop = prepare(run, recipe, config, job, options)
+            return _run(loop, watch)
+        finally:
+            if run is not None:
+                run.close()
+
+
+def _run(loop: Any, watch: SignalWatch) -> int:
+    from amp_xla.training.progress import note
+
+    began = time.monotonic()
+    state = loop.train(watch)
+    seconds = time.monotonic() - began
+    best = "none" if state.best is None else f"{state.best:.4f} at step {state.best_step}"
+    note(
+        f"done: best dev {loop.options.monitor} {best}; {state.step} steps ({state.skipped} "
+        f"skipped), {state.samples} samples in {seconds:.0f} s of training and evaluation"
+    )
+    cost = loop.checkpoints.cost
+    if cost.written:
+        note(
+            f"{cost.written} checkpoints of {cost.bytes_each / 1e6:.1f} MB held training up for "
+            f"{cost.held_seconds:.2f} s ({cost.held_seconds / max(seconds, 1e-9):.1%}); writing "
+            f"them took {cost.seconds:.2f} s beside it"
+        )
+    note(f'predict with: make predict ARGS="--run {loop.run.path} --file texts.txt"')
+    return 0

@@ -1,40 +1,61 @@
-"""The training loop: order by counter, logging, evaluation, best checkpoint, early stopping."""
+"""The training loop: order by counter, logging, evaluation, checkpoints, orderly stops.
+
+Between two steps the loop's state is whole: what ``LoopState`` holds and what the session's
+variables hold say all about how the run goes on. Only there are checkpoints made.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import time
-from typing import Any, Callable, Dict, Mapping, Optional
-
-import numpy as np
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from amp_xla import backend, setup
 from amp_xla.rewrite import executed
+from amp_xla.training import random_state
 from amp_xla.training.checkpoint import Checkpoints
-from amp_xla.training.launch import LoopOptions
 from amp_xla.training.metrics import MetricsLog
+from amp_xla.training.nonfinite import Trouble
+from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.progress import Progress, note
 from amp_xla.training.run import RunFolder
 from amp_xla.training.step import StepResult, TrainStep
 from amp_xla.training.stopping import SignalWatch, Stopped
 
+
 @dataclasses.dataclass
 class LoopState:
-    """Where a run is. ``step`` counts steps tried, applied or skipped; all from 0.
+    """Where a run is; all counts from 0. JSON-able, saved with every checkpoint.
 
-    ``epoch`` and ``step_in_epoch`` name the next batch; ``samples`` counts real samples seen;
-    ``best`` is the best monitored value so far, ``stale`` the evaluations since.
+    Attributes:
+      step: steps tried, applied or skipped.
+      epoch, step_in_epoch: name the next batch.
+      samples: real samples seen.
+      applied: updates the optimizer has made; the learning rate follows it.
+      skipped: steps (with accumulation: windows) left out for non-finite numbers.
+      not_finite_in_a_row: of these, those since the last update.
+      rolled_back_at: step of the one roll-back; None before it.
+      best, best_step: the best monitored value so far, and when.
+      stale: evaluations since.
+      evaluate_due: the evaluation that belongs after ``step`` is still to be done.
+      log_sums, log_count: what the next line of metrics.jsonl will be the mean of.
     """
 
     step: int = 0
     epoch: int = 0
     step_in_epoch: int = 0
     samples: int = 0
+    applied: int = 0
     skipped: int = 0
+    not_finite_in_a_row: int = 0
+    rolled_back_at: Optional[int] = None
     best: Optional[float] = None
     best_step: int = 0
     stale: int = 0
+    evaluate_due: bool = False
+    log_sums: List[float] = dataclasses.field(default_factory=list)
+    log_count: int = 0
 
 
 class Loop:
@@ -48,6 +69,9 @@ class Loop:
       evaluate: returns name -> value; called between steps.
       checkpoints: where state goes.
       options: see ``LoopOptions``.
+      run_options: see ``RunOptions``.
+      identity: goes into every checkpoint; see ``amp_xla.training.identity``.
+      diagnose: (feed, step) -> text that names where numbers stop being finite.
     """
 
     def __init__(
@@ -58,66 +82,116 @@ class Loop:
         evaluate: Callable[[], Mapping[str, float]],
         checkpoints: Checkpoints,
         options: LoopOptions,
+        run_options: Optional[RunOptions] = None,
+        identity: Optional[Dict[str, Any]] = None,
+        diagnose: Optional[Callable[[Any, int], str]] = None,
     ) -> None:
         self.run, self.step, self.batches, self.evaluate = run, step, batches, evaluate
         self.checkpoints, self.options = checkpoints, options
-        self.state = LoopState()
+        self.run_options = run_options or RunOptions()
+        self.identity = identity or {}
+        self.state = LoopState(log_sums=[0.0] * (1 + len(step.metric_names)))
         self.last_evaluation: Dict[str, float] = {}
-        self._log = MetricsLog(run.path)
-        self._sums = np.zeros(1 + len(step.metric_names))
-        self._summed = 0
-        self._saved_at = -1
+        self._trouble = Trouble(self, options.nonfinite_limit, self.run_options.on_nonfinite, diagnose)
+        self._log: Optional[MetricsLog] = None
+        self._verified = False
+        self._saved_at: Optional[int] = None
+        self._saved_when = 0.0
 
-    def train(self) -> LoopState:
-        """Runs to the end; returns the final state.
+    def resume(self, saved: Mapping[str, Any]) -> None:
+        """Puts the loop where ``saved``, the state of a restored checkpoint, says."""
+        self.state = LoopState(**saved["loop"])
+        random_state.put(saved["random"])
+        self._saved_at = self.state.step
+
+    def train(self, watch: Optional[SignalWatch] = None) -> LoopState:
+        """Runs to the end; returns the final state, which is on disk by then.
 
         Raises:
           Stopped: a signal came; a checkpoint was written first.
+          CheckpointError: one could not be written; the older ones are whole.
+          TrainingDiverged: numbers stayed non-finite.
           NothingConvertedError, UnsupportedError: the first step did not run as asked.
         """
-        state, options = self.state, self.options
-        total = sum(self.batches.steps_per_epoch(e) for e in range(options.epochs))
-        self.progress = Progress(total, state.step, options.log_every)
-        note("building and starting the graph (the first step is slow) ...")
-        with SignalWatch() as watch:
-            try:
-                while state.epoch < options.epochs:
-                    if self._epoch(watch):
-                        break
-            finally:
-                self.progress.close()
-                self._log.close()
+        state = self.state
+        self._log = MetricsLog(self.run.path, None if self._saved_at is None else state.step)
+        self._steps = [self.batches.steps_per_epoch(e) for e in range(self.options.epochs)]
+        self.progress = Progress(sum(self._steps), state.step, self.options.log_every)
+        self._saved_when = time.monotonic()
+        watch = watch or SignalWatch()
+        try:
+            self._between(watch)
+            if not self._over():
+                note("building and starting the graph (the first step is slow) ...")
+            while not self._over():
+                self._epoch(watch)
+            self.checkpoints.wait()
+        finally:
+            self.progress.close()
+            self._log.close()
         return state
 
-    def _epoch(self, watch: SignalWatch) -> bool:
-        """One epoch from where the state stands; True = stop for good."""
+    def _over(self) -> bool:
         state, options = self.state, self.options
-        steps = self.batches.steps_per_epoch(state.epoch)
+        early = bool(options.patience) and state.stale >= options.patience
+        return not state.evaluate_due and (early or state.epoch >= options.epochs)
+
+    def _epoch(self, watch: SignalWatch) -> None:
+        """One epoch from where the state stands."""
+        state = self.state
         for batch in self.batches.epoch(state.epoch, start=state.step_in_epoch):
             feed = {name: getattr(batch, name) for name in self.step.input_names}
             result = self.step(feed, state.step)
             self._count(result, int((batch.sample_ids >= 0).sum()))
-            if state.step == 1:
+            if self.step.executed is not None and not self._verified:
                 self._verify()
-            if state.step % options.log_every == 0:
+            if state.step % self.options.log_every == 0:
                 self._report(result)
-            last = state.step_in_epoch == steps
-            every = options.evaluate_every
-            if last:
+            if state.step_in_epoch == self._steps[state.epoch]:
                 state.epoch, state.step_in_epoch = state.epoch + 1, 0
-            if (every and state.step % every == 0) or (not every and last):
-                if self._evaluate():
-                    return True
-            elif options.checkpoint_every and state.step % options.checkpoint_every == 0:
-                self._save()
-            if watch.received:
-                self._save()
-                raise Stopped(
-                    f"stopped by {watch.received} after step {state.step}; the checkpoint is "
-                    f"{self.checkpoints.folder / self._step_name()}",
-                    watch.exit_code,
-                )
-        return False
+            state.evaluate_due = self._evaluation_is_due()
+            if not result.finite:
+                self._trouble.judge(result, feed)
+            self._between(watch)
+            if self._over():
+                return
+
+    def _evaluation_is_due(self) -> bool:
+        state, every = self.state, self.options.evaluate_every
+        if every and state.epoch < self.options.epochs:
+            return state.step % every == 0
+        return state.step_in_epoch == 0
+
+    def _between(self, watch: SignalWatch) -> None:
+        """What happens between two steps: evaluation, checkpoint, signals."""
+        if self.state.evaluate_due and not watch.received:
+            self._evaluate(watch)
+        elif self._checkpoint_is_due():
+            self.save()
+        self.checkpoints.poll()
+        if watch.received:
+            state = self.state
+            if self._saved_at != state.step and state.step:
+                self.save()
+            self.checkpoints.wait()
+            raise watch.stopped(
+                f"after step {state.step}; --resume continues from there"
+                if state.step
+                else "before the first step"
+            )
+
+    def _checkpoint_is_due(self) -> bool:
+        state, options = self.state, self.run_options
+        if state.step == self._saved_at or not state.step:
+            return False
+        # While steps are skipped nothing is learnt, and a roll-back must find an older one.
+        if state.not_finite_in_a_row or self.checkpoints.busy:
+            return False
+        minutes = (time.monotonic() - self._saved_when) / 60.0
+        if options.checkpoint_minutes and minutes >= options.checkpoint_minutes:
+            return True
+        every = options.checkpoint_every
+        return bool(every) and state.step >= (self._saved_at or 0) // every * every + every
 
     def _count(self, result: StepResult, samples: int) -> None:
         state = self.state
@@ -125,13 +199,21 @@ class Loop:
         state.step_in_epoch += 1
         state.samples += samples
         if result.finite:
-            self._sums += (result.loss,) + result.metrics
-            self._summed += 1
+            if math.isfinite(result.loss):  # else its window, still open, will be skipped
+                values = (result.loss,) + result.metrics
+                state.log_sums = [t + float(v) for t, v in zip(state.log_sums, values)]
+                state.log_count += 1
+            # With accumulation, a micro-batch that ends no window says nothing about updates.
+            if result.applied != state.applied:
+                state.not_finite_in_a_row = 0
         else:
             state.skipped += 1
+            state.not_finite_in_a_row += 1
+        state.applied = result.applied
         self.progress.advance(samples)
 
     def _verify(self) -> None:
+        self._verified = True
         settings = setup.current()
         half, why = backend.half_dtype()
         found = self.step.executed
@@ -142,8 +224,8 @@ class Loop:
 
     def _report(self, result: StepResult) -> None:
         state = self.state
-        means = self._sums / self._summed if self._summed else np.full_like(self._sums, math.nan)
-        self._sums[:], self._summed = 0.0, 0
+        means = [s / state.log_count if state.log_count else math.nan for s in state.log_sums]
+        state.log_sums, state.log_count = [0.0] * len(means), 0
         rate = self.progress.measure()
         values: Dict[str, Any] = {
             "epoch": state.epoch,
@@ -153,34 +235,42 @@ class Loop:
             "learning_rate": result.learning_rate,
             "loss_scale": result.loss_scale,
             "gradient_norm": result.gradient_norm,
+            "applied_steps": state.applied,
             "skipped_steps": state.skipped,
             "samples_per_second": rate,
         }
-        self._log.write(state.step, values)
+        self._write(values)
         shown = {"loss": f"{means[0]:.4f}"}
         shown.update((n, f"{m:.3f}") for n, m in zip(self.step.metric_names, means[1:]))
         shown.update({"samples/s": f"{rate:.0f}", "scale": f"{result.loss_scale:g}"})
         shown["skipped"] = str(state.skipped)
         self.progress.show(state.step, shown)
 
-    def _evaluate(self) -> bool:
-        """Evaluates, keeps the best; True = patience is over."""
+    def _write(self, values: Mapping[str, Any]) -> None:
+        assert self._log is not None  # opened by train
+        self._log.write(self.state.step, values)
+
+    def _evaluate(self, watch: SignalWatch) -> None:
+        """Evaluates, keeps the best; a signal ends it, and the evaluation stays due."""
         state, options = self.state, self.options
         began = time.monotonic()
-        values = dict(self.evaluate())
+        try:
+            with watch.immediately("during an evaluation"):
+                values = {name: float(value) for name, value in self.evaluate().items()}
+        except Stopped:
+            return
+        state.evaluate_due = False
         self.last_evaluation = values
         seconds = time.monotonic() - began
-        self._log.write(state.step, {f"dev_{name}": value for name, value in values.items()})
+        self._write({f"dev_{name}": value for name, value in values.items()})
         current = values[options.monitor]
         sign = 1.0 if options.higher_is_better else -1.0
         better = state.best is None or sign * current > sign * state.best
         if better:
-            state.best, state.best_step, state.stale = float(current), state.step, 0
+            state.best, state.best_step, state.stale = current, state.step, 0
         else:
             state.stale += 1
-        self._save()
-        if better:
-            self.checkpoints.save("best", dataclasses.asdict(state))
+        self.save(best=better)
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(
             f"epoch {state.epoch}/{options.epochs} step {state.step}: dev {words}"
@@ -189,13 +279,13 @@ class Loop:
         self.progress.pause(time.monotonic() - began)
         if options.patience and state.stale >= options.patience:
             note(f"no better {options.monitor} in {state.stale} evaluations: stopping early")
-            return True
-        return False
 
-    def _step_name(self) -> str:
-        return f"step-{self.state.step:08d}"
-
-    def _save(self) -> None:
-        if self._saved_at != self.state.step:
-            self.checkpoints.save(self._step_name(), dataclasses.asdict(self.state))
-            self._saved_at = self.state.step
+    def save(self, best: bool = False) -> None:
+        """Checkpoints what stands between the last step and the next; writing goes on behind."""
+        document = {
+            "loop": dataclasses.asdict(self.state),
+            "random": random_state.get(),
+            "identity": self.identity,
+        }
+        self.checkpoints.save(self.state.step, document, best)
+        self._saved_at, self._saved_when = self.state.step, time.monotonic()

@@ -5,26 +5,47 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
 import numpy as np
 
 from amp_xla.backend import tf
+from amp_xla.errors import AmpXlaError
+from amp_xla.training import durable
 
 
 class MetricsLog:
     """Appends a JSON line and TensorBoard scalars for each logged step.
 
     Args:
-      folder: the run folder; ``metrics.jsonl`` is appended to, never rewritten.
+      folder: the run folder.
+      resumed_after: step that a resumed run stands at; lines of later steps, which will be
+        written again, and a line cut off by a kill are taken out first. None = a new run.
+
+    Raises:
+      AmpXlaError: the disk refused.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._file = open(folder / "metrics.jsonl", "a", encoding="utf-8", buffering=1)
+    def __init__(self, folder: Path, resumed_after: Optional[int] = None) -> None:
+        self._path = folder / "metrics.jsonl"
+        try:
+            if resumed_after is not None and self._path.exists():
+                durable.replace(self._path, _until(self._path.read_bytes(), resumed_after))
+            self._file = open(self._path, "a", encoding="utf-8", buffering=1)
+        except OSError as error:
+            raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         self._events = tf.summary.FileWriter(str(folder))
+        if resumed_after is not None:
+            start = tf.SessionLog(status=tf.SessionLog.START)
+            # TensorBoard then forgets what earlier processes wrote for this step and later.
+            self._events.add_session_log(start, resumed_after + 1)
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Writes ``values`` (numbers, or None for unknown) under ``step``."""
+        """Writes ``values`` (numbers, or None for unknown) under ``step``.
+
+        Raises:
+          AmpXlaError: the disk refused.
+        """
         record: Dict[str, Any] = {"step": step}
         summary = tf.Summary()
         for name, value in values.items():
@@ -37,13 +58,30 @@ class MetricsLog:
                 record[name] = value
             if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
                 summary.value.add(tag=name, simple_value=float(value))
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        try:
+            self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         self._events.add_summary(summary, step)
 
     def close(self) -> None:
-        """Flushes both files."""
+        """Flushes both files, as far as the disk lets them."""
         self._events.close()
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError:  # reported by write, or about to be by the checkpoint
+            pass
+
+
+def _until(data: bytes, step: int) -> bytes:
+    kept = []
+    for line in data.splitlines(keepends=True):
+        try:
+            if line.endswith(b"\n") and json.loads(line.decode())["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError):
+            continue
+    return b"".join(kept)
 
 
 def confusion(labels: Any, predictions: Any, classes: int) -> Any:
