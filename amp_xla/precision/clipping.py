@@ -6,7 +6,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from amp_xla.precision import arrays
 from amp_xla.precision.inner import Inner, Pairs
-from amp_xla.precision.tensorflow import tensors_of, tf
+from amp_xla.precision.tensorflow import tf
 
 Parts = List[Tuple[Inner, Pairs]]
 Norm = Callable[[], Any]
@@ -15,17 +15,27 @@ Norm = Callable[[], Any]
 def global_norm(grads: Sequence[Any]) -> Norm:
     """The float32 L2 norm of all gradients together, built at the first call.
 
-    A row that occurs twice in a sparse gradient counts as two rows, as in TensorFlow's own.
+    A row that occurs twice in a sparse gradient counts once, with its sum: the norm is that of
+    the dense gradient. (TensorFlow's ``global_norm`` counts it as two rows, which is smaller
+    where they agree, so that clipping by it lets too much through.)
     """
     built: List[Any] = []
 
     def norm() -> Any:
         if not built:
-            halves = [tf.nn.l2_loss(g) for g in tensors_of(grads)]  # sum(g ** 2) / 2
+            halves = [tf.nn.l2_loss(_distinct(g)) for g in grads]  # sum(g ** 2) / 2
             built.append(tf.sqrt(2.0 * tf.add_n([tf.cast(half, tf.float32) for half in halves])))
         return built[0]
 
     return norm
+
+
+def _distinct(gradient: Any) -> Any:
+    """A dense gradient as it is, the rows of a sparse one with duplicates summed."""
+    if not arrays.is_sparse(gradient):
+        return gradient
+    rows, positions = tf.unique(gradient.indices)
+    return tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
 
 
 def clips_globally(parts: Parts, clipnorm: Optional[float]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.keras_class import keras_of
@@ -142,19 +143,16 @@ class OptimizerFace(Trackable):  # type: ignore[misc]  # TensorFlow is untyped
 
 
 def _class_of(described: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
+    """By the user's table, by import, by Keras' table: in that order.
+
+    bert4keras registers an "Adam" of its own in Keras' table, so a name alone can mislead.
+    """
     name, module = described["class_name"], described["module"]
-    places: Tuple[Dict[str, Any], ...] = (custom_objects,)
+    found = custom_objects.get(name) or getattr(importlib.import_module(module), name, None)
     for root in ("tf_keras", "tensorflow"):
-        try:
-            keras = importlib.import_module(root)
-        except ImportError:
-            continue
-        keras = getattr(keras, "keras", keras)
-        places += (keras.utils.get_custom_objects(),)
-    for place in places:
-        if name in place:
-            return place[name]
-    found = getattr(importlib.import_module(module), name, None)
+        if found is None and root in sys.modules:
+            keras = getattr(sys.modules[root], "keras", sys.modules[root])
+            found = keras.utils.get_custom_objects().get(name)
     if found is None:
         raise ValueError(f"no optimizer class {name} in {module}; pass it in custom_objects")
     return found

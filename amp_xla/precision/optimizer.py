@@ -231,6 +231,7 @@ class LossScaleOptimizer(OptimizerFace):
         return unscaled
 
     def _unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
+        step.unscaled = True
         unscaled = [self._state.at(step.scale).unscale(g) for g in grads]
         for before, after in zip(grads, unscaled):
             self._ledger.unscaled(before, after)
@@ -305,6 +306,7 @@ class LossScaleOptimizer(OptimizerFace):
             raise ValueError("no gradients: the loss reaches none of the variables")
         with tf.name_scope(name or self.name):
             step = self._ledger.step(lambda: self.loss_scale)
+            self._ledger.check_unscaled(step)
             if self._window is not None:
                 return self._accumulate(step, pairs, global_step, experimental_aggregate_gradients)
             outcome = self._take(

@@ -30,6 +30,7 @@ class Step:
     def __init__(self, scale: Any) -> None:
         self.scale = scale
         self.scaled = False
+        self.unscaled = False
         self.tests: List[Any] = []
         self.finite: Optional[Any] = None
         self.applied: List[Any] = []
@@ -105,6 +106,14 @@ class Ledger:
             _warn("this gradient was unscaled already; it is now too small by the loss scale")
         if after is not None:
             self._unscaled[id(after)] = after
+
+    def check_unscaled(self, step: Step) -> None:
+        """Warns if a step's loss was scaled and no gradient unscaled."""
+        if step.scaled and not step.unscaled:
+            _warn(
+                "gradients of a scaled loss are being applied and were never unscaled; pass them "
+                "through get_unscaled_gradients first"
+            )
 
     def _get(self) -> Optional[Step]:
         if tf.executing_eagerly():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional
+from typing import Any, List, Optional
 
 from amp_xla import backend
 from amp_xla.precision import arrays, loss_scale
@@ -147,8 +147,3 @@ class DynamicLossScale(LossScaleVariables):
 
     def __init__(self, *args: Any, name: str = "loss_scale_state", **kwargs: Any) -> None:
         super().__init__(loss_scale.DynamicLossScale(*args, **kwargs), name)
-
-
-def tensors_of(grads: Iterable[Any]) -> List[Any]:
-    """The dense parts of gradients: values of sparse ones, tensors as they are, None dropped."""
-    return [g.values if arrays.is_sparse(g) else g for g in grads if g is not None]

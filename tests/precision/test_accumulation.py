@@ -1,0 +1,139 @@
+"""Gradient accumulation: a window is judged once, updates once, and counts once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.precision import DynamicLossScale
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.precision.training import KINDS, Trainer, problem, same
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    K.clear_session()
+    with tf.Graph().as_default() as made:
+        yield made
+    K.clear_session()
+
+
+def accumulating(session, inner, scale=8.0, **options):
+    task = problem()
+    optimizer = LossScaleOptimizer(inner, scale, **options)
+    operation = optimizer.minimize(task.loss, task.variables)
+    return Trainer(session, task, optimizer, operation)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_window_is_one_step_with_the_mean_gradient(kind):
+    factors = [0.5, 1.5, 1.0, 3.0, 0.25, 0.75]
+
+    def weights(inner, window, fed):
+        with tf.Graph().as_default(), tf.Session() as session:
+            trainer = accumulating(session, inner(), accumulate=window)
+            seen = [trainer.step(f, ()) for f in fed]
+            return trainer.weights(), trainer.state(), seen
+
+    got, state, _ = weights(KINDS[kind], 2, factors)
+    means = [np.mean(factors[i : i + 2]) for i in (0, 2, 4)]
+    want, _, _ = weights(KINDS[kind], 1, means)
+    for a, b in zip(got, want):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    assert state[:3] == [3, 0, 0]  # applied, skipped, micro-step
+
+
+def test_weights_move_only_at_the_end_of_a_window():
+    with tf.Session() as session:
+        trainer = accumulating(session, keras.optimizers.Adam(0.1), accumulate=3)
+        before = trainer.weights()
+        for _ in range(2):
+            trainer.step()
+            assert same(before, trainer.weights())
+        trainer.step()
+        assert not same(before, trainer.weights())
+        assert session.run(trainer.optimizer.iterations) == 1
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_one_bad_micro_batch_skips_its_window_and_no_other(where, bad):
+    with tf.Session() as session:
+        scale = DynamicLossScale(8.0, growth_interval=2)
+        trainer = accumulating(session, keras.optimizers.Adam(0.1), scale, accumulate=3)
+        optimizer = trainer.optimizer
+        before = trainer.weights()
+        scales, verdicts = [], []
+        for step in range(3):
+            finite, used = trainer.step(
+                bad if step == where else 1.0, [optimizer.gradients_finite, optimizer.loss_scale]
+            )
+            verdicts.append(bool(finite))
+            scales.append(float(used))
+        assert same(before, trainer.weights())
+        assert verdicts == [True, True, False]  # known when the window is full
+        assert scales == [8.0] * 3  # constant within a window
+        assert session.run(optimizer.loss_scale) == 4.0
+        for _ in range(6):
+            trainer.step()
+        assert all(np.isfinite(w).all() for w in trainer.weights())
+        assert not same(before, trainer.weights())
+        applied, skipped, current, counter, micro_step = trainer.state()[:5]
+        assert (applied, skipped, current, counter, micro_step) == (2, 1, 8.0, 0, 0)
+        assert session.run(optimizer.iterations) == 2
+
+
+def test_the_learning_rate_follows_applied_steps():
+    """bert4keras' own accumulation counts micro-batches in its schedule."""
+    optimizers = backend.bert4keras("optimizers")
+    cls = optimizers.extend_with_piecewise_linear_lr(optimizers.Adam)
+    with tf.Session() as session:
+        inner = cls(1.0, lr_schedule={4: 1, 8: 0})
+        trainer = accumulating(session, inner, accumulate=2)
+        rates = []
+        for _ in range(8):
+            rates.append(float(session.run(inner._decayed_lr(tf.float32))))
+            trainer.step()
+        assert rates == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+
+
+def test_clipping_is_of_the_window_mean():
+    with tf.Session() as session:
+        inner = tf.train.GradientDescentOptimizer(1.0)
+        trainer = accumulating(session, inner, accumulate=2, global_clipnorm=1e-3)
+        before = trainer.weights()
+        trainer.step(1.0)
+        norm = trainer.step(3.0, trainer.optimizer.gradient_norm)
+        moved = [a - b for a, b in zip(before, trainer.weights())]
+        length = np.sqrt(sum(float((d**2).sum()) for d in moved))
+        assert length == pytest.approx(1e-3, rel=1e-2) and norm > 1.0
+
+
+def test_ranks_reduce_once_a_window():
+    with tf.Session() as session:
+        calls = tf.get_variable("calls", initializer=0, trainable=False)
+
+        def reduce(gradient):
+            with tf.control_dependencies([calls.assign_add(1)]):
+                return tf.identity(gradient)
+
+        trainer = accumulating(session, KINDS["tf.train sgd"](), accumulate=3, reduce=reduce)
+        for _ in range(6):
+            trainer.step()
+        assert session.run(calls) == 2 * len(trainer.task.variables)
+
+
+def test_impossible_windows_are_refused():
+    for window in (0, -2, 1.5):
+        with pytest.raises(ValueError, match="accumulate is"):
+            LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=window)
+    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=2)
+    task = problem()
+    grads = optimizer.get_unscaled_gradients(
+        tf.gradients(optimizer.get_scaled_loss(task.loss), task.variables)
+    )
+    optimizer.apply_gradients([(grads[0], task.variables[0])])
+    with pytest.raises(RuntimeError, match="all variable groups in one"):
+        optimizer.apply_gradients([(grads[1], task.variables[1])])

@@ -1,0 +1,233 @@
+"""Variable groups: one decision, gradients paired by variable, sparse gradients kept sparse."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from amp_xla.backend import K, keras, tf
+from amp_xla.precision import DynamicLossScale
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.precision.sok import (
+    LossScaleOptimizer as SokLossScaleOptimizer,
+)
+from amp_xla.precision.sok import (
+    is_embedding_variable,
+    split_embedding_variable_from_others,
+    split_pairs,
+)
+from tests.precision.training import same
+
+VOCABULARY, WIDTH = 1009, 5
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    K.clear_session()
+    with tf.Graph().as_default() as made:
+        yield made
+    K.clear_session()
+
+
+def variables(order):
+    """Three variables, made and listed in the given order: an embedding, a kernel, a bias."""
+    rng = np.random.RandomState(3)
+    values = {
+        "embedding/embeddings": rng.randn(VOCABULARY, WIDTH),
+        "dense/kernel": rng.randn(WIDTH, 2),
+        "dense/bias": rng.randn(2),
+    }
+    names = sorted(values)
+    return [
+        tf.get_variable(names[i], initializer=tf.constant(values[names[i]], tf.float32))
+        for i in order
+    ]
+
+
+def forward(every, inputs):
+    found = {v.op.name: v for v in every}
+    rows = tf.nn.embedding_lookup(found["embedding/embeddings"], inputs)
+    return tf.matmul(rows, found["dense/kernel"]) + found["dense/bias"]
+
+
+ADAMS = {
+    "tf.train": lambda: tf.train.AdamOptimizer(0.1),
+    "keras": lambda: keras.optimizers.Adam(0.1),
+}
+ORDERS = list(itertools.permutations(range(3)))  # the embedding first, last and in between
+
+
+def exact_session():
+    """Without grappler, which rewrites Adam's arithmetic by what lies next to it (one ulp)."""
+    config = tf.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return tf.Session(config=config)
+
+
+def trained(order, make, style, factors=(1.0, 1.0, np.inf, 1.0)):
+    """Weights by name, and the counters, after steps taken in one of several styles."""
+    with tf.Graph().as_default(), exact_session() as session:
+        every = variables(order)
+        optimizer = SokLossScaleOptimizer(make(), DynamicLossScale(8.0, growth_interval=2))
+        factor = tf.placeholder(tf.float32, [])
+        logits = forward(every, tf.constant([1, 7, 7, 3]))
+        # Only the embedding's gradient goes through the factor.
+        table = next(v for v in every if is_embedding_variable(v))
+        loss = tf.reduce_sum(tf.square(logits - 1.0))
+        loss += tf.reduce_sum(tf.nn.embedding_lookup(table, [2])) * factor
+        if style == "minimize":
+            operation = optimizer.minimize(loss, every)
+        else:
+            scaled = optimizer.get_scaled_loss(loss)
+            pairs = list(zip(tf.gradients(scaled, every), every))
+            groups = split_pairs(pairs)
+            if style == "others first":
+                groups = groups[::-1]
+            groups = [
+                list(zip(optimizer.get_unscaled_gradients([g for g, _ in part]), [v for _, v in part]))
+                for part in groups
+            ]
+            operation = tf.group(*[optimizer.apply_gradients(part) for part in groups])
+        session.run(tf.global_variables_initializer())
+        for value in factors:
+            session.run(operation, {factor: value})
+        names = sorted(v.op.name for v in every)
+        weights = session.run([next(v for v in every if v.op.name == n) for n in names])
+        return weights, session.run(optimizer.state_variables)
+
+
+@pytest.mark.parametrize("kind", sorted(ADAMS))
+def test_order_and_style_change_nothing(kind):
+    """Two applies a step equal one, Adam's step count included; inf in one group skips both."""
+    weights, state = trained(ORDERS[0], ADAMS[kind], "minimize")
+    assert state == [3, 1, 8.0, 1]
+    for order in ORDERS:
+        for style in ("minimize", "embeddings first", "others first"):
+            got, counters = trained(order, ADAMS[kind], style)
+            assert same(got, weights), (order, style)
+            assert counters == state
+
+
+def test_inf_in_one_group_skips_the_other_and_counts_once():
+    before, _ = trained(ORDERS[0], ADAMS["keras"], "minimize", factors=())
+    after, state = trained(ORDERS[0], ADAMS["keras"], "others first", factors=(np.inf,))
+    assert same(before, after) and state == [0, 1, 4.0, 0]
+
+
+def test_a_group_unscaled_after_the_decision_is_an_error():
+    every = variables(ORDERS[0])
+    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.1))
+    scaled = optimizer.get_scaled_loss(tf.reduce_sum(forward(every, tf.constant([1]))))
+    (first, *rest) = zip(tf.gradients(scaled, every), every)
+    optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients([first[0]]), [first[1]]))
+    with pytest.raises(RuntimeError, match="Unscale every group first"):
+        optimizer.get_unscaled_gradients([g for g, _ in rest])
+
+
+def test_several_optimizers_share_the_decision():
+    with tf.Session() as session:
+        every = variables(ORDERS[1])
+        factor = tf.placeholder(tf.float32, [])
+        logits = forward(every, tf.constant([1, 7]))
+        loss = tf.reduce_sum(tf.square(logits)) + tf.reduce_sum(every[0]) * factor
+        table = tf.train.GradientDescentOptimizer(0.5)
+        rest = keras.optimizers.SGD(0.25)
+        optimizer = LossScaleOptimizer(
+            rest, DynamicLossScale(4.0), groups=[(is_embedding_variable, table)]
+        )
+        operation = optimizer.minimize(loss, every)
+        grads = [tf.convert_to_tensor(g) for g in tf.gradients(loss, every)]
+        session.run(tf.global_variables_initializer())
+        before, slopes = session.run([every, grads], {factor: 1.0})
+        session.run(operation, {factor: np.nan})
+        assert same(before, session.run(every))
+        session.run(operation, {factor: 1.0})
+        for variable, old, new, slope in zip(every, before, session.run(every), slopes):
+            rate = 0.5 if is_embedding_variable(variable) else 0.25
+            np.testing.assert_allclose(new, old - rate * slope, rtol=1e-5, atol=1e-6)
+        assert session.run(optimizer.state_variables) == [1, 1, 2.0, 1]
+
+
+def test_split_keeps_order_and_pairs():
+    every = variables(ORDERS[3])
+    embeddings, others = split_embedding_variable_from_others(every)
+    assert [v.op.name for v in embeddings] == ["embedding/embeddings"]
+    assert others == [v for v in every if v is not embeddings[0]]
+    bias = split_embedding_variable_from_others(every, lambda v: "bias" in v.name)[0]
+    assert [v.op.name for v in bias] == ["dense/bias"]
+
+
+def functions_of(graph):
+    """The graph's own functions: branches of functional conditionals and what they call."""
+    found = []
+    for definition in graph.as_graph_def().library.function:
+        with tf.Graph().as_default() as inside:
+            from tensorflow.python.framework import function_def_to_graph
+
+            found.append(function_def_to_graph.function_def_to_graph(definition))
+        del inside
+    return found
+
+
+def reached(tensors):
+    """All operations downstream of some tensors."""
+    seen, todo = set(), [op for t in tensors for op in t.consumers()]
+    while todo:
+        operation = todo.pop()
+        if operation not in seen:
+            seen.add(operation)
+            todo += [op for out in operation.outputs for op in out.consumers()]
+    return seen
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adagrad", "keras sgd"])
+@pytest.mark.parametrize("with_shape", [True, False])
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_sparse_gradients_are_never_dense(graph, kind, with_shape, clip):
+    every = variables(ORDERS[2])
+    table = next(v for v in every if is_embedding_variable(v))
+    make = {
+        "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+        "adagrad": lambda: tf.train.AdagradOptimizer(0.1),
+        "keras sgd": lambda: keras.optimizers.SGD(0.1),
+    }
+    optimizer = LossScaleOptimizer(make[kind](), "dynamic", global_clipnorm=clip)
+    scaled = optimizer.get_scaled_loss(tf.reduce_sum(forward(every, tf.constant([1, 7, 7]))))
+    grads = tf.gradients(scaled, every)
+    where = next(i for i, v in enumerate(every) if v is table)
+    sparse = grads[where]
+    assert isinstance(sparse, tf.IndexedSlices)
+    if not with_shape:
+        sparse = grads[where] = tf.IndexedSlices(sparse.values, sparse.indices)
+    unscaled = optimizer.get_unscaled_gradients(grads)
+    assert isinstance(unscaled[where], tf.IndexedSlices)
+    operation = optimizer.apply_gradients(zip(unscaled, every))
+    whole = [VOCABULARY, WIDTH]
+    places = [reached([sparse.values, sparse.indices])]
+    places += [inside.get_operations() for inside in functions_of(graph)]
+    dense = [
+        (op.type, op.name)
+        for operations in places
+        for op in operations
+        for out in op.outputs
+        if out.shape.ndims is not None and out.shape.as_list() == whole
+    ]
+    assert not dense and len(places[0]) > 10
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        before = session.run(table)
+        session.run(operation)
+        moved = np.abs(session.run(table) - before).sum(axis=1)
+        assert set(np.flatnonzero(moved)) == {1, 7}
+
+
+def test_reached_would_see_a_dense_gradient():
+    """The graph check above can fail: a dense gradient on the way is found."""
+    every = variables(ORDERS[0])
+    table = next(v for v in every if is_embedding_variable(v))
+    grads = tf.gradients(tf.reduce_sum(forward(every, tf.constant([1]))), [table])
+    dense = tf.convert_to_tensor(grads[0]) * 2.0
+    assert dense.op in reached([grads[0].values])
+    assert dense.shape.as_list() == [VOCABULARY, WIDTH]

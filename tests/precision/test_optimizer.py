@@ -1,0 +1,273 @@
+"""LossScaleOptimizer in a v1 graph: what a step does, whatever optimizer is inside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_xla.backend import K, keras, tf
+from amp_xla.precision import DynamicLossScale
+from amp_xla.precision.monitor import LossScaleWarning
+from amp_xla.precision.optimizer import LossScaleOptimizer, scale_loss
+from tests.precision.training import KINDS, Trainer, problem, same
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:non-finite gradients under the constant:amp_xla.precision.monitor.LossScaleWarning"
+)
+KIND = pytest.mark.parametrize("kind", sorted(KINDS))
+BAD = (np.inf, -np.inf, np.nan)
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    K.clear_session()
+    with tf.Graph().as_default() as made:
+        yield made
+    K.clear_session()
+
+
+def wrapped(session, inner, scale=8.0, **options):
+    task = problem()
+    optimizer = LossScaleOptimizer(inner, scale, **options)
+    operation = optimizer.minimize(task.loss, task.variables)
+    return Trainer(session, task, optimizer, operation)
+
+
+def plain(session, inner):
+    """The same problem without the wrapper."""
+    task = problem()
+    if hasattr(inner, "get_updates"):
+        operation = tf.group(*inner.get_updates(task.loss, task.variables))
+    else:
+        pairs = list(zip(tf.gradients(task.loss, task.variables), task.variables))
+        operation = inner.apply_gradients(pairs)
+    return Trainer(session, task, inner, operation)
+
+
+@KIND
+@pytest.mark.parametrize("scale", [None, 2.0**10, "dynamic"])
+def test_a_power_of_two_changes_no_bit(kind, scale):
+    with tf.Session() as session:
+        ours = wrapped(session, KINDS[kind](), scale)
+        for _ in range(6):
+            ours.step()
+        got = ours.weights()
+    with tf.Graph().as_default(), tf.Session() as session:
+        theirs = plain(session, KINDS[kind]())
+        for _ in range(6):
+            theirs.step()
+        assert same(got, theirs.weights())
+
+
+@KIND
+@pytest.mark.parametrize("bad", BAD)
+def test_a_skipped_step_leaves_everything_alone(kind, bad):
+    with tf.Session() as session:
+        trainer = wrapped(session, KINDS[kind](), DynamicLossScale(8.0, growth_interval=3))
+        trainer.step()
+        before = trainer.everything()
+        optimizer = trainer.optimizer
+        finite, scale = trainer.step(bad, [optimizer.gradients_finite, optimizer.loss_scale])
+        assert not finite and scale == 8.0
+        assert same(before, trainer.everything())
+        assert trainer.state() == [1, 1, 4.0, 0]
+        finite, scale = trainer.step(1.0, [optimizer.gradients_finite, optimizer.loss_scale])
+        assert finite and scale == 4.0
+        assert not same(before, trainer.everything())
+        assert trainer.state() == [2, 1, 4.0, 1]
+
+
+@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw", "get_updates"])
+@pytest.mark.parametrize("count_skipped", [False, True])
+def test_iterations_count_skipped_steps_only_when_asked(kind, count_skipped):
+    with tf.Session() as session:
+        trainer = wrapped(session, KINDS[kind](), count_skipped=count_skipped)
+        for factor in (1.0, np.inf, 1.0):
+            trainer.step(factor)
+        assert session.run(trainer.optimizer.iterations) == (3 if count_skipped else 2)
+        assert trainer.state() == [2, 1]
+
+
+@pytest.mark.parametrize("scale", [None, 1000.0])
+def test_constant_scales_skip_and_count_too(scale):
+    with tf.Session() as session:
+        trainer = wrapped(session, tf.train.AdamOptimizer(0.1), scale)
+        before = trainer.weights()
+        for bad in BAD:
+            trainer.step(bad)
+        assert same(before, trainer.weights()) and trainer.state() == [0, 3]
+
+
+def test_the_update_is_of_the_unscaled_gradient():
+    """Adam's epsilon against tiny gradients: the raw form moves by another amount."""
+
+    def moved(optimize):
+        with tf.Graph().as_default(), tf.Session() as session:
+            x = tf.get_variable("x", initializer=1.0)
+            operation = optimize(tf.train.AdamOptimizer(0.1, epsilon=1e-6), x * 1e-7, x)
+            session.run(tf.global_variables_initializer())
+            session.run(operation)
+            return 1.0 - session.run(x)
+
+    bare = moved(lambda adam, loss, x: adam.minimize(loss, var_list=[x]))
+    ours = moved(lambda adam, loss, x: LossScaleOptimizer(adam, 1000).minimize(loss, [x]))
+    raw = moved(lambda adam, loss, x: adam.minimize(scale_loss(loss, 1000), var_list=[x]))
+    assert ours == pytest.approx(bare, rel=1e-5)
+    assert raw > 5 * bare
+
+
+def test_half_precision_loss_and_gradients():
+    """An fp16 loss of 4 at 2**15 is finite; an fp16 gradient of 2**-11 unscales to 2**-26."""
+    with tf.Session() as session:
+        x = tf.get_variable("x", initializer=tf.constant(4.0, tf.float16))
+        optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(1.0), 2.0**15)
+        scaled = optimizer.get_scaled_loss(tf.identity(x))
+        (gradient,) = optimizer.get_unscaled_gradients([tf.constant(2.0**-11, tf.float16)])
+        session.run(tf.global_variables_initializer())
+        assert scaled.dtype == gradient.dtype == tf.float32
+        assert session.run([scaled, gradient]) == [2.0**17, 2.0**-26]
+
+
+def test_scale_loss_takes_tensors_and_keras_losses():
+    with tf.Session() as session:
+        assert session.run(scale_loss(tf.constant(4.0, tf.float16), 2**15)) == 2.0**17
+        mse = scale_loss(lambda y_true, y_pred: tf.square(y_true - y_pred), 10)
+        assert session.run(mse(tf.constant(1.0), tf.constant(3.0))) == 40.0
+    for bad in (0, -1, np.inf, np.nan):
+        with pytest.raises(ValueError, match="loss_scale is"):
+            scale_loss(tf.constant(1.0), bad)
+
+
+CLIPS = {"clipnorm": 0.05, "clipvalue": 0.02}
+
+
+@pytest.mark.parametrize("name", sorted(CLIPS))
+def test_the_optimizers_clipping_comes_after_unscaling(name):
+    def weights(optimize):
+        with tf.Graph().as_default(), tf.Session() as session:
+            trainer = optimize(session, keras.optimizers.SGD(0.1, **{name: CLIPS[name]}))
+            for _ in range(3):
+                trainer.step()
+            return trainer.weights()
+
+    assert same(weights(plain), weights(lambda s, i: wrapped(s, i, 1024.0)))
+
+
+@pytest.mark.parametrize("kind", ["tf.train sgd", "keras adam", "duck"])
+def test_global_clipnorm_and_gradient_norm(kind):
+    with tf.Session() as session:
+        trainer = wrapped(session, KINDS[kind](), 1024.0, global_clipnorm=1e-3)
+        task = trainer.task
+        # Dense, since a row of the table occurs twice in the batch.
+        dense = [tf.convert_to_tensor(g) for g in tf.gradients(task.loss, task.variables)]
+        true = tf.global_norm(dense)
+        ours, norm = trainer.step(1.0, [trainer.optimizer.gradient_norm, true])
+        assert ours == pytest.approx(norm, rel=1e-6) and norm > 1e-3
+    if kind == "tf.train sgd":
+        with tf.Graph().as_default(), tf.Session() as session:
+            trainer = wrapped(session, KINDS[kind](), 1024.0, global_clipnorm=1e-3)
+            before = trainer.weights()
+            trainer.step()
+            moved = [a - b for a, b in zip(before, trainer.weights())]
+            length = np.sqrt(sum(float((d**2).sum()) for d in moved))
+            assert length == pytest.approx(0.1 * 1e-3, rel=1e-3)
+
+
+def test_finite_gradients_of_infinite_norm_are_a_skipped_step():
+    with tf.Session() as session:
+        trainer = wrapped(session, KINDS["tf.train sgd"](), 1.0, global_clipnorm=1.0)
+        before = trainer.weights()
+        trainer.step(1e25)
+        assert same(before, trainer.weights()) and trainer.state() == [0, 1]
+
+
+def test_hyper_parameters_are_the_inner_optimizers():
+    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.1, beta_1=0.8), 8.0)
+    optimizer.learning_rate = 0.5
+    optimizer.beta_1 = 0.7
+    assert K.get_value(optimizer.inner.learning_rate) == pytest.approx(0.5)
+    assert K.get_value(optimizer.lr) == pytest.approx(0.5)
+    assert K.get_value(optimizer.inner.beta_1) == pytest.approx(0.7)
+    assert optimizer.epsilon == optimizer.inner.epsilon
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = optimizer.nonsense
+
+
+@pytest.mark.parametrize("kind", ["keras adam", "keras momentum", "bert4keras adamw"])
+def test_config_round_trip(kind):
+    scale = DynamicLossScale(4.0, growth_interval=7, minimum=0.5)
+    options = {"global_clipnorm": 2.0, "count_skipped": True, "accumulate": 3}
+    optimizer = LossScaleOptimizer(KINDS[kind](), scale, **options)
+    config = optimizer.get_config()
+    again = LossScaleOptimizer.from_config(config)
+    assert again.get_config() == config
+    assert type(again.inner) is type(optimizer.inner)
+
+
+def test_functions_missing_from_a_config_are_said():
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.1), 8.0, reduce=lambda g: g)
+    with pytest.warns(LossScaleWarning, match="leaves out reduce"):
+        optimizer.get_config()
+
+
+def test_loss_scaled_or_unscaled_twice_is_said():
+    optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 8.0)
+    x = tf.get_variable("x", initializer=1.0)
+    scaled = optimizer.get_scaled_loss(x * 2.0)
+    with pytest.warns(LossScaleWarning, match="loss was scaled already"):
+        optimizer.get_scaled_loss(scaled)
+    grads = optimizer.get_unscaled_gradients(tf.gradients(scaled, [x]))
+    with pytest.warns(LossScaleWarning, match="gradient was unscaled already"):
+        optimizer.get_unscaled_gradients(grads)
+
+
+def test_a_scaled_loss_whose_gradients_were_never_unscaled_is_said():
+    optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 8.0)
+    x = tf.get_variable("x", initializer=1.0)
+    grads = tf.gradients(optimizer.get_scaled_loss(x * 2.0), [x])
+    with pytest.warns(LossScaleWarning, match="never unscaled"):
+        optimizer.apply_gradients(zip(grads, [x]))
+
+
+def test_traps_are_refused():
+    from amp_xla import backend
+
+    optimizers = backend.bert4keras("optimizers")
+    accumulating = optimizers.extend_with_gradient_accumulation(optimizers.Adam)
+    with pytest.raises(ValueError, match="pass accumulate=4 here"):
+        LossScaleOptimizer(accumulating(0.1, grad_accum_steps=4))
+    with pytest.raises(ValueError, match="already scales the loss"):
+        LossScaleOptimizer(LossScaleOptimizer(tf.train.AdamOptimizer()))
+    with pytest.raises(TypeError, match="is not an optimizer"):
+        LossScaleOptimizer("adam")
+    with pytest.raises(ValueError, match="no gradients"):
+        LossScaleOptimizer(tf.train.AdamOptimizer()).apply_gradients([])
+
+
+def test_warnings_reach_the_session_that_runs_the_step():
+    with tf.Session() as session:
+        scale = DynamicLossScale(2.0)
+        trainer = wrapped(session, KINDS["tf.train sgd"](), scale, warn_after=2)
+        for _ in range(2):
+            trainer.step(np.nan)
+        with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
+            trainer.step(np.nan)
+    with tf.Graph().as_default(), tf.Session() as session:
+        trainer = wrapped(session, KINDS["tf.train sgd"](), 1000.0)
+        with pytest.warns(LossScaleWarning, match="constant loss scale 1000"):
+            trainer.step(np.nan)
+
+
+def test_given_counter_and_global_step():
+    with tf.Session() as session:
+        mine = tf.get_variable("mine", initializer=np.int64(5))
+        global_step = tf.train.create_global_step()
+        task = problem()
+        rate = tf.cast(mine, tf.float32) * 0.01
+        inner = tf.train.GradientDescentOptimizer(rate)
+        optimizer = LossScaleOptimizer(inner, 8.0, applied_steps=mine)
+        operation = optimizer.minimize(task.loss, task.variables, global_step=global_step)
+        trainer = Trainer(session, task, optimizer, operation)
+        for factor in (1.0, np.nan, 1.0):
+            trainer.step(factor)
+        assert session.run([mine, global_step]) == [7, 2]

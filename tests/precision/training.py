@@ -1,0 +1,114 @@
+"""A small training problem in a v1 graph, and the kinds of optimizers it is trained with."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+
+ROWS, WIDTH = 13, 3
+
+
+class KerasOne:
+    """Momentum as Keras 1 and 2.3 had optimizers: only get_updates, state made inside it."""
+
+    def __init__(self, rate: float = 0.1) -> None:
+        self.rate, self.iterations = rate, K.variable(0, dtype="int64")
+
+    def get_gradients(self, loss: Any, params: Sequence[Any]) -> List[Any]:
+        return tf.gradients(loss, params)
+
+    def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
+        self.weights = [K.zeros(K.int_shape(p)) for p in params]
+        updates = [K.update_add(self.iterations, 1)]
+        for p, g, m in zip(params, self.get_gradients(loss, params), self.weights):
+            speed = 0.9 * m - self.rate * tf.convert_to_tensor(g)
+            updates += [K.update(m, speed), K.update(p, p + speed)]
+        return updates
+
+
+class Duck:
+    """A wrapper like a distribution library's: apply_gradients and nothing else."""
+
+    def __init__(self) -> None:
+        self._inner = tf.train.MomentumOptimizer(0.1, 0.9)
+
+    def apply_gradients(self, grads_and_vars: Any) -> Any:
+        return self._inner.apply_gradients(grads_and_vars)
+
+    def variables(self) -> List[Any]:
+        return self._inner.variables()
+
+
+def bert4keras_adamw() -> Any:
+    optimizers = backend.bert4keras("optimizers")
+    cls = optimizers.extend_with_weight_decay(optimizers.Adam)
+    cls = optimizers.extend_with_piecewise_linear_lr(cls)
+    return cls(0.1, weight_decay_rate=0.01, lr_schedule={4: 1, 8: 0.1})
+
+
+KINDS: Dict[str, Callable[[], Any]] = {
+    "tf.train adam": lambda: tf.train.AdamOptimizer(0.1),
+    "tf.train sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+    "keras adam": lambda: keras.optimizers.Adam(0.1),
+    "keras momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "bert4keras adamw": bert4keras_adamw,
+    "get_updates": KerasOne,
+    "duck": Duck,
+}
+
+
+class Problem(NamedTuple):
+    """Rows of an embedding times a matrix, against targets that the feed scales."""
+
+    table: Any
+    kernel: Any
+    factor: Any
+    loss: Any
+
+    @property
+    def variables(self) -> List[Any]:
+        return [self.table, self.kernel]
+
+
+def problem() -> Problem:
+    """Made in the default graph; the same numbers every time; sparse and dense gradients."""
+    rng = np.random.RandomState(0)
+    table = tf.get_variable("table", initializer=tf.constant(rng.randn(ROWS, WIDTH), tf.float32))
+    kernel = tf.get_variable("kernel", initializer=tf.constant(rng.randn(WIDTH, 2), tf.float32))
+    factor = tf.placeholder(tf.float32, [])
+    rows = tf.nn.embedding_lookup(table, tf.constant([1, 5, 5, 2]))
+    loss = tf.reduce_mean(tf.square(tf.matmul(rows, kernel) - 1.0)) * factor
+    return Problem(table, kernel, factor, loss)
+
+
+class Trainer:
+    """A session that takes steps and shows what they left."""
+
+    def __init__(self, session: Any, task: Problem, optimizer: Any, operation: Any) -> None:
+        self.session, self.task = session, task
+        self.optimizer, self.operation = optimizer, operation
+        session.run(tf.global_variables_initializer())
+
+    def step(self, factor: float = 1.0, fetch: Any = ()) -> Any:
+        return self.session.run([self.operation, fetch], {self.task.factor: factor})[1]
+
+    def weights(self) -> List[np.ndarray]:
+        return self.session.run(self.task.variables)
+
+    def everything(self) -> List[np.ndarray]:
+        """All variables of the graph but the wrapper's counters and scale."""
+        own = {id(v) for v in getattr(self.optimizer, "state_variables", [])}
+        every = sorted(tf.global_variables(), key=lambda v: v.name)
+        return self.session.run([v for v in every if id(v) not in own])
+
+    def state(self) -> List[Any]:
+        return self.session.run(self.optimizer.state_variables)
+
+
+def same(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+    """Bitwise equal."""
+    return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b))
