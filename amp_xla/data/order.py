@@ -60,7 +60,18 @@ class Permutation:
 
 def permutation(n: int, seed: int, epoch: int, stream: int = 0) -> Permutation:
     """The order of `n` things in `epoch` under `seed`; `stream` tells independent uses apart."""
-    return Permutation(n, "{}/{}/{}/{}".format(n, seed, epoch, stream).encode("ascii"))
+    return Permutation(n, _key(n, seed, epoch, stream))
+
+
+def hash_order(n: int, seed: int, epoch: int, stream: int = 0) -> np.ndarray:
+    """A whole order at once, int64 [n]: 0..n-1 sorted by a keyed hash; faster than `[:]`."""
+    key = hashlib.blake2b(_key(n, seed, epoch, stream), digest_size=16).digest()
+    first, second = np.frombuffer(key, "<u8")
+    return np.argsort(_mix(_mix(np.arange(n, dtype=np.uint64) ^ first) ^ second), kind="stable")
+
+
+def _key(n: int, seed: int, epoch: int, stream: int) -> bytes:
+    return "{}/{}/{}/{}".format(n, seed, epoch, stream).encode("ascii")
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
