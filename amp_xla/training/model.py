@@ -11,12 +11,13 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.training.dropout import Dropout
 
 
-def encoder(bert: Optional[str], **configs: Any) -> Any:
+def encoder(bert: Optional[str], kind: Any = "bert", **configs: Any) -> Any:
     """A bert4keras BERT encoder.
 
     Args:
       bert: folder with ``bert_config.json`` and a checkpoint in Google's format, whose shapes
         win over ``configs``; None builds an untrained one from ``configs``.
+      kind: bert4keras' name of the architecture, or a class of its.
       **configs: arguments of ``build_transformer_model``.
 
     Returns:
@@ -27,14 +28,14 @@ def encoder(bert: Optional[str], **configs: Any) -> Any:
     """
     build = backend.bert4keras("models").build_transformer_model
     if bert is None:
-        return build(model="bert", hidden_act="gelu", **configs)
+        return build(model=kind, hidden_act="gelu", **configs)
     folder = Path(bert)
     config = folder / "bert_config.json"
     if not config.is_file():
         raise AmpXlaError(f"{folder} has no bert_config.json")
     checkpoint = checkpoint_prefix(folder)
     rates = {k: configs[k] for k in ("dropout_rate", "attention_dropout_rate") if k in configs}
-    return build(str(config), str(checkpoint), model="bert", **rates)
+    return build(str(config), str(checkpoint), model=kind, **rates)
 
 
 def checkpoint_prefix(folder: Path) -> Path:
