@@ -5,6 +5,7 @@ Nothing here calls back to the host: a step compiles into one program.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar, Union
 
@@ -182,8 +183,14 @@ def _vary(tree: Any, axis_name: Axis) -> Any:
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
 
     def vary(leaf: Any) -> Any:
-        known = getattr(jax.typeof(leaf), "vma", frozenset())
+        typed = jax.typeof(leaf)
+        # JAX 0.10 says it in manual_axis_type, JAX 0.7 said it in vma.
+        axes = getattr(typed, "manual_axis_type", None)
+        known = getattr(typed, "vma", frozenset()) if axes is None else axes.varying
         missing = tuple(name for name in names if name not in known)
-        return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
+        if missing:
+            with contextlib.suppress(ValueError):  # a vmap axis: nothing there is replicated
+                return jax.lax.pcast(leaf, missing, to="varying")
+        return leaf
 
     return jax.tree_util.tree_map(vary, tree)

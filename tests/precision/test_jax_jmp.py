@@ -1,0 +1,138 @@
+"""jmp's own tests run against amp_xla.precision.jmp, and what jmp itself gets wrong."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import amp_xla.precision.jmp as jmp
+
+pytestmark = pytest.mark.jax
+
+RUN_JMPS_TESTS = """
+import importlib, sys, unittest
+import jmp
+import {ours} as ours
+source = sys.modules["jmp._src"]
+for name in ("loss_scale", "policy"):
+    if ours is not jmp:
+        sys.modules["jmp._src." + name] = ours
+        setattr(source, name, ours)
+suite = unittest.TestSuite(
+    unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(f"jmp._src.{{n}}_test"))
+    for n in ("loss_scale", "policy")
+)
+result = unittest.TextTestRunner(verbosity=0).run(suite)
+assert importlib.import_module("jmp._src.policy_test").jmp.__name__.startswith({prefix!r})
+print("ran", result.testsRun, "failed", len(result.failures) + len(result.errors))
+"""
+
+
+def test_jmps_own_97_tests_pass():
+    code = RUN_JMPS_TESTS.format(ours="amp_xla.precision.jmp", prefix="amp_xla.")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+    output = done.stdout.decode()
+    assert "ran 97 failed 0" in output, output
+
+
+def test_all_of_jmps_names_are_here():
+    original = importlib.import_module("jmp")
+    assert sorted(jmp.__all__) == sorted(original.__all__)
+    assert all(hasattr(jmp, name) for name in original.__all__)
+
+
+def apply_optimizer(params, grads):
+    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, grads)
+
+
+def test_the_readmes_dynamic_example_as_printed():
+    """In jmp 0.0.4 `adjust` raises a TypeError on the float16 scale that its README makes."""
+
+    def my_loss_fn(params, loss_scale: jmp.LossScale, x):
+        loss = (params["w"] * x).sum()
+        loss = loss_scale.scale(loss)
+        return loss
+
+    def train_step(params, loss_scale: jmp.LossScale, x):
+        grads = jax.grad(my_loss_fn)(params, loss_scale, x)
+        grads = loss_scale.unscale(grads)
+
+        skip_nonfinite_updates = isinstance(loss_scale, jmp.DynamicLossScale)
+
+        if skip_nonfinite_updates:
+            grads_finite = jmp.all_finite(grads)
+            loss_scale = loss_scale.adjust(grads_finite)
+            params = jmp.select_tree(grads_finite, apply_optimizer(params, grads), params)
+        else:
+            params = apply_optimizer(params, grads)
+        return params, loss_scale
+
+    loss_scale = jmp.DynamicLossScale(jmp.half_dtype()(2**15))
+    params = {"w": jnp.ones(2, jnp.float32)}
+    for x in (jnp.ones(2), jnp.array([1.0, jnp.inf])):
+        params, loss_scale = train_step(params, loss_scale, x)
+    assert loss_scale.loss_scale == 2**14 and loss_scale.loss_scale.dtype == jnp.float32
+    np.testing.assert_allclose(params["w"], 0.9)
+
+
+def test_the_minimum_survives_jit_and_tree_map():
+    """In jmp 0.0.4 it is lost in tree_flatten and becomes 1."""
+    adjust = jax.jit(lambda scale, finite: scale.adjust(finite))
+    scale = jmp.DynamicLossScale(jnp.float32(1), min_loss_scale=jnp.float32(2.0**-4))
+    for _ in range(8):
+        scale = adjust(jax.tree_util.tree_map(lambda x: x, scale), jnp.bool_(False))
+    assert scale.loss_scale == 2.0**-4 and scale.min_loss_scale == 2.0**-4
+
+
+@pytest.mark.parametrize("kind", [float, int, np.float32, np.float16, jnp.float32, jnp.asarray])
+def test_three_static_values_trace_once(kind):
+    traces = []
+
+    @jax.jit
+    def scaled(loss_scale, x):
+        traces.append(1)
+        return loss_scale.scale(x)
+
+    for value in (2, 4, 8):
+        assert scaled(jmp.StaticLossScale(kind(value)), jnp.float32(1)) == value
+    assert len(traces) == 1
+
+
+def test_an_integer_scale_unscales_half_gradients_in_float32():
+    """In jmp 0.0.4 2**-11 / 2**15 is 0 in float16."""
+    grads = {"w": jnp.array([2.0**-11], jnp.float16)}
+    assert jmp.StaticLossScale(2**15).unscale(grads)["w"][0] == 2.0**-26
+
+
+def test_what_jmp_gets_wrong_is_really_wrong_there():
+    """So that the tests above keep a point: each fails on jmp."""
+    theirs = importlib.import_module("jmp")
+    with pytest.raises(TypeError):
+        theirs.DynamicLossScale(theirs.half_dtype()(2**15)).adjust(jnp.bool_(True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scale = theirs.DynamicLossScale(jnp.float32(1), min_loss_scale=jnp.float32(2.0**-4))
+        lost = jax.tree_util.tree_map(lambda x: x, scale)
+    assert lost.min_loss_scale == 1
+    grads = jnp.array([2.0**-11], jnp.float16)
+    assert theirs.StaticLossScale(2**15).unscale(grads)[0] == 0
+
+
+def test_neurai_has_the_same():
+    from amp_xla.precision.neurai import policy, scale
+
+    assert scale.DynamicLossScale is jmp.DynamicLossScale
+    assert policy.get_policy is jmp.get_policy
