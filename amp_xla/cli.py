@@ -12,6 +12,7 @@ from amp_xla.config import exit_code
 # command -> (module with main(argv) -> exit code, one line)
 COMMANDS: Dict[str, Tuple[str, str]] = {
     "header": ("amp_xla.header", "print the block to paste on top of a bert4keras script"),
+    "prepare": ("amp_xla.data.prepare", "turn raw text into sequences to pretrain on"),
     "predict": ("amp_xla.predict", "label new text with a trained run"),
     "verify": ("amp_xla.verify", "check that the checkpoints of a run are whole"),
 }

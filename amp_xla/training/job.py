@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-from typing import Any, Callable, Dict, List, Mapping
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy as np
 
@@ -27,6 +27,9 @@ class Job:
         predicting needs besides the weights.
       identity: what the data are, e.g. ``{"train": dataset.fingerprint()}``; a run is resumed
         only on the same.
+      export: folder -> writes the weights there for other programs; called with the run folder
+        whenever they are the best so far.
+      rates: name -> what to multiply samples a second by, to be logged beside them.
     """
 
     model: Any
@@ -35,6 +38,8 @@ class Job:
     evaluate: Callable[[], Mapping[str, float]]
     assets: Dict[str, Callable[[str], None]]
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
+    export: Optional[Callable[[str], None]] = None
+    rates: Dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def variables(self) -> List[Any]:

@@ -92,6 +92,8 @@ class Loop:
         self.identity = identity or {}
         self.state = LoopState(log_sums=[0.0] * (1 + len(step.metric_names)))
         self.last_evaluation: Dict[str, float] = {}
+        self.export: Optional[Callable[[str], None]] = None  # see Job
+        self.rates: Dict[str, float] = {}
         self._trouble = Trouble(self, options.nonfinite_limit, self.run_options.on_nonfinite, diagnose)
         self._log: Optional[MetricsLog] = None
         self._verified = False
@@ -238,6 +240,7 @@ class Loop:
             "applied_steps": state.applied,
             "skipped_steps": state.skipped,
             "samples_per_second": rate,
+            **{name: rate * factor for name, factor in self.rates.items()},
         }
         self._write(values)
         shown = {"loss": f"{means[0]:.4f}"}
@@ -271,6 +274,8 @@ class Loop:
         else:
             state.stale += 1
         self.save(best=better)
+        if better and self.export is not None:
+            self.export(str(self.run.path))
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(
             f"epoch {state.epoch}/{options.epochs} step {state.step}: dev {words}"

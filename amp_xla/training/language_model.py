@@ -1,0 +1,258 @@
+"""bert4keras language models whose vocabulary projection runs on the predicted positions only."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.errors import AmpXlaError
+from amp_xla.training import dropout
+from amp_xla.training.model import checkpoint_prefix
+from amp_xla.training.step import Inference
+
+VOCAB_MULTIPLE = 64
+NEVER = -1e4  # logit of rows that only fill the vocabulary up; fits float16
+CHECKPOINT = "bert_model.ckpt"
+APPLICATIONS = {"mlm": "encoder", "lm": "lm", "unilm": "unilm"}
+
+# name -> layers, hidden size, heads: every dimension a multiple of 8, every head of 64
+PRESETS = {
+    "tiny": (3, 192, 3),
+    "small": (4, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+def padded_vocab(size: int) -> int:
+    """Height of the embedding matrix: tensor cores want a multiple of 64."""
+    return -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+class LanguageModel:
+    """BERT with a tied vocabulary projection at given positions.
+
+    Args:
+      vocab_size: tokens that exist; rows beyond fill up to a multiple of 64, never predicted.
+      objective: ``mlm``, ``lm`` or ``unilm``: which positions attend to which.
+      bert: folder of a checkpoint in Google's format to go on from; its shapes win.
+      length: L, fixed.
+      layers, hidden, heads: shape of a new model.
+      dropout_rate: of activations and attention weights.
+
+    Attributes:
+      model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
+      transformer: bert4keras' own object.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        length: int,
+        layers: int,
+        hidden: int,
+        heads: int,
+        objective: str = "mlm",
+        bert: Optional[str] = None,
+        dropout_rate: float = 0.1,
+    ) -> None:
+        self.vocab_size, self.length = vocab_size, length
+        self.padded = padded_vocab(vocab_size)
+        self.config: Dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "hidden_size": hidden,
+            "num_hidden_layers": layers,
+            "num_attention_heads": heads,
+            "intermediate_size": 4 * hidden,
+            "max_position_embeddings": max(512, length),
+            "type_vocab_size": 2,
+            "hidden_act": "gelu",
+            "hidden_dropout_prob": dropout_rate,
+            "attention_probs_dropout_prob": dropout_rate,
+            "initializer_range": 0.02,
+        }
+        if bert is not None:
+            self.config.update(_read_config(Path(bert), vocab_size, length))
+        config = dict(self.config)
+        for theirs in ("directionality", "pooler_fc_size", "pooler_num_attention_heads"):
+            config.pop(theirs, None)
+        self.transformer = backend.bert4keras("models").build_transformer_model(
+            model="bert",
+            application=APPLICATIONS[objective],
+            with_mlm="linear",
+            return_keras_model=False,
+            vocab_size=self.padded,
+            max_position=config["max_position_embeddings"],
+            segment_vocab_size=config["type_vocab_size"],
+            sequence_length=length,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=dropout_rate,
+            **{
+                k: config[k]
+                for k in (
+                    "hidden_size",
+                    "num_hidden_layers",
+                    "num_attention_heads",
+                    "intermediate_size",
+                    "hidden_act",
+                )
+            },
+        )
+        last = f"Transformer-{self.config['num_hidden_layers'] - 1}-FeedForward-Norm"
+        # bert4keras' own head, over all positions, stays in the graph unused: nothing runs it.
+        self.model = keras.models.Model(
+            self.transformer.model.inputs, self.transformer.layers[last].output
+        )
+        if bert is not None:
+            self.transformer.load_embeddings = self._pad_rows
+            prefix = str(checkpoint_prefix(Path(bert)))
+            self.transformer.load_weights_from_checkpoint(prefix)
+
+    @property
+    def weights(self) -> List[Any]:
+        """All that is trained, the head included; bert4keras' order."""
+        return list(self.transformer.model.trainable_weights)
+
+    def logits(self, vectors: Any, positions: Any) -> Any:
+        """float [B, L, hidden], int32 [B, K] -> float [B * K, padded vocabulary]."""
+        layers = self.transformer.layers
+        hidden = self.config["hidden_size"]
+        rows = tf.range(tf.shape(positions)[0])[:, None] * self.length
+        picked = tf.gather(
+            tf.reshape(vectors, [-1, hidden]), tf.reshape(positions + rows, [-1])
+        )
+        # Their arithmetic only: calling a layer would make Keras trace where its input comes from.
+        picked = layers["MLM-Norm"].call(layers["MLM-Dense"].call(picked))
+        table = layers["Embedding-Token"].embeddings
+        (bias,) = layers["MLM-Bias"].weights
+        fill = np.zeros(self.padded, np.float32)
+        fill[self.vocab_size :] = NEVER
+        scores = tf.matmul(picked, table, transpose_b=True)
+        return scores + (bias + fill)
+
+    def head(self, inputs: Dict[str, Any], vectors: Any) -> Dict[str, Any]:
+        """Loss and hits of every predicted position.
+
+        Args:
+          inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
+          vectors: the encoder's output.
+
+        Returns:
+          ``loss``, ``hits``: float32 [B * K], zero where the weight is.
+        """
+        logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
+        labels = tf.reshape(inputs["labels"], [-1])
+        weights = tf.reshape(inputs["weights"], [-1])
+        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
+        return {"loss": each * weights, "hits": tf.cast(hits, tf.float32) * weights}
+
+    def flops(self, batch: int, positions: int) -> float:
+        """Floating-point operations of one training step: matrix products, forward and backward.
+
+        2 a multiply-add; the backward pass costs two forward passes (Kaplan et al.,
+        arXiv 2001.08361, section 2.1). Recomputation is not counted: it is overhead.
+        """
+        hidden, layers = self.config["hidden_size"], self.config["num_hidden_layers"]
+        inner = self.config["intermediate_size"]
+        token = layers * (4 * hidden * hidden + 2 * hidden * inner + 2 * self.length * hidden)
+        predicted = hidden * hidden + hidden * self.padded
+        return 6.0 * batch * (self.length * token + positions * predicted)
+
+    def _pad_rows(self, values: Any) -> Any:
+        missing = self.padded - len(values)
+        return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])
+
+    # -- what others load ----------------------------------------------------------------------
+
+    def write_config(self, path: str) -> None:
+        """``bert_config.json`` as Google's BERT has it."""
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self.config, file, indent=2)
+            file.write("\n")
+
+    def write_checkpoint(self, folder: str) -> None:
+        """The weights in the session as ``bert_model.ckpt`` under Google's variable names."""
+        mapping = self.transformer.variable_mapping()
+        names: List[str] = []
+        tensors: List[Any] = []
+        for layer, variables in mapping.items():
+            if layer in self.transformer.layers:
+                names += variables
+                tensors += self.transformer.layers[layer].trainable_weights
+        values = K.batch_get_value(tensors)
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
+            with tf.Graph().as_default(), tf.Session() as session:
+                made = []
+                for name, value in zip(names, values):
+                    if value.shape[:1] == (self.padded,):
+                        value = value[: self.vocab_size]
+                    hold = tf.placeholder(tf.float32, value.shape)
+                    made.append(
+                        (tf.get_variable(name, initializer=hold, use_resource=True), hold, value)
+                    )
+                session.run(
+                    tf.global_variables_initializer(), {hold: value for _, hold, value in made}
+                )
+                saver = tf.train.Saver([variable for variable, _, _ in made])
+                prefix = os.path.join(temporary, CHECKPOINT)
+                saver.save(session, prefix, write_meta_graph=False, write_state=False)
+            # The index comes last: what looks for a checkpoint looks for it.
+            for name in sorted(os.listdir(temporary)):
+                shutil.move(os.path.join(temporary, name), os.path.join(folder, name))
+
+
+def _read_config(folder: Path, vocab_size: int, length: int) -> Dict[str, Any]:
+    path = folder / "bert_config.json"
+    try:
+        with open(path, encoding="utf-8") as file:
+            config: Dict[str, Any] = json.load(file)
+    except (OSError, ValueError) as error:
+        raise AmpXlaError(f"cannot read {path}: {error}") from error
+    if config.get("vocab_size") != vocab_size:
+        raise AmpXlaError(
+            f"{path} is for {config.get('vocab_size')} tokens, the prepared text has {vocab_size}; "
+            f"prepare it with --vocab {folder / 'vocab.txt'}"
+        )
+    if config.get("max_position_embeddings", 512) < length:
+        raise AmpXlaError(f"{path} has no position embeddings for {length} tokens")
+    return config
+
+
+class HeldOut:
+    """Loss, perplexity and accuracy of a language model over held-out sequences.
+
+    Args:
+      language_model: the model.
+      inputs: the step's placeholders.
+      stream: batches in fixed order with fixed masks.
+    """
+
+    def __init__(self, language_model: LanguageModel, inputs: Dict[str, Any], stream: Any) -> None:
+        with dropout.inference():
+            vectors = language_model.model(language_model.model.inputs)
+        self._inference = Inference(inputs, language_model.head(inputs, vectors))
+        self._stream = stream
+
+    def __call__(self) -> Dict[str, float]:
+        loss = hits = count = 0.0
+        for batch in self._stream.epoch(0):
+            out = self._inference(vars(batch))
+            loss += float(out["loss"].sum())
+            hits += float(out["hits"].sum())
+            count += float(batch.weights.sum())
+        mean = loss / max(count, 1.0)
+        return {
+            "loss": mean,
+            "perplexity": math.exp(min(mean, 50.0)),
+            "accuracy": hits / max(count, 1.0),
+        }
