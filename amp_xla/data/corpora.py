@@ -11,7 +11,7 @@ import platform
 import re
 import sysconfig
 import warnings
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 from amp_xla.data.dataset import Dataset
 from amp_xla.data.errors import DataError
@@ -42,26 +42,29 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     labels = sorted(name for name in largest if found[name])
     if len(labels) < 2:
         raise DataError(
-            "{}: no standard library with docstrings (found packages: {}); a Python that keeps "
-            "its .py files is needed, or --train FILE".format(root, ", ".join(labels) or "none"))
+            f"{root}: no standard library with docstrings (found: {', '.join(labels) or 'none'}); "
+            "a Python that keeps its .py files is needed, or --train FILE and --dev FILE"
+        )
 
-    owners: Dict[str, set] = collections.defaultdict(set)
+    owners: Dict[str, Set[str]] = collections.defaultdict(set)
     for label in labels:
-        name = re.compile(re.escape(label), re.IGNORECASE)
+        own_name = re.compile(re.escape(label), re.IGNORECASE)
         for text in found[label]:
-            text = " ".join(name.sub(" ", text).split())
+            text = " ".join(own_name.sub(" ", text).split())
             if len(text.split()) >= MIN_WORDS:
                 owners[text].add(label)
     samples = sorted((text, min(label)) for text, label in owners.items() if len(label) == 1)
-    source = "pydoc (Python {})".format(platform.python_version())
+    source = f"pydoc (Python {platform.python_version()})"
     sides = []
     for dev in (False, True):
         side = [(text, label) for text, label in samples if _is_dev(text) == dev]
-        sides.append(Dataset(
-            texts=[text for text, _ in side],
-            labels=[label for _, label in side],
-            source="{}, {}".format(source, "dev" if dev else "train"),
-        ))
+        sides.append(
+            Dataset(
+                texts=[text for text, _ in side],
+                labels=[label for _, label in side],
+                source=f"{source}, {'dev' if dev else 'train'}",
+            )
+        )
     return sides[0], sides[1]
 
 

@@ -17,7 +17,7 @@ class BadLine(NamedTuple):
     reason: str
 
     def __str__(self) -> str:
-        return "{}:{}: {}".format(self.path, self.line, self.reason)
+        return f"{self.path}:{self.line}: {self.reason}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,9 +35,8 @@ class Dataset:
             column = getattr(self, name)
             if column is not None and len(column) != len(self.texts):
                 raise DataError(
-                    "{}: {} texts but {} {}; every text needs one".format(
-                        self.source or "dataset", len(self.texts), len(column), name
-                    )
+                    f"{self.source or 'dataset'}: {len(self.texts):,} texts but {len(column):,} "
+                    f"{name}; every text needs one"
                 )
 
     def __len__(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 from typing import List, Sequence, Tuple
@@ -11,6 +12,7 @@ import numpy as np
 from amp_xla.data.errors import DataError
 
 SHOWN = 20
+MANY = 100  # samples, from which on mostly different labels are taken for a mistake
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Labels:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
         if len(set(self.names)) != len(self.names):
-            raise DataError("labels: a name stands twice: {}".format(", ".join(self.names)))
+            raise DataError(f"labels: a name stands twice: {', '.join(self.names)}")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -37,8 +39,15 @@ class Labels:
         if len(names) < 2:
             found = ", ".join(map(repr, sorted(names))) or "none"
             raise DataError(
-                "{}: {:,} samples, label found: {}; at least two different labels are needed. "
-                "Is --label-field right?".format(source, len(labels), found))
+                f"{source}: {len(labels):,} samples with only this label: {found}; at least two "
+                "different ones are needed. Is --label-field right?"
+            )
+        if len(labels) >= MANY and len(names) > len(labels) / 2:
+            raise DataError(
+                f"{source}: {len(names):,} different labels in {len(labels):,} samples, such as "
+                f"{min(names)[:60]!r}: are text and label swapped? --text-field and --label-field "
+                "say which is which"
+            )
         return cls(tuple(sorted(names, key=_order)))
 
     def ids(self, labels: Sequence[str], source: str = "data") -> np.ndarray:
@@ -46,11 +55,13 @@ class Labels:
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
         if unseen:
-            counts = ", ".join("{!r} ({:,} times)".format(name, list(labels).count(name))
-                               for name in unseen[:SHOWN])
-            raise DataError("{}: labels never seen in training: {}; known: {}{}".format(
-                source, counts, ", ".join(map(repr, self.names[:SHOWN])),
-                "" if len(self) <= SHOWN else ", ... ({:,} in all)".format(len(self))))
+            times = collections.Counter(labels)
+            counts = ", ".join(f"{name!r} ({times[name]:,} times)" for name in unseen[:SHOWN])
+            known = ", ".join(map(repr, self.names[:SHOWN]))
+            more = "" if len(self) <= SHOWN else f", ... ({len(self):,} in all)"
+            raise DataError(
+                f"{source}: labels never seen in training: {counts}; known: {known}{more}"
+            )
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 
     def decode(self, ids: Sequence[int]) -> List[str]:
@@ -70,11 +81,11 @@ class Labels:
             with open(path, encoding="utf-8") as handle:
                 names = json.load(handle)
         except FileNotFoundError:
-            raise DataError("{}: no such file; a training run writes it".format(path)) from None
+            raise DataError(f"{path}: no such file; a training run writes it") from None
         except ValueError as error:
-            raise DataError("{}: not a label list: {}".format(path, error)) from None
+            raise DataError(f"{path}: not a label list: {error}") from None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DataError("{}: not a label list; needed: a JSON list of strings".format(path))
+            raise DataError(f"{path}: not a label list; needed: a JSON list of strings")
         return cls(tuple(names))
 
 

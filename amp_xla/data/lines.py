@@ -28,11 +28,11 @@ def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
     data = _decompressed(path, read_bytes(path))
     if data[:2] in UTF16_MARKS:
         raise DataError(
-            "{0}: the file is UTF-16; UTF-8 is needed "
-            "(iconv -f UTF-16 -t UTF-8 {0} > new-file)".format(path)
+            f"{path}: the file is UTF-16; UTF-8 is needed "
+            f"(iconv -f UTF-16 -t UTF-8 {path} > new-file)"
         )
     if data.startswith(UTF8_MARK):
-        data = data[len(UTF8_MARK):]
+        data = data[len(UTF8_MARK) :]
     good: List[Line] = []
     bad: List[BadLine] = []
     # Only \n ends a line: str.splitlines would also cut at U+2028, \x0b and others inside a text.
@@ -43,14 +43,13 @@ def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError as error:
-            found = "0x{:02x}".format(raw[error.start])
-            bad.append(BadLine(path, number, "is not UTF-8: byte {} is {}".format(
-                error.start + 1, found)))
+            found = f"0x{raw[error.start]:02x}"
+            bad.append(BadLine(path, number, f"is not UTF-8: byte {error.start + 1} is {found}"))
             continue
         if text.strip():
             good.append((number, text.rstrip("\r")))
     if not good and not bad:
-        raise DataError("{}: the file is empty; it needs one sample a line".format(path))
+        raise DataError(f"{path}: the file is empty; it needs one sample a line")
     return good, bad
 
 
@@ -63,18 +62,18 @@ def read_bytes(path: str) -> bytes:
             return handle.read()
     except FileNotFoundError:
         raise DataError(
-            "{}: no such file (looked in {})".format(path, os.path.abspath(os.path.dirname(path)))
+            f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
         ) from None
     except OSError as error:  # a directory, no permission, a broken disk
-        raise DataError("{}: cannot be read: {}".format(path, error.strerror)) from None
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _decompressed(path: str, data: bytes) -> bytes:
     if not data.startswith(GZIP_MAGIC):
         if path.endswith(".gz") and data:
-            raise DataError("{}: named .gz but the content is not gzip".format(path))
+            raise DataError(f"{path}: named .gz but the content is not gzip")
         return data
     try:
         return gzip.decompress(data)
     except (EOFError, OSError, zlib.error) as error:
-        raise DataError("{}: damaged gzip file: {}".format(path, error)) from None
+        raise DataError(f"{path}: damaged gzip file: {error}") from None

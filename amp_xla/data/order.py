@@ -23,7 +23,7 @@ class Permutation:
 
     def __init__(self, n: int, key: bytes) -> None:
         if not 0 <= n <= MAX_N:
-            raise ValueError("permutation of {} things; allowed: 0 to 2**60".format(n))
+            raise ValueError(f"permutation of {n} things; allowed: 0 to 2**60")
         self._n = n
         self._a = max(1, math.ceil(math.sqrt(n)))
         while self._a * self._a < n:  # sqrt is a float: beyond 2**52 it may round down
@@ -39,7 +39,7 @@ class Permutation:
             index = np.arange(*index.indices(self._n), dtype=np.int64)
         where = np.asarray(index, np.int64)
         if where.size and (int(where.min()) < 0 or int(where.max()) >= self._n):
-            raise IndexError("position outside 0..{}".format(self._n - 1))
+            raise IndexError(f"position outside 0..{self._n - 1}")
         value = self._once(where.reshape(-1))
         outside = np.flatnonzero(value >= self._n)
         while outside.size:
@@ -71,7 +71,7 @@ def hash_order(n: int, seed: int, epoch: int, stream: int = 0) -> np.ndarray:
 
 
 def _key(n: int, seed: int, epoch: int, stream: int) -> bytes:
-    return "{}/{}/{}/{}".format(n, seed, epoch, stream).encode("ascii")
+    return f"{n}/{seed}/{epoch}/{stream}".encode("ascii")
 
 
 def _mix(x: np.ndarray) -> np.ndarray:

@@ -52,11 +52,21 @@ class PackedBatch:
 
 
 class PackedBatches:
-    """Batches of rows that hold several samples each; `Batches`' protocol, one shape.
+    """The packed batches of a corpus: one shape, and ``Batches``' protocol.
 
-    length: tokens of a row, at least the longest sample's. batch_size: samples of a step on the
-    average; the number of rows is chosen for it, the number of samples varies from step to step.
-    slots: most samples of a row; None takes the fewest that cost no more than 0.2% padding.
+    Args:
+      encoded: the samples' tokens.
+      label_ids: int [samples]; None = no labels.
+      length: tokens of a row, at least the longest sample's.
+      batch_size: samples of a step on the average; the number of rows is chosen for it. How many
+        samples a step has varies a little.
+      seed: decides the order.
+      shuffle: False packs every epoch alike.
+      slots: most samples of a row; None = the fewest that cost at most 0.2% more rows.
+      rows: rows of a step; None = chosen by ``batch_size``.
+
+    Raises:
+      DataError: empty corpus, a sample longer than a row, a size that is not positive.
     """
 
     def __init__(
@@ -68,62 +78,69 @@ class PackedBatches:
         seed: int = 0,
         shuffle: bool = True,
         slots: Optional[int] = None,
+        rows: Optional[int] = None,
     ) -> None:
-        if batch_size < 1:
-            raise DataError("batch_size is {}; allowed: 1 and more".format(batch_size))
+        for name, size in (("batch_size", batch_size), ("slots", slots), ("rows", rows)):
+            if size is not None and size < 1:
+                raise DataError(f"{name}={size}; it must be positive")
         if not len(encoded):
             raise DataError("no samples to make batches of")
         if label_ids is not None and len(label_ids) != len(encoded):
-            raise DataError("{:,} samples but {:,} labels".format(len(encoded), len(label_ids)))
+            raise DataError(f"{len(encoded):,} samples but {len(label_ids):,} labels")
         sizes = encoded.lengths
-        if int(sizes.max()) > length:
+        longest = int(sizes.max())
+        if longest > length:
             raise DataError(
-                "rows of {} tokens; the longest of {:,} samples has {}; encode with "
-                "max_length={}".format(length, len(sizes), int(sizes.max()), length))
+                f"rows of {length} tokens, and a sample has {longest}; cut samples with max_length"
+            )
         self._seed, self._shuffle = int(seed), shuffle
-        self._encoded = encoded
+        self._encoded, self._sizes = encoded, sizes
         self._labels = None if label_ids is None else np.asarray(label_ids, np.int32)
         self._two_segments = bool((encoded.first_lengths != sizes).any())
 
-        counts = np.bincount(sizes, minlength=length + 1)
-        patterns = _plan(counts, length, slots)
-        self.slots = max(len(pattern) for pattern, _ in patterns)
-        self._row_sizes = _rows(patterns, self.slots)
-        total_rows = len(self._row_sizes)
+        patterns = _plan(np.bincount(sizes, minlength=length + 1).tolist(), length, slots)
         self.length = length
-        self.rows = max(1, int(round(batch_size * total_rows / len(sizes))))
+        self.slots = slots or max(len(pattern) for pattern, _ in patterns)
+        self._row_sizes = _rows(patterns, self.slots)
+        self.rows = rows or max(1, round(batch_size * len(self._row_sizes) / len(sizes)))
         # The plan's slots and the samples, both sorted by length, stand opposite each other.
         flat = self._row_sizes.reshape(-1)
-        self._slots_by_length = np.argsort(flat, kind="stable")[int((flat == 0).sum()):]
-        self._sizes = sizes
+        self._slots_by_length = np.argsort(flat, kind="stable")[int((flat == 0).sum()) :]
+
+    def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> PackedBatches:
+        """Other samples, such as those to evaluate on, in batches of the same shape, unshuffled."""
+        return PackedBatches(
+            encoded, label_ids, self.length, shuffle=False, slots=self.slots, rows=self.rows
+        )
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Batches in an epoch; the same in every epoch."""
+        """Batches an epoch; the same in every epoch."""
         return -(-len(self._row_sizes) // self.rows)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
-        """(rows, tokens of a row): one."""
+        """(rows, length): one."""
         return [(self.rows, self.length)]
 
     @property
     def padding_share(self) -> float:
-        """Padded tokens / all tokens of an epoch's batches; empty rows of the last count too."""
-        every = self.steps_per_epoch() * self.rows * self.length
-        return 1.0 - len(self._encoded.token_ids) / every
+        """Share of an epoch's tokens that is padding, empty rows of the last batch included."""
+        fed = self.steps_per_epoch() * self.rows * self.length
+        return 1.0 - int(self._sizes.sum()) / fed
 
     def describe(self) -> str:
-        """One line: padding share, the shape, samples a step."""
-        return "padding {:.1%}, 1 shape: {}x{}, packed, {:.1f} samples a step".format(
-            self.padding_share, self.rows, self.length,
-            len(self._encoded) / self.steps_per_epoch())
+        """One line: padding, shape, samples a step."""
+        mean = len(self._sizes) / self.steps_per_epoch()
+        return (
+            f"padding {self.padding_share:.1%}, 1 shape: {self.rows}x{self.length}, packed, about "
+            f"{mean:.0f} samples a step"
+        )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[PackedBatch]:
         """The batches of `epoch` from step `start` on; earlier ones are not made."""
         steps = self.steps_per_epoch(epoch)
         if not 0 <= start <= steps:
-            raise ValueError("start is step {}; epoch {} has steps 0 to {}".format(
-                start, epoch, steps))
+            raise ValueError(f"start is step {start}; epoch {epoch} has steps 0 to {steps}")
         return self._iterate(epoch, start, steps)
 
     def _iterate(self, epoch: int, start: int, steps: int) -> Iterator[PackedBatch]:
@@ -140,15 +157,13 @@ class PackedBatches:
         takes one row of each.
         """
         steps = self.steps_per_epoch()
-        plan = np.full(self.rows * steps, -1, np.int64)
-        plan[: len(self._row_sizes)] = np.argsort(-(self._row_sizes > 0).sum(1), kind="stable")
-        plan = plan.reshape(self.rows, steps)
-        if self._shuffle:
-            plan = np.stack([
-                stratum[permutation(steps, self._seed, epoch, ROW_ORDER + r)[:]]
-                for r, stratum in enumerate(plan)
-            ])
-        return plan
+        flat = np.full(self.rows * steps, -1, np.int64)
+        flat[: len(self._row_sizes)] = np.argsort(-(self._row_sizes > 0).sum(1), kind="stable")
+        strata = flat.reshape(self.rows, steps)
+        if not self._shuffle:
+            return strata
+        orders = [permutation(steps, self._seed, epoch, ROW_ORDER + r)[:] for r in range(self.rows)]
+        return np.stack([stratum[order] for stratum, order in zip(strata, orders)])
 
     def _epoch_members(self, epoch: int) -> np.ndarray:
         """int64 [rows of the plan, slots]: sample ids, -1 in empty slots."""
@@ -200,19 +215,19 @@ class PackedBatches:
         )
 
 
-def _plan(counts: np.ndarray, length: int, slots: Optional[int]) -> List[Tuple[Pattern, int]]:
+def _plan(counts: Sequence[int], length: int, slots: Optional[int]) -> List[Tuple[Pattern, int]]:
     """Rows as (lengths in it, how many rows are like that)."""
     if slots is not None:
-        if slots < 1:
-            raise DataError("slots is {}; allowed: 1 and more".format(slots))
         return best_fit(counts, length, slots)
-    most = max(1, length // int(np.flatnonzero(counts)[0]))
-    free = sum(rows for _, rows in best_fit(counts, length, most))
+    shortest = next(size for size, count in enumerate(counts) if count)
+    most = length // max(1, shortest)
+    best = best_fit(counts, length, most)
+    free = sum(rows for _, rows in best)
     for slots in range(1, most):
         plan = best_fit(counts, length, slots)
         if sum(rows for _, rows in plan) <= free * (1 + GAIN):
             return plan
-    return best_fit(counts, length, most)
+    return best
 
 
 def best_fit(counts: Sequence[int], length: int, slots: int) -> List[Tuple[Pattern, int]]:

@@ -19,11 +19,11 @@ import numpy as np
 # them every later fork (data workers, subprocesses) prints a warning. Read at import.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from tokenizers import Tokenizer as HFTokenizer  # noqa: E402
-from tokenizers.models import WordPiece  # noqa: E402
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers.models import WordPiece
 
-from amp_xla.data.errors import DataError  # noqa: E402
-from amp_xla.data.vocabulary import load_vocab, save_vocab, train_vocab  # noqa: E402
+from amp_xla.data.errors import DataError
+from amp_xla.data.vocabulary import load_vocab, save_vocab, train_vocab
 
 WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is [UNK]
 CHUNK = 4096  # texts cut into words at a time: bounds the memory
@@ -59,7 +59,7 @@ class Encoded:
 
     def row(self, i: int) -> Tuple[List[int], List[int]]:
         """(token ids, segment ids) of sample i as lists: what bert4keras' `encode` returns."""
-        ids = self.token_ids[self.offsets[i]:self.offsets[i + 1]].tolist()
+        ids = self.token_ids[self.offsets[i] : self.offsets[i + 1]].tolist()
         first = int(self.first_lengths[i])
         return ids, [0] * first + [1] * (len(ids) - first)
 
@@ -127,17 +127,16 @@ class Tokenizer:
         where = source or "vocabulary"
         if missing:
             raise DataError(
-                "{}: {:,} tokens without {}; a BERT vocabulary has one token a line and {} "
-                "among them".format(
-                    where, len(self.tokens), ", ".join(missing), ", ".join(REQUIRED)))
+                f"{where}: {len(self.tokens):,} tokens without {', '.join(missing)}; a BERT "
+                f"vocabulary has one token a line and {', '.join(REQUIRED)} among them"
+            )
         if self._ids["[PAD]"] != 0:
             raise DataError(
-                "{}: [PAD] is line {}; it must be the first line, because bert4keras takes id 0 "
-                "for padding".format(where, self._ids["[PAD]"] + 1))
-        self._pieces = HFTokenizer(
-            WordPiece(
-                vocab=self._ids, unk_token="[UNK]", max_input_chars_per_word=WORD_MAX_CHARS
+                f"{where}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be the first, because "
+                "bert4keras takes id 0 for padding"
             )
+        self._pieces = HFTokenizer(
+            WordPiece(vocab=self._ids, unk_token="[UNK]", max_input_chars_per_word=WORD_MAX_CHARS)
         )
         self._split = WordSplitter(lowercase)
         self._forget()
@@ -204,8 +203,7 @@ class Tokenizer:
         """
         least = 2 if pairs is None else 3
         if max_length is not None and max_length < least:
-            raise DataError("max_length is {}; [CLS] and [SEP] alone take {}".format(
-                max_length, least))
+            raise DataError(f"max_length is {max_length}; [CLS] and [SEP] alone take {least}")
         first, first_counts = self._flat(texts)
         if pairs is None:
             kept = first_counts
@@ -213,7 +211,7 @@ class Tokenizer:
                 kept = np.minimum(kept, max_length - 2)
             return self._joined([(first, first_counts, kept)])
         if len(pairs) != len(texts):
-            raise DataError("{:,} texts but {:,} second texts".format(len(texts), len(pairs)))
+            raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
         second, second_counts = self._flat(pairs)
         # In bert4keras' terms, where each side still has its [CLS] and [SEP] and the longer
         # side, at a tie the first, loses a token until both fit max_length + 1.
@@ -240,9 +238,10 @@ class Tokenizer:
 
     def _flat(self, texts: Sequence[str]) -> Tuple[np.ndarray, np.ndarray]:
         """Piece ids of all texts end to end (int32), and how many each text has (int64)."""
-        pieces, counts = [np.zeros(0, np.int32)], [np.zeros(0, np.int64)]
+        pieces: List[np.ndarray] = [np.zeros(0, np.int32)]
+        counts: List[np.ndarray] = [np.zeros(0, np.int64)]
         for start in range(0, len(texts), CHUNK):
-            cut = [self._split(text) for text in texts[start:start + CHUNK]]
+            cut = [self._split(text) for text in texts[start : start + CHUNK]]
             words = [word for text in cut for word in text]
             if len(self._words) > MAX_KNOWN_WORDS:
                 self._forget()
@@ -257,9 +256,9 @@ class Tokenizer:
 
     def _forget(self) -> None:
         self._words = _Words()
-        self._word_pieces = np.zeros(0, np.int32)
-        self._word_starts = np.zeros(0, np.int64)
-        self._word_lengths = np.zeros(0, np.int64)
+        self._word_pieces: np.ndarray = np.zeros(0, np.int32)
+        self._word_starts: np.ndarray = np.zeros(0, np.int64)
+        self._word_lengths: np.ndarray = np.zeros(0, np.int64)
 
     def _learn(self) -> None:
         """Cuts the words that were not met before and remembers their pieces."""
@@ -269,8 +268,10 @@ class Tokenizer:
         # Half a surrogate pair cannot pass into Rust; like other unknown characters it is [UNK].
         spelled = [word if _encodable(word) else "\ufffd" for word in new]
         encodings = self._pieces.encode_batch(spelled, add_special_tokens=False)
-        ids = [encoding.ids if word == seen else [self.unk_id]
-               for word, seen, encoding in zip(new, spelled, encodings)]
+        ids = [
+            encoding.ids if word == seen else [self.unk_id]
+            for word, seen, encoding in zip(new, spelled, encodings)
+        ]
         lengths = np.array([len(piece) for piece in ids], np.int64)
         starts = len(self._word_pieces) + np.cumsum(lengths) - lengths
         flat = np.array([piece for word in ids for piece in word], np.int32)

@@ -23,7 +23,7 @@ def load_vocab(path: str) -> List[str]:
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError("{}: not a UTF-8 vocabulary: {}".format(path, error)) from None
+        raise DataError(f"{path}: not a UTF-8 vocabulary: {error}") from None
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -48,8 +48,10 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
         counts.update(words)
     room = vocab_size - len(SPECIAL_TOKENS)
     if not counts or room < 1:
-        raise DataError("a vocabulary of {} tokens from {:,} distinct words; needed: more than {} "
-                        "tokens, and text".format(vocab_size, len(counts), len(SPECIAL_TOKENS)))
+        raise DataError(
+            f"a vocabulary of {vocab_size} tokens from {len(counts):,} distinct words; needed: "
+            f"more than {len(SPECIAL_TOKENS)} tokens, and text"
+        )
     characters: collections.Counter = collections.Counter()
     for word, count in counts.items():
         characters[word[0]] += count
@@ -61,8 +63,7 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
     kept = set(alphabet)
     # A word with a character outside the alphabet can't be spelled: it must not teach pairs.
     spellable = sorted(
-        word for word in counts
-        if word[0] in kept and all("##" + char in kept for char in word[1:])
+        word for word in counts if word[0] in kept and all("##" + char in kept for char in word[1:])
     )
     # The trainer hands out ids in the order of a hash map with a random key and settles ties
     # between pairs by id, so two runs would learn different vocabularies. Declaring the alphabet
