@@ -7,6 +7,7 @@ the finished graph. Together they convert twice, so each refuses the other.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Optional, Union
 
 from amp_xla.errors import SettingsError
@@ -75,9 +76,7 @@ def set_policy(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
             f"policy '{made.name}' and the graph rewrite ({switch}) would both convert the model; "
             f"use one: for the policy, set AMP_XLA_PRECISION=fp32 and unset {switch}"
         )
-    module = mixed_precision(keras)
-    setter = getattr(module, "set_global_policy", None) or module.set_policy
-    setter(made)
+    _set_global_policy(keras, made)
     return made
 
 
@@ -94,9 +93,21 @@ def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> A
     def clone(layer: Any) -> Any:
         if isinstance(layer, module.Model):
             return with_rules(layer, rules, module)
-        config = layer.get_config()
-        config["dtype"] = to_keras(rules.policy_for(layer.name), module)
-        return type(layer).from_config(config)
+        policy = to_keras(rules.policy_for(layer.name), module)
+        cloned = type(layer).from_config({**layer.get_config(), "dtype": policy})
+        build = cloned.build
+
+        def build_parts(*args: Any, **kwargs: Any) -> Any:
+            # Layers made inside a layer, as bert4keras' are, take the global policy.
+            before = _global_policy(module)
+            _set_global_policy(module, policy)
+            try:
+                return build(*args, **kwargs)
+            finally:
+                _set_global_policy(module, before)
+
+        vars(cloned)["build"] = build_parts
+        return cloned
 
     copy = module.models.clone_model(model, clone_function=clone)
     copy.set_weights(model.get_weights())
@@ -123,6 +134,19 @@ def mixed_precision(keras: Optional[Any] = None) -> Any:
 
 def _keras(keras: Optional[Any]) -> Any:
     return tf.keras if keras is None else keras
+
+
+def _set_global_policy(keras: Optional[Any], policy: Any) -> None:
+    module = mixed_precision(keras)
+    (getattr(module, "set_global_policy", None) or module.set_policy)(policy)
+
+
+def _global_policy(keras: Optional[Any]) -> Any:
+    """Keras' current default; TensorFlow 1.15 shows it only where it is implemented."""
+    module = mixed_precision(keras)
+    if hasattr(module, "global_policy"):
+        return module.global_policy()
+    return sys.modules[module.Policy.__module__].global_policy()
 
 
 def _enable_layer_dtypes(keras: Optional[Any]) -> None:

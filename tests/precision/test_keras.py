@@ -1,0 +1,254 @@
+"""Keras in graph mode: model.fit with the wrapper, bert4keras' Loss layers, policies, rules."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.errors import SettingsError
+from amp_xla.precision import DynamicLossScale, Policy, PolicyRules, get_policy
+from amp_xla.precision.keras import (
+    from_keras,
+    graph_rewrite,
+    mixed_precision,
+    set_policy,
+    to_keras,
+    with_rules,
+)
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.precision.training import KINDS, same
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    K.clear_session()
+    yield
+    set_policy("float32", keras)
+    K.clear_session()
+
+
+RNG = np.random.RandomState(0)
+TOKENS = [RNG.randint(1, 50, (32, 8)), np.zeros((32, 8), int), RNG.randint(0, 3, (32, 1))]
+
+
+def bert(optimizer, extra_loss=0.0):
+    """A one-layer bert4keras model whose losses all come from Loss layers (add_loss)."""
+    np.random.seed(0)
+    tf.set_random_seed(0)
+    layers, models = backend.bert4keras("layers"), backend.bert4keras("models")
+
+    class CrossEntropy(layers.Loss):
+        def compute_loss(self, inputs, mask=None):
+            y_true, y_pred = inputs
+            loss = K.mean(K.sparse_categorical_crossentropy(y_true, y_pred))
+            return loss + extra_loss * K.mean(K.square(y_pred))
+
+    encoder = models.BERT(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position=16,
+        hidden_act="gelu",
+        dropout_rate=0.0,
+        with_pool=True,
+    )
+    encoder.build()
+    labels = keras.layers.Input((1,))
+    start = keras.initializers.RandomUniform(-0.1, 0.1, seed=1)
+    head = keras.layers.Dense(3, activation="softmax", kernel_initializer=start)
+    output = CrossEntropy(1)([labels, head(encoder.model.output)])
+    model = keras.models.Model(encoder.model.inputs + [labels], output)
+    # bert4keras shares one initializer among layers: set every weight from numbers of our own.
+    numbers = np.random.RandomState(2)
+    model.set_weights([numbers.uniform(-0.1, 0.1, w.shape) for w in model.get_weights()])
+    model.compile(optimizer=optimizer)
+    return model
+
+
+@pytest.mark.parametrize("kind, scale", [("keras adam", "dynamic"), ("bert4keras adamw", 2.0**10)])
+def test_fit_with_loss_layers_logs_and_trains_as_without(kind, scale):
+    def fitted(optimizer):
+        K.clear_session()
+        model = bert(optimizer(), extra_loss=0.5)
+        logs = model.fit(TOKENS, epochs=2, batch_size=8, verbose=0, shuffle=False).history["loss"]
+        return logs, model.get_weights()
+
+    logs, weights = fitted(KINDS[kind])
+    ours, got = fitted(lambda: LossScaleOptimizer(KINDS[kind](), scale))
+    assert ours == logs and same(got, weights)
+
+
+def test_fit_skips_a_bad_batch_and_counts_it():
+    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.01), DynamicLossScale(2.0**127))
+    # The loss, above 2, overflows at 2**127 until the scale has come down.
+    model = bert(optimizer, extra_loss=100.0)
+    model.fit(TOKENS, epochs=3, batch_size=8, verbose=0)
+    applied, skipped, scale, _ = K.batch_get_value(optimizer.state_variables)
+    assert applied + skipped == 12 and skipped >= 1 and scale == 2.0 ** (127 - skipped)
+    assert K.get_value(optimizer.iterations) == applied
+    assert all(np.isfinite(w).all() for w in model.get_weights())
+
+
+def test_fit_wraps_tf_train_optimizers_too():
+    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.01), 2.0**10)
+    model = bert(optimizer)
+    losses = model.fit(TOKENS, epochs=6, batch_size=8, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    assert K.get_value(optimizer.applied_steps) == 24
+
+
+def test_optimizer_weights_round_trip():
+    optimizer = LossScaleOptimizer(KINDS["keras adam"](), DynamicLossScale(4.0, growth_interval=3))
+    model = bert(optimizer)
+    model.fit(TOKENS, epochs=1, batch_size=8, verbose=0)
+    saved, weights = optimizer.get_weights(), model.get_weights()
+    after = model.fit(TOKENS, epochs=1, batch_size=8, verbose=0, shuffle=False).history["loss"]
+    end = model.get_weights()
+
+    again = LossScaleOptimizer.from_config(optimizer.get_config())
+    other = bert(again)
+    other._make_train_function()  # makes the optimizer's slots
+    again.set_weights(saved)
+    other.set_weights(weights)
+    assert K.get_value(again.loss_scale) == 8.0
+    assert (
+        other.fit(TOKENS, epochs=1, batch_size=8, verbose=0, shuffle=False).history["loss"] == after
+    )
+    assert same(end, other.get_weights())
+    with pytest.raises(ValueError, match="optimizer weights"):
+        again.set_weights(saved[:-1])
+
+
+def blobs(count, seed):
+    rng = np.random.RandomState(seed)
+    labels = rng.randint(0, 4, count)
+    centers = np.array([[2, 2], [-2, 2], [2, -2], [-2, -2]])
+    points = centers[labels] + rng.randn(count, 2) * 0.7
+    return np.concatenate([points, rng.randn(count, 6)], 1).astype("float32"), labels
+
+
+def classifier():
+    """The Keras document's classifier: everything by the policy, the last layer float32."""
+    start = keras.initializers.glorot_uniform
+    return keras.models.Sequential(
+        [
+            keras.layers.Dense(32, activation="relu", kernel_initializer=start(1), input_shape=(8,)),
+            keras.layers.Dense(32, activation="relu", kernel_initializer=start(2), name="hidden"),
+            keras.layers.Dense(4, kernel_initializer=start(3), name="logits"),
+            keras.layers.Activation("softmax", dtype="float32", name="probabilities"),
+        ]
+    )
+
+
+def test_a_mixed_float16_classifier_reaches_the_fp32_accuracy():
+    (x, y), (x_dev, y_dev) = blobs(512, 0), blobs(1024, 1)
+    accuracies = {}
+    for name in ("float32", "mixed_float16"):
+        K.clear_session()
+        set_policy(name, keras)
+        model = classifier()
+        optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.01), DynamicLossScale(2.0**20))
+        model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+        assert model.optimizer is optimizer  # Keras did not put a second loss scale around it
+        model.fit(x, y, epochs=12, batch_size=32, verbose=0)
+        accuracies[name] = model.evaluate(x_dev, y_dev, verbose=0)[1]
+        half = "float16" if name == "mixed_float16" else "float32"
+        assert K.dtype(model.get_layer("hidden").output) == half
+        assert K.dtype(model.output) == "float32"
+        assert {w.dtype.name for w in model.get_weights()} == {"float32"}
+        assert K.get_value(optimizer.applied_steps) > 150
+    assert accuracies["float32"] > 0.95
+    assert accuracies["mixed_float16"] >= accuracies["float32"] - 0.01
+
+
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        ("float32", "float32"),
+        ("c=f16", "mixed_float16"),
+        ("mixed_bfloat16", "mixed_bfloat16"),
+        ("f16", "float16"),
+    ],
+)
+def test_policies_to_and_from_keras(text, name):
+    made = to_keras(get_policy(text), keras)
+    assert made.name == name
+    assert from_keras(made) == from_keras(name) == get_policy(text)
+
+
+def test_policies_that_keras_cannot_express_are_refused():
+    with pytest.raises(ValueError, match="give the last layer dtype='float32'"):
+        to_keras("c=f16,o=f32", keras)
+    with pytest.raises(ValueError, match="float16 variables and float32 compute"):
+        to_keras(Policy("f16", "f32", "f32"), keras)
+
+
+def test_policy_and_graph_rewrite_refuse_each_other(monkeypatch):
+    assert graph_rewrite() is None
+    monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE", "1")
+    with pytest.raises(SettingsError, match="GRAPH_REWRITE"):
+        set_policy("mixed_float16", keras)
+    set_policy("float32", keras)  # nothing to convert
+    monkeypatch.delenv("TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
+    tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
+    try:
+        with pytest.raises(SettingsError, match="option auto_mixed_precision"):
+            set_policy("mixed_float16", keras)
+    finally:
+        tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})
+    set_policy("mixed_float16", keras)
+
+
+def test_setting_a_policy_makes_layers_follow_it():
+    """On TensorFlow 1.15 layers ignore policies until V2 dtype behaviour is switched on."""
+    set_policy("mixed_float16", keras)
+    layer = keras.layers.Dense(2)
+    output = layer(keras.layers.Input((3,)))
+    assert K.dtype(output) == "float16"
+    # Keras' own attribute for the policy itself differs between versions.
+    assert from_keras(getattr(layer, "dtype_policy", None) or layer._dtype_policy) == get_policy(
+        "mixed_float16"
+    )
+    assert mixed_precision(keras).Policy is not None
+
+
+def test_rules_choose_policies_by_layer_name():
+    set_policy("float32", keras)
+    model = classifier()
+    rules = PolicyRules("mixed_float16", [("softmax|norm|logits|probabilities", "float32")])
+    mixed = with_rules(model, rules, keras)
+    dtypes = {layer.name: K.dtype(layer.output) for layer in mixed.layers}
+    assert dtypes["hidden"] == "float16"
+    assert dtypes["logits"] == dtypes["probabilities"] == "float32"
+    x = RNG.randn(4, 8)
+    np.testing.assert_allclose(mixed.predict(x), model.predict(x), atol=5e-3)
+    assert same(model.get_weights(), mixed.get_weights())
+
+
+def test_rules_reach_bert4keras_layers(request):
+    models, source = backend.bert4keras("models"), backend.bert4keras("backend")
+    if hasattr(source.K, "set_infinity"):
+        before = source.K.infinity()
+        source.K.set_infinity(1e4)  # its own, 1e12, is past float16
+        request.addfinalizer(lambda: source.K.set_infinity(before))
+    encoder = models.BERT(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position=16,
+        hidden_act="gelu",
+        dropout_rate=0.0,
+    )
+    encoder.build()
+    mixed = with_rules(encoder.model, PolicyRules("mixed_float16", [("Norm", "float32")]), keras)
+    dtypes = {layer.name: K.dtype(layer.output) for layer in mixed.layers}
+    assert dtypes["Transformer-0-FeedForward"] == "float16"
+    assert dtypes["Transformer-0-FeedForward-Norm"] == "float32"
+    inputs = [TOKENS[0], TOKENS[1]]
+    np.testing.assert_allclose(mixed.predict(inputs), encoder.model.predict(inputs), atol=2e-2)
