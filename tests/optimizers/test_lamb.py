@@ -1,0 +1,106 @@
+"""LAMB, and accumulation under both optimizers, against float64 numpy references."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_xla.backend import tf
+from amp_xla.optimizers.adamw import AdamW
+from amp_xla.optimizers.lamb import LAMB
+from amp_xla.precision.optimizer import LossScaleOptimizer
+
+STEPS = 50
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-6
+
+
+def reference(kind, weights, gradients, rates, decay, adapts=True):
+    """Algorithm 2 of arXiv 1904.00962, or of 1711.05101, in float64."""
+    w = weights.astype(np.float64)
+    m, v = np.zeros_like(w), np.zeros_like(w)
+    for t, (g, rate) in enumerate(zip(gradients, rates), 1):
+        g = g.astype(np.float64)
+        m = BETA1 * m + (1 - BETA1) * g
+        v = BETA2 * v + (1 - BETA2) * g * g
+        update = m / (1 - BETA1**t) / (np.sqrt(v / (1 - BETA2**t)) + EPSILON) + decay * w
+        ratio = 1.0
+        if kind is LAMB and adapts and np.linalg.norm(w) > 0 and np.linalg.norm(update) > 0:
+            ratio = np.linalg.norm(w) / np.linalg.norm(update)
+        w = w - rate * ratio * update
+    return w
+
+
+def gradients_of(sparse):
+    rng = np.random.RandomState(1)
+    found = [rng.randn(6, 4).astype(np.float32) * 10.0 ** rng.randint(-6, 1) for _ in range(STEPS)]
+    if sparse:
+        for g in found:
+            g[[1, 4]] = 0.0
+    return found
+
+
+def as_gradient(feed, sparse):
+    if not sparse:
+        return tf.identity(feed)
+    rows = tf.constant([0, 2, 3, 5, 0])  # row 0 twice: its parts add up before they are squared
+    parts = tf.gather(feed, rows) * tf.constant([[0.5], [1], [1], [1], [0.5]])
+    return tf.IndexedSlices(parts, rows, tf.constant([6, 4]))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("name, plain", [("kernel", False), ("bias", True)])
+def test_fifty_steps_equal_the_paper(sparse, name, plain):
+    start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
+    gradients, rates = gradients_of(sparse), [0.01 * (i + 1) / STEPS for i in range(STEPS)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable(name, initializer=start)
+        feed, rate = tf.placeholder(tf.float32, [6, 4]), tf.placeholder(tf.float32, [])
+        optimizer = LAMB(rate, weight_decay=0.1)
+        assert optimizer.adapts(variable) is not plain and optimizer.decays(variable) is not plain
+        update = optimizer.apply_gradients([(as_gradient(feed, sparse), variable)])
+        session.run(tf.global_variables_initializer())
+        for g, r in zip(gradients, rates):
+            session.run(update, {feed: g, rate: r})
+        result = session.run(variable)
+    expected = reference(LAMB, start, gradients, rates, 0.0 if plain else 0.1, not plain)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AdamW, LAMB])
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("window", [1, 2, 5])
+def test_accumulated_windows_equal_the_paper_on_their_means(kind, sparse, window):
+    start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
+    gradients = gradients_of(sparse)
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("kernel", initializer=start)
+        feed = tf.placeholder(tf.float32, [6, 4])
+        # A loss whose gradient is what is fed, sparse where a lookup makes it so.
+        picked = tf.gather(variable, [0, 2, 3, 5]) if sparse else variable
+        weight = tf.gather(feed, [0, 2, 3, 5]) if sparse else feed
+        loss = tf.reduce_sum(picked * weight)
+        optimizer = LossScaleOptimizer(kind(0.01, weight_decay=0.1), 128.0, accumulate=window)
+        update = optimizer.minimize(loss, var_list=[variable])
+        session.run(tf.global_variables_initializer())
+        for g in gradients:
+            session.run(update, {feed: g})
+        result, applied = session.run([variable, optimizer.applied_steps])
+    means = [np.mean(gradients[i : i + window], 0) for i in range(0, STEPS, window)]
+    assert applied == len(means)
+    expected = reference(kind, start, means, [0.01] * len(means), 0.1)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_zero_layer_moves_at_the_plain_rate():
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("kernel", initializer=np.zeros([3], np.float32))
+        update = LAMB(0.5, weight_decay=0.0).apply_gradients([(tf.ones([3]), variable)])
+        session.run(tf.global_variables_initializer())
+        session.run(update)
+        np.testing.assert_allclose(session.run(variable), -0.5, rtol=1e-5)
+
+
+def test_every_layer_adapts_when_asked_as_the_paper_is_written():
+    with tf.Graph().as_default():
+        bias = tf.get_variable("bias", [2])
+        assert not LAMB().adapts(bias) and LAMB(no_adaptation=None).adapts(bias)
