@@ -57,7 +57,10 @@ class TrainStep:
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
-        self.gradients = optimizer.compute_gradients(_poisoned(loss), self.variables)
+        self.gradients = [
+            (_dense(gradient), variable)
+            for gradient, variable in optimizer.compute_gradients(_poisoned(loss), self.variables)
+        ]
         self.train_op = optimizer.apply_gradients(self.gradients)
         with tf.control_dependencies([self.train_op]):
             applied = optimizer.applied_steps.read_value()
@@ -126,6 +129,18 @@ class TrainStep:
                 )
         names = [t.op.name if hasattr(t, "op") else t.name for t in self._fetches]
         return optimized.optimize(session.graph, session._config, names, devices)
+
+
+def _dense(gradient: Any) -> Any:
+    """A gradient of an embedding as a dense tensor; others as they are.
+
+    Sparse ones are made unique before they are summed, and XLA would compile the backward pass
+    anew for every batch, whose number of different tokens is a shape to it. Adam reads and writes
+    its whole moments either way, and has one fused kernel for dense gradients.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
 
 
 def _poisoned(loss: Any) -> Any:
