@@ -24,6 +24,7 @@ from amp_xla.data import corpora, readers
 from amp_xla.data.batching import Batches, choose_lengths
 from amp_xla.data.errors import DataError
 from amp_xla.data.labels import Labels
+from amp_xla.data.packing import PackedBatches
 from amp_xla.data.tokenizer import Tokenizer
 from amp_xla.training.options import RunOptions
 
@@ -70,6 +71,8 @@ class Config:
     """tokens a sample, longer ones are cut; activation memory grows with its square"""
     shapes: int = 4
     """how many different lengths batches may have; each is one XLA compilation; 1 = fixed length"""
+    packed: bool = False
+    """several texts end to end in rows of max_length tokens: one shape, hardly any padding"""
     learning_rate: float = 5e-4
     """peak of the schedule; with --bert try 2e-5"""
     warmup: float = 0.1
@@ -122,11 +125,11 @@ def get_tokenizer(config: Config, train: Optional[readers.Dataset] = None) -> To
     return Tokenizer.train(train.texts, config.vocab_size, lowercase=config.lowercase)
 
 
-def build_model(config: Config, vocab_size: int, classes: int) -> Any:
-    """token ids and segment ids, int [B, L] -> logits, float32 [B, classes]"""
-    from amp_xla.training import model
+def build_model(config: Config, vocab_size: int, classes: int, slots: int = 0) -> Any:
+    """token ids and segment ids, int [B, L] -> logits, float32 [B, classes]; slots: packed rows"""
+    from amp_xla.training import model, packed
 
-    encoder = model.encoder(
+    encoder = (packed if slots else model).encoder(
         config.bert,
         vocab_size=vocab_size,
         hidden_size=config.hidden,
@@ -137,6 +140,8 @@ def build_model(config: Config, vocab_size: int, classes: int) -> Any:
         dropout_rate=config.dropout,
         attention_dropout_rate=config.dropout,
     )
+    if slots:
+        return packed.classifier(encoder, classes, slots, config.dropout)
     return model.classifier(encoder, classes, config.dropout)
 
 
@@ -161,13 +166,18 @@ def build(config: Config) -> Any:
         tokenizer.encode(data.texts, data.pairs, max_length=config.max_length)
         for data in (train, dev)
     )
-    lengths = choose_lengths(encoded.lengths, config.shapes, max_length=config.max_length)
-    batches = Batches(
-        encoded, labels.ids(train.labels), lengths, config.batch_size, seed=config.seed
-    )
-    dev_batches = Batches(
-        encoded_dev, labels.ids(dev.labels), lengths, config.batch_size, shuffle=False
-    )
+    ids, dev_ids, size = labels.ids(train.labels), labels.ids(dev.labels), config.batch_size
+    batches: Any
+    dev_batches: Any
+    if config.packed:
+        batches = PackedBatches(encoded, ids, config.max_length, size, seed=config.seed)
+        dev_batches = batches.like(encoded_dev, dev_ids)
+    else:
+        # Of both: a dev text may be longer than every training text.
+        sizes = np.concatenate([encoded.lengths, encoded_dev.lengths])
+        lengths = choose_lengths(sizes, config.shapes, max_length=config.max_length)
+        batches = Batches(encoded, ids, lengths, size, seed=config.seed)
+        dev_batches = batches.like(encoded_dev, dev_ids)
     print(
         f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
         f"{tokenizer.vocab_size} tokens; {batches.describe()}",
@@ -175,10 +185,10 @@ def build(config: Config) -> Any:
     )
 
     step_input = dropout.install(config.seed)
-    model = build_model(config, tokenizer.vocab_size, len(labels))
+    slots = batches.slots if config.packed else 0
+    model = build_model(config, tokenizer.vocab_size, len(labels), slots)
     inputs = {
-        "token_ids": model.inputs[0],
-        "segment_ids": model.inputs[1],
+        **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
         "labels": tf.placeholder(tf.int32, [None], name="labels"),
         "weights": tf.placeholder(tf.float32, [None], name="weights"),
     }
