@@ -7,6 +7,7 @@
 RUNTIME ?= auto
 RECIPE ?= classification
 ARGS ?=
+KILLS ?= 200
 
 ENVIRONMENT := scripts/environment.sh
 # PYTHON counts only on the command line: many shells have one that was meant for others.
@@ -30,6 +31,7 @@ help: ## List the commands (this text)
 ##@ Train
 train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
 predict: ; $(AMP_XLA) predict $(ARGS) ## Label new text with a trained run; ARGS="--help"
+verify: ; $(AMP_XLA) verify $(ARGS) ## Check that the checkpoints of a run are whole; ARGS="--run runs/..."
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
 
 ##@ Train in a container, on a GPU server (scripts/docker.sh says what BASE_IMAGE, GPUS, DATA do)
@@ -44,6 +46,7 @@ bench-loop: ; $(RUN) -m scripts.bench_loop $(ARGS) ## What the training loop cos
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python
 test: ; $(RUN) -m pytest $(ARGS) ## Run the tests; ARGS="tests/data -k name" picks some
+soak: ; $(RUN) -m scripts.soak --kills $(KILLS) $(ARGS) ## Kill training KILLS times at random and compare the results
 lint: ## Check style: ruff, shellcheck, hadolint
 	@python=$$($(ENVIRONMENT) python --runtime dev) && bin=$${python%/*} && failed= && \
 	{ $$bin/ruff check --output-format concise $(PYTHON_CODE) || failed=1; } && \

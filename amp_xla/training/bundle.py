@@ -34,6 +34,7 @@ class Bundle:
         twice = {name for name in self.names if self.names.count(name) > 1}
         if twice:
             raise ValueError(f"variables share a name: {', '.join(sorted(twice))}")
+        self._reads = [v.value() for v in self.variables]
         self._read: Optional[Callable[[], List[Any]]] = None
         self._saver: Optional[Any] = None
         self._writer: Optional[Callable[[str, Sequence[Any]], None]] = None
@@ -53,10 +54,7 @@ class Bundle:
         variables, which are copied here.
         """
         if self._read is None:
-            session = backend.session()
-            with session.graph.as_default():
-                reads = [v.value() for v in self.variables]
-            self._read = session.make_callable(reads)
+            self._read = backend.session().make_callable(self._reads)
         values = self._read()
         return [
             np.array(value) if v.dtype._is_ref_dtype else value

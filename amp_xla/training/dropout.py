@@ -38,8 +38,9 @@ def install(seed: int) -> Any:
     Returns:
       int64 scalar placeholder: feed it the number of the step at every training step.
     """
+    global _stream
     step = tf.placeholder(tf.int64, [], name="dropout_step")
-    _stream.__init__()  # type: ignore[misc]
+    _stream = _Stream()
     _stream.seed, _stream.step = seed, step
     for name in ("layers", "models"):
         backend.bert4keras(name).Dropout = Dropout
@@ -67,13 +68,15 @@ def inference() -> Iterator[None]:
         _set_learning_phase(1 if before else 0)
 
 
-class Dropout(keras.layers.Dropout):  # type: ignore[misc]  # keras is untyped
+class Dropout(keras.layers.Dropout):
     """``keras.layers.Dropout`` with stateless masks; decided when the graph is built.
 
     Inside ``inference()`` it is the identity, so no conditional enters either graph (a
     conditional would keep XLA and the precision rewrite from fusing across it).
     """
 
+    # Nothing in here to convert, and AutoGraph takes a second or two to find that out.
+    @tf.autograph.experimental.do_not_convert
     def call(self, inputs: Any, training: Optional[bool] = None) -> Any:
         """inputs: any float tensor; returns the same shape and dtype."""
         if not _stream.training or not self.rate:

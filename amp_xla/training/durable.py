@@ -46,6 +46,16 @@ def replace(path: Path, data: bytes) -> None:
     """Puts ``data`` under ``path``: at any moment a reader finds the old or the new content."""
     temporary = path.parent / f"{TEMPORARY}{path.name}"
     write(temporary, data)
+    _swap(temporary, path)
+
+
+def adopt(temporary: Path, path: Path) -> None:
+    """Puts a file that somebody else wrote in the same folder under ``path``, as ``replace``."""
+    sync_file(temporary)
+    _swap(temporary, path)
+
+
+def _swap(temporary: Path, path: Path) -> None:
     os.replace(str(temporary), str(path))
     sync_folder(path.parent)
 

@@ -13,9 +13,9 @@ import numpy as np
 from amp_xla import backend, setup
 from amp_xla.training import manifest
 
-# Changing these changes no step: the data behind a path is compared by content, and what a run
-# option does to the weights is in the state.
-_FREE = ("run", "log_every", "train", "dev", "bert", "vocab")
+# Changing these changes no step: the data behind a path is compared by content. Run options
+# (name, cadence of checkpoints) are left out altogether.
+_FREE = ("log_every", "train", "dev", "bert", "vocab")
 
 
 class Differences(NamedTuple):
@@ -39,7 +39,7 @@ def describe(job: Any, config: Any, shapes: Mapping[str, str]) -> Dict[str, Any]
         "variables": dict(shapes),
         "data": {**job.identity, **_batches(job.batches)},
         "assets": _assets(job.assets),
-        "config": dataclasses.asdict(config),
+        "config": {k: v for k, v in dataclasses.asdict(config).items() if k != "run"},
         "settings": settings,
         "versions": {
             "TensorFlow": backend.tensorflow().__version__,

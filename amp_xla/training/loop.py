@@ -116,7 +116,8 @@ class Loop:
           NothingConvertedError, UnsupportedError: the first step did not run as asked.
         """
         state = self.state
-        self._log = MetricsLog(self.run.path, None if self._saved_at is None else state.step)
+        # A run killed before its first checkpoint starts anew, in a folder with lines already.
+        self._log = MetricsLog(self.run.path, state.step if self.run.continues else None)
         self._steps = [self.batches.steps_per_epoch(e) for e in range(self.options.epochs)]
         self.progress = Progress(sum(self._steps), state.step, self.options.log_every)
         self._saved_when = time.monotonic()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import platform
 import subprocess
 import sys
@@ -69,6 +68,7 @@ def prepare(run: RunFolder, recipe: str, config: Any, job: Any, options: LoopOpt
         run, job.step, job.batches, job.evaluate, checkpoints, options, asked, identity,
         diagnose=None,
     )
+    loop.export, loop.rates = job.export, job.rates
     if whole is not None:
         _resume(loop, checkpoints, whole, identity, asked.force_resume)
     return loop
@@ -111,8 +111,7 @@ def _warm_start(run: Path, model: Any) -> None:
 def _write_asset(path: Path, save: Callable[[str], None]) -> None:
     temporary = path.parent / f"{durable.TEMPORARY}{path.name}"
     save(str(temporary))
-    durable.sync_file(temporary)
-    os.replace(str(temporary), str(path))
+    durable.adopt(temporary, path)
 
 
 def describe_process(recipe: str, job: Any) -> Dict[str, Any]:

@@ -1,0 +1,150 @@
+"""Kills training at random moments, again and again, and compares what is left. ``make soak``.
+
+Runs of the tests' tiny job (dropout, dynamic loss scale with overflows, accumulation, best
+checkpoints) are started, killed by SIGKILL after a random time and resumed, until one comes to
+its end; its final state must be, byte for byte, that of a run nobody killed. Processes are
+forked from one that has imported TensorFlow, so that most kills hit training and writing.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import random
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from amp_xla.config import exit_code, parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Kill training at random and compare the results."""
+
+    kills: int = 200
+    """how many processes to kill"""
+    seed: int = 1
+    """of the moments of killing (the machine's own timing adds its part)"""
+    workers: int = 2
+    """runs at the same time"""
+    minutes: float = 60.0
+    """give up after this time"""
+    keep: bool = False
+    """keep the folder with all runs"""
+
+
+class Soak:
+    """The state of a soak that its workers share."""
+
+    def __init__(self, config: Config, folder: Path, seconds: float, expected: Any) -> None:
+        self.config, self.folder, self.seconds, self.expected = config, folder, seconds, expected
+        self.random = random.Random(config.seed)
+        self.lock = threading.Lock()
+        self.kills, self.runs, self.open = 0, 0, 0
+        self.different: List[Path] = []
+        self.hits: Dict[str, int] = {"before the first step": 0, "in training": 0, "at the end": 0}
+        self.deadline = time.monotonic() + 60.0 * config.minutes
+
+    def next_run(self) -> Optional[Path]:
+        with self.lock:
+            if self.kills >= self.config.kills or time.monotonic() > self.deadline:
+                return None
+            self.runs += 1
+            return self.folder / f"run-{self.runs:04d}"
+
+    def next_fault(self) -> Dict[str, float]:
+        """When to kill the next process; never, once there have been enough."""
+        with self.lock:
+            if self.kills + self.open >= self.config.kills or time.monotonic() > self.deadline:
+                return {}
+            self.open += 1
+            # A quarter anywhere in a process' life, the others once it trains. The bounds are
+            # beyond what a run takes, so that some come through and every run ends some day.
+            if self.random.random() < 0.25:
+                return {"second": self.random.uniform(0.0, 1.5 * self.seconds)}
+            return {"trained": self.random.uniform(0.0, 0.8 * self.seconds)}
+
+    def work(self, server: Any) -> None:
+        """Plays one run after the other until there have been enough kills."""
+        from tests.integration.killing import Run
+
+        while True:
+            folder = self.next_run()
+            if folder is None:
+                return
+            run = Run(server, folder)
+            while True:
+                lines = len(run.text().splitlines())
+                fault = self.next_fault()
+                code = run(fault)
+                with self.lock:
+                    self.open -= bool(fault)
+                if code != -9:
+                    break
+                self.count_kill("\n".join(run.text().splitlines()[lines:]))
+            samples = run.samples() if code == 0 else None
+            if code != 0 or (run.state(), samples) != self.expected:
+                print(f"DIFFERENT: {folder} (exit code {code})", file=sys.stderr)
+                self.different.append(folder)
+            else:
+                shutil.rmtree(str(folder))
+
+    def count_kill(self, said: str) -> None:
+        """Counts a kill by how far the process had got."""
+        where = "before the first step"
+        if "first step ran" in said:
+            where = "in training"
+        if "epoch 3/3" in said:
+            where = "at the end"
+        with self.lock:
+            self.kills += 1
+            self.hits[where] += 1
+            if self.kills % 20 == 0:
+                print(
+                    f"{self.kills} kills, {self.runs} runs, {len(self.different)} differences",
+                    file=sys.stderr,
+                    flush=True,
+                )
+
+
+def main() -> int:
+    """Prints what was killed where and how many runs ended differently; 0 if none did."""
+    config = parse(Config, prog="python -m scripts.soak")
+    from tests.integration.killing import Run, Server
+
+    folder = Path(tempfile.mkdtemp(prefix="soak-"))
+    began = time.monotonic()
+    servers = [Server() for _ in range(config.workers)]
+    try:
+        reference = Run(servers[0], folder / "uninterrupted")
+        first = time.monotonic()
+        if reference() != 0:
+            print(reference.text(), file=sys.stderr)
+            return 2
+        expected = (reference.state(), reference.samples())
+        soak = Soak(config, folder, time.monotonic() - first, expected)
+        with concurrent.futures.ThreadPoolExecutor(len(servers)) as pool:
+            for done in [pool.submit(soak.work, server) for server in servers]:
+                done.result()
+    finally:
+        for server in servers:
+            server.__exit__()
+        if not config.keep and not (folder.exists() and any(folder.glob("run-*"))):
+            shutil.rmtree(str(folder), ignore_errors=True)
+    where = ", ".join(f"{count} {name}" for name, count in soak.hits.items())
+    print(
+        f"{soak.kills} kills ({where}) over {soak.runs} runs, {len(soak.different)} differences, "
+        f"{time.monotonic() - began:.0f} s, seed {config.seed}, Python {sys.version.split()[0]}"
+    )
+    if soak.kills < config.kills:
+        print(f"stopped after {config.minutes:g} minutes, before {config.kills} kills")
+    return 1 if soak.different or soak.kills < config.kills else 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,222 @@
+"""Real processes that end by real signals, cheaply: forked from one that has imported TensorFlow.
+
+The server never makes a session (a fork would inherit dead threads). For each line of JSON on
+standard input it forks a child that runs one training job and answers with the child's pid, then
+with its exit status once it has ended.
+
+A fault is chosen by the test and built in here, around the product's own functions:
+
+    {"checkpoint": ["step-00000006", 7]}   SIGKILL instead of the 8th file operation of writing it
+    {"main": 3}               the same for the main thread (opening and resuming a run)
+    {"step": [9, "before"]}   SIGKILL before or after the training step with this number
+    {"evaluate": [1, 2]}      SIGKILL in the 2nd evaluation, before its 3rd batch
+    {"restore": "after"}      SIGKILL before or after the tensors were restored
+    {"second": 1.37}          SIGKILL after so many seconds, whatever is going on
+    {"trained": 0.37}         the same, counted from when the loop begins
+    {"signal": "SIGTERM", ...} with any of the above: this signal instead of SIGKILL
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+MUTATING = ("open", "write", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir")
+
+
+class CountingOs:
+    """Stands in for a module's ``os``: counts, logs and, at one point, kills."""
+
+    def __init__(self, faults: Faults) -> None:
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(os, name)
+        if name not in MUTATING:
+            return function
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._faults.file_operation(name, args)
+            return function(*args, **kwargs)
+
+        return counted
+
+
+class Faults:
+    """Where this process is to be hit."""
+
+    def __init__(self, spec: Dict[str, Any], log: Path) -> None:
+        self.spec = spec
+        self.number = {"main": 0, "writer": 0}
+        self.checkpoint = ""
+        self.log = os.open(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self.evaluations = 0
+
+    def write(self, *record: Any) -> None:
+        os.write(self.log, (json.dumps(record) + "\n").encode())
+
+    def hit(self, *where: Any) -> None:
+        self.write("hit", *where)
+        os.kill(os.getpid(), getattr(signal, self.spec.get("signal", "SIGKILL")))
+
+    def file_operation(self, name: str, args: Tuple[Any, ...]) -> None:
+        who = "writer" if threading.current_thread().name.startswith("checkpoint") else "main"
+        what = [Path(str(a)).name for a in args if isinstance(a, str)]
+        if who == "writer" and name == "mkdir":
+            self.checkpoint, self.number[who] = what[0].replace(".tmp-", ""), 0
+        number = self.number[who]
+        self.number[who] += 1
+        where = ["checkpoint", [self.checkpoint, number]] if who == "writer" else ["main", number]
+        if self.spec.get(str(where[0])) == where[1]:
+            self.hit(*where, name, what)
+        self.write("file", *where, name, what)
+
+    def later(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self.hit, ["time", seconds])
+        timer.daemon = True
+        timer.start()
+
+    def install(self) -> None:
+        from amp_xla.training import bundle, checkpoint, durable, loop
+
+        durable.os = checkpoint.os = CountingOs(self)  # type: ignore[attr-defined]
+        write, restore, train = bundle.Bundle.write, bundle.Bundle.restore, loop.Loop.train
+        faults = self
+
+        def counted_write(this: Any, folder: Path, arrays: Any) -> None:
+            faults.file_operation("tensors", (str(folder),))
+            write(this, folder, arrays)
+
+        def hit_restore(this: Any, folder: Path) -> None:
+            if faults.spec.get("restore") == "before":
+                faults.hit("restore", "before")
+            restore(this, folder)
+            if faults.spec.get("restore") == "after":
+                faults.hit("restore", "after")
+
+        def hit_train(this: Any, watch: Any) -> Any:
+            if "trained" in faults.spec:
+                faults.later(faults.spec["trained"])
+            this.step = Step(this.step, faults)
+            this.batches = Recorded(this.batches, this.state, faults)
+            dev = this.evaluate._batches
+            this.evaluate._batches = Evaluated(dev, faults)
+            return train(this, watch)
+
+        bundle.Bundle.write, bundle.Bundle.restore = counted_write, hit_restore
+        loop.Loop.train = hit_train
+        if "second" in self.spec:
+            self.later(self.spec["second"])
+
+
+class Step:
+    """A ``TrainStep`` that can be hit before and after."""
+
+    def __init__(self, step: Any, faults: Faults) -> None:
+        self._step, self._faults = step, faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
+
+    def __call__(self, feed: Any, number: int) -> Any:
+        at = self._faults.spec.get("step")
+        if at == [number, "before"]:
+            self._faults.hit("step", number, "before")
+        result = self._step(feed, number)
+        if at == [number, "after"]:
+            self._faults.hit("step", number, "after")
+        return result
+
+
+class Recorded:
+    """Batches whose sample ids are logged under the number of their step."""
+
+    def __init__(self, batches: Any, state: Any, faults: Faults) -> None:
+        self._batches, self._state, self._faults = batches, state, faults
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def epoch(self, epoch: int, start: int = 0) -> Any:
+        for batch in self._batches.epoch(epoch, start):
+            ids = [int(i) for i in batch.sample_ids]
+            self._faults.write("samples", self._state.step, epoch, ids)
+            yield batch
+
+
+class Evaluated:
+    """Dev batches that can be hit in the middle."""
+
+    def __init__(self, batches: Any, faults: Faults) -> None:
+        self._batches, self._faults = batches, faults
+
+    def epoch(self, epoch: int) -> Any:
+        number = self._faults.evaluations
+        self._faults.evaluations += 1
+        for index, batch in enumerate(self._batches.epoch(epoch)):
+            if self._faults.spec.get("evaluate") == [number, index]:
+                self._faults.hit("evaluate", number, index)
+            yield batch
+
+
+def child(job: Dict[str, Any]) -> int:
+    """One training process: ``job`` has cwd, module, config, run, faults, log, out."""
+    os.chdir(job["cwd"])
+    descriptor = os.open(job["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    sys.stdin.close()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faults = Faults(job.get("faults", {}), Path(job["log"]))
+    faults.install()
+    from amp_xla.config import exit_code
+    from amp_xla.training.launch import train
+    from amp_xla.training.options import RunOptions
+
+    module = importlib.import_module(job["module"])
+    if "argv" in job:
+        return exit_code(module.main, job["argv"])
+    config = module.Config(**job["config"])
+    config = dataclasses.replace(config, run=RunOptions(**job["run"]))
+    return exit_code(lambda: train("tiny", config, module.build, module.options(config)))
+
+
+def serve(modules: List[str]) -> None:
+    """The server's loop; ``modules`` are imported once, for all children."""
+    for name in modules:
+        importlib.import_module(name)
+    out = os.fdopen(os.dup(1), "w")
+    print(json.dumps({"ready": time.monotonic()}), file=out, flush=True)
+    for line in iter(sys.stdin.readline, ""):
+        pid = os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                code = child(json.loads(line))
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        print(json.dumps({"pid": pid}), file=out, flush=True)
+        _, status = os.waitpid(pid, 0)
+        code: Optional[int] = None
+        if os.WIFEXITED(status):
+            code = os.WEXITSTATUS(status)
+        else:
+            code = -os.WTERMSIG(status)
+        print(json.dumps({"code": code}), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])

@@ -1,0 +1,129 @@
+"""The test's side of the fork server: start a run, hit it, resume it, compare what is left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from amp_xla.training import manifest
+from tests.core.process import ROOT
+
+MODULES = (
+    "amp_xla.setup",
+    "amp_xla.data.batching",
+    "amp_xla.optimizers.adamw",
+    "amp_xla.optimizers.schedule",
+    "amp_xla.precision.optimizer",
+    "amp_xla.training.evaluation",
+    "amp_xla.training.launch",
+    "amp_xla.training.start",
+    "tests.integration.tiny",
+)
+
+
+class Server:
+    """A fork server process; ``with Server() as server``."""
+
+    def __init__(self, modules: Any = MODULES) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.forkserver", *modules],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=str(ROOT),
+        )
+        assert "ready" in self._answer()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    def _answer(self) -> Dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the fork server died with {self._process.wait()}")
+        found: Dict[str, Any] = json.loads(line)
+        return found
+
+    def start(self, job: Dict[str, Any]) -> int:
+        """Forks a child; returns its pid. ``wait`` before the next one."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+        self._process.stdin.flush()
+        pid: int = self._answer()["pid"]
+        return pid
+
+    def wait(self) -> int:
+        """The child's exit code; a signal's number negative."""
+        code: int = self._answer()["code"]
+        return code
+
+
+class Run:
+    """One tiny run in ``folder``, over as many processes as it takes."""
+
+    def __init__(self, server: Server, folder: Path, **config: Any) -> None:
+        self.server, self.folder, self.config = server, folder, config
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / "runs" / "tiny" / "run"
+        self.log, self.out = folder / "log.jsonl", folder / "out.txt"
+
+    def job(
+        self,
+        faults: Optional[Dict[str, Any]] = None,
+        config: Optional[Dict[str, Any]] = None,
+        **run: Any,
+    ) -> Dict[str, Any]:
+        options = dict(name="run", resume=True, checkpoint_every=5, checkpoint_minutes=0)
+        return {
+            "cwd": str(self.folder),
+            "module": "tests.integration.tiny",
+            "config": {**self.config, **(config or {})},
+            "run": {**options, **run},
+            "faults": faults or {},
+            "log": str(self.log),
+            "out": str(self.out),
+        }
+
+    def __call__(self, faults: Optional[Dict[str, Any]] = None, **more: Any) -> int:
+        """Runs one process to its end; returns its exit code."""
+        self.server.start(self.job(faults, **more))
+        return self.server.wait()
+
+    def records(self, kind: str) -> List[Any]:
+        lines = self.log.read_text().splitlines()
+        return [record[1:] for record in map(json.loads, lines) if record[0] == kind]
+
+    def samples(self) -> List[Any]:
+        """[epoch, ids] by step; a step that was taken again must have had the same."""
+        by_step: Dict[int, Any] = {}
+        for step, epoch, ids in self.records("samples"):
+            assert by_step.setdefault(step, [epoch, ids]) == [epoch, ids], f"step {step}"
+        assert sorted(by_step) == list(range(len(by_step)))
+        return [by_step[step] for step in sorted(by_step)]
+
+    def state(self) -> Dict[str, Any]:
+        """SHA-256 of every file of the last checkpoint and of the best, and the metrics."""
+        checkpoints = self.path / "checkpoints"
+        found: Dict[str, Any] = {}
+        for pointer in (manifest.LAST, manifest.BEST):
+            name = manifest.pointed(checkpoints, pointer)
+            assert name is not None
+            assert manifest.problems(checkpoints / name) == []
+            files = manifest.read(checkpoints / name)["files"]
+            found[pointer] = {file: value["sha256"] for file, value in files.items()}
+        lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        found["metrics"] = [json.loads(line) for line in lines]
+        for record in found["metrics"]:
+            record.pop("samples_per_second", None)
+        return found
+
+    def text(self) -> str:
+        return self.out.read_text() if self.out.exists() else ""

@@ -1,0 +1,187 @@
+"""Pretraining end to end: text, training, held-out loss, weights that others load."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--precision", "fp32", "--micro-batch", "4", "--global-batch", "8", "--heldout", "16",
+         "--log-every", "4", "--seed", "3"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a prepared corpus of grammar that can be learned in a minute."""
+    from amp_xla.data import prepare
+
+    folder = tmp_path_factory.mktemp("pretraining")
+    rng = np.random.RandomState(0)
+    pairs = [(f"north{i}", f"south{i}") for i in range(12)]
+    lines = []
+    for _ in range(1500):
+        chosen = [pairs[i] for i in rng.randint(0, 12, 6)]
+        lines.append(" ".join(f"{a} goes with {b} ." for a, b in chosen))
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
+    prepare.prepare(
+        prepare.Config(
+            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=192,
+            length=32, heldout=0.05, workers=1,
+        ),
+        show=False,
+    )  # fmt: skip
+    return folder
+
+
+def recipe(place, name, *args, code="", **environment):
+    """Runs ``recipes.<name>`` in its own process; returns what it wrote to stderr and stdout."""
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\n"
+    script += f"from recipes import {name} as r\nfrom amp_xla.config import exit_code\n"
+    script += f"sys.exit(exit_code(r.main, {[str(a) for a in args]!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=str(place), timeout=240, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env={**os.environ, **environment},
+    )  # fmt: skip
+    return done.returncode, done.stdout.decode()
+
+
+def metrics(place, run):
+    lines = (place / "runs" / "pretraining" / run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+    code, output = recipe(
+        place, "pretraining", "--data", "data", "--steps", "60", "--evaluate-every", "60",
+        "--name", "whole", *SMALL,
+    )  # fmt: skip
+    assert code == 0, output
+    return output
+
+
+def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
+    assert "global batch 8 = micro-batch 4 x accumulation 2 x ranks 1" in trained
+    assert "6 of 32 positions predicted" in trained and "GFLOP" in trained
+    lines = metrics(place, "whole")
+    losses = [line["dev_loss"] for line in lines if "dev_loss" in line]
+    assert len(losses) == 2 and losses[1] < losses[0] < 5.2
+    assert lines[-1]["dev_perplexity"] == pytest.approx(np.exp(losses[-1]), rel=1e-4)
+    steps = [line for line in lines if "model_flops_utilisation" in line]
+    assert all(0 < line["model_flops_utilisation"] < 1.5 for line in steps)
+    assert steps[-1]["applied_steps"] == 60
+
+
+COMPARE = """
+import json, sys
+import numpy as np
+from amp_xla import backend, setup
+from amp_xla.backend import K, tf
+run = sys.argv[1]
+build = backend.bert4keras("models").build_transformer_model
+model = build(run + "/bert_config.json", run + "/bert_model.ckpt", with_mlm="linear")
+names = [n for n, _ in tf.train.list_variables(run + "/bert_model.ckpt")]
+ids = np.load("ids.npy")
+logits = model.predict([ids, np.zeros_like(ids)])
+json.dump({"names": names, "shape": logits.shape, "top": logits[:, :, :].argmax(-1).tolist(),
+           "sum": float(np.abs(logits).sum())}, open("out.json", "w"))
+"""
+
+
+def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
+    from amp_xla.data.manifest import Manifest, Sequences
+    from amp_xla.data.words import load_tokenizer
+
+    run = place / "runs" / "pretraining" / "whole"
+    tokenizer = load_tokenizer(str(run / "vocab.txt"), True)
+    ids, _ = Sequences(Manifest.load(str(place / "data")), "heldout").read(0, 8)
+    np.save(place / "ids.npy", np.where(np.arange(32) == 5, tokenizer.mask_id, ids))
+    subprocess.run(
+        [sys.executable, "-c", COMPARE, str(run)], cwd=str(place), timeout=120, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "AMP_XLA_PRECISION": "fp32"},
+    )  # fmt: skip
+    found = json.loads((place / "out.json").read_text())
+    assert found["shape"] == [8, 32, tokenizer.vocab_size] and np.isfinite(found["sum"])
+    expected = ["bert/embeddings/word_embeddings", "cls/predictions/output_bias",
+                "bert/encoder/layer_2/attention/output/LayerNorm/gamma"]  # fmt: skip
+    assert set(expected) <= set(found["names"]) and all(
+        name.startswith(("bert/", "cls/predictions/")) for name in found["names"]
+    )
+    # It has learned more than the commonest token: most words it is shown, it says back.
+    top, shown = np.array(found["top"]), np.load(place / "ids.npy")
+    assert (top == ids)[shown != tokenizer.mask_id].mean() > 0.3
+    config = json.loads((run / "bert_config.json").read_text())
+    assert config["vocab_size"] == tokenizer.vocab_size == len(
+        (run / "vocab.txt").read_text().splitlines()
+    )
+
+
+def test_classification_starts_from_the_weights(place, trained):
+    for name in ("train", "dev"):
+        rows = [f"north{i % 12} goes with south{(i + i % 2) % 12} .\t{i % 2}" for i in range(48)]
+        (place / f"{name}.tsv").write_text("\n".join(rows) + "\n")
+    code, output = recipe(
+        place, "classification", "--train", "train.tsv", "--dev", "dev.tsv", "--bert",
+        "runs/pretraining/whole", "--epochs", "1", "--shapes", "1", "--max-length", "16",
+        "--precision", "fp32", "--name", "tuned",
+    )  # fmt: skip
+    assert code == 0, output
+    assert "done: best dev accuracy" in output
+
+
+def test_a_run_that_was_stopped_goes_on_bitwise(place, trained):
+    """Stopped in the middle of a window of micro-batches, in a pass other than the first."""
+    common = ["--data", "data", "--steps", "60", "--evaluate-every", "60", *SMALL]
+    stop = """
+import os, signal
+from amp_xla.training import step
+call = step.TrainStep.__call__
+def stopping(self, feed, number):
+    if number == 61:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return call(self, feed, number)
+step.TrainStep.__call__ = stopping
+"""
+    code, output = recipe(
+        place, "pretraining", *common, "--name", "cut",
+        code="import amp_xla.setup\n" + stop,
+    )  # fmt: skip
+    assert code == 143 and "--resume" in output, output
+    code, output = recipe(place, "pretraining", *common, "--name", "cut", "--resume")
+    assert code == 0 and "resumed from" in output, output
+    one, two = (
+        (place / "runs" / "pretraining" / run / "bert_model.ckpt.data-00000-of-00001").read_bytes()
+        for run in ("whole", "cut")
+    )
+    assert one == two
+
+
+@pytest.mark.parametrize("objective", ["lm", "unilm"])
+def test_the_other_objectives_learn(place, objective):
+    code, output = recipe(
+        place, "pretraining", "--data", "data", "--steps", "12", "--evaluate-every", "12",
+        "--objective", objective, "--optimizer", "lamb", "--learning-rate", "0.01",
+        "--name", objective, *SMALL,
+    )  # fmt: skip
+    assert code == 0, output
+    assert "31 of 32 positions predicted" in output
+    losses = [line["dev_loss"] for line in metrics(place, objective) if "dev_loss" in line]
+    assert np.isfinite(losses[-1]) and losses[-1] < 5.0
+
+
+def test_a_batch_that_cannot_be_cut_is_named():
+    from recipes.pretraining import Config, accumulation
+
+    config = Config(global_batch=48, micro_batch=16)
+    assert accumulation(config, 1) == 3 and accumulation(config, 3) == 1
+    fewer = dataclasses.replace(config, micro_batch=8)
+    assert accumulation(fewer, 1) == 6  # the global batch stays
+    with pytest.raises(ValueError, match="48.*16 sequences x 2 ranks = 32"):
+        accumulation(config, 2)

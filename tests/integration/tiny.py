@@ -1,0 +1,127 @@
+"""A training job small enough to be killed a hundred times, with everything in it that has state.
+
+Dropout, AdamW, a dynamic loss scale that grows and overflows, accumulation over two
+micro-batches, bucketed batches, evaluations that promote a best checkpoint. It goes through
+``amp_xla.training.launch`` like every recipe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Tuple
+
+import numpy as np
+
+from amp_xla.training.options import LoopOptions, RunOptions
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The tiny job."""
+
+    epochs: int = 3
+    batch_size: int = 4
+    seed: int = 3
+    learning_rate: float = 0.02
+    hidden: int = 16
+    accumulate: int = 2
+    samples: int = 29
+    overflow_at: Tuple[int, ...] = (3, 12)
+    """micro-steps whose loss is infinite"""
+    overflow_from: int = 10**9
+    """all micro-steps from here on are infinite"""
+    loss_scale: float = 64.0
+    """where the dynamic scale starts"""
+    minimum: float = 1.0
+    evaluate_every: int = 0
+    nonfinite_limit: int = 20
+    log_every: int = 3
+    run: RunOptions = RunOptions()
+
+
+def options(config: Config) -> LoopOptions:
+    return LoopOptions(
+        epochs=config.epochs,
+        log_every=config.log_every,
+        evaluate_every=config.evaluate_every,
+        monitor="loss",
+        higher_is_better=False,
+        nonfinite_limit=config.nonfinite_limit,
+    )
+
+
+def corpus(count: int, seed: int) -> Tuple[Any, Any]:
+    """Sequences of 3 to 12 of 40 tokens; the label says which half of them is in the majority."""
+    from amp_xla.data.tokenizer import Encoded
+
+    random = np.random.RandomState(seed)
+    lengths = random.randint(3, 13, count)
+    tokens = random.randint(1, 41, lengths.sum()).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    labels = [int((tokens[a:b] > 20).mean() > 0.5) for a, b in zip(offsets, offsets[1:])]
+    return Encoded(tokens, offsets, lengths.astype(np.int32)), np.array(labels, np.int32)
+
+
+def build(config: Config) -> Any:
+    from amp_xla import setup
+
+    setup.configure(precision="fp32")
+    from amp_xla.backend import keras, tf
+    from amp_xla.data.batching import Batches
+    from amp_xla.optimizers.adamw import AdamW
+    from amp_xla.optimizers.schedule import warmup_decay
+    from amp_xla.precision import DynamicLossScale
+    from amp_xla.precision.optimizer import LossScaleOptimizer
+    from amp_xla.training import dropout, job, losses
+    from amp_xla.training.evaluation import Classification
+    from amp_xla.training.step import Inference, TrainStep
+
+    job.seed_everything(config.seed)
+    encoded, labels = corpus(config.samples, 1)
+    batches = Batches(encoded, labels, [8, 12], config.batch_size, seed=config.seed)
+    dev = Batches(*corpus(12, 2), [12], 4, shuffle=False)
+
+    step_input = dropout.install(config.seed)
+    tokens = keras.layers.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(41, config.hidden)(tokens)
+    x = dropout.Dropout(0.2, name="Drop")(x)
+    x = keras.layers.Dense(config.hidden, activation="tanh")(x)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    model = keras.models.Model(tokens, keras.layers.Dense(2, name="Logits")(x))
+    inputs = {
+        "token_ids": tokens,
+        "labels": tf.placeholder(tf.int32, [None]),
+        "weights": tf.placeholder(tf.float32, [None]),
+    }
+    loss, accuracy = losses.classification(inputs["labels"], model.output, inputs["weights"])
+    hit = tf.reduce_any(tf.equal(step_input, list(config.overflow_at)))
+    hit = tf.logical_or(hit, step_input >= config.overflow_from)
+    loss = loss * tf.where(hit, float("inf"), 1.0)
+    with dropout.inference():
+        logits = model(tokens)
+    dev_loss = losses.cross_entropy(inputs["labels"], logits)
+    evaluate = Classification(Inference(inputs, {"logits": logits, "loss": dev_loss}), dev, 2)
+
+    applied = tf.get_variable(
+        "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
+    )
+    total = config.epochs * batches.steps_per_epoch()
+    rate = warmup_decay(applied, config.learning_rate, 2, total)
+    optimizer = LossScaleOptimizer(
+        AdamW(rate),
+        DynamicLossScale(config.loss_scale, growth_interval=3, minimum=config.minimum),
+        global_clipnorm=1.0,
+        accumulate=config.accumulate,
+        applied_steps=applied,
+        warn_after=0,
+    )
+    step = TrainStep(
+        inputs, step_input, loss, optimizer, model.trainable_weights, rate, {"accuracy": accuracy}
+    )
+
+    def save(path: str) -> None:
+        with open(path, "w") as file:
+            file.write("\n".join(map(str, range(41))))
+
+    identity = {"train": f"{config.samples} random sequences"}
+    return job.Job(model, step, batches, evaluate, {"vocab.txt": save}, identity)
