@@ -141,6 +141,18 @@ class NewKerasInner(Inner):
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         return graph_gradients(loss, variables, grad_loss)
 
+    def prepare(self, variables: Sequence[Any]) -> None:
+        super().prepare(variables)
+        key = getattr(self.optimizer, "_var_key", None)
+        known = getattr(self.optimizer, "_index_dict", None)
+        unknown = [v.name for v in variables if key and known and key(v) not in known]
+        if unknown:
+            raise ValueError(
+                f"{type(self.optimizer).__name__} was built without {', '.join(unknown)}: Keras' "
+                f"optimizers must know all variables before the first group is applied; call "
+                f"build(all variables) on the LossScaleOptimizer once, before the first step"
+            )
+
     def aggregate(self, pairs: Pairs) -> Pairs:
         return _aggregate(self.optimizer, "aggregate_gradients", pairs)
 

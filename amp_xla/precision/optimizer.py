@@ -296,7 +296,8 @@ class LossScaleOptimizer(OptimizerFace):
             summed over replicas (model-parallel variables).
 
         Returns:
-          An operation in a graph, None eagerly.
+          In a v1 graph the operation; in tf.function and eagerly, where it is done already, the
+          decision: a boolean scalar tensor.
 
         Raises:
           ValueError: no gradient at all.
@@ -314,7 +315,7 @@ class LossScaleOptimizer(OptimizerFace):
             )
             self.gradients_finite = outcome.finite
             self.gradient_norm = outcome.norm() if in_v1_graph() else None
-            return None if tf.executing_eagerly() else outcome.operation
+            return outcome.operation if in_v1_graph() else outcome.finite
 
     def minimize(
         self,
@@ -331,6 +332,15 @@ class LossScaleOptimizer(OptimizerFace):
             return self.apply_gradients(pairs, global_step, name)
         finally:
             self._ledger.close()
+
+    def build(self, var_list: Sequence[Any]) -> None:
+        """Makes the optimizers' variables now.
+
+        Only needed before the first of several ``apply_gradients`` of one step with a Keras
+        optimizer of TensorFlow 2.11 or later, which must know all variables at once.
+        """
+        for inner, part in self._split([(None, v) for v in var_list]):
+            inner.prepare([v for _, v in part])
 
     def get_gradients(self, loss: Any, params: Sequence[Any]) -> List[Any]:
         """Keras' name for unscaled gradients in a graph."""
@@ -368,7 +378,7 @@ class LossScaleOptimizer(OptimizerFace):
         )
         step.finite = self.gradients_finite = finite
         self.gradient_norm = norm
-        return None if tf.executing_eagerly() else tf.group(finite, norm)
+        return tf.group(finite, norm) if in_v1_graph() else finite
 
     def _reduced(self, pairs: Pairs) -> Pairs:
         if self._reduce is None:

@@ -1,0 +1,186 @@
+"""GradientTape loops, eagerly and in tf.function, around every kind of optimizer."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+import tf_keras
+from hypothesis import given, settings
+
+from amp_xla import backend
+from amp_xla.precision import DynamicLossScale
+from amp_xla.precision.monitor import LossScaleWarning
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.precision.tensorflow import DynamicLossScale as Variables
+from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
+
+tf = backend.tensorflow()
+keras3 = importlib.import_module("keras")
+
+KINDS = {
+    "keras legacy": lambda: tf_keras.optimizers.legacy.Adam(0.05),
+    "keras": lambda: tf_keras.optimizers.Adam(0.05),
+    "keras 3": lambda: keras3.optimizers.Adam(0.05),
+    "tf.train": lambda: tf.compat.v1.train.AdamOptimizer(0.05),
+}
+MODES = {"eager": lambda f: f, "function": tf.function}
+KIND = pytest.mark.parametrize("kind", sorted(KINDS))
+MODE = pytest.mark.parametrize("mode", sorted(MODES))
+
+RNG = np.random.RandomState(0)
+X = RNG.randn(16, 4).astype("float32")
+Y = (X.sum(1, keepdims=True) > 0).astype("float32")
+
+
+def test_this_process_is_eager():
+    assert tf.executing_eagerly() and keras3.__version__.startswith("3")
+
+
+def variables():
+    rng = np.random.RandomState(1)
+    return [tf.Variable(rng.randn(4, 1).astype("float32")), tf.Variable([0.0])]
+
+
+def loss_of(weights, factor):
+    logits = tf.matmul(X, weights[0]) + weights[1]
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=Y, logits=logits)
+    return tf.reduce_mean(losses) * factor
+
+
+def values(weights):
+    return [w.numpy() for w in weights]
+
+
+@KIND
+@MODE
+def test_trains_as_without_and_skips(kind, mode):
+    weights, plain = variables(), variables()
+    scale = DynamicLossScale(2.0**10, growth_interval=3)
+    optimizer, bare = LossScaleOptimizer(KINDS[kind](), scale), KINDS[kind]()
+
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = loss_of(weights, factor)
+            scaled = optimizer.get_scaled_loss(loss)
+        grads = optimizer.get_unscaled_gradients(tape.gradient(scaled, weights))
+        optimizer.apply_gradients(zip(grads, weights))
+        return loss
+
+    step = MODES[mode](step)
+    for number in range(6):
+        if number == 3:
+            before = values(weights)
+            for bad in (np.inf, np.nan):
+                step(tf.constant(bad, tf.float32))
+                assert all(np.array_equal(a, b) for a, b in zip(before, values(weights)))
+        step(tf.constant(1.0))
+        with tf.GradientTape() as tape:
+            loss = loss_of(plain, 1.0)
+        bare.apply_gradients(zip(tape.gradient(loss, plain), plain))
+    for ours, theirs in zip(values(weights), values(plain)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    # Three finite steps doubled it, two bad ones halved it twice, three more doubled it.
+    assert float(optimizer.loss_scale) == 2.0**10
+    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (6, 2)
+    iterations = getattr(optimizer, "iterations", None)
+    assert int(np.asarray(iterations)) == 6
+
+
+@KIND
+@MODE
+@pytest.mark.parametrize("style", ["callable", "tape"])
+def test_minimize(kind, mode, style):
+    weights = variables()
+    optimizer = LossScaleOptimizer(KINDS[kind](), 1024.0)
+
+    def step():
+        if style == "callable":
+            optimizer.minimize(lambda: loss_of(weights, 1.0), weights)
+        else:
+            with tf.GradientTape() as tape:
+                loss = loss_of(weights, 1.0)
+            optimizer.minimize(loss, weights, tape=tape)
+
+    step = MODES[mode](step)
+    first = float(loss_of(weights, 1.0))
+    for _ in range(10):
+        step()
+    assert float(loss_of(weights, 1.0)) < first and int(optimizer.applied_steps) == 10
+
+
+@MODE
+def test_accumulation(mode):
+    weights, whole = variables(), variables()
+    optimizer = LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05), 8.0, accumulate=2)
+    once = LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05), 8.0)
+
+    def step(factor):
+        with tf.GradientTape() as tape:
+            scaled = optimizer.get_scaled_loss(loss_of(weights, factor))
+        grads = optimizer.get_unscaled_gradients(tape.gradient(scaled, weights))
+        optimizer.apply_gradients(zip(grads, weights))
+
+    step = MODES[mode](step)
+    for factor in (0.5, 1.5, np.inf, 1.0, 1.0, 1.0):
+        step(tf.constant(factor, tf.float32))
+    for _ in range(2):
+        once.minimize(lambda: loss_of(whole, 1.0), whole)
+    for ours, theirs in zip(values(weights), values(whole)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
+
+
+def test_warnings_come_while_training():
+    weights = variables()
+    optimizer = LossScaleOptimizer(KINDS["keras"](), DynamicLossScale(1.0), warn_after=2)
+    step = tf.function(lambda f: optimizer.minimize(lambda: loss_of(weights, f), weights))
+    step(tf.constant(np.nan, tf.float32))
+    with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
+        step(tf.constant(np.nan, tf.float32))
+
+
+def test_a_step_compiled_by_xla():
+    weights = variables()
+    inner = tf_keras.optimizers.legacy.SGD(0.05)
+    optimizer = LossScaleOptimizer(inner, DynamicLossScale(8.0), warn_after=0)
+    optimizer.minimize(lambda: loss_of(weights, 1.0), weights)  # makes the variables
+
+    @tf.function(jit_compile=True)
+    def step(factor):
+        optimizer.minimize(lambda: loss_of(weights, factor), weights)
+
+    before = values(weights)
+    step(tf.constant(np.nan, tf.float32))
+    assert all(np.array_equal(a, b) for a, b in zip(before, values(weights)))
+    step(tf.constant(1.0))
+    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
+    assert float(optimizer.loss_scale) == 4.0
+
+
+def run_variables(case, wrap):
+    state = Variables(**case.arguments)
+
+    def step(finite):
+        state.adjust(finite)
+
+    step, seen = wrap(step), []
+    for finite in case.finite:
+        step(tf.constant(finite))
+        seen.append((float(state.scale_variable), int(state.counter)))
+    return seen
+
+
+@MODE
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+def test_vectors(mode, vector):
+    case = of_vector(vector)
+    assert [scale for scale, _ in run_variables(case, MODES[mode])] == expected(vector)
+
+
+@MODE
+@settings(max_examples=15)
+@given(case=cases(10))
+def test_random_sequences_equal_the_reference(mode, case):
+    assert run_variables(case, MODES[mode]) == reference(case)

@@ -1,0 +1,174 @@
+"""One rank of two. `horovodrun -np 2 python -m tests.precision.horovod_worker CASE FOLDER`.
+
+Each case leaves what a rank saw in FOLDER/CASE-RANK.json; test_horovod.py compares the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+
+from amp_xla.backend import K, keras, tf
+from amp_xla.precision import DynamicLossScale, agreement, sok
+from amp_xla.precision.optimizer import LossScaleOptimizer
+
+import horovod.tensorflow as hvd  # isort: skip  # after the backend has chosen graph mode
+
+VOCABULARY, WIDTH = 20, 4
+Seen = List[Dict[str, Any]]
+
+
+def model_variables() -> List[Any]:
+    """A table that belongs to this rank, in the middle of variables that all ranks share."""
+    rng, own = np.random.RandomState(0), np.random.RandomState(10 + hvd.rank())
+    return [
+        tf.get_variable("kernel", initializer=tf.constant(rng.randn(WIDTH, 1), tf.float32)),
+        tf.get_variable(
+            "embedding/embeddings",
+            initializer=tf.constant(own.randn(VOCABULARY, WIDTH), tf.float32),
+        ),
+        tf.get_variable("bias", initializer=tf.zeros([1])),
+    ]
+
+
+def run(steps: Any, operation: Any, factor: Any, optimizer: Any, variables: List[Any]) -> Seen:
+    """Takes steps with the given factors and looks at everything after each."""
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        seen: Seen = []
+        for value in steps:
+            session.run(operation, {factor: value})
+            weights = session.run(variables)
+            state = session.run(optimizer.state_variables)
+            seen.append(
+                {
+                    "shared": [w.tolist() for w in (weights[0], weights[2])],
+                    "own": weights[1].tolist(),
+                    "state": [float(v) for v in state if np.ndim(v) == 0],
+                }
+            )
+        return seen
+
+
+def on_rank_one(values: List[float]) -> List[float]:
+    """The values on rank 1, ones on rank 0."""
+    return values if hvd.rank() == 1 else [1.0] * len(values)
+
+
+STEPS = [1.0, np.nan, 1.0, np.inf, 1.0, 1.0]
+
+
+def document() -> Seen:
+    """SparseOperationKit's TensorFlow 1.15 step: tf.gradients, Horovod, two applies.
+
+    Adapted in its import line and where it slices gradients by position, which is right only if
+    embedding variables come first (here they do not).
+    """
+    optimizer = keras.optimizers.Adam(0.1)  # could be other optimizers as well
+    optimizer = sok.tf.keras.mixed_precision.LossScaleOptimizer(
+        optimizer, DynamicLossScale(8.0, growth_interval=2)
+    )
+    variables = model_variables()
+    factor = tf.placeholder(tf.float32, [])
+
+    def loss_object(y: Any, predictions: Any) -> Any:
+        # Only the embedding's gradient sees the factor.
+        return tf.reduce_mean(tf.square(predictions - y))
+
+    def train_step(x: Any, y: Any) -> Any:
+        rows = tf.nn.embedding_lookup(variables[1], x)
+        predictions = tf.matmul(rows, variables[0]) + variables[2]
+        only_own = tf.reduce_sum(tf.nn.embedding_lookup(variables[1], [3])) * factor
+        loss = loss_object(y, predictions) + only_own
+        # use this API to get scaled loss value
+        scaled_loss = optimizer.get_scaled_loss(loss)
+        emb_variables, other_variables = sok.split_embedding_variable_from_others(variables)
+        scaled_gradients = tf.gradients(scaled_loss, emb_variables + other_variables)
+        # distinguish embedding variables and other variables
+        # because they need different processing.
+        scaled_emb_gradients, scaled_other_gradients = (
+            scaled_gradients[: len(emb_variables)],
+            scaled_gradients[len(emb_variables) :],
+        )
+        # use this API to scale embedding gradients back to correct value
+        emb_gradients = optimizer.get_unscaled_gradients(scaled_emb_gradients)
+        # use this API to scale other gradients back to correct value
+        other_gradients = optimizer.get_unscaled_gradients(scaled_other_gradients)
+        other_gradients = [hvd.allreduce(grad) for grad in other_gradients]
+        emb_train_op = optimizer.apply_gradients(zip(emb_gradients, emb_variables))
+        other_train_op = optimizer.apply_gradients(zip(other_gradients, other_variables))
+        with tf.control_dependencies([emb_train_op, other_train_op]):
+            return tf.identity(loss)
+
+    step = train_step(tf.constant([1 + hvd.rank(), 5]), tf.constant([[1.0], [-1.0]]))
+    return run(on_rank_one(STEPS), step, factor, optimizer, variables)
+
+
+def _minimized(make: Callable[[], Any], **options: Any) -> Seen:
+    variables = model_variables()
+    factor = tf.placeholder(tf.float32, [])
+    rows = tf.nn.embedding_lookup(variables[1], tf.constant([1 + hvd.rank(), 5]))
+    loss = tf.reduce_mean(tf.square(tf.matmul(rows, variables[0]) + variables[2] - 1.0))
+    loss += tf.reduce_sum(tf.nn.embedding_lookup(variables[1], [3])) * factor
+    scale = DynamicLossScale(8.0, growth_interval=2)
+    optimizer = LossScaleOptimizer(make(), scale, **options)
+    operation = optimizer.minimize(loss, variables)
+    return run(on_rank_one(STEPS), operation, factor, optimizer, variables)
+
+
+def reducing() -> Seen:
+    """minimize with reduce=, the embedding model-parallel, agreement named."""
+    return _minimized(
+        lambda: tf.train.AdamOptimizer(0.1),
+        reduce=agreement.horovod_mean(hvd),
+        agreement=agreement.horovod(hvd),
+        model_parallel=sok.is_embedding_variable,
+    )
+
+
+def accumulating() -> Seen:
+    """The same with windows of two: a window that is bad on one rank is skipped on both."""
+    return _minimized(
+        lambda: tf.train.AdamOptimizer(0.1),
+        reduce=agreement.horovod_mean(hvd),
+        model_parallel=sok.is_embedding_variable,
+        accumulate=2,
+    )
+
+
+def distributed() -> Seen:
+    """Around Horovod's own optimizer, which reduces every gradient while it computes them."""
+    return _minimized(lambda: hvd.DistributedOptimizer(tf.train.AdamOptimizer(0.1)))
+
+
+def alone() -> Seen:
+    """No agreement: the ranks drift apart. What the tests above protect from."""
+    return _minimized(
+        lambda: tf.train.AdamOptimizer(0.1),
+        reduce=agreement.horovod_mean(hvd),
+        model_parallel=sok.is_embedding_variable,
+        agreement=None,
+    )
+
+
+CASES = {f.__name__: f for f in (document, reducing, accumulating, distributed, alone)}
+
+
+def main() -> None:
+    """Runs every case, each in a graph of its own."""
+    hvd.init()
+    folder = sys.argv[1]
+    for name, case in CASES.items():
+        K.clear_session()
+        with tf.Graph().as_default():
+            seen = case()
+        with open(f"{folder}/{name}-{hvd.rank()}.json", "w") as file:
+            json.dump({"size": hvd.size(), "steps": seen}, file)
+    hvd.shutdown()
+
+
+if __name__ == "__main__":
+    main()

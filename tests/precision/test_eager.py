@@ -1,0 +1,24 @@
+"""Runs tests/precision/eager in a process of its own: this one is in graph mode."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+from tests.precision.conftest import EAGER
+
+
+def test_the_eager_tests_pass():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command + ["tests/precision/eager"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, EAGER: "1"},
+    )
+    output = done.stdout.decode()
+    found = re.search(r"(\d+) passed", output)
+    assert done.returncode == 0 and found and int(found.group(1)) >= 30, output
+    assert "skipped" not in output

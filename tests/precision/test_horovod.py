@@ -1,0 +1,96 @@
+"""Two real processes over Gloo: ranks skip together and keep one loss scale."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+
+CASES = ("document", "reducing", "accumulating", "distributed", "alone")
+ROOT = Path(__file__).resolve().parents[2]
+
+# The first run on a machine compiles Horovod, which takes minutes; later ones find the wheel.
+pytestmark = [pytest.mark.horovod, pytest.mark.timeout(1500)]
+
+
+def built() -> bool:
+    return importlib.util.find_spec("horovod") is not None
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory):
+    """What both ranks saw: {case: (rank 0's steps, rank 1's steps)}."""
+    if not built():
+        if shutil.which("g++") is None and not os.environ.get("CI"):
+            pytest.skip("Horovod is not built and there is no g++ to build it with")
+        subprocess.run(["scripts/build_horovod.sh", backend.kind()], check=True, cwd=str(ROOT))
+    folder = tmp_path_factory.mktemp("ranks")
+    runner = Path(sys.executable).parent / "horovodrun"
+    command = [str(runner), "--gloo", "-np", "2", "-H", "localhost:2", sys.executable]
+    done = subprocess.run(
+        command + ["-m", "tests.precision.horovod_worker", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=str(ROOT),
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stdout.decode()[-6000:]
+    found = {}
+    for case in CASES:
+        both = [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in (0, 1)]
+        assert [one["size"] for one in both] == [2, 2]
+        found[case] = tuple(one["steps"] for one in both)
+    return found
+
+
+def column(steps, key):
+    return [step[key] for step in steps]
+
+
+@pytest.mark.parametrize("case", ["document", "reducing", "distributed"])
+def test_ranks_skip_together_and_keep_equal_scales(ranks, case):
+    zero, one = ranks[case]
+    assert column(zero, "state") == column(one, "state")
+    assert column(zero, "shared") == column(one, "shared")
+    # 8; nan halves; one finite; inf halves; two finite double: 8, 4, 4, 2, 2, 4.
+    scales = [state[2] for state in column(zero, "state")]
+    assert scales == [8.0, 4.0, 4.0, 2.0, 2.0, 4.0]
+    assert zero[-1]["state"][:2] == [4.0, 2.0]
+    for steps in (zero, one):
+        for bad in (1, 3):  # NaN, then infinity, on rank 1 only
+            assert steps[bad]["shared"] == steps[bad - 1]["shared"]
+            assert steps[bad]["own"] == steps[bad - 1]["own"]
+        assert steps[2]["own"] != steps[1]["own"]
+
+
+@pytest.mark.parametrize("case", ["document", "reducing"])
+def test_model_parallel_tables_stay_each_ranks_own(ranks, case):
+    zero, one = ranks[case]
+    assert zero[-1]["own"] != one[-1]["own"]
+    moved = np.abs(np.subtract(zero[0]["own"], zero[-1]["own"])).sum(axis=1)
+    assert set(np.flatnonzero(moved)) == {1, 3, 5}  # rank 0's rows; rank 1 trains row 2
+
+
+def test_a_window_bad_on_one_rank_is_skipped_on_both(ranks):
+    zero, one = ranks["accumulating"]
+    shared = column(zero, "shared")
+    assert shared == column(one, "shared")
+    assert shared[0] == shared[1] == shared[2] == shared[3]  # two windows, each with a bad half
+    assert shared[4] == shared[3] and shared[5] != shared[4]
+    assert [step["state"][:3] for step in zero] == [step["state"][:3] for step in one]
+    assert zero[-1]["state"][:3] == [1.0, 2.0, 2.0]
+
+
+def test_without_agreement_the_ranks_drift_apart(ranks):
+    """The tests above can fail: this is what they would see."""
+    zero, one = ranks["alone"]
+    assert column(zero, "state") != column(one, "state")
