@@ -56,15 +56,15 @@ class Config:
     recompute: bool = False
     """compute activations again in the backward pass: less memory, a quarter more time"""
 
-    steps: int = 2000
+    steps: int = 4000
     """updates of the whole run"""
-    global_batch: int = 32
+    global_batch: int = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
-    micro_batch: int = 32
+    micro_batch: int = 16
     """sequences a rank holds in memory at once; global_batch is made of whole ones"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """lamb for global batches of thousands"""
-    learning_rate: float = 2e-3
+    learning_rate: float = 1e-3
     """peak of the schedule; base models like 1e-4 to 4e-4 with adamw"""
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """how the learning rate falls after the warm-up"""
@@ -82,11 +82,11 @@ class Config:
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16 and 1 elsewhere"""
 
-    evaluate_every: int = 500
+    evaluate_every: int = 1000
     """micro-batches between evaluations on the held-out text"""
-    heldout: int = 2048
+    heldout: int = 512
     """held-out sequences to evaluate on, at most"""
-    log_every: int = 50
+    log_every: int = 100
     """micro-batches between two lines of metrics.jsonl"""
     seed: int = 1
     """decides weights, order, masks and dropout"""
@@ -97,8 +97,8 @@ class Config:
 def get_data(config: Config) -> Manifest:
     if config.data is not None:
         return Manifest.load(config.data)
-    out = os.path.join(".cache", "pretraining", f"docstrings-python{platform.python_version()}")
-    found = prepare.prepare(prepare.Config(out=out))
+    out = os.path.join(".cache", "pretraining", f"docstrings-96-python{platform.python_version()}")
+    found = prepare.prepare(prepare.Config(out=out, length=96))
     assert found is not None  # one machine does it all
     return found
 

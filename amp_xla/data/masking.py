@@ -40,13 +40,14 @@ class Masked(NamedTuple):
 
 
 def positions_for(length: int, rate: float) -> int:
-    """K: the mean number of masked tokens, with a quarter more, and a multiple of 8 if it can be.
+    """K: the mean number of masked tokens and up to a third more; a multiple of 8 if it can be.
 
     At the usual rate of 15% that is at most 20% of ``length``, all that the vocabulary projection
     has to run on.
     """
-    most = int(length * rate * 4 / 3)
-    return max(1, most // 8 * 8 if most >= 16 else most)
+    mean = length * rate
+    most, aligned = int(mean * 4 / 3), int(mean * 4 / 3) // 8 * 8
+    return max(1, aligned if aligned >= 1.2 * mean else most)
 
 
 @dataclasses.dataclass(frozen=True)

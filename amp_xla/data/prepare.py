@@ -206,11 +206,25 @@ def _built_in(config: Config, pool: Any, note: Callable[[str], None]) -> str:
 # -- the work, spread over processes ---------------------------------------------------------
 
 
-def _pool(config: Config) -> concurrent.futures.ProcessPoolExecutor:
+def _pool(config: Config) -> concurrent.futures.Executor:
     count = config.workers or len(os.sched_getaffinity(0))
+    if count == 1:
+        return _Here()
     # spawn: the parent may have TensorFlow's threads, which do not survive a fork.
     context = multiprocessing.get_context("spawn")
     return concurrent.futures.ProcessPoolExecutor(count, context, initializer=_start_worker)
+
+
+class _Here(concurrent.futures.Executor):
+    """Does everything at once, in this process."""
+
+    def submit(self, function: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        future: concurrent.futures.Future = concurrent.futures.Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 def _start_worker() -> None:
