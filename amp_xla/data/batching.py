@@ -12,7 +12,7 @@ and a resumed run starts at step k without making steps 0 to k - 1.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -24,10 +24,7 @@ from amp_xla.data.tokenizer import Encoded
 __all__ = ["Batch", "Batches", "choose_lengths"]
 
 ROWS_MULTIPLE = 8  # of a token-budget batch: tensor cores want every dimension in eights
-TABLE = 1 << 16  # samples of a bucket up to which an epoch's order is made at once
 BATCH_STREAM = 1 << 20  # the order of batches; bucket k uses stream k
-
-Order = Union[Permutation, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,13 +176,13 @@ class Batches:
 
     def _batches(self, epoch: int, start: int, steps: int) -> Iterator[Batch]:
         plan = np.arange(start, steps)
-        orders: List[Optional[Order]] = [None] * len(self._buckets)
+        orders: List[Optional[Permutation]] = [None] * len(self._buckets)
         if self._shuffle:
             plan = permutation(steps, self._seed, epoch, BATCH_STREAM)[start:]
-            for k, bucket in enumerate(self._buckets):
-                order = permutation(bucket.total, self._seed, epoch, k)
-                # Looked up in a table, a batch is ready in half the time; a large one is not made.
-                orders[k] = order[:] if len(order) <= TABLE else order
+            orders = [
+                permutation(bucket.total, self._seed, epoch, k)
+                for k, bucket in enumerate(self._buckets)
+            ]
         kinds = np.searchsorted(self._first_batch, plan, side="right") - 1
         for index, number, k in zip(range(start, steps), plan.tolist(), kinds.tolist()):
             bucket = self._buckets[k]
@@ -194,7 +191,7 @@ class Batches:
             yield self._assemble(bucket, self._samples(k, np.arange(first, last), orders), index)
 
     def _samples(
-        self, k: int, positions: np.ndarray, orders: Sequence[Optional[Order]]
+        self, k: int, positions: np.ndarray, orders: Sequence[Optional[Permutation]]
     ) -> np.ndarray:
         """Sample ids at ``positions`` of bucket k's order, whose last ``passed`` go up."""
         bucket, order = self._buckets[k], orders[k]

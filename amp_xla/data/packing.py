@@ -21,7 +21,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from amp_xla.data.errors import DataError
-from amp_xla.data.order import hash_order, permutation
+from amp_xla.data.order import permutation
 from amp_xla.data.tokenizer import Encoded
 
 SAMPLE_ORDER, ROW_ORDER = 0, 1  # streams of the order; row r of a step uses ROW_ORDER + r
@@ -169,7 +169,7 @@ class PackedBatches:
         """int64 [rows of the plan, slots]: sample ids, -1 in empty slots."""
         order = np.arange(len(self._sizes))
         if self._shuffle:
-            order = hash_order(len(self._sizes), self._seed, epoch, SAMPLE_ORDER)
+            order = permutation(len(self._sizes), self._seed, epoch, SAMPLE_ORDER).at_once()
         members = np.full(self._row_sizes.size, -1, np.int64)
         members[self._slots_by_length] = order[np.argsort(self._sizes[order], kind="stable")]
         return members.reshape(self._row_sizes.shape)

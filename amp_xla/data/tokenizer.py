@@ -23,9 +23,8 @@ from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
 
 from amp_xla.data.errors import DataError
-from amp_xla.data.vocabulary import load_vocab, save_vocab, train_vocab
+from amp_xla.data.vocabulary import WORD_MAX_CHARS, load_vocab, save_vocab, train_vocab
 
-WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is [UNK]
 CHUNK = 4096  # texts cut into words at a time: bounds the memory
 MAX_KNOWN_WORDS = 2_000_000  # forget and start again beyond: about 300 MB
 REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -265,13 +264,12 @@ class Tokenizer:
         new = self._words.take_new()
         if not new:
             return
-        # Half a surrogate pair cannot pass into Rust; like other unknown characters it is [UNK].
-        spelled = [word if _encodable(word) else "\ufffd" for word in new]
-        encodings = self._pieces.encode_batch(spelled, add_special_tokens=False)
-        ids = [
-            encoding.ids if word == seen else [self.unk_id]
-            for word, seen, encoding in zip(new, spelled, encodings)
-        ]
+        # What is not cut is looked up whole: words that are too long, as bert4keras does, and half
+        # surrogate pairs, which cannot pass into Rust.
+        cut = [word for word in new if len(word) <= WORD_MAX_CHARS and _encodable(word)]
+        encodings = self._pieces.encode_batch(cut, add_special_tokens=False)
+        pieces = {word: encoding.ids for word, encoding in zip(cut, encodings)}
+        ids = [pieces.get(word) or [self._ids.get(word, self.unk_id)] for word in new]
         lengths = np.array([len(piece) for piece in ids], np.int64)
         starts = len(self._word_pieces) + np.cumsum(lengths) - lengths
         flat = np.array([piece for word in ids for piece in word], np.int32)

@@ -14,6 +14,7 @@ from amp_xla.data.errors import DataError
 from amp_xla.data.lines import read_bytes
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut into pieces
 # The trainer takes words, not counts: a count is played to it as repetitions, scaled below this.
 MAX_REPEATS = 100_000
 
@@ -63,7 +64,11 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
     kept = set(alphabet)
     # A word with a character outside the alphabet can't be spelled: it must not teach pairs.
     spellable = sorted(
-        word for word in counts if word[0] in kept and all("##" + char in kept for char in word[1:])
+        word
+        for word in counts
+        if len(word) <= WORD_MAX_CHARS
+        and word[0] in kept
+        and all("##" + char in kept for char in word[1:])
     )
     # The trainer hands out ids in the order of a hash map with a random key and settles ties
     # between pairs by id, so two runs would learn different vocabularies. Declaring the alphabet
