@@ -107,9 +107,10 @@ def read_data(config: Config) -> Tuple[readers.Dataset, readers.Dataset]:
     if config.train is None or config.dev is None:
         train, dev = corpora.pydoc()
     else:
-        fields = dict(text=config.text_field, pair=config.pair_field, label=config.label_field)
-        options: Dict[str, Any] = {f"{name}_field": value for name, value in fields.items()}
-        options["on_bad_line"] = config.on_bad_line
+        options: Dict[str, Any] = dict(
+            text_field=config.text_field, pair_field=config.pair_field,
+            label_field=config.label_field, on_bad_line=config.on_bad_line,
+        )  # fmt: skip
         train, dev = (readers.read(path, **options) for path in (config.train, config.dev))
     if config.train_fraction < 1.0:
         chosen = np.random.RandomState(config.seed).permutation(len(train))
@@ -117,11 +118,10 @@ def read_data(config: Config) -> Tuple[readers.Dataset, readers.Dataset]:
     return train, dev
 
 
-def get_tokenizer(config: Config, train: Optional[readers.Dataset] = None) -> Tokenizer:
+def get_tokenizer(config: Config, train: readers.Dataset) -> Tokenizer:
     vocab = os.path.join(config.bert, "vocab.txt") if config.bert else config.vocab
     if vocab:
         return Tokenizer.load(vocab, lowercase=config.lowercase)
-    assert train is not None
     return Tokenizer.train(train.texts, config.vocab_size, lowercase=config.lowercase)
 
 
@@ -151,37 +151,29 @@ def build(config: Config) -> Any:
 
     setup.configure(precision=config.precision, xla=config.xla, loss_scale=config.loss_scale)
     from amp_xla.backend import tf
-    from amp_xla.optimizers.adamw import AdamW
-    from amp_xla.optimizers.schedule import warmup_decay
-    from amp_xla.precision.optimizer import LossScaleOptimizer
     from amp_xla.training import dropout, job, losses
     from amp_xla.training.evaluation import Classification
+    from amp_xla.training.optimizing import scheduled
+    from amp_xla.training.progress import note
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
     train, dev = read_data(config)
-    labels = Labels.fit(train.labels)
+    labels = Labels.fit(train.labels or [])
     tokenizer = get_tokenizer(config, train)
-    encoded, encoded_dev = (
-        tokenizer.encode(data.texts, data.pairs, max_length=config.max_length)
-        for data in (train, dev)
-    )
-    ids, dev_ids, size = labels.ids(train.labels), labels.ids(dev.labels), config.batch_size
-    batches: Any
-    dev_batches: Any
+    encoded = tokenizer.encode(train.texts, train.pairs, config.max_length)
+    encoded_dev = tokenizer.encode(dev.texts, dev.pairs, config.max_length)
+    ids, dev_ids = labels.ids(train.labels or []), labels.ids(dev.labels or [])
+    # Of both: a dev text may be longer than every training text.
+    sizes = np.concatenate([encoded.lengths, encoded_dev.lengths])
+    lengths = choose_lengths(sizes, config.shapes, max_length=config.max_length)
+    batches: Any = Batches(encoded, ids, lengths, config.batch_size, seed=config.seed)
     if config.packed:
-        batches = PackedBatches(encoded, ids, config.max_length, size, seed=config.seed)
-        dev_batches = batches.like(encoded_dev, dev_ids)
-    else:
-        # Of both: a dev text may be longer than every training text.
-        sizes = np.concatenate([encoded.lengths, encoded_dev.lengths])
-        lengths = choose_lengths(sizes, config.shapes, max_length=config.max_length)
-        batches = Batches(encoded, ids, lengths, size, seed=config.seed)
-        dev_batches = batches.like(encoded_dev, dev_ids)
-    print(
+        batches = PackedBatches(encoded, ids, config.max_length, config.batch_size, config.seed)
+    dev_batches = batches.like(encoded_dev, dev_ids)
+    note(
         f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
-        f"{tokenizer.vocab_size} tokens; {batches.describe()}",
-        file=sys.stderr,
+        f"{tokenizer.vocab_size} tokens; {batches.describe()}"
     )
 
     step_input = dropout.install(config.seed)
@@ -195,34 +187,22 @@ def build(config: Config) -> Any:
     loss, accuracy = losses.classification(inputs["labels"], model.output, inputs["weights"])
     with dropout.inference():
         logits = model(model.inputs)
-    dev_loss = losses.cross_entropy(inputs["labels"], logits)
-    evaluate = Classification(
-        Inference(inputs, {"logits": logits, "loss": dev_loss}), dev_batches, len(labels)
-    )
+    outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
+    evaluate = Classification(Inference(inputs, outputs), dev_batches, len(labels))
 
-    total = config.epochs * batches.steps_per_epoch()
-    applied = tf.get_variable(
-        "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
-    )
-    rate = warmup_decay(applied, config.learning_rate, int(config.warmup * total), total)
-    optimizer = LossScaleOptimizer(
-        AdamW(rate, weight_decay=config.weight_decay),
-        job.loss_scale(),
-        global_clipnorm=config.clip_norm or None,
-        applied_steps=applied,
-    )
+    optimizer, rate = scheduled(
+        config.learning_rate, config.epochs * batches.steps_per_epoch(), config.warmup,
+        weight_decay=config.weight_decay, clip_norm=config.clip_norm,
+    )  # fmt: skip
     step = TrainStep(
-        inputs,
-        step_input,
-        loss + sum(model.losses),
-        optimizer,
-        model.trainable_weights,
-        rate,
+        inputs, step_input, loss + sum(model.losses), optimizer, model.trainable_weights, rate,
         {"accuracy": accuracy},
-    )
-    assets = {"vocab.txt": tokenizer.save, "labels.json": labels.save}
-    identity = {"train": train.fingerprint(), "dev": dev.fingerprint()}
-    return job.Job(model, step, batches, evaluate, assets, identity)
+    )  # fmt: skip
+    return job.Job(
+        model, step, batches, evaluate,
+        assets={"vocab.txt": tokenizer.save, "labels.json": labels.save},
+        identity={"train": train.fingerprint(), "dev": dev.fingerprint()},
+    )  # fmt: skip
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -230,12 +210,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     from amp_xla.training.launch import LoopOptions, train
 
     options = LoopOptions(
-        epochs=config.epochs,
-        log_every=config.log_every,
-        evaluate_every=config.evaluate_every,
-        patience=config.patience,
-        monitor="accuracy",
-    )
+        epochs=config.epochs, log_every=config.log_every, evaluate_every=config.evaluate_every,
+        patience=config.patience, monitor="accuracy",
+    )  # fmt: skip
     return train("classification", config, build, options)
 
 
@@ -251,8 +228,7 @@ def predict(run: Path, lines: List[str], checkpoint: Optional[str]) -> List[Tupl
 
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), lowercase=config.lowercase)
     labels = Labels.load(str(run / "labels.json"))
-    columns = [line.partition("\t")[::2] for line in lines]
-    texts, pairs = [first for first, _ in columns], [second for _, second in columns]
+    texts, pairs = map(list, zip(*(line.partition("\t")[::2] for line in lines)))
     encoded = tokenizer.encode(texts, pairs if any(pairs) else None, max_length=config.max_length)
     with dropout.inference():
         model = build_model(config, tokenizer.vocab_size, len(labels))
@@ -260,9 +236,8 @@ def predict(run: Path, lines: List[str], checkpoint: Optional[str]) -> List[Tupl
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     infer = Inference(inputs, {"logits": model.output})
     found: Dict[int, Tuple[str, float]] = {}
-    for batch in Batches(
-        encoded, None, [config.max_length], config.batch_size, shuffle=False
-    ).epoch(0):
+    batches = Batches(encoded, None, [config.max_length], config.batch_size, shuffle=False)
+    for batch in batches.epoch(0):
         logits = infer(vars(batch))["logits"]
         chances = np.exp(logits - logits.max(-1, keepdims=True))
         chances /= chances.sum(-1, keepdims=True)

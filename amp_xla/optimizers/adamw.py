@@ -11,7 +11,7 @@ from amp_xla.backend import tf
 NO_DECAY = r"(bias|gamma|beta|LayerNorm|Norm/)"
 
 
-class AdamW(tf.train.AdamOptimizer):  # type: ignore[misc]  # tf is untyped
+class AdamW(tf.train.AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
 
     Dense gradients take one fused kernel a variable; IndexedSlices stay sparse up to the

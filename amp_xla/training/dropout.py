@@ -75,8 +75,6 @@ class Dropout(keras.layers.Dropout):
     conditional would keep XLA and the precision rewrite from fusing across it).
     """
 
-    # Nothing in here to convert, and AutoGraph takes a second or two to find that out.
-    @tf.autograph.experimental.do_not_convert
     def call(self, inputs: Any, training: Optional[bool] = None) -> Any:
         """inputs: any float tensor; returns the same shape and dtype."""
         if not _stream.training or not self.rate:

@@ -36,7 +36,7 @@ class Job:
     step: TrainStep
     batches: Any
     evaluate: Callable[[], Mapping[str, float]]
-    assets: Dict[str, Callable[[str], None]]
+    assets: Mapping[str, Callable[[str], None]]
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, float] = dataclasses.field(default_factory=dict)

@@ -64,6 +64,7 @@ class TrainStep:
         self.train_op = optimizer.apply_gradients(self.gradients)
         with tf.control_dependencies([self.train_op]):
             applied = optimizer.applied_steps.read_value()
+        self.placeholders: List[Any] = list(inputs.values())
         self._inputs = list(inputs.values())
         self._has_step = step_input is not None
         if step_input is not None:
@@ -96,6 +97,14 @@ class TrainStep:
         metrics = tuple(out[6:-1])
         return StepResult(out[0], out[1], out[2], bool(out[3]), out[4], int(out[5]), metrics)
 
+    def session_call(self, values: Sequence[Any], step: int) -> List[Any]:
+        """The bare call: arrays in the order of ``input_names`` in, fetched values out.
+
+        For benchmarks; only after the first step.
+        """
+        assert self._run is not None
+        return self._run(*values, step) if self._has_step else self._run(*values)
+
     def _first(self, values: List[Any]) -> List[Any]:
         session = backend.session()
         # Same feeds and fetches, so both callables share one executor: the graph that is counted
@@ -115,7 +124,7 @@ class TrainStep:
         return out
 
     def _optimized(self, session: Any) -> Any:
-        devices = []
+        devices: List[Any] = []
         for device in session.list_devices():
             if device.device_type == "CPU":
                 devices.insert(0, optimized.named_device(device.name, "CPU", frequency=2000))
