@@ -41,8 +41,10 @@ class Config:
 class Soak:
     """The state of a soak that its workers share."""
 
-    def __init__(self, config: Config, folder: Path, seconds: float, expected: Any) -> None:
-        self.config, self.folder, self.seconds, self.expected = config, folder, seconds, expected
+    def __init__(self, config: Config, folder: Path, seconds: float, reference: Any) -> None:
+        self.config, self.folder, self.seconds = config, folder, seconds
+        (self.trained,) = reference.records("trained")[-1]
+        self.expected = (reference.state(), reference.samples())
         self.random = random.Random(config.seed)
         self.lock = threading.Lock()
         self.kills, self.runs, self.open = 0, 0, 0
@@ -63,11 +65,11 @@ class Soak:
             if self.kills + self.open >= self.config.kills or time.monotonic() > self.deadline:
                 return {}
             self.open += 1
-            # A quarter anywhere in a process' life, the others once it trains. The bounds are
-            # beyond what a run takes, so that some come through and every run ends some day.
+            # A quarter anywhere in a process' life, the others once it trains, up to a little
+            # beyond the end: some come through. The rest of a run is shorter each time.
             if self.random.random() < 0.25:
-                return {"second": self.random.uniform(0.0, 1.5 * self.seconds)}
-            return {"trained": self.random.uniform(0.0, 0.8 * self.seconds)}
+                return {"second": self.random.uniform(0.0, self.seconds)}
+            return {"trained": self.random.uniform(0.0, 1.2 * self.trained)}
 
     def work(self, server: Any) -> None:
         """Plays one run after the other until there have been enough kills."""
@@ -126,8 +128,7 @@ def main() -> int:
         if reference() != 0:
             print(reference.text(), file=sys.stderr)
             return 2
-        expected = (reference.state(), reference.samples())
-        soak = Soak(config, folder, time.monotonic() - first, expected)
+        soak = Soak(config, folder, time.monotonic() - first, reference)
         with concurrent.futures.ThreadPoolExecutor(len(servers)) as pool:
             for done in [pool.submit(soak.work, server) for server in servers]:
                 done.result()

@@ -14,6 +14,8 @@ A fault is chosen by the test and built in here, around the product's own functi
     {"second": 1.37}          SIGKILL after so many seconds, whatever is going on
     {"trained": 0.37}         the same, counted from when the loop begins
     {"signal": "SIGTERM", ...} with any of the above: this signal instead of SIGKILL
+    {"blind": true}           the free space of the disk looks unlimited
+    {"pause": 9}              say so before step 9, then wait until the file "go" is there
 """
 
 from __future__ import annotations
@@ -88,6 +90,9 @@ class Faults:
         from amp_xla.training import bundle, checkpoint, durable, loop
 
         durable.os = checkpoint.os = CountingOs(self)  # type: ignore[attr-defined]
+        if self.spec.get("blind"):
+            usage = checkpoint.shutil.disk_usage("/")
+            checkpoint.shutil.disk_usage = lambda path: usage._replace(free=1 << 60)
         write, restore, train = bundle.Bundle.write, bundle.Bundle.restore, loop.Loop.train
         faults = self
 
@@ -109,7 +114,11 @@ class Faults:
             this.batches = Recorded(this.batches, this.state, faults)
             dev = this.evaluate._batches
             this.evaluate._batches = Evaluated(dev, faults)
-            return train(this, watch)
+            began = time.monotonic()
+            try:
+                return train(this, watch)
+            finally:
+                faults.write("trained", time.monotonic() - began)
 
         bundle.Bundle.write, bundle.Bundle.restore = counted_write, hit_restore
         loop.Loop.train = hit_train
@@ -127,6 +136,10 @@ class Step:
         return getattr(self._step, name)
 
     def __call__(self, feed: Any, number: int) -> Any:
+        if self._faults.spec.get("pause") == number:
+            self._faults.write("paused", number)
+            while not os.path.exists("go"):
+                time.sleep(0.02)
         at = self._faults.spec.get("step")
         if at == [number, "before"]:
             self._faults.hit("step", number, "before")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -95,6 +96,23 @@ class Run:
     def __call__(self, faults: Optional[Dict[str, Any]] = None, **more: Any) -> int:
         """Runs one process to its end; returns its exit code."""
         self.server.start(self.job(faults, **more))
+        return self.server.wait()
+
+    def start(self, faults: Dict[str, Any], **more: Any) -> int:
+        """Starts a process and returns its pid once it pauses; ``go_on`` ends it."""
+        if (self.folder / "go").exists():
+            (self.folder / "go").unlink()
+        before = len(self.records("paused")) if self.log.exists() else 0
+        pid = self.server.start(self.job(faults, **more))
+        deadline = time.monotonic() + 120
+        while not self.log.exists() or len(self.records("paused")) == before:
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
+        return pid
+
+    def go_on(self) -> int:
+        """Lets a paused process run on; returns its exit code."""
+        (self.folder / "go").touch()
         return self.server.wait()
 
     def records(self, kind: str) -> List[Any]:

@@ -41,19 +41,6 @@ MOMENTS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def servers() -> Any:
-    with Server() as first, Server() as second:
-        yield [first, second]
-
-
-@pytest.fixture(scope="module")
-def reference(servers: List[Server], tmp_path_factory: Any) -> Run:
-    run = Run(servers[0], tmp_path_factory.mktemp("uninterrupted"))
-    assert run() == 0, run.text()
-    return run
-
-
 def operations(run: Run, checkpoint: str) -> Tuple[List[Dict[str, Any]], List[Dict[str, Any]]]:
     """Faults at each file operation of writing ``checkpoint``: up to its rename, and after it.
 

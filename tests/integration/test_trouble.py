@@ -1,0 +1,110 @@
+"""Non-finite numbers and resumes that do not fit: rolled back once, refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from amp_xla.training import manifest
+from amp_xla.training.checkpoint import read_state
+from tests.integration.killing import Run, Server
+
+
+def finite(run: Run) -> None:
+    """All weights and slots on disk are finite."""
+    from amp_xla.backend import tf
+
+    for path in manifest.steps(run.path / "checkpoints"):
+        reader = tf.train.load_checkpoint(str(path / "tensors"))
+        for name in reader.get_variable_to_shape_map():
+            if "/sum_" not in name:
+                assert np.isfinite(reader.get_tensor(name)).all(), (path, name)
+
+
+TROUBLE = dict(accumulate=1, nonfinite_limit=3, overflow_at=[9, 10, 11], loss_scale=1024.0)
+
+
+def test_rolls_back_once_and_goes_on_with_the_next_batches(
+    servers: List[Server], tmp_path: Path
+) -> None:
+    run = Run(servers[0], tmp_path / "a", **TROUBLE)
+    assert run() == 0, run.text()
+    assert "3 skipped in a row: rolled back to step-00000008" in run.text()
+    assert [step for step, *_ in run.records("samples")] == list(range(24))
+    state = read_state(run.path / "checkpoints" / "step-00000024")["loop"]
+    assert (state["rolled_back_at"], state["skipped"], state["step"]) == (12, 3, 24)
+    finite(run)
+    # Killed before, inside and after the trouble, it ends the same.
+    for number, at in enumerate(([10, "before"], [11, "after"], [13, "before"])):
+        again = Run(servers[0], tmp_path / str(number), **TROUBLE)
+        assert again({"step": at}) == -9
+        assert again() == 0
+        assert again.state() == run.state()
+
+
+def test_stops_when_the_trouble_comes_back(servers: List[Server], tmp_path: Path) -> None:
+    run = Run(servers[0], tmp_path, **{**TROUBLE, "overflow_from": 9})
+    assert run() == 2
+    assert "and the run was rolled back at step 12 already" in run.text()
+    finite(run)
+
+
+def test_the_smallest_scale_is_trouble_at_once(servers: List[Server], tmp_path: Path) -> None:
+    config: Dict[str, Any] = dict(accumulate=1, overflow_at=[2], loss_scale=64.0, minimum=64.0)
+    run = Run(servers[0], tmp_path / "early", **config)
+    assert run() == 2
+    assert "at its smallest, there is no checkpoint from before it" in run.text()
+    run = Run(servers[0], tmp_path / "late", **config)
+    assert run(checkpoint_every=1) == 0
+    # Step 1 or 2: a checkpoint waits while the one before it is being written.
+    assert "the loss scale is at its smallest: rolled back to step-0000000" in run.text()
+
+
+@pytest.mark.parametrize("policy", ["stop", "report"])
+def test_policies(servers: List[Server], tmp_path: Path, policy: str) -> None:
+    run = Run(servers[0], tmp_path)
+    code = run(on_nonfinite=policy)
+    assert code == (2 if policy == "stop" else 0)
+    assert run.text().count("step 3: loss inf at loss scale 64, not finite") == 1
+
+
+def test_resuming_something_else_is_refused_by_name(
+    servers: List[Server], tmp_path: Path
+) -> None:
+    run = Run(servers[0], tmp_path)
+    assert run({"step": [9, "before"]}) == -9
+
+    def refused(**config: Any) -> str:
+        said = len(run.text())
+        assert run(config=config) == 2
+        return run.text()[said:]
+
+    assert "setting batch_size: 4 then, 2 now" in refused(batch_size=2)
+    assert "data steps an epoch: 8 then" in refused(batch_size=2)
+    assert "data train: 29 random sequences then, 30" in refused(samples=30)
+    assert "setting seed: 3 then, 4 now" in refused(seed=4)
+    text = refused(hidden=8)
+    assert "holds another model" in text
+    assert "model Logits/kernel: float32[16,2] then, float32[8,2] now" in text
+    assert run(config={"hidden": 8}, force_resume=True) == 2
+    assert run(config={"learning_rate": 0.01}, force_resume=True) == 0
+    assert "resuming in spite of setting learning_rate: 0.02 then, 0.01 now" in run.text()
+
+
+def test_warm_start_takes_weights_only(servers: List[Server], tmp_path: Path) -> None:
+    old = Run(servers[0], tmp_path / "old")
+    assert old() == 0
+    new = Run(servers[0], tmp_path / "new")
+    assert new(resume=False, warm_start=str(old.path)) == 0
+    assert "warm start: weights of" in new.text()
+    first, second = (
+        json.loads((run.path / "metrics.jsonl").read_text().splitlines()[0]) for run in (old, new)
+    )
+    assert second["step"] == first["step"]
+    assert second["loss"] < first["loss"]
+    assert new(warm_start=str(old.path)) == 2
+    assert "give one of them" in new.text()
