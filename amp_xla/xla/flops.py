@@ -1,0 +1,110 @@
+"""Floating-point operations of a training step, counted on its graph, and the machine's ceiling.
+
+Only matrix products count (MatMul, BatchMatMul, Einsum): 2 * m * n * k each, forward and backward
+as they stand in the graph. That is what "model FLOPs" are, and what the ceiling is measured with.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import tf
+
+_BATCHED = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+
+
+def count(graph: Any, fetches: List[Any], feed: Mapping[Any, Any]) -> Optional[int]:
+    """FLOPs of one run of ``fetches`` with arrays of the feed's shapes.
+
+    Args:
+      graph: the tf.Graph.
+      fetches: tensors or operations; only what they need is counted.
+      feed: placeholder -> array.
+
+    Returns:
+      The count; None if TensorFlow cannot tell some product's shape.
+    """
+    names = [f.name.split(":")[0] for f in fetches]
+    needed = tf.graph_util.extract_sub_graph(graph.as_graph_def(), names)
+    shapes = {t.op.name: np.shape(array) for t, array in feed.items()}
+    for node in needed.node:
+        if node.op == "Placeholder" and node.name in shapes:
+            node.attr["shape"].shape.CopyFrom(tf.TensorShape(shapes[node.name]).as_proto())
+        # Shapes are inferred anew, from the fed ones on.
+        node.attr.pop("_output_shapes", None)
+    with tf.Graph().as_default() as static:
+        tf.import_graph_def(needed, name="")
+    total = 0
+    for operation in static.get_operations():
+        found = _product(operation)
+        if found is None:
+            return None
+        total += found
+    return total
+
+
+def _product(operation: Any) -> Optional[int]:
+    """FLOPs of one operation, 0 if it is no matrix product, None if its shape is unknown."""
+    kind = operation.type
+    if kind == "MatMul":
+        transposed = operation.get_attr("transpose_a")
+        inner = _dimensions(operation.inputs[0], [0 if transposed else 1])
+    elif kind in _BATCHED:
+        inner = _dimensions(operation.inputs[0], [-2 if operation.get_attr("adj_x") else -1])
+    elif kind == "Einsum":
+        equation = operation.get_attr("equation").decode()
+        left, _, out = equation.partition("->")
+        first = left.split(",")[0]
+        summed = [i for i, letter in enumerate(first) if letter not in out]
+        inner = _dimensions(operation.inputs[0], summed)
+    else:
+        return 0
+    outer = _dimensions(operation.outputs[0], None)
+    return None if inner is None or outer is None else 2 * inner * outer
+
+
+def _dimensions(tensor: Any, axes: Optional[List[int]]) -> Optional[int]:
+    if tensor.shape.rank is None:
+        return None
+    shape = tensor.shape.as_list()
+    sizes = shape if axes is None else [shape[axis] for axis in axes]
+    return None if None in sizes else int(np.prod(sizes, dtype=np.int64))
+
+
+def ceiling(dtype: str, size: int = 2048, seconds: float = 1.0) -> Tuple[float, Dict[str, Any]]:
+    """The best rate of a square matrix product here, FLOPs a second, and how it was measured.
+
+    Args:
+      dtype: ``float32``, ``float16`` or ``bfloat16``.
+      size: rows and columns.
+      seconds: how long to try; the fastest run counts.
+    """
+    with tf.Graph().as_default() as graph:
+        kind = tf.as_dtype(dtype)
+        random = tf.random.stateless_normal((size, size), seed=(1, 2), dtype=tf.float32)
+        a = tf.Variable(tf.cast(random, kind), trainable=False)
+        product = tf.linalg.matmul(a, a)
+        # Fetching the product would copy it; its operation alone is waited for.
+        with tf.control_dependencies([product]):
+            done = tf.no_op()
+        start = tf.global_variables_initializer()
+    options = tf.OptimizerOptions(global_jit_level=tf.OptimizerOptions.OFF)
+    config = backend.session_config(None)
+    config.graph_options.optimizer_options.CopyFrom(options)
+    config.gpu_options.allow_growth = True
+    best, runs = float("inf"), 0
+    with tf.Session(graph=graph, config=config) as session:
+        session.run(start)
+        session.run(done)
+        until = time.perf_counter() + seconds
+        while runs < 3 or time.perf_counter() < until:
+            began = time.perf_counter()
+            session.run(done)
+            best = min(best, time.perf_counter() - began)
+            runs += 1
+    rate = 2.0 * size**3 / best
+    return rate, {"dtype": dtype, "size": size, "runs": runs, "flops_per_second": rate}

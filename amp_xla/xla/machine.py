@@ -1,0 +1,127 @@
+"""What this machine is and which precisions and XLA modes exist on it.
+
+Asked in a process of its own, because looking at a GPU through TensorFlow holds some of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+from typing import Dict, List, Tuple
+
+from amp_xla.settings import PRECISIONS, XLA_MODES
+
+_PROBE = "import json, amp_xla.xla.machine as m; print(json.dumps(m.probe()))"
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Attributes: see ``probe``; ``absent`` says why a precision or mode is not tried."""
+
+    device: str
+    gpu: bool
+    driver: str
+    tensorflow: str
+    bert4keras: str
+    fork: bool
+    half_dtype: str
+    python: str
+    container: str
+    cores: int
+    memory_gib: float
+
+    @property
+    def absent(self) -> Dict[str, str]:
+        """Precision or XLA mode -> the reason why it does not exist here."""
+        out = {}
+        if not self.gpu:
+            out["tf32"] = "tensor cores only: on a CPU it is fp32"
+        if not self.half_dtype:
+            out["amp"] = "TensorFlow has no half precision on this device"
+        if not self.fork:
+            out["lite"] = "NVIDIA's TensorFlow 1.15 only"
+        return out
+
+    def ladder(self) -> List[Tuple[str, str]]:
+        """(precision, XLA mode) that exist here: without XLA first, those are soon measured."""
+        absent = self.absent
+        return [
+            (precision, xla)
+            for xla in XLA_MODES
+            for precision in PRECISIONS
+            if precision not in absent and xla not in absent
+        ]
+
+    def describe(self) -> str:
+        """One line."""
+        where = f"driver {self.driver}" if self.gpu else f"{self.cores} cores"
+        return (
+            f"{self.device}, {where}, {self.memory_gib:.0f} GiB; TensorFlow {self.tensorflow}, "
+            f"bert4keras {self.bert4keras}, Python {self.python}"
+        )
+
+
+def look() -> Machine:
+    """Asks a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE], stdout=subprocess.PIPE, env=clean_environment(), check=True
+    )
+    return Machine(**json.loads(done.stdout.decode().splitlines()[-1]))
+
+
+def clean_environment() -> Dict[str, str]:
+    """This process' environment without switches: what is measured is what is asked for."""
+    dropped = ("AMP_XLA_", "TF_XLA", "TF_AUTO_MIXED", "TF_ENABLE_AUTO", "NVIDIA_TF32", "XLA_FLAGS")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = [root, os.getcwd(), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return env
+
+
+def probe() -> Dict[str, object]:
+    """Facts about this process' TensorFlow and device, as ``Machine`` has them."""
+    from amp_xla import backend
+
+    gpus = backend.gpus()
+    name, driver = (_cpu_name(), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if gpus:
+        fields = _nvidia_smi()
+        name, driver, memory = f"{len(gpus)} x {fields[0]}", fields[1], float(fields[2]) / 1024
+    return {
+        "device": name,
+        "gpu": bool(gpus),
+        "driver": driver,
+        "tensorflow": backend.tensorflow().__version__,
+        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
+        "fork": backend.is_fork(),
+        "half_dtype": backend.half_dtype()[0] or "",
+        "python": platform.python_version(),
+        "container": os.environ.get("NVIDIA_BUILD_ID") or os.environ.get("container", ""),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory, 1),
+    }
+
+
+def _nvidia_smi() -> List[str]:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total"]
+    done = subprocess.run(
+        query + ["--format=csv,noheader,nounits"], stdout=subprocess.PIPE, timeout=30, check=True
+    )
+    return [field.strip() for field in done.stdout.decode().splitlines()[0].split(",")]
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            text = file.read()
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = next((x.split(":")[1].strip() for x in text.splitlines() if "model name" in x), "CPU")
+    half = " with AVX-512 BF16" if "avx512_bf16" in text else ""
+    return f"{name}{' with AMX' if 'amx_bf16' in text else half}"

@@ -1,0 +1,173 @@
+"""``make tune RECIPE=...``: which precision and XLA mode train this recipe fastest on this machine.
+
+    python -m amp_xla tune --recipe classification -- --batch-size 64
+
+Everything after ``--`` belongs to the recipe. The choice is kept in runs/tuned.json, and
+``make train ... TUNED=1`` with the same settings uses it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+import time
+from typing import Any, List, Optional, Sequence, Tuple
+
+from amp_xla.config import parse
+from amp_xla.errors import AmpXlaError
+from amp_xla.xla import choice, machine, memory, table
+from amp_xla.xla.measure import Request
+from amp_xla.xla.measuring import Candidate, Child, Outcome, measure
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Find the fastest precision and XLA mode that stay finite. After `--`: the recipe's flags."""
+
+    recipe: str = "classification"
+    """module in recipes/"""
+    steps: int = 8
+    """timed steps a round, the same batches for every combination"""
+    rounds: int = 3
+    """turns of each combination; the table shows their median and spread"""
+    timeout: float = 900.0
+    """seconds without an answer after which a combination is given up"""
+    minutes: Optional[float] = None
+    """minutes in all; what is not built by then is not measured; none = 5 on a CPU, 0 = no limit"""
+    memory_gib: float = 0.0
+    """GiB of address space for each process, a protection for shared machines; 0 = no limit"""
+    largest_batch: Optional[bool] = None
+    """also find the most rows that fit; none = on a GPU only"""
+    batch_memory_gib: float = 0.0
+    """GiB the largest batch may take; 0 = 90% of the GPU's, or of this machine's, memory"""
+
+
+def split(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
+    """Words before ``--`` and after it."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Measures, prints the table, remembers the choice; 1 if nothing stayed finite."""
+    own, words = split(argv)
+    config = parse(Config, own, "python -m amp_xla tune")
+    recipe_config = read_recipe(config.recipe, words)
+    began = time.monotonic()
+    here = machine.look()
+    say(here.describe())
+    for name, why in here.absent.items():
+        say(f"not tried: {name} ({why})")
+    limit = int(config.memory_gib * 2**30)
+    outcomes = measure(
+        config.recipe,
+        words,
+        [Candidate(p, x, address_space=limit) for p, x in here.ladder()],
+        config.steps,
+        config.rounds,
+        config.timeout,
+        together=not here.gpu,
+        say=say,
+        budget=60 * ((0.0 if here.gpu else 4.7) if config.minutes is None else config.minutes),
+    )
+    print(table.render(outcomes))
+    best = table.fastest(outcomes)
+    if best is None:
+        print("no combination finished with finite numbers", file=sys.stderr)
+        return 1
+    chosen = choice.Choice(best.precision, best.xla, best.median)
+    choice.remember(choice.key(config.recipe, recipe_config, here), chosen)
+    base = next((o for o in outcomes if o.median), best)
+    print(
+        f"fastest that stays finite: {best.name}, {best.median / base.median:.2f}x {base.name}; "
+        f"kept in {choice.CACHE}. Use it: make train RECIPE={config.recipe} TUNED=1"
+        f"{' ARGS=' + repr(' '.join(words)) if words else ''}"
+    )
+    if here.gpu if config.largest_batch is None else config.largest_batch:
+        largest(config, words, best, config.batch_memory_gib or 0.9 * here.memory_gib)
+    say(f"tune took {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def say(text: str) -> None:
+    """A line for the reader, beside the table."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def read_recipe(recipe: str, words: Sequence[str]) -> Any:
+    """The recipe's configuration.
+
+    Raises:
+      AmpXlaError: there is no such recipe, or ``words`` choose what is to be measured.
+    """
+    for flag in ("--precision", "--xla"):
+        if any(word.split("=")[0] == flag for word in words):
+            raise AmpXlaError(f"{flag} is what gets measured here: leave it out")
+    try:
+        module = importlib.import_module(f"recipes.{recipe}")
+    except ModuleNotFoundError:
+        raise AmpXlaError(f"there is no recipes/{recipe}.py") from None
+    return parse(module.Config, list(words), f"python -m recipes.{recipe}")
+
+
+def peak(request: Request, seconds: float) -> int:
+    """Peak bytes of a few steps, in a process of its own; ``ChildEnded`` if it does not fit."""
+    child = Child.of(request)
+    try:
+        child.answer(seconds)
+        child.ask(seconds, do="warm")
+        return int(child.ask(seconds, do="end")["peak_bytes"])
+    finally:
+        child.close()
+
+
+def fit_memory(
+    recipe: str, words: Sequence[str], best: Outcome, rows: int, length: int, seconds: float
+) -> memory.MemoryModel:
+    """The memory model of a combination, from four probes around ``rows`` x ``length``."""
+    seen = []
+    for b, n in memory.probes(rows, length):
+        request = Request(recipe, tuple(words), best.precision, best.xla, rows=b, length=n)
+        seen.append((b, n, peak(request, seconds)))
+        say(f"memory probe {b}x{n}: {seen[-1][2] / 2**20:.0f} MiB")
+    return memory.fit(seen)
+
+
+def largest(config: Config, words: Sequence[str], best: Outcome, gib: float) -> None:
+    """Prints the most rows of the longest shape that ``gib`` hold, confirmed by one run."""
+    rows, length = max(best.shapes, key=lambda shape: (shape[1], shape[0]))
+    model = fit_memory(config.recipe, words, best, rows, length, config.timeout)
+    most = model.largest(length, gib * 2**30)
+    print(f"memory: {model.describe()}")
+    if not most:
+        print(f"not even one row of {length} fits {gib:.1f} GiB")
+        return
+    request = Request(config.recipe, tuple(words), best.precision, best.xla, rows=most,
+                      length=length)  # fmt: skip
+    seen = peak(request, config.timeout)
+    predicted = model.predict(most, length)
+    print(
+        f"largest batch in {gib:.1f} GiB: {most}x{length}; predicted peak "
+        f"{predicted / 2**20:.0f} MiB, seen {seen / 2**20:.0f} MiB ({seen / predicted - 1:+.1%})"
+    )
+
+
+def train(argv: Optional[Sequence[str]] = None) -> int:
+    """``make train TUNED=1``: replaces this process by the recipe, with the remembered choice."""
+    own, words = split(argv)
+    config = parse(Config, own, "python -m amp_xla tuned")
+    recipe_config = read_recipe(config.recipe, words)
+    found = choice.recall(choice.key(config.recipe, recipe_config, machine.look()))
+    if found is None:
+        raise AmpXlaError(
+            f"nothing is known about recipe {config.recipe} with these settings on this machine; "
+            f"measure it first: make tune RECIPE={config.recipe} ARGS={' '.join(words)!r}"
+        )
+    say(f"tuned: precision {found.precision}, xla {found.xla}")
+    flags = ["--precision", found.precision, "--xla", found.xla]
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", f"recipes.{config.recipe}", *words, *flags])
+    raise AssertionError("unreachable")

@@ -1,0 +1,235 @@
+"""``make bench-peers ARGS="--train a.tsv --dev b.tsv --vocab vocab.txt"``: side by side, in turn.
+
+Every contestant is a process; each gets its turn of the same number of steps, round after round,
+forth and back. Samples a second include the making of batches for the peers; for this project
+they include it too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from amp_xla.config import exit_code, parse
+from amp_xla.errors import AmpXlaError
+from amp_xla.xla import machine, table
+from amp_xla.xla.measure import Request
+from amp_xla.xla.measuring import Child, ChildEnded
+from scripts.peers import corpus
+
+PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Measure this project's classification beside plain bert4keras and Hugging Face."""
+
+    train: Optional[str] = None
+    """training file; none = built-in corpus"""
+    dev: Optional[str] = None
+    """file to evaluate on"""
+    vocab: Optional[str] = None
+    """vocab.txt; none = trained"""
+    layers: int = 4
+    """transformer layers"""
+    hidden: int = 512
+    """hidden size, a multiple of 64"""
+    batch_size: int = 32
+    """samples a step; packed rows hold that many on the average"""
+    max_length: int = 256
+    """tokens a sample"""
+    dropout: float = 0.1
+    """share dropped"""
+    learning_rate: float = 2e-4
+    """peak, the same schedule for all"""
+    steps: int = 8
+    """timed steps a round"""
+    rounds: int = 3
+    """turns of each"""
+    epochs: int = 0
+    """train each for so many epochs instead, and compare dev accuracies"""
+    xla: str = "off"
+    """XLA mode of this project's side"""
+    seed: int = 1
+    """of everything"""
+    only: str = ""
+    """parts of the names of the contestants to run, between semicolons; none = all"""
+    timeout: float = 3600.0
+    """seconds without an answer"""
+    out: str = "runs/peers"
+    """where to write .json and .md"""
+
+
+def main() -> int:
+    """Measures and writes the record."""
+    config = parse(Config, prog="python -m scripts.peers")
+    if not PEERS_PYTHON.exists():
+        raise AmpXlaError(
+            f"{PEERS_PYTHON} is missing: python3.11 -m venv .venvs/peers && "
+            f".venvs/peers/bin/pip install -r requirements/peers.txt"
+        )
+    here = machine.look()
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "corpus.npz")
+        shape = write_corpus(config, path)
+        found = run(config, contestants(config, path, shape, half=bool(here.half_dtype)))
+    record = {
+        "command": " ".join(["python -m scripts.peers", *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "machine": dataclasses.asdict(here),
+        "load_average": Path("/proc/loadavg").read_text().split()[:3],
+        "config": dataclasses.asdict(config),
+        "found": found,
+    }
+    out = Path(config.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    text = render(found)
+    out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+    print(text)
+    return 0
+
+
+def _recipe_words(config: Config) -> List[str]:
+    names = ("train", "dev", "vocab", "layers", "hidden", "batch_size", "max_length", "dropout",
+             "learning_rate", "seed")  # fmt: skip
+    words = []
+    for name in names:
+        value = getattr(config, name)
+        if value is not None:
+            words += ["--" + name.replace("_", "-"), str(value)]
+    return words + ["--epochs", str(config.epochs or 4)]
+
+
+def write_corpus(config: Config, path: str) -> Dict[str, Any]:
+    """Tokens as the recipe makes them, into ``path``; the shape that peers are told."""
+    from amp_xla.data.labels import Labels
+    from recipes import classification
+
+    recipe = classification.Config(
+        train=config.train, dev=config.dev, vocab=config.vocab, max_length=config.max_length
+    )
+    train, dev = classification.read_data(recipe)
+    tokenizer = classification.get_tokenizer(recipe, train)
+    labels = Labels.fit(train.labels)
+    parts = []
+    for data in (train, dev):
+        encoded = tokenizer.encode(data.texts, data.pairs, max_length=config.max_length)
+        parts.append(corpus.Tokens(encoded.token_ids, encoded.offsets, labels.ids(data.labels)))
+    corpus.save(path, parts[0], parts[1], tokenizer.vocab_size)
+    shape = {k: getattr(config, k) for k in
+             ("layers", "hidden", "batch_size", "dropout", "learning_rate", "seed")}  # fmt: skip
+    steps = -(-len(train) // config.batch_size)
+    return {**shape, "classes": len(labels), "schedule_steps": steps * (config.epochs or 4)}
+
+
+def contestants(
+    config: Config, path: str, shape: Dict[str, Any], half: bool
+) -> Dict[str, List[str]]:
+    """Name -> command line, this project's first."""
+    out = {}
+    words = _recipe_words(config)
+    for precision in ["amp"] * half + ["fp32"]:
+        for packed in (True, False):
+            name = f"amp_xla {precision}, {'packed' if packed else 'buckets'}"
+            flags = ["--packed"] if packed else ["--shapes", "6"]
+            request = Request("classification", (*words, *flags), precision, config.xla)
+            asked = json.dumps(dataclasses.asdict(request))
+            out[name] = [sys.executable, "-m", "amp_xla.xla.measure", asked]
+    out["bert4keras fp32, DataGenerator"] = [
+        sys.executable, "-m", "scripts.peers.plain_bert4keras", path, json.dumps(shape),
+    ]  # fmt: skip
+    for precision, group in (("fp32", False), ("bf16", False), ("bf16", True)):
+        padding = "group_by_length" if group else "dynamic padding"
+        asked = json.dumps({**shape, "precision": precision, "group": group})
+        out[f"HF PyTorch {precision}, {padding}"] = [
+            str(PEERS_PYTHON), "-m", "scripts.peers.hf_torch", path, asked,
+        ]  # fmt: skip
+    return {name: command for name, command in out.items() if any(part in name for part in config.only.split(";"))}
+
+
+def run(config: Config, commands: Dict[str, List[str]]) -> Dict[str, Dict[str, Any]]:
+    """Starts all, lets them take turns, and collects what they say."""
+    found: Dict[str, Dict[str, Any]] = {
+        name: {"samples_per_second": [], "tokens_per_second": [], "step_ms": []}
+        for name in commands
+    }
+    children: Dict[str, Child] = {}
+
+    def ask(name: str, **command: Any) -> Optional[Dict[str, Any]]:
+        try:
+            return children[name].ask(config.timeout, **command)
+        except ChildEnded as end:
+            found[name]["status"] = f"{end.status}: {end.why}"
+            children.pop(name).close()
+            return None
+
+    try:
+        for name, command in commands.items():
+            print(f"{name}: starting ...", file=sys.stderr, flush=True)
+            children[name] = Child(command)
+            try:
+                children[name].answer(config.timeout)
+            except ChildEnded as end:
+                found[name]["status"] = f"{end.status}: {end.why}"
+                children.pop(name).close()
+                continue
+            if not config.epochs:
+                ask(name, do="warm")
+            else:
+                found[name].update(ask(name, do="train", epochs=config.epochs) or {})
+        for round_ in range(0 if config.epochs else config.rounds):
+            print(f"round {round_ + 1} of {config.rounds} ...", file=sys.stderr, flush=True)
+            names = list(children)
+            for name in names if round_ % 2 == 0 else reversed(names):
+                answer = ask(name, do="steps", steps=config.steps)
+                if answer is not None:
+                    seconds = sum(answer["seconds"])
+                    found[name]["samples_per_second"].append(answer["samples"] / seconds)
+                    found[name]["tokens_per_second"].append(answer["tokens"] / seconds)
+                    found[name]["step_ms"] += [1e3 * s for s in answer["seconds"]]
+                    found[name]["loss"] = answer["loss"]
+        for name in list(children):
+            found[name].update(ask(name, do="end") or {})
+    finally:
+        for child in children.values():
+            child.close()
+    return found
+
+
+def render(found: Dict[str, Dict[str, Any]]) -> str:
+    """The table: everyone against this project's first row."""
+    body = []
+    first: Optional[float] = None
+    for name, values in found.items():
+        rates = values["samples_per_second"]
+        if "accuracy" in values:
+            rates = [values["samples"] / values["seconds"]]
+        rate = statistics.median(rates) if rates else None
+        first = first or rate
+        tokens = values["tokens_per_second"]
+        body.append([
+            name,
+            f"{rate:.1f}" if rate else "-",
+            f"{table.spread(rates):.0%}" if len(rates) > 1 else "-",
+            f"{first / rate:.2f}x" if rate and first else "-",
+            f"{statistics.median(tokens):.0f}" if tokens else "-",
+            f"{statistics.median(values['step_ms']):.0f}" if values["step_ms"] else "-",
+            f"{values.get('peak_bytes', 0) / 2**20:.0f}",
+            f"{values['accuracy']:.4f}" if "accuracy" in values else "-",
+            values.get("status", "ok"),
+        ])  # fmt: skip
+    head = ("contestant", "samples/s", "spread", "first row is", "tokens/s", "step ms", "peak MiB",
+            "dev accuracy", "result")  # fmt: skip
+    return table.markdown(head, body)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
