@@ -29,7 +29,7 @@ help: ## List the commands (this text)
 	@awk -f scripts/help.awk Makefile
 
 ##@ Train
-train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
+train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned) --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
 predict: ; $(AMP_XLA) predict $(ARGS) ## Label new text with a trained run; ARGS="--help"
 verify: ; $(AMP_XLA) verify $(ARGS) ## Check that the checkpoints of a run are whole; ARGS="--run runs/..."
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
@@ -41,6 +41,9 @@ docker-test: ; $(DOCKER) test -- $(ARGS) ## Run the tests in the image
 docker-shell: ; $(DOCKER) shell -- $(ARGS) ## Open a shell in the image
 
 ##@ Measure
+tune: ; $(AMP_XLA) tune --recipe '$(RECIPE)' $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1
+bench: ; $(AMP_XLA) bench --recipe '$(RECIPE)' $(BENCH) -- $(ARGS) ## Record every precision and XLA mode; BENCH="--compare a.json b.json"
+bench-peers: ; $(RUN) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
 bench-loop: ; $(RUN) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
 
 ##@ Work on this project
