@@ -110,7 +110,7 @@ class Faults:
         def hit_train(this: Any, watch: Any) -> Any:
             if "trained" in faults.spec:
                 faults.later(faults.spec["trained"])
-            this.step = Step(this.step, faults)
+            this.step = Step(this.step, this.checkpoints, faults)
             this.batches = Recorded(this.batches, this.state, faults)
             dev = this.evaluate._batches
             this.evaluate._batches = Evaluated(dev, faults)
@@ -129,14 +129,15 @@ class Faults:
 class Step:
     """A ``TrainStep`` that can be hit before and after."""
 
-    def __init__(self, step: Any, faults: Faults) -> None:
-        self._step, self._faults = step, faults
+    def __init__(self, step: Any, checkpoints: Any, faults: Faults) -> None:
+        self._step, self._checkpoints, self._faults = step, checkpoints, faults
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
 
     def __call__(self, feed: Any, number: int) -> Any:
         if self._faults.spec.get("pause") == number:
+            self._checkpoints.wait()  # so that a test finds the folder at rest
             self._faults.write("paused", number)
             while not os.path.exists("go"):
                 time.sleep(0.02)
