@@ -21,7 +21,7 @@ import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Set
 
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
@@ -239,7 +239,9 @@ class Checkpoints:
             if same:
                 self._set_right(manifest.BEST, same[-1])
             else:
-                note(f"the best checkpoint, of step {best_step}, is gone; the next best replaces it")
+                note(
+                    f"the best checkpoint, of step {best_step}, is gone; the next best replaces it"
+                )
 
     def _set_right(self, pointer: str, name: str) -> None:
         try:
@@ -298,7 +300,8 @@ def find(run: Path, name: Optional[str] = None) -> Path:
         chosen = names[-1]
     if chosen not in names:
         raise CheckpointError(
-            f"{folder} has no checkpoint {name or chosen!r}; allowed: best, last, {', '.join(names)}"
+            f"{folder} has no checkpoint {name or chosen!r}; "
+            f"allowed: best, last, {', '.join(names)}"
         )
     wrong = manifest.problems(folder / chosen)
     if wrong:
@@ -314,5 +317,3 @@ def restore_weights(path: Path, weights: Sequence[Any]) -> None:
         bundle.Bundle(weights).restore(path)
     except (ValueError, tf.errors.OpError) as error:
         raise CheckpointError(f"cannot read the weights of {path}: {_first_line(error)}") from error
-
-

@@ -94,7 +94,9 @@ class Loop:
         self.last_evaluation: Dict[str, float] = {}
         self.export: Optional[Callable[[str], None]] = None  # see Job
         self.rates: Dict[str, float] = {}
-        self._trouble = Trouble(self, options.nonfinite_limit, self.run_options.on_nonfinite, diagnose)
+        self._trouble = Trouble(
+            self, options.nonfinite_limit, self.run_options.on_nonfinite, diagnose
+        )
         self._log: Optional[MetricsLog] = None
         self._verified = False
         self._saved_at: Optional[int] = None

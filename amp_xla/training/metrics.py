@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from pathlib import Path
@@ -31,7 +32,7 @@ class MetricsLog:
         try:
             if resumed_after is not None and self._path.exists():
                 durable.replace(self._path, _until(self._path.read_bytes(), resumed_after))
-            self._file = open(self._path, "a", encoding="utf-8", buffering=1)
+            self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         except OSError as error:
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         self._events = tf.summary.FileWriter(str(folder))
@@ -67,10 +68,8 @@ class MetricsLog:
     def close(self) -> None:
         """Flushes both files, as far as the disk lets them."""
         self._events.close()
-        try:
+        with contextlib.suppress(OSError):  # reported by write, or about to be by the checkpoint
             self._file.close()
-        except OSError:  # reported by write, or about to be by the checkpoint
-            pass
 
 
 def _until(data: bytes, step: int) -> bytes:

@@ -78,15 +78,15 @@ class Trouble:
         state.applied = saved["loop"]["applied"]
         state.not_finite_in_a_row = 0
         state.rolled_back_at = state.step
-        note(f"{why}: rolled back to {good.name}, going on with the batches after step {state.step}")
+        note(
+            f"{why}: rolled back to {good.name}, going on with the batches after step {state.step}"
+        )
         loop.save()  # so that a kill does not bring the trouble back
         return True
 
     def _report(self, feed: Mapping[str, Any]) -> str:
         if self._diagnose is None:
-            return (
-                "look for NaN in the data, lower the learning rate, or use --loss-scale dynamic"
-            )
+            return "look for NaN in the data, lower the learning rate, or use --loss-scale dynamic"
         try:
             return self._diagnose(feed, self._loop.state.step - 1)
         except Exception as error:

@@ -15,7 +15,7 @@ class RunOptions:
     name: Optional[str] = None
     """name of the run's folder in runs/<recipe>; none = date and time, with --resume the newest"""
     resume: bool = False
-    """continue the run exactly where its newest whole checkpoint stands; starts it if there is none"""
+    """continue the run from its newest whole checkpoint, exactly; start it if there is none"""
     force_resume: bool = False
     """with --resume: go on though data, settings or versions differ from the checkpoint's"""
     warm_start: Optional[str] = None

@@ -1,4 +1,4 @@
-"""The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process at a time."""
+"""The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder made ready and a loop put where it has to start: afresh, from weights, or resumed."""
+"""A run folder made ready, and a loop put where it starts: afresh, from weights, or resumed."""
 
 from __future__ import annotations
 
@@ -65,7 +65,14 @@ def prepare(run: RunFolder, recipe: str, config: Any, job: Any, options: LoopOpt
     for name in unrepeatable(job.step.train_op):
         note(f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact")
     loop = Loop(
-        run, job.step, job.batches, job.evaluate, checkpoints, options, asked, identity,
+        run,
+        job.step,
+        job.batches,
+        job.evaluate,
+        checkpoints,
+        options,
+        asked,
+        identity,
         diagnose=None,
     )
     loop.export, loop.rates = job.export, job.rates

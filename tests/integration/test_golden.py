@@ -22,7 +22,8 @@ CONFIG: Dict[str, Any] = dict(epochs=13, log_every=1, accumulate=1, overflow_at=
 
 def vector_unit() -> str:
     """The widest arithmetic of this CPU: kernels of different width add up in different order."""
-    flags = next(line for line in open("/proc/cpuinfo") if line.startswith("flags")).split()
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
     return next((name for name in ("avx512f", "avx2", "avx") if name in flags), "none")
 
 

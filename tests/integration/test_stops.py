@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Iterator, List
 
 import pytest
 

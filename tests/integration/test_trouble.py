@@ -72,9 +72,7 @@ def test_policies(servers: List[Server], tmp_path: Path, policy: str) -> None:
     assert run.text().count("step 3: loss inf at loss scale 64, not finite") == 1
 
 
-def test_resuming_something_else_is_refused_by_name(
-    servers: List[Server], tmp_path: Path
-) -> None:
+def test_resuming_something_else_is_refused_by_name(servers: List[Server], tmp_path: Path) -> None:
     run = Run(servers[0], tmp_path)
     assert run({"step": [9, "before"]}) == -9
 
