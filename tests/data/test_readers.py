@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, List
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_xla.data.dataset import Dataset
@@ -247,6 +247,7 @@ samples = st.lists(st.tuples(words, words, words), min_size=1, max_size=8)
 
 
 @given(samples)
+@settings(max_examples=50)
 def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     folder = tmp_path_factory.mktemp("round_trip")
     texts, pairs, labels = (list(column) for column in zip(*data))
@@ -261,6 +262,7 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, data
 
 
 @given(samples, samples)
+@settings(max_examples=40)
 def test_fingerprints_differ_with_the_content(one: Any, other: Any) -> None:
     def made(data: Any) -> Dataset:
         texts, pairs, labels = (list(column) for column in zip(*data))
