@@ -37,8 +37,7 @@ def run_python(
     done = subprocess.run(
         [sys.executable, *arguments],
         input=stdin.encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         env=environment(env),
         timeout=timeout,
         cwd=str(cwd),

@@ -195,7 +195,8 @@ QKV = """
     model = build_transformer_model(
         model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=1,
         intermediate_size=128, hidden_act="gelu", max_position=16)
-    query, _, key, _, value = model.get_layer("Transformer-0-MultiHeadSelfAttention").get_weights()[:5]
+    attention = model.get_layer("Transformer-0-MultiHeadSelfAttention")
+    query, _, key, _, value = attention.get_weights()[:5]
     print(abs(query - key).max() > 0.01, abs(query - value).max() > 0.01)
 """
 
