@@ -30,6 +30,7 @@ help: ## List the commands (this text)
 
 ##@ Train
 train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned) --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
+prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus '$(CORPUS)') $(if $(OUT),--out '$(OUT)') $(ARGS) ## Turn text into sequences to pretrain on; CORPUS, OUT
 predict: ; $(AMP_XLA) predict $(ARGS) ## Label new text with a trained run; ARGS="--help"
 verify: ; $(AMP_XLA) verify $(ARGS) ## Check that the checkpoints of a run are whole; ARGS="--run runs/..."
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script

@@ -181,9 +181,7 @@ def build(config: Config) -> Any:
         accumulate=accumulate,
         applied_steps=applied,
     )
-    step = TrainStep(
-        inputs, step_input, loss, optimizer, lm.weights, rate, {"accuracy": accuracy}
-    )
+    step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, {"accuracy": accuracy})
     predicted = masking.positions if config.objective == "mlm" else length - 1
     flops, ceiling = lm.flops(size, predicted), matmul_ceiling()
     print(

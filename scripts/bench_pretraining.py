@@ -178,9 +178,9 @@ def _turns(pairs: int) -> Iterator[bool]:
 
 
 def _decoded(words: List[str]) -> Config:
-    fields = {f.name: f for f in dataclasses.fields(Config)}
+    defaults = dataclasses.asdict(Config())
     values = dict(word.split("=", 1) for word in words)
-    return Config(**{k: type(fields[k].default)(v) for k, v in values.items()})  # type: ignore[arg-type, call-arg]
+    return Config(**{k: type(defaults[k])(v) for k, v in values.items()})
 
 
 def main(argv: List[str]) -> int:

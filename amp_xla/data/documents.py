@@ -243,12 +243,10 @@ def _streamed(path: str, target: int, reading: Reading, whole: bool) -> Iterator
                 break
             if whole or len(kept) < target:
                 continue
-            last = None
-            for last in border.finditer(kept):
-                pass
-            if last is not None:
-                yield kept[: last.end()]
-                kept = kept[last.end() :]
+            ends = [match.end() for match in border.finditer(kept)]
+            if ends:
+                yield kept[: ends[-1]]
+                kept = kept[ends[-1] :]
     if kept:
         yield kept
 

@@ -148,9 +148,7 @@ class Sequences:
     """
 
     def __init__(self, manifest: Manifest, split: str = "train") -> None:
-        self._layout = records.Layout(
-            manifest.settings["length"], manifest.settings["vocab_size"]
-        )
+        self._layout = records.Layout(manifest.settings["length"], manifest.settings["vocab_size"])
         self._shards = manifest.shards[split]
         self._paths = [records.join(manifest.folder, shard["file"]) for shard in self._shards]
         counts = [shard["sequences"] for shard in self._shards]

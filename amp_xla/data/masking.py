@@ -9,7 +9,7 @@ a sequence hardly moves. So a fixed count of positions, a little above the mean,
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
 import numpy as np
 
@@ -192,7 +192,7 @@ def uniform(seed: int, epoch: int, stream: int, samples: np.ndarray, count: int)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def mix64(x: np.ndarray) -> np.ndarray:
+def mix64(x: Any) -> Any:
     """SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

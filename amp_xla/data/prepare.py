@@ -26,7 +26,7 @@ from amp_xla.config import parse
 from amp_xla.data import docstrings, records, words
 from amp_xla.data.documents import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.errors import DataError
-from amp_xla.data.manifest import FORMAT, MANIFEST, SPLITS, VOCAB, Manifest
+from amp_xla.data.manifest import FORMAT, SPLITS, VOCAB, Manifest
 from amp_xla.data.sequences import pack
 from amp_xla.data.tokenizer import Tokenizer
 
@@ -48,7 +48,7 @@ class Config:
     documents: Literal["line", "blank", "file"] = "line"
     """a document of a text file is a line, what stands between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
-    """what to do with what is not UTF-8, holds a NUL or is not JSON: stop, or count and leave out"""
+    """what to do with what is not UTF-8, holds a NUL, is not JSON: stop, or count and leave out"""
     vocab: Optional[str] = None
     """vocab.txt to tokenize with; none = train WordPiece on the corpus"""
     vocab_size: int = 8000
@@ -104,7 +104,8 @@ def prepare(config: Config, show: bool = True) -> Optional[Manifest]:
     note = _note if show else (lambda text: None)
     records.make_folder(config.out)
     with _pool(config) as pool:
-        files = [_built_in(config, pool, note)] if config.corpus is None else files_of(config.corpus)
+        corpus = config.corpus
+        files = [_built_in(config, pool, note)] if corpus is None else files_of(corpus)
         settings = _settings(config, files, _vocabulary(config, files, note))
         if config.vocab_only:
             return None

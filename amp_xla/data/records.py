@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import glob as local_glob
 import os
-from typing import Any, BinaryIO, Iterator, List, Tuple
+from typing import Any, Iterator, List, Tuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def _gfile() -> Any:
 
 
 @contextlib.contextmanager
-def opened(path: str, mode: str = "rb") -> Iterator[BinaryIO]:
+def opened(path: str, mode: str = "rb") -> Iterator[Any]:
     """A file, local or remote; ``DataError`` in place of the system's error."""
     try:
         if remote(path):
@@ -211,7 +211,7 @@ def _feature(name: bytes, size: int) -> bytes:
 
 
 def _crc_table() -> np.ndarray:
-    table = np.arange(256, dtype=np.uint32)
+    table: np.ndarray = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)
     return table.astype(np.uint32)
@@ -231,15 +231,15 @@ _TABLE8, _TABLE16 = _crc_table(), _crc_table16()
 def _masked_crc(data: np.ndarray) -> np.ndarray:
     """uint8 [N, bytes] to TFRecord's masked CRC-32C, uint8 [N, 4]."""
     rows, size = data.shape
-    crc = np.full(rows, 0xFFFFFFFF, np.uint32)
+    crc: np.ndarray = np.full(rows, 0xFFFFFFFF, np.uint32)
     even = size // 2
     pairs = np.ascontiguousarray(data[:, : 2 * even].T).astype(np.uint32)
     words = pairs[0::2] | (pairs[1::2] << np.uint32(8))
     for word in words:
-        crc = _TABLE16[(crc ^ word) & np.uint32(0xFFFF)] ^ (crc >> np.uint32(16))
+        crc[:] = _TABLE16[(crc ^ word) & np.uint32(0xFFFF)] ^ (crc >> np.uint32(16))
     if size % 2:
-        crc = _TABLE8[(crc ^ data[:, -1]) & np.uint32(255)] ^ (crc >> np.uint32(8))
-    crc = ~crc
+        crc[:] = _TABLE8[(crc ^ data[:, -1]) & np.uint32(255)] ^ (crc >> np.uint32(8))
+    final = ~crc
     with np.errstate(over="ignore"):
-        masked = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + _CRC_MASK_DELTA
+        masked = ((final >> np.uint32(15)) | (final << np.uint32(17))) + _CRC_MASK_DELTA
     return masked.astype("<u4").view(np.uint8).reshape(rows, 4)

@@ -35,26 +35,26 @@ def pack(
     counts = counts[counts > 0]
     if not counts.size:
         return np.zeros((0, length), np.int32), np.zeros((0, length), bool)
-    # One stream: each document, then a [SEP]. The last [SEP] is the row's own.
+    # One stream: each document, then a [SEP].
     ends = np.cumsum(counts + 1) - 1
     stream = np.full(int(counts.sum()) + len(counts), sep_id, np.int32)
     words = np.ones(len(stream), bool)
     inside = np.ones(len(stream), bool)
     inside[ends] = False
     stream[inside], words[inside] = token_ids, starts
-    stream, words = stream[:-1], words[:-1]
     body = length - 2
-    rows = -(-len(stream) // body)
+    size = len(stream) - 1  # the last [SEP] is the row's own
+    rows = -(-size // body)
     full = (rows - 1) * body
-    last = len(stream) - full
+    last = size - full
     out = np.full((rows, length), pad_id, np.int32)
     begins = np.ones((rows, length), bool)
     out[:, 0] = cls_id
     out[:-1, -1] = sep_id
     out[:-1, 1:-1] = stream[:full].reshape(rows - 1, body)
     begins[:-1, 1:-1] = words[:full].reshape(rows - 1, body)
-    out[-1, 1 : 1 + last] = stream[full:]
-    begins[-1, 1 : 1 + last] = words[full:]
+    out[-1, 1 : 1 + last] = stream[full:size]
+    begins[-1, 1 : 1 + last] = words[full:size]
     out[-1, 1 + last] = sep_id
     begins[:, 1] = True  # half a word at a row's begin is all the model sees of it
     return out, begins

@@ -195,7 +195,7 @@ class Stream:
             numbers, ids, starts = self._load(order, epoch, group)
             parts.append(tuple(a[first - begin : stop - begin] for a in (numbers, ids, starts)))
             first = stop
-        return tuple(np.concatenate(arrays) for arrays in zip(*parts))  # type: ignore[return-value]
+        return tuple(np.concatenate(arrays) for arrays in zip(*parts))
 
     def _load(self, order: Order, epoch: int, group: int) -> Any:
         if self._group[0] != (epoch, group):

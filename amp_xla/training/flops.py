@@ -1,4 +1,4 @@
-"""What this device's matrix products reach: the ceiling that a model's speed is measured against."""
+"""What this device's matrix products reach: what a model's speed is measured against."""
 
 from __future__ import annotations
 

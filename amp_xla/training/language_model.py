@@ -128,9 +128,7 @@ class LanguageModel:
         layers = self.transformer.layers
         hidden = self.config["hidden_size"]
         rows = tf.range(tf.shape(positions)[0])[:, None] * self.length
-        picked = tf.gather(
-            tf.reshape(vectors, [-1, hidden]), tf.reshape(positions + rows, [-1])
-        )
+        picked = tf.gather(tf.reshape(vectors, [-1, hidden]), tf.reshape(positions + rows, [-1]))
         # Their arithmetic only: calling a layer would make Keras trace where its input comes from.
         picked = layers["MLM-Norm"].call(layers["MLM-Dense"].call(picked))
         table = layers["Embedding-Token"].embeddings
@@ -221,7 +219,7 @@ def _bert(stddev: float) -> Any:
     """
     models = backend.bert4keras("models")
 
-    class Bert(models.BERT):  # type: ignore[misc, name-defined]  # bert4keras is untyped
+    class Bert(models.BERT):  # type: ignore[name-defined]  # untyped
         @property
         def initializer(self) -> Any:
             return keras.initializers.TruncatedNormal(stddev=stddev)

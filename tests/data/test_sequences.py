@@ -15,9 +15,7 @@ from amp_xla.data.stream import Order, Stream
 CLS, SEP, LENGTH = 2, 3, 16
 
 
-@given(
-    st.lists(st.lists(st.integers(5, 99), max_size=60), max_size=12), st.integers(0, 2**31)
-)
+@given(st.lists(st.lists(st.integers(5, 99), max_size=60), max_size=12), st.integers(0, 2**31))
 def test_documents_come_back_whole(documents, seed):
     token_ids = np.array([t for d in documents for t in d], np.int32)
     starts = np.random.RandomState(seed).rand(len(token_ids)) < 0.6
@@ -53,7 +51,7 @@ class Rows:
 
     def read(self, first, count):
         self.reads += 1
-        assert 0 <= first and first + count <= len(self)
+        assert first >= 0 and first + count <= len(self)
         part = self._ids[first : first + count]
         return part, np.ones_like(part, bool)
 

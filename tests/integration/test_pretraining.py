@@ -118,8 +118,10 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     top, shown = np.array(found["top"]), np.load(place / "ids.npy")
     assert (top == ids)[shown != tokenizer.mask_id].mean() > 0.3
     config = json.loads((run / "bert_config.json").read_text())
-    assert config["vocab_size"] == tokenizer.vocab_size == len(
-        (run / "vocab.txt").read_text().splitlines()
+    assert (
+        config["vocab_size"]
+        == tokenizer.vocab_size
+        == len((run / "vocab.txt").read_text().splitlines())
     )
 
 
