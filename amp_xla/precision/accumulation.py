@@ -14,7 +14,7 @@ from amp_xla.precision.inner import Pairs
 from amp_xla.precision.tensorflow import state_variable, tf
 
 
-class Window(tf.Module):  # type: ignore[misc]  # TensorFlow is untyped
+class Window(tf.Module):
     """Sums of unscaled float32 gradients over ``steps`` micro-batches, in variables.
 
     Sparse gradients are summed into dense accumulators of their variable's shape.
@@ -26,7 +26,7 @@ class Window(tf.Module):  # type: ignore[misc]  # TensorFlow is untyped
 
     def __init__(self, steps: int, name: str) -> None:
         if steps != int(steps) or steps < 1:
-            raise ValueError(f"accumulate is {steps}; allowed: a whole number >= 1 (micro-batches)")
+            raise ValueError(f"accumulate is {steps}; allowed: a whole number of micro-batches")
         super().__init__()
         self.steps = int(steps)
         self._prefix = name
@@ -38,7 +38,9 @@ class Window(tf.Module):  # type: ignore[misc]  # TensorFlow is untyped
         """The micro-batch count (int64) and the sums built so far."""
         return [self.micro_step] + [total for _, total in self._sums.values()]
 
-    def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any], otherwise: Callable[[], Any]) -> Any:
+    def add(
+        self, pairs: Pairs, at_end: Callable[[Pairs], Any], otherwise: Callable[[], Any]
+    ) -> Any:
         """Adds one micro-batch; at the window's end gives its means away and starts anew.
 
         Args:

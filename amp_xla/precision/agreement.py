@@ -6,6 +6,7 @@ whether all ranks' are. It must run on every rank in every step.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any, Callable, Optional, Sequence, Union
 
@@ -36,9 +37,7 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
     Args:
       hvd: ``horovod.tensorflow``, initialized; imported when None.
     """
-    if hvd is None:
-        import horovod.tensorflow as hvd
-    module: Any = hvd
+    module = _horovod(hvd)
 
     def agree(finite: Any) -> Any:
         # A sum of integers: exact for any number of ranks, and every Horovod has it.
@@ -50,10 +49,12 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
 
 def horovod_mean(hvd: Optional[Any] = None) -> Callable[[Any], Any]:
     """The mean over Horovod's ranks, for ``reduce=``; sparse gradients are gathered, not summed."""
-    if hvd is None:
-        import horovod.tensorflow as hvd
-    module: Any = hvd
+    module = _horovod(hvd)
     return lambda gradient: module.allreduce(gradient, op=module.Average)
+
+
+def _horovod(hvd: Optional[Any]) -> Any:
+    return importlib.import_module("horovod.tensorflow") if hvd is None else hvd
 
 
 def replicas() -> Agreement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla.precision import arrays
 from amp_xla.precision.inner import Inner, Pairs
@@ -58,25 +58,35 @@ def clip(parts: Parts, norm: Norm, clipnorm: Optional[float]) -> Parts:
         factor = clipnorm / tf.maximum(norm(), clipnorm)
         parts = [(inner, _map(pairs, lambda g: g * _like(factor, g))) for inner, pairs in parts]
     clipped = [(inner, _as_asked(inner, pairs)) for inner, pairs in parts]
-    return [
-        (inner, [(arrays.map_floats(lambda x: _cast(x, v), g), v) for g, v in pairs])
-        for inner, pairs in clipped
-    ]
+    return [(inner, [(_cast(g, v), v) for g, v in pairs]) for inner, pairs in clipped]
 
 
 def _as_asked(inner: Inner, pairs: Pairs) -> Pairs:
+    """What the optimizer was configured with, as its own gradient computation would clip."""
     if inner.clips_itself:
         return pairs
     for name, limit in inner.clips.items():
-        if name == "clipvalue":
-            pairs = _map(pairs, lambda g, limit=limit: tf.clip_by_value(g, -limit, limit))
-        elif name == "clipnorm":
-            pairs = _map(pairs, lambda g, limit=limit: tf.clip_by_norm(g, limit))
+        if name == "global_clipnorm":
+            norm = global_norm([g for g, _ in pairs])()
+            pairs = _map(pairs, _Clip(name, limit, limit / tf.maximum(norm, limit)).apply)
         else:
-            whole = global_norm([g for g, _ in pairs])()
-            factor = limit / tf.maximum(whole, limit)
-            pairs = _map(pairs, lambda g, factor=factor: g * _like(factor, g))
+            pairs = _map(pairs, _Clip(name, limit).apply)
     return pairs
+
+
+class _Clip(NamedTuple):
+    """One clipping of a tensor."""
+
+    name: str
+    limit: float
+    factor: Any = None
+
+    def apply(self, values: Any) -> Any:
+        if self.name == "clipvalue":
+            return tf.clip_by_value(values, -self.limit, self.limit)
+        if self.name == "clipnorm":
+            return tf.clip_by_norm(values, self.limit)
+        return values * _like(self.factor, values)
 
 
 def _map(pairs: Pairs, function: Callable[[Any], Any]) -> Pairs:
@@ -87,5 +97,6 @@ def _like(scalar: Any, gradient: Any) -> Any:
     return arrays.cast_like(scalar, gradient)
 
 
-def _cast(values: Any, variable: Any) -> Any:
-    return arrays.cast(values, arrays.dtype_name(variable) or "float32")
+def _cast(gradient: Any, variable: Any) -> Any:
+    dtype = arrays.dtype_name(variable) or "float32"
+    return arrays.map_floats(lambda values: arrays.cast(values, dtype), gradient)

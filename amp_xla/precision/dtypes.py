@@ -38,9 +38,9 @@ def canonical(dtype: Any) -> str:
     else:
         found = getattr(dtype, "base_dtype", dtype)  # TensorFlow's reference dtypes
         for attribute in ("name", "__name__"):  # dtypes have the one, scalar types the other
-            name = getattr(found, attribute, None)
-            if isinstance(name, str) and name in SPELLINGS:
-                return name
+            spelled = getattr(found, attribute, None)
+            if isinstance(spelled, str) and spelled in SPELLINGS:
+                return spelled
         with contextlib.suppress(TypeError):
             name = np.dtype(found).name
             if name in SPELLINGS:
@@ -84,7 +84,7 @@ def half_dtype(platform: Optional[str] = None) -> Any:
     return scalar_type("bfloat16" if platform == "tpu" else "float16")
 
 
-class set_half_dtype:  # noqa: N801  # reads as a verb, also in a with statement
+class set_half_dtype:  # reads as a verb, also in a with statement
     """Overrides ``half_dtype()`` from now on, or within a ``with`` block.
 
     Args:

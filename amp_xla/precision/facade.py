@@ -19,11 +19,11 @@ Trackable: Any = next(c for c in tf.Module.__mro__ if c.__name__ == "Trackable")
 class Variables(list):
     """A list that may also be called: ``variables`` is a method in some optimizers."""
 
-    def __call__(self) -> "Variables":
+    def __call__(self) -> Variables:
         return self
 
 
-class OptimizerFace(Trackable):  # type: ignore[misc]  # TensorFlow is untyped
+class OptimizerFace(Trackable):
     """Delegation of hyper-parameters, configuration, weights; mixed into LossScaleOptimizer.
 
     Attributes:
@@ -40,7 +40,8 @@ class OptimizerFace(Trackable):  # type: ignore[misc]  # TensorFlow is untyped
 
     def __setattr__(self, name: str, value: Any) -> None:
         mine = name.startswith("_") or not vars(self).get("_ready") or name in vars(self)
-        if mine or hasattr(type(self), name) and name not in ("lr", "learning_rate"):
+        declared = hasattr(type(self), name) and name not in ("lr", "learning_rate")
+        if mine or declared:
             object.__setattr__(self, name, value)
         elif hasattr(self.inner, name):
             setattr(self.inner, name, value)

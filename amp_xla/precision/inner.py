@@ -58,6 +58,12 @@ class Inner:
         extra = {} if grad_loss is None else {"grad_loss": grad_loss}
         return list(compute(loss, var_list=variables, **extra))
 
+    def tape_gradients(
+        self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
+    ) -> Pairs:
+        """Pairs of gradients of what a tape recorded; reduced over ranks if the optimizer does."""
+        return list(zip(tape.gradient(loss, list(variables), grad_loss), variables))
+
     def aggregate(self, pairs: Pairs) -> Pairs:
         """What the optimizer would do over replicas or ranks before it applies."""
         return pairs
@@ -100,6 +106,14 @@ class KerasInner(Inner):
         with self._without_clipping():  # Horovod's reduces here, with its own clipping before
             return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
 
+    def tape_gradients(
+        self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
+    ) -> Pairs:
+        if _is_keras_own(self.optimizer, "_compute_gradients"):
+            return super().tape_gradients(tape, loss, variables, grad_loss)
+        with self._without_clipping():
+            return list(self.optimizer._compute_gradients(loss, variables, grad_loss, tape=tape))
+
     @contextlib.contextmanager
     def _without_clipping(self) -> Iterator[None]:
         # TensorFlow 1.15 tests for the attribute, so it has to go, not to be None.
@@ -124,7 +138,7 @@ class KerasInner(Inner):
                 optimizer._create_slots(list(variables))
 
     def apply(self, pairs: Pairs) -> Any:
-        if _takes(self.optimizer.apply_gradients, "experimental_aggregate_gradients"):
+        if _takes(self.optimizer, "apply_gradients", "experimental_aggregate_gradients"):
             return self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
         return self.optimizer.apply_gradients(pairs)
 
@@ -140,6 +154,13 @@ class NewKerasInner(Inner):
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         return graph_gradients(loss, variables, grad_loss)
+
+    def tape_gradients(
+        self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
+    ) -> Pairs:
+        if grad_loss is not None or _is_keras_own(self.optimizer, "compute_gradients"):
+            return super().tape_gradients(tape, loss, variables, grad_loss)
+        return list(self.optimizer.compute_gradients(loss, variables, tape))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         super().prepare(variables)
@@ -157,7 +178,7 @@ class NewKerasInner(Inner):
         return _aggregate(self.optimizer, "aggregate_gradients", pairs)
 
     def apply(self, pairs: Pairs) -> Any:
-        if _takes(self.optimizer.apply_gradients, "skip_gradients_aggregation"):
+        if _takes(self.optimizer, "apply_gradients", "skip_gradients_aggregation"):
             return self.optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
         return self.optimizer.apply_gradients(pairs)
 
@@ -241,19 +262,25 @@ def graph_gradients(loss: Any, variables: Sequence[Any], grad_loss: Any = None) 
     return list(zip(tf.gradients(loss, list(variables), grad_ys=grad_loss), variables))
 
 
-def _takes(function: Any, argument: str) -> bool:
-    parameters = inspect.signature(function).parameters.values()
-    return any(p.name == argument or p.kind is p.VAR_KEYWORD for p in parameters)
+def _takes(optimizer: Any, method: str, argument: str) -> bool:
+    """True where a class of the optimizer names the argument; wrappers pass on what they get."""
+    found = (vars(c)[method] for c in type(optimizer).__mro__ if method in vars(c))
+    return any(argument in inspect.signature(function).parameters for function in found)
+
+
+KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")
 
 
 def _is_keras_own(optimizer: Any, method: str) -> bool:
     """True where Keras defines the method, False where a wrapper such as Horovod's does."""
-    owner = next(c.__module__ for c in type(optimizer).__mro__ if method in vars(c))
-    return owner.partition(".")[0] in ("tensorflow", "tensorflow_core", "tf_keras", "keras")
+    owner = next((c.__module__ for c in type(optimizer).__mro__ if method in vars(c)), "keras")
+    return owner.partition(".")[0] in KERAS
 
 
 def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
-    if not hasattr(optimizer, method):
+    """Calls the method where Keras itself would, before it applies."""
+    keras = [c for c in type(optimizer).__mro__ if c.__module__.partition(".")[0] in KERAS]
+    if not any(method in vars(c) for c in keras):
         return pairs
     if _is_keras_own(optimizer, method) and not tf.distribute.has_strategy():
         return pairs  # one replica: nothing to sum

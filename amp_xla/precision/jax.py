@@ -48,7 +48,7 @@ def register_state(cls: type, leaves: Tuple[str, ...], meta: Tuple[str, ...]) ->
 
     def unflatten(static: Tuple[Any, ...], children: Any) -> Any:
         # Past __init__: JAX also builds pytrees of placeholders, which would not pass its checks.
-        new = object.__new__(cls)
+        new: Any = object.__new__(cls)
         for name, child in zip(leaves + meta, (*children, *static)):
             object.__setattr__(new, name, child)
         return new

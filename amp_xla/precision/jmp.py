@@ -18,8 +18,14 @@ import numpy as np
 from amp_xla.precision import arrays
 from amp_xla.precision.dtypes import SPELLINGS, canonical, half_dtype
 from amp_xla.precision.jax import all_finite, register_state, select_tree
-from amp_xla.precision.loss_scale import NoOpLossScale, _LossScale, concrete, next_state
-from amp_xla.precision.loss_scale import SMALLEST_SCALE, LARGEST_SCALE
+from amp_xla.precision.loss_scale import (
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
+    NoOpLossScale,
+    _LossScale,
+    concrete,
+    next_state,
+)
 from amp_xla.precision.policy import Policy, cast_to_full, cast_to_half, get_policy
 
 __all__ = (
@@ -61,7 +67,7 @@ class StaticLossScale(_LossScale):
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
 
-    def adjust(self, grads_finite: Any) -> "StaticLossScale":
+    def adjust(self, grads_finite: Any) -> StaticLossScale:
         del grads_finite
         return self
 
@@ -92,7 +98,7 @@ class DynamicLossScale(_LossScale):
         put(self, "counter", arrays.int32_scalar(self.counter))
         put(self, "min_loss_scale", float(concrete(self.min_loss_scale)))
 
-    def adjust(self, grads_finite: Any) -> "DynamicLossScale":
+    def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Returns the next state dependent on whether grads are finite."""
         assert jnp.ndim(grads_finite) == 0, "Expected boolean scalar"
         scale, counter = next_state(

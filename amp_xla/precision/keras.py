@@ -47,7 +47,7 @@ def to_keras(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
             f"dtype for both, or float32 variables with float16 or bfloat16 compute"
         )
     module = mixed_precision(keras)
-    if module is getattr(_keras(keras).mixed_precision, "experimental", None):
+    if not hasattr(module, "set_global_policy"):  # TensorFlow 1.15
         _enable_layer_dtypes(keras)
         # No loss scale in it: Keras would wrap the optimizer in its own on compile.
         return module.Policy(name, loss_scale=None)

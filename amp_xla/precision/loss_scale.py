@@ -86,7 +86,11 @@ class _LossScale:
         Half-precision leaves come back as float32: an fp16 loss of 4 at 2**15 is 131072, past
         float16's 65504.
         """
-        return arrays.map_floats(lambda x: arrays.widen(x) * self._factor(x), tree, python_floats=True)
+
+        def scaled(x: Any) -> Any:
+            return arrays.widen(x) * self._factor(x)
+
+        return arrays.map_floats(scaled, tree, python_floats=True)
 
     def unscale(self, tree: T) -> T:
         """Divides floating leaves by the scale, in float32 (float64 stays float64).
@@ -94,7 +98,11 @@ class _LossScale:
         Half-precision leaves come back as float32: 2**-11 at scale 2**15 is 2**-26, which
         float16 would round to zero. Sparse gradients stay sparse.
         """
-        return arrays.map_floats(lambda x: arrays.widen(x) / self._factor(x), tree, python_floats=True)
+
+        def unscaled(x: Any) -> Any:
+            return arrays.widen(x) / self._factor(x)
+
+        return arrays.map_floats(unscaled, tree, python_floats=True)
 
     def _factor(self, like: Any) -> Any:
         return arrays.cast_like(self.loss_scale, arrays.widen(like))
@@ -113,7 +121,7 @@ class NoOpLossScale(_LossScale):
     """Scales nothing: every verb returns what it was given."""
 
     @property
-    def loss_scale(self) -> int:  # type: ignore[override]
+    def loss_scale(self) -> int:
         return 1
 
     def scale(self, tree: T) -> T:
@@ -122,7 +130,7 @@ class NoOpLossScale(_LossScale):
     def unscale(self, tree: T) -> T:
         return tree
 
-    def adjust(self, grads_finite: Any) -> "NoOpLossScale":
+    def adjust(self, grads_finite: Any) -> NoOpLossScale:
         del grads_finite
         return self
 
@@ -154,7 +162,7 @@ class StaticLossScale(_LossScale):
         object.__setattr__(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
         check_scale("loss_scale", self.loss_scale)
 
-    def adjust(self, grads_finite: Any) -> "StaticLossScale":
+    def adjust(self, grads_finite: Any) -> StaticLossScale:
         del grads_finite
         return self
 
@@ -221,14 +229,14 @@ class DynamicLossScale(_LossScale):
             raise ValueError(f"minimum is {minimum}, above maximum, which is {maximum}")
         check_scale("loss_scale", self.loss_scale, minimum, maximum)
 
-    def adjust(self, grads_finite: Any) -> "DynamicLossScale":
+    def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """The next state; ``grads_finite`` is a boolean scalar."""
         scale, counter = next_state(
             self.loss_scale, self.counter, grads_finite, **self.hyperparameters()
         )
         return self.replace(scale, counter)
 
-    def replace(self, loss_scale: Any, counter: Any) -> "DynamicLossScale":
+    def replace(self, loss_scale: Any, counter: Any) -> DynamicLossScale:
         """The same hyper-parameters around another state, unchecked (it may be a tracer)."""
         new = object.__new__(type(self))
         for field in dataclasses.fields(self):

@@ -15,13 +15,14 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from amp_xla.precision import agreement as agreements
-from amp_xla.precision import clipping, keras_class, loss_scale, update
+from amp_xla.precision import clipping, keras_class, update
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, inner_of
 from amp_xla.precision.keras_class import keras_of
 from amp_xla.precision.monitor import Monitor
-from amp_xla.precision.step import Ledger, Step, in_v1_graph
+from amp_xla.precision.scaling import Scaling, scale_loss
+from amp_xla.precision.step import Step, in_v1_graph
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     all_finite,
@@ -29,33 +30,9 @@ from amp_xla.precision.tensorflow import (
     tf,
 )
 
+__all__ = ("LossScaleOptimizer", "scale_loss")
+
 Group = Tuple[Callable[[Any], bool], Any]
-
-
-def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
-    """``loss * scale`` in float32, and nothing else: the raw form, for any training script.
-
-    Gradients, clipping thresholds and the optimizer's epsilon then see numbers ``scale`` times
-    larger: Adam and LAMB hardly notice (their epsilon shrinks by the same factor), SGD's
-    learning rate grows by it. ``LossScaleOptimizer`` has none of these effects.
-
-    Args:
-      loss: floating tensor of any shape, or a function ``(y_true, y_pred) -> loss`` as Keras
-        takes it.
-      scale: positive finite number.
-
-    Raises:
-      ValueError: the scale is not a positive finite number.
-    """
-    static = loss_scale.StaticLossScale(scale)
-    if callable(loss):
-
-        def scaled(*args: Any, **kwargs: Any) -> Any:
-            return static.scale(loss(*args, **kwargs))
-
-        scaled.__name__ = getattr(loss, "__name__", "loss")
-        return scaled
-    return static.scale(loss)
 
 
 class LossScaleOptimizer(OptimizerFace):
@@ -128,8 +105,8 @@ class LossScaleOptimizer(OptimizerFace):
         ] + [(lambda variable: True, inner_of(inner))]
         self._reduce = reduce
         self._model_parallel = model_parallel or (lambda variable: False)
-        self._ledger = Ledger()
         self._state = LossScaleVariables(loss_scale, name)
+        self._scaling = Scaling(self._state)
         self._window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
@@ -184,7 +161,7 @@ class LossScaleOptimizer(OptimizerFace):
     @property
     def loss_scale(self) -> Any:
         """The scale in force: a float32 scalar tensor; in a v1 graph, the one of this step."""
-        return self._ledger.scale(lambda: self._state.loss_scale)
+        return self._scaling.loss_scale
 
     @property
     def state_variables(self) -> List[Any]:
@@ -203,11 +180,7 @@ class LossScaleOptimizer(OptimizerFace):
         """
         if callable(loss):
             return lambda: self.get_scaled_loss(loss())
-        step = self._ledger.next_step(lambda: self.loss_scale)
-        step.scaled = True
-        scaled = self._state.at(step.scale).scale(tf.convert_to_tensor(loss))
-        self._ledger.scaled(loss, scaled)
-        return scaled
+        return self._scaling.scale(loss)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
         """True gradients in float32 (float64 stays); None and sparseness are kept.
@@ -218,23 +191,16 @@ class LossScaleOptimizer(OptimizerFace):
         Raises:
           RuntimeError: the step was already judged, so these gradients would go unjudged.
         """
-        step = self._ledger.step(lambda: self.loss_scale)
+        step = self._scaling.step
         if step.finite is not None:
             raise RuntimeError(
                 "get_unscaled_gradients after apply_gradients in one step: the first group was "
                 "judged without these gradients. Unscale every group first, then apply; or start "
                 "the next step with get_scaled_loss"
             )
-        unscaled = self._unscale(step, list(grads))
+        unscaled = self._scaling.unscale(step, list(grads))
         if self._window is None:
             step.tests.append(all_finite(unscaled))
-        return unscaled
-
-    def _unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
-        step.unscaled = True
-        unscaled = [self._state.at(step.scale).unscale(g) for g in grads]
-        for before, after in zip(grads, unscaled):
-            self._ledger.unscaled(before, after)
         return unscaled
 
     def compute_gradients(
@@ -252,7 +218,7 @@ class LossScaleOptimizer(OptimizerFace):
           grad_loss: gradient of whatever is above the loss, unscaled.
           tape: a ``tf.GradientTape`` that has recorded a loss tensor.
         """
-        step = self._ledger.next_step(lambda: self.loss_scale)
+        step = self._scaling.next_step()
         if callable(loss) or tape is not None or tf.executing_eagerly():
             pairs = self._tape_gradients(loss, var_list, grad_loss, tape)
         else:
@@ -262,7 +228,7 @@ class LossScaleOptimizer(OptimizerFace):
             for inner, part in self._split([(None, v) for v in variables]):
                 pairs += inner.gradients(scaled, [v for _, v in part], grad_loss)
             pairs = _in_order(pairs, variables)
-        unscaled = self._unscale(step, [g for g, _ in pairs])
+        unscaled = self._scaling.unscale(step, [g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
         if self._window is not None:
             return result  # reduced and judged once, at the window's end
@@ -277,6 +243,10 @@ class LossScaleOptimizer(OptimizerFace):
             scaled = self.get_scaled_loss(value)
         variables = var_list() if callable(var_list) else var_list
         variables = list(tape.watched_variables() if variables is None else variables)
+        parts = self._split([(None, v) for v in variables])
+        if len(parts) == 1:
+            return parts[0][0].tape_gradients(tape, scaled, variables, grad_loss)
+        # One pass through the tape for all groups: it may not be persistent.
         return list(zip(tape.gradient(scaled, variables, grad_loss), variables))
 
     def apply_gradients(
@@ -306,8 +276,8 @@ class LossScaleOptimizer(OptimizerFace):
         if not pairs:
             raise ValueError("no gradients: the loss reaches none of the variables")
         with tf.name_scope(name or self.name):
-            step = self._ledger.step(lambda: self.loss_scale)
-            self._ledger.check_unscaled(step)
+            step = self._scaling.step
+            self._scaling.ledger.check_unscaled(step)
             if self._window is not None:
                 return self._accumulate(step, pairs, global_step, experimental_aggregate_gradients)
             outcome = self._take(
@@ -331,7 +301,7 @@ class LossScaleOptimizer(OptimizerFace):
         try:
             return self.apply_gradients(pairs, global_step, name)
         finally:
-            self._ledger.close()
+            self._scaling.ledger.close()
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Makes the optimizers' variables now.

@@ -76,7 +76,7 @@ class Policy:
         """As ``cast_to_param``, to the output dtype."""
         return _cast(tree, self.names[2])
 
-    def with_output_dtype(self, output_dtype: Any) -> "Policy":
+    def with_output_dtype(self, output_dtype: Any) -> Policy:
         """The same policy with another output dtype."""
         return dataclasses.replace(self, output_dtype=output_dtype)
 

@@ -19,9 +19,7 @@ def several() -> bool:
     return context is not None and context.num_replicas_in_sync > 1
 
 
-def together(
-    function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
-) -> Any:
+def together(function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]) -> Any:
     """Calls ``function(each_replica, scalars)`` once for all replicas.
 
     Args:

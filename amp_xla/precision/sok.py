@@ -8,7 +8,7 @@ count in the decision to skip, and their gradients are left to their own rank.
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from amp_xla.precision import loss_scale as scales
 from amp_xla.precision import optimizer as wrapper
@@ -62,7 +62,7 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
 
 def _of_tensorflow(loss_scale: Any) -> Any:
     """This package's loss scale for one of TensorFlow's, by what it is configured with."""
-    config = getattr(loss_scale, "get_config", dict)()
+    config: Dict[str, Any] = getattr(loss_scale, "get_config", dict)()
     if "increment_period" in config:
         return scales.DynamicLossScale(
             config["initial_loss_scale"],

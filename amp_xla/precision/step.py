@@ -49,9 +49,7 @@ class Step:
     def rewind(self, optimizers: Sequence[Any]) -> List[Any]:
         """Takes back what an earlier group of this step moved on, so that it moves once a step."""
         return [
-            variable.assign(value)
-            for inner in optimizers
-            for variable, value in self.shared[inner]
+            variable.assign(value) for inner in optimizers for variable, value in self.shared[inner]
         ]
 
 

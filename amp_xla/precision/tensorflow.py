@@ -1,4 +1,4 @@
-"""Loss scales for TensorFlow: state in resource variables, in v1 graphs, tf.function and eagerly."""
+"""Loss scales for TensorFlow, in resource variables: v1 graphs, tf.function and eagerly."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, List, Optional
 from amp_xla import backend
 from amp_xla.precision import arrays, loss_scale
 
-_raw = backend.tensorflow()
-tf = _raw.compat.v1
+tf: Any = backend.tensorflow().compat.v1
+Module: Any = tf.Module
 
 # The scale must never be averaged or summed over replicas: every replica computes the same one.
 _UNSHARED = {"trainable": False, "use_resource": True, "aggregation": tf.VariableAggregation.NONE}
@@ -54,7 +54,7 @@ def flatten(tree: Any) -> List[Any]:
     return [tree]
 
 
-class LossScaleVariables(_raw.Module):
+class LossScaleVariables(Module):
     """A loss scale whose state lives in variables, with jmp's verbs.
 
     ``adjust`` assigns instead of returning a new state. Checkpointed by ``tf.train.Checkpoint``

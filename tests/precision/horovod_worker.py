@@ -144,6 +144,15 @@ def distributed() -> Seen:
     return _minimized(lambda: hvd.DistributedOptimizer(tf.train.AdamOptimizer(0.1)))
 
 
+def keras_distributed() -> Seen:
+    """Around Horovod's Keras optimizer, which reduces in get_gradients and clips after it."""
+    import horovod.tensorflow.keras as hvd_keras
+
+    return _minimized(
+        lambda: hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.1, clipnorm=10.0))
+    )
+
+
 def alone() -> Seen:
     """No agreement: the ranks drift apart. What the tests above protect from."""
     return _minimized(
@@ -154,7 +163,10 @@ def alone() -> Seen:
     )
 
 
-CASES = {f.__name__: f for f in (document, reducing, accumulating, distributed, alone)}
+CASES = {
+    function.__name__: function
+    for function in (document, reducing, accumulating, distributed, keras_distributed, alone)
+}
 
 
 def main() -> None:

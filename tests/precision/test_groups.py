@@ -86,7 +86,11 @@ def trained(order, make, style, factors=(1.0, 1.0, np.inf, 1.0)):
             if style == "others first":
                 groups = groups[::-1]
             groups = [
-                list(zip(optimizer.get_unscaled_gradients([g for g, _ in part]), [v for _, v in part]))
+                list(
+                    zip(
+                        optimizer.get_unscaled_gradients([g for g, _ in part]), [v for _, v in part]
+                    )
+                )
                 for part in groups
             ]
             operation = tf.group(*[optimizer.apply_gradients(part) for part in groups])

@@ -15,7 +15,7 @@ import pytest
 
 from amp_xla import backend
 
-CASES = ("document", "reducing", "accumulating", "distributed", "alone")
+CASES = ("document", "reducing", "accumulating", "distributed", "keras_distributed", "alone")
 ROOT = Path(__file__).resolve().parents[2]
 
 # The first run on a machine compiles Horovod, which takes minutes; later ones find the wheel.
@@ -56,7 +56,7 @@ def column(steps, key):
     return [step[key] for step in steps]
 
 
-@pytest.mark.parametrize("case", ["document", "reducing", "distributed"])
+@pytest.mark.parametrize("case", ["document", "reducing", "distributed", "keras_distributed"])
 def test_ranks_skip_together_and_keep_equal_scales(ranks, case):
     zero, one = ranks[case]
     assert column(zero, "state") == column(one, "state")

@@ -187,8 +187,8 @@ def test_optax_wrapper_skips_whole_steps():
     state, other = optimizer.init(params), plain.init(params)
     update = jax.jit(optimizer.update)
     for factor in (1.0, jnp.inf, 1.0, jnp.nan, 1.0):
-        grads = jax.grad(lambda p, f: state.loss_scale.scale(loss_fn(p, X)[0]) * f)(params, factor)
-        before = state
+        before, scale = state, state.loss_scale
+        grads = jax.grad(lambda p, f, s=scale: s.scale(loss_fn(p, X)[0]) * f)(params, factor)
         updates, state = update(grads, state, params)
         params = optax.apply_updates(params, updates)
         assert bool(state.finite) == bool(np.isfinite(factor))

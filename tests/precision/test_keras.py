@@ -136,7 +136,9 @@ def classifier():
     start = keras.initializers.glorot_uniform
     return keras.models.Sequential(
         [
-            keras.layers.Dense(32, activation="relu", kernel_initializer=start(1), input_shape=(8,)),
+            keras.layers.Dense(
+                32, activation="relu", kernel_initializer=start(1), input_shape=(8,)
+            ),
             keras.layers.Dense(32, activation="relu", kernel_initializer=start(2), name="hidden"),
             keras.layers.Dense(4, kernel_initializer=start(3), name="logits"),
             keras.layers.Activation("softmax", dtype="float32", name="probabilities"),

@@ -90,7 +90,11 @@ def test_all_finite_judges_values_and_ignores_the_rest():
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [2])
         rows = tf.IndexedSlices(x, tf.constant([5, 6]))
-        trees = [{"a": [x, None], "b": tf.constant(3)}, [rows], (tf.cast(x, tf.float16), tf.ones(1))]
+        trees = [
+            {"a": [x, None], "b": tf.constant(3)},
+            [rows],
+            (tf.cast(x, tf.float16), tf.ones(1)),
+        ]
         verdicts = [all_finite(tree) for tree in trees]
         assert session.run(verdicts, {x: [1, 2]}) == [True] * 3
         for bad in (np.inf, -np.inf, np.nan):

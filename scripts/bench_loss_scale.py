@@ -1,0 +1,141 @@
+"""What loss scaling costs a training step, printed.
+
+    make bench-loss-scale
+
+One 4-layer BERT, one optimizer, the same batch; every configuration in a graph and session of
+its own, and all of them take steps in turn, so that a busy machine slows all alike. Reported, by
+the clock and in processor time (which other programs on the machine disturb far less): the median
+step, and the median over rounds of what it costs over the bare optimizer, with its quartiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import sys
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+from amp_xla.config import parse
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Measure loss scaling."""
+
+    layers: int = 4
+    """Transformer layers"""
+    hidden: int = 512
+    """width; heads are 64 wide, feed-forward is 4 times it"""
+    batch_size: int = 16
+    """sequences a step"""
+    length: int = 128
+    """tokens a sequence"""
+    rounds: int = 20
+    """steps of every configuration, taken in turn, after two that warm up"""
+    optimizer: str = "adamw"
+    """adamw (this project's, fused) or bert4keras (its Adam, many small operations)"""
+
+
+def main() -> int:
+    """Prints a table: milliseconds a step, and per cent over the bare optimizer."""
+    config = parse(Config, prog="python -m scripts.bench_loss_scale")
+    import amp_xla.setup
+
+    amp_xla.setup.configure(precision="fp32")
+    from amp_xla.backend import tensorflow
+    from amp_xla.precision import DynamicLossScale, StaticLossScale
+    from amp_xla.precision.optimizer import LossScaleOptimizer
+
+    wrappers: Dict[str, Callable[[Any], Any]] = {
+        "bare optimizer": lambda inner: inner,
+        "no scale, steps judged": lambda inner: LossScaleOptimizer(inner, None),
+        "static": lambda inner: LossScaleOptimizer(inner, StaticLossScale(1024.0)),
+        "dynamic": lambda inner: LossScaleOptimizer(inner, DynamicLossScale()),
+        "dynamic, clipped": lambda inner: LossScaleOptimizer(
+            inner, DynamicLossScale(), global_clipnorm=1.0
+        ),
+    }
+    steps = {name: _step(config, wrap) for name, wrap in wrappers.items()}
+    clocks = {"clock": time.perf_counter, "processor": time.process_time}
+    seconds: Dict[Tuple[str, str], List[float]] = {(c, n): [] for c in clocks for n in steps}
+    print(f"measuring {config.rounds} rounds of {len(steps)} steps ...", file=sys.stderr)
+    for number in range(config.rounds + 2):
+        for name, step in steps.items():
+            started = {clock: now() for clock, now in clocks.items()}
+            step()
+            if number >= 2:
+                for clock, now in clocks.items():
+                    seconds[clock, name].append(now() - started[clock])
+    print(f"TensorFlow {tensorflow().__version__}, {config}")
+    for clock in clocks:
+        bare = seconds[clock, "bare optimizer"]
+        for name in steps:
+            taken = seconds[clock, name]
+            over = sorted(100 * (mine / base - 1) for mine, base in zip(taken, bare))
+            low, middle, high = (over[len(over) * quarter // 4] for quarter in (1, 2, 3))
+            print(
+                f"{clock:10} {name:24}{1000 * statistics.median(taken):9.1f} ms"
+                f"{middle:+8.1f} %  (quartiles {low:+.1f}, {high:+.1f})"
+            )
+    return 0
+
+
+def _step(config: Config, wrap: Callable[[Any], Any]) -> Callable[[], Any]:
+    """A training step in a session of its own."""
+    import numpy as np
+
+    from amp_xla import backend
+    from amp_xla.backend import K, keras, tf
+
+    models = backend.bert4keras("models")
+    with tf.Graph().as_default() as graph:
+        session = tf.Session(graph=graph)
+        K.set_session(session)
+        with session.as_default():
+            bert = models.BERT(
+                vocab_size=8000,
+                hidden_size=config.hidden,
+                num_hidden_layers=config.layers,
+                num_attention_heads=max(1, config.hidden // 64),
+                intermediate_size=4 * config.hidden,
+                max_position=config.length,
+                hidden_act="gelu",
+                dropout_rate=0.0,
+                with_pool=True,
+            )
+            bert.build()
+            logits = keras.layers.Dense(12)(bert.model.output)
+            rng = np.random.RandomState(0)
+            shape = (config.batch_size, config.length)
+            feeds = {
+                bert.model.inputs[0]: rng.randint(1, 8000, shape),
+                bert.model.inputs[1]: np.zeros(shape),
+            }
+            labels = tf.constant(rng.randint(0, 12, config.batch_size))
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+            optimizer = wrap(_optimizer(config))
+            loss = tf.reduce_mean(losses)
+            variables = tf.trainable_variables()
+            if hasattr(optimizer, "compute_gradients"):
+                operation = optimizer.minimize(loss, var_list=variables)
+            else:
+                operation = tf.group(*optimizer.get_updates(loss, variables))
+            session.run(tf.global_variables_initializer())
+            call = session.make_callable([operation, loss], list(feeds))
+            values = list(feeds.values())
+            return lambda: call(*values)
+
+
+def _optimizer(config: Config) -> Any:
+    from amp_xla import backend
+
+    if config.optimizer == "bert4keras":
+        return backend.bert4keras("optimizers").Adam(1e-4)
+    from amp_xla.optimizers.adamw import AdamW
+
+    return AdamW(1e-4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
