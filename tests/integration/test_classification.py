@@ -70,7 +70,7 @@ def test_learns_and_leaves_a_complete_run_folder(trained):
     assert [line["dev_accuracy"] for line in logged if "dev_accuracy" in line]
     assert list(run.glob("events.out.tfevents.*"))
     assert (run / "vocab.txt").read_text().startswith("[PAD]\n")
-    assert (run / "checkpoints" / "best").is_dir()
+    assert (run / "checkpoints" / "BEST").is_file()
 
 
 def test_says_what_precision_means_on_this_machine(trained):
