@@ -161,7 +161,9 @@ def compare(old: Dict[str, Any], new: Dict[str, Any]) -> str:
             continue
         ratio = b.median / a.median
         noise = max(table.spread(a.samples_per_second), table.spread(b.samples_per_second))
-        verdict = "within the spread" if abs(ratio - 1) <= noise else ("faster", "slower")[ratio < 1]
+        verdict = (
+            "within the spread" if abs(ratio - 1) <= noise else ("faster", "slower")[ratio < 1]
+        )
         body.append([*cells, f"{ratio:.2f}x", verdict])
     lines = [table.markdown(("combination", "samples/s a", "samples/s b", "b / a", ""), body)]
     different = [

@@ -65,7 +65,9 @@ def classifier(encoder_model: Any, classes: int, slots: int, dropout: float) -> 
 def _packed(models: Any) -> Any:
     """bert4keras' BERT with two more inputs and a mask."""
 
-    class PackedBERT(models.BERT):  # type: ignore[misc]  # bert4keras is untyped
+    class PackedBERT(models.BERT):
+        attention_bias: Any
+
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, custom_position_ids=True, **kwargs)
 

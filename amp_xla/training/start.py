@@ -25,6 +25,7 @@ from amp_xla.training.progress import note
 from amp_xla.training.random_state import unrepeatable
 from amp_xla.training.run import RunFolder
 from amp_xla.training.step import initialize_variables
+from amp_xla.xla.watching import watched
 
 
 def prepare(run: RunFolder, recipe: str, config: Any, job: Any, options: LoopOptions) -> Loop:
@@ -66,7 +67,7 @@ def prepare(run: RunFolder, recipe: str, config: Any, job: Any, options: LoopOpt
         note(f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact")
     loop = Loop(
         run,
-        job.step,
+        watched(job.step, job.batches, setup.current().xla, note),
         job.batches,
         job.evaluate,
         checkpoints,

@@ -238,9 +238,7 @@ def _by_shape(feeds: Iterator[Tuple[Dict[str, Any], int]]) -> List[Dict[str, Any
     return list(found.values())
 
 
-def resized(
-    feed: Dict[str, Any], old: Tuple[int, int], new: Tuple[int, int]
-) -> Dict[str, Any]:
+def resized(feed: Dict[str, Any], old: Tuple[int, int], new: Tuple[int, int]) -> Dict[str, Any]:
     """The feed repeated or cut to other rows and another length, for questions about size.
 
     Args:

@@ -6,6 +6,7 @@ slows down slows all of them. Running out of memory, NaN and crashes are results
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -101,7 +102,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], environ: Optional[Dict[str, str]] = None) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open while the child runs
         self._process = subprocess.Popen(
             list(command),
             stdin=subprocess.PIPE,
@@ -176,10 +177,8 @@ class Child:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
-                try:
+                with contextlib.suppress(BrokenPipeError):
                     stream.close()
-                except BrokenPipeError:
-                    pass
 
 
 @dataclasses.dataclass(frozen=True)

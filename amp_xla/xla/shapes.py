@@ -76,9 +76,7 @@ class ShapeWatch:
     @property
     def compile_seconds(self) -> float:
         """Time beyond each shape's fastest step in its first four: warm-up and compilation."""
-        return sum(
-            sum(steps[:4]) - min(steps) * len(steps[:4]) for steps in self._seconds.values()
-        )
+        return sum(sum(steps[:4]) - min(steps) * len(steps[:4]) for steps in self._seconds.values())
 
 
 def _differences(old: Signature, new: Signature) -> List[Tuple[str, int, int, int]]:

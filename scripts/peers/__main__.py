@@ -118,11 +118,13 @@ def write_corpus(config: Config, path: str) -> Dict[str, Any]:
     )
     train, dev = classification.read_data(recipe)
     tokenizer = classification.get_tokenizer(recipe, train)
-    labels = Labels.fit(train.labels)
+    labels = Labels.fit(train.labels or [])
     parts = []
     for data in (train, dev):
         encoded = tokenizer.encode(data.texts, data.pairs, max_length=config.max_length)
-        parts.append(corpus.Tokens(encoded.token_ids, encoded.offsets, labels.ids(data.labels)))
+        parts.append(
+            corpus.Tokens(encoded.token_ids, encoded.offsets, labels.ids(data.labels or []))
+        )
     corpus.save(path, parts[0], parts[1], tokenizer.vocab_size)
     shape = {k: getattr(config, k) for k in
              ("layers", "hidden", "batch_size", "dropout", "learning_rate", "seed")}  # fmt: skip
@@ -152,7 +154,11 @@ def contestants(
         out[f"HF PyTorch {precision}, {padding}"] = [
             str(PEERS_PYTHON), "-m", "scripts.peers.hf_torch", path, asked,
         ]  # fmt: skip
-    return {name: command for name, command in out.items() if any(part in name for part in config.only.split(";"))}
+    return {
+        name: command
+        for name, command in out.items()
+        if any(part in name for part in config.only.split(";"))
+    }
 
 
 def run(config: Config, commands: Dict[str, List[str]]) -> Dict[str, Dict[str, Any]]:
