@@ -127,7 +127,8 @@ def markdown(record: Dict[str, Any]) -> str:
         f"# bench: {record['recipe']}",
         "",
         f"- command: `{record['command'].strip()}`",
-        f"- {here['device']}, {here['cores']} cores, {here['memory_gib']:.0f} GiB{driver}{container}",
+        f"- {here['device']}, {here['cores']} cores, {here['memory_gib']:.0f} GiB"
+        f"{driver}{container}",
         f"- TensorFlow {here['tensorflow']}{' (NVIDIA)' if here['fork'] else ''}, bert4keras "
         f"{here['bert4keras']}, Python {here['python']}; revision {record['revision']}; "
         f"seed {record['seed']}; {record['date']}",

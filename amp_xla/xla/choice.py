@@ -18,20 +18,8 @@ from amp_xla.xla.machine import Machine
 CACHE = Path("runs") / "tuned.json"
 # Fields of a recipe's configuration that change neither the graph nor its shapes.
 _FREE = frozenset(
-    [
-        "precision",
-        "xla",
-        "epochs",
-        "learning_rate",
-        "warmup",
-        "weight_decay",
-        "seed",
-        "run",
-        "evaluate_every",
-        "patience",
-        "log_every",
-        "on_bad_line",
-    ]
+    ["precision", "xla", "epochs", "learning_rate", "warmup", "weight_decay", "seed", "run"]
+    + ["evaluate_every", "patience", "log_every", "on_bad_line"]
 )
 
 

@@ -88,7 +88,7 @@ def ceiling(dtype: str, size: int = 2048, seconds: float = 1.0) -> Tuple[float, 
         random = tf.random.stateless_normal((size, size), seed=(1, 2), dtype=tf.float32)
         a = tf.Variable(tf.cast(random, kind), trainable=False)
         product = tf.linalg.matmul(a, a)
-        # The operation, not its value: nothing is copied, and what is fetched is not optimised away.
+        # The operation, not its value: nothing is copied, and a fetched one is not pruned.
         done = product.op
         start = tf.global_variables_initializer()
     options = tf.OptimizerOptions(global_jit_level=tf.OptimizerOptions.OFF)

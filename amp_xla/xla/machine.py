@@ -102,7 +102,7 @@ def probe() -> Dict[str, object]:
         "fork": backend.is_fork(),
         "half_dtype": backend.half_dtype()[0] or "",
         "python": platform.python_version(),
-        "container": os.environ.get("NVIDIA_BUILD_ID") or os.environ.get("container", "")  # noqa: SIM112,
+        "container": os.environ.get("NVIDIA_BUILD_ID") or os.environ.get("container", ""),  # noqa: SIM112
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory, 1),
     }

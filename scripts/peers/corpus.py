@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Samples end to end: sample i is ``ids[offsets[i]:offsets[i + 1]]``, its class ``labels[i]``."""
+    """Samples end to end: sample i is ``ids[offsets[i]:offsets[i + 1]]`` of class ``labels[i]``."""
 
     ids: Any
     offsets: Any
