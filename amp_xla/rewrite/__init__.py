@@ -1,1 +1,41 @@
-"""What mixed precision does to a graph: counted in real runs, rehearsed without a GPU."""
+"""What mixed precision does to a graph: counted in real runs, rehearsed without a GPU.
+
+``inspect`` and ``rehearse`` take a compiled Keras model, or what a recipe's ``build`` returns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+
+def inspect(
+    model: Any,
+    gpu: str = "8.0",
+    lists: Optional[str] = None,
+    batch: Optional[Sequence[Any]] = None,
+    batch_size: int = 32,
+    length: int = 128,
+) -> Any:
+    """What TensorFlow's auto-mixed-precision pass would make of a model's training graph.
+
+    Needs no GPU; nothing is executed.
+
+    Args:
+      model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
+      gpu: compute capability of the pretended GPU: 7.0, 8.0, 8.6, 9.0, ...
+      lists: ``fork`` (NVIDIA's TensorFlow 1.15), ``stock``, or None for what this TensorFlow's
+        users train with: fork on 1.15, stock on 2.x.
+      batch: arrays, one per placeholder, whose shapes FLOPs and bytes are computed for.
+      batch_size, length: without ``batch``, what a placeholder's first and further unknown
+        dimensions are taken for.
+
+    Returns:
+      ``amp_xla.rewrite.report.Report``; ``print`` it for a table, ``to_json`` is amp.json.
+
+    Raises:
+      PassFailedError: the pass failed, was skipped or converted nothing; says why.
+      UnsupportedError: the model is not compiled, or ``gpu`` or ``lists`` cannot be.
+    """
+    from amp_xla.rewrite import inspection
+
+    return inspection.inspect(model, gpu, lists, batch, batch_size, length)

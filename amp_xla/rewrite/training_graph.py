@@ -130,6 +130,14 @@ def _make_stateless(node: Any, graph_def: Any) -> None:
     node.attr["Tseed"].type = tf.int64.as_datatype_enum
 
 
+def view(model: Any) -> TrainingGraph:
+    """The view of a ``Job``, a ``TrainStep`` or a compiled Keras model."""
+    step = getattr(model, "step", None)
+    if step is not None and hasattr(step, "train_op"):
+        return from_step(step, model.model)
+    return from_step(model) if hasattr(model, "train_op") else from_model(model)
+
+
 def from_step(step: Any, model: Any = None) -> TrainingGraph:
     """The view of an ``amp_xla.training.step.TrainStep``.
 

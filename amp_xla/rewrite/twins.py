@@ -6,7 +6,7 @@ the mixed-precision copy's weights: what the rewrite changed, apart from what tr
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -133,22 +133,22 @@ class Twins:
         tf.import_graph_def(part, name=prefix, input_map=shared)
 
     def _load(self, values: Mapping[str, Any]) -> None:
-        assigns = []
-        with self.graph.as_default():
-            for operation in self.graph.get_operations():
-                prefix, _, name = operation.name.partition("/")
-                # One without a value was never initialised, so nothing that trains reads it.
-                if operation.type == "VarHandleOp" and prefix != "check" and name in values:
-                    assigns.append((_assign(operation), values[name]))
-        # All are built before the first one runs: extending a session with a large graph is slow.
-        for (assign, placeholder), value in assigns:
-            self.session.run(assign, {placeholder: value})
-
-
-def _assign(handle: Any) -> Tuple[Any, Any]:
-    placeholder = tf.placeholder(handle.get_attr("dtype"))
-    operation = tf.raw_ops.AssignVariableOp(resource=handle.outputs[0], value=placeholder)
-    return operation, placeholder
+        # In one call a copy: each call with other fetches prunes this large graph anew.
+        for copy in ("fp32", "amp"):
+            assigns, feed = [], {}
+            with self.graph.as_default():
+                for operation in self.graph.get_operations():
+                    prefix, _, name = operation.name.partition("/")
+                    # One without a value was never initialised: nothing that trains reads it.
+                    if operation.type == "VarHandleOp" and prefix == copy and name in values:
+                        placeholder = tf.placeholder(operation.get_attr("dtype"))
+                        assigns.append(
+                            tf.raw_ops.AssignVariableOp(
+                                resource=operation.outputs[0], value=placeholder
+                            )
+                        )
+                        feed[placeholder] = values[name]
+            self.session.run(assigns, feed)
 
 
 def _config() -> Any:

@@ -61,6 +61,7 @@ class Rewritten:
       counts: over ``graph_def``.
       lists: the op lists the pass used.
       log: what it logged.
+      capability, lists_name: what was asked for, defaults filled in.
     """
 
     graph_def: Any
@@ -68,6 +69,8 @@ class Rewritten:
     counts: executed.ExecutedGraph
     lists: op_lists.OpLists
     log: str
+    capability: str
+    lists_name: str
 
 
 def rewrite(
@@ -104,10 +107,10 @@ def rewrite_all(
         graph_def = graph.as_graph_def() if hasattr(graph, "as_graph_def") else graph
         data = graph_def.SerializeToString()
         requests.append(Request(data, list(fetches), capability, environment))
-    return [_judged(answer, capability) for answer in _ask(requests)]
+    return [_judged(answer, capability, lists) for answer in _ask(requests)]
 
 
-def _judged(answer: Dict[str, Any], capability: str) -> Rewritten:
+def _judged(answer: Dict[str, Any], capability: str, lists: str) -> Rewritten:
     graph_def, before = tf.GraphDef.FromString(answer["after"]), tf.GraphDef()
     buckets = op_lists.parse_buckets(answer["buckets"])
     if answer["before"]:
@@ -120,7 +123,7 @@ def _judged(answer: Dict[str, Any], capability: str) -> Rewritten:
             f"the auto-mixed-precision pass did not run for GPU {capability}: "
             f"{_reason(answer['log'], capability, counts)}"
         )
-    return Rewritten(graph_def, before, counts, buckets, answer["log"])
+    return Rewritten(graph_def, before, counts, buckets, answer["log"], capability, lists)
 
 
 def _reason(log: str, capability: str, counts: executed.ExecutedGraph) -> str:

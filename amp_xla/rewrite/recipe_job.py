@@ -1,0 +1,71 @@
+"""Recipes opened for looking at, not for training: built as a float16 GPU would train them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from amp_xla.config import parse
+from amp_xla.errors import AmpXlaError
+from amp_xla.settings import Settings
+
+
+class Opened(NamedTuple):
+    """``job`` is the recipe's, ``config`` what it was built from."""
+
+    config: Any
+    job: Any
+
+
+def split(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
+    """The command's own words, and behind ``--`` the recipe's."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Opened:
+    """Builds a recipe's job with ``precision=amp`` and the loss scale that float16 calls for.
+
+    Args:
+      recipe: a module in ``recipes``, or a dotted module name.
+      words: flags of the recipe.
+      loss_scale: overrides the recipe's.
+
+    Raises:
+      AmpXlaError: there is no such recipe; or ``words`` ask for another precision.
+    """
+    name = recipe if "." in recipe else f"recipes.{recipe}"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.rpartition(".")[0]):
+            raise
+        raise AmpXlaError(f"there is no {name.replace('.', '/')}.py") from None
+    config = parse(module.Config, list(words), f"python -m {name}")
+    if config.precision not in (None, "amp"):
+        raise AmpXlaError(
+            f"--precision {config.precision}: this command shows what mixed precision does; "
+            f"leave it out, or say amp"
+        )
+    wanted = loss_scale or config.loss_scale
+    # On a machine without a GPU a recipe would build itself for bfloat16, or for float32.
+    scale = Settings.from_environment(
+        os.environ, precision="amp", loss_scale=wanted
+    ).effective_loss_scale("float16")
+    config = dataclasses.replace(config, precision="amp", loss_scale=str(scale))
+    return Opened(config, module.build(config))
+
+
+def feeds(job: Any) -> Iterator[List[Any]]:
+    """Training batches without end, as arrays in the order of the step's placeholders."""
+    number = epoch = 0
+    while True:
+        for batch in job.batches.epoch(epoch, start=0):
+            arrays = [getattr(batch, name) for name in job.step.input_names]
+            yield arrays + [number] * (len(job.step._inputs) - len(arrays))
+            number += 1
+        epoch += 1

@@ -1,0 +1,149 @@
+"""The inspection report as text for a terminal."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Sequence, Tuple
+
+from amp_xla.rewrite.places import OUTSIDE
+from amp_xla.rewrite.report import Report
+
+_NUMBERED = re.compile(r"^(.*?-)(\d+)(-.*)?$")
+_WORTH_NAMING = 1e-3  # of all FLOPs
+_REASONS = {
+    "black": "on the list of ops that never run in half",
+    "unlisted": "on no list, so it never runs in half",
+    "refused": "listed, but this GPU has no half kernel for it",
+}
+
+
+def text(report: Report) -> str:
+    """Everything a person wants to know first; ``amp.json`` has the rest."""
+    parts = [_head(report), _layers(report), _blockers(report), _alignment(report)]
+    return "\n\n".join(part for part in [*parts, _constants(report)] if part)
+
+
+def _head(report: Report) -> str:
+    half = report.half_flops_share * report.matmul_flops
+    batch = ", ".join(f"{n} {list(s)}" for n, s in report.batch.items() if s)
+    lines = [
+        f"TensorFlow {report.tensorflow}, {report.lists} lists, a virtual GPU {report.gpu}; {batch}",
+        f"{report.half_nodes} of {report.nodes} nodes run in float16",
+        f"{report.half_flops_share:.1%} of the matmul FLOPs run in float16 "
+        f"({si(half)} of {si(report.matmul_flops)} FLOP a step)",
+        f"{report.casts_to_half + report.casts_to_float} casts inserted: {report.casts_to_half} "
+        f"to float16, {report.casts_to_float} back",
+    ]
+    if report.unmeasured:
+        lines.append(
+            f"{len(report.unmeasured)} matrix products are left out of these shares, their sizes "
+            f"being unknown before they run: {', '.join(report.unmeasured[:3])}"
+        )
+    return "\n".join(lines)
+
+
+def _layers(report: Report) -> str:
+    header = ("layer", "matmul", "backward", "softmax", "mask", "norm", "other", "stays", "by")
+    groups: Dict[Any, List[Tuple[str, int, str]]] = {}
+    order: List[Any] = []
+    for layer in report.layers:
+        cells = (
+            str(layer.forward["matmul"]),
+            str(layer.backward["matmul"]),
+            *(str(layer.forward[role]) for role in ("softmax", "mask", "norm", "other")),
+            si(layer.float32_bytes) + "B",
+            layer.blocked_by or layer.backward_blocked_by,
+        )
+        found = _NUMBERED.match(layer.layer)
+        name = (found.group(1), found.group(3) or "") if found else (layer.layer, None)
+        if (name, cells) not in groups:
+            order.append((name, cells))
+        number = int(found.group(2)) if found else 0
+        groups.setdefault((name, cells), []).append((layer.layer, number, ""))
+    rows = [(_group_name(name, groups[name, cells]), *cells) for name, cells in order]
+    note = (
+        "half/total nodes: forward pass, matmuls also backward; `stays`: bytes of results kept in "
+        "float32, both passes; `by`: the op that keeps most of them there"
+    )
+    return columns([header, *rows]) + "\n" + note
+
+
+def _group_name(name: Tuple[str, Any], members: Sequence[Tuple[str, int, str]]) -> str:
+    if len(members) == 1:
+        return members[0][0]
+    numbers = sorted(number for _, number, _ in members)
+    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
+    words = f"{numbers[0]}..{numbers[-1]}" if whole else ",".join(map(str, numbers))
+    return f"{name[0]}{words}{name[1] or ''}"
+
+
+def _blockers(report: Report) -> str:
+    lines = ["What keeps the rest in float32:"]
+    for phase in ("forward", "backward"):
+        found = [b for b in report.blockers if b.phase == phase and b.float32_bytes]
+        for blocker in found[:4]:
+            where = blocker.layers[0] if len(blocker.layers) == 1 else f"{len(blocker.layers)} layers"
+            lines.append(
+                f"  {phase:<8}  {blocker.op}: {blocker.nodes} nodes, {si(blocker.float32_bytes)}B, "
+                f"{where}; {_REASONS[blocker.reason]}"
+            )
+            if blocker.source:
+                lines.append(f"            {blocker.source}")
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+def _alignment(report: Report) -> str:
+    if not report.alignment:
+        return "All dimensions of all matrix products are multiples of 8."
+    share = sum(a.flops_share for a in report.alignment)
+    lines = [
+        f"Dimensions that are not multiples of 8: {share:.2%} of the matmul FLOPs. Such a product "
+        f"runs on slower kernels (no tensor cores at all before cuBLAS 11):"
+    ]
+    for entry in [a for a in report.alignment if a.flops_share >= _WORTH_NAMING][:6]:
+        sizes = ", ".join(f"{d} -> {-(-d // 8) * 8}" for d in entry.unaligned)
+        lines.append(
+            f"  {entry.layer}: {entry.m} x {entry.k} x {entry.n} ({entry.count} times), "
+            f"{entry.flops_share:.2%} of the FLOPs; {sizes} would add {entry.padding:.1%} work"
+        )
+    if len(lines) == 1:
+        lines.append(f"  each less than {_WORTH_NAMING:.1%}; not worth a change")
+    return "\n".join(lines)
+
+
+def _constants(report: Report) -> str:
+    lines = []
+    merged: Dict[Any, List[str]] = {}
+    for entry in report.constants:
+        key = (entry.value, entry.becomes, entry.problem, entry.half, entry.source)
+        merged.setdefault(key, []).append(entry.layer)
+    for (value, becomes, problem, half, source), layers in merged.items():
+        where = layers[0] if len(set(layers)) == 1 else f"{len(set(layers))} layers"
+        where = "outside layers" if where == OUTSIDE else where
+        path = "ROUNDED TO HALF" if half else "stays in float32"
+        lines.append(f"  {value:g} {problem} (float16: {becomes:g}), {path}; {where}: {source}")
+    if not lines:
+        return "All constants fit float16."
+    return "\n".join(["Constants that float16 cannot hold:", *lines])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells, each column as wide as its widest cell; the first one to the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * max(len(line) for line in lines))
+    return "\n".join(lines)
+
+
+def si(number: float) -> str:
+    """1234567 -> ``1.23 M``."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g} {letter}"
+    return f"{number:.3g} "
+
+
