@@ -183,12 +183,19 @@ class Child:
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A combination to try; ``environ`` and ``address_space`` bound or provoke it."""
+    """A combination to try.
+
+    Attributes:
+      environ: variables of its process.
+      address_space: most bytes of it, 0 = no limit.
+      words: flags of the recipe for this one alone, e.g. another learning rate.
+    """
 
     precision: str
     xla: str
     environ: Dict[str, str] = dataclasses.field(default_factory=dict)
     address_space: int = 0
+    words: Sequence[str] = ()
 
 
 def measure(
