@@ -20,6 +20,16 @@ settings.register_profile("amp_xla", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("amp_xla")
 
 
+if HAS_TENSORFLOW and "AMP_XLA_TEST_EAGER" not in os.environ:
+    # One process, one setup, before any test module imports TensorFlow. Float32, so that numbers
+    # can be compared; what needs other settings runs in processes of its own, which must not
+    # inherit this choice.
+    os.environ["AMP_XLA_PRECISION"] = "fp32"
+    import amp_xla.setup  # noqa: F401
+
+    del os.environ["AMP_XLA_PRECISION"]
+
+
 def pytest_ignore_collect(collection_path: Path) -> Optional[bool]:
     """A file with `pytestmark = pytest.mark.jax` is for the runtime jax, and only for it.
 
