@@ -253,7 +253,7 @@ def measure(
             raise ChildEnded("not measured", f"{budget:.0f} s were spent")
         say(f"{outcomes[i].name}: building and compiling ...")
         child = children[i] = Child.of(
-            Request(recipe, tuple(words), c.precision, c.xla, dump=True,
+            Request(recipe, (*words, *c.words), c.precision, c.xla, dump=True,
                     address_space=c.address_space),
             c.environ,
         )  # fmt: skip
