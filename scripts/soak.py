@@ -65,7 +65,7 @@ class Soak:
             if self.kills + self.open >= self.config.kills or time.monotonic() > self.deadline:
                 return {}
             self.open += 1
-            # A quarter anywhere in a process' life, the others once it trains, up to a little
+            # A quarter anywhere in a process' life, the others after its first step, up to a little
             # beyond the end: some come through. The rest of a run is shorter each time.
             if self.random.random() < 0.25:
                 return {"second": self.random.uniform(0.0, self.seconds)}

@@ -12,7 +12,7 @@ A fault is chosen by the test and built in here, around the product's own functi
     {"evaluate": [1, 2]}      SIGKILL in the 2nd evaluation, before its 3rd batch
     {"restore": "after"}      SIGKILL before or after the tensors were restored
     {"second": 1.37}          SIGKILL after so many seconds, whatever is going on
-    {"trained": 0.37}         the same, counted from when the loop begins
+    {"trained": 0.37}         the same, counted from the end of the process' first step
     {"signal": "SIGTERM", ...} with any of the above: this signal instead of SIGKILL
     {"blind": true}           the free space of the disk looks unlimited
     {"pause": 9}              say so before step 9, then wait until the file "go" is there
@@ -108,17 +108,14 @@ class Faults:
                 faults.hit("restore", "after")
 
         def hit_train(this: Any, watch: Any) -> Any:
-            if "trained" in faults.spec:
-                faults.later(faults.spec["trained"])
             this.step = Step(this.step, this.checkpoints, faults)
             this.batches = Recorded(this.batches, this.state, faults)
             dev = this.evaluate._batches
             this.evaluate._batches = Evaluated(dev, faults)
-            began = time.monotonic()
             try:
                 return train(this, watch)
             finally:
-                faults.write("trained", time.monotonic() - began)
+                faults.write("trained", time.monotonic() - this.step.began)
 
         bundle.Bundle.write, bundle.Bundle.restore = counted_write, hit_restore
         loop.Loop.train = hit_train
@@ -131,6 +128,7 @@ class Step:
 
     def __init__(self, step: Any, checkpoints: Any, faults: Faults) -> None:
         self._step, self._checkpoints, self._faults = step, checkpoints, faults
+        self.began = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
@@ -145,6 +143,10 @@ class Step:
         if at == [number, "before"]:
             self._faults.hit("step", number, "before")
         result = self._step(feed, number)
+        if not self.began:
+            self.began = time.monotonic()
+            if "trained" in self._faults.spec:
+                self._faults.later(self._faults.spec["trained"])
         if at == [number, "after"]:
             self._faults.hit("step", number, "after")
         return result
