@@ -167,7 +167,7 @@ def _legacy_keras() -> List[str]:
         "set_rng_type = RandomGenerator._set_rng_type  # without the next three lines the query,",
         "RandomGenerator._set_rng_type = lambda self, kind, **more: set_rng_type("
         "  # key and value kernels of an untrained attention layer",
-        '    self, "legacy_stateful" if kind == "stateless" and self._seed is None else kind, **more'
+        '    self, "legacy_stateful" if kind == "stateless" and not self._seed else kind, **more'
         "  # would start out equal",
         ")  # ... and the warning about it is answered by the line below",
         'import warnings; warnings.filterwarnings("ignore", "The initializer")  # see above',

@@ -1,4 +1,4 @@
-"""Scaling losses and unscaling gradients: the bare form, and the form that keeps a step's ledger."""
+"""Scaling losses, unscaling gradients: the bare form, and one with a ledger of the step."""
 
 from __future__ import annotations
 

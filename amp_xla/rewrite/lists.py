@@ -54,7 +54,10 @@ def environment(lists: str, kind: str, is_fork: bool, environ: Mapping[str, str]
         return {}
     # (list, action, ops): what turns the installed lists into the wanted ones.
     there, back = ("ADD", "REMOVE") if lists == "fork" else ("REMOVE", "ADD")
-    moves = [("BLACKLIST", back, _FORK_GRAY), ("GRAYLIST", there, _FORK_GRAY)]
+    moves: List[Tuple[str, str, Tuple[str, ...]]] = [
+        ("BLACKLIST", back, _FORK_GRAY),
+        ("GRAYLIST", there, _FORK_GRAY),
+    ]
     moves.append(("WHITELIST", there, _FORK_WHITE))
     changes = {}
     for stem, action, ops in moves:

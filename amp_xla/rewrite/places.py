@@ -94,9 +94,9 @@ class Places:
         if "Normalization" in kind or "Norm" in kind:
             return "norm"
         operation = self._forward_operation(name)
-        if operation is not None:
-            if _MASKING.intersection(f[2] for f in _model_frames(_frames(operation))[-3:]):
-                return "mask"
+        frames = [] if operation is None else _model_frames(_frames(operation))[-3:]
+        if _MASKING.intersection(frame[2] for frame in frames):
+            return "mask"
         return "other"
 
     def source(self, name: str) -> Optional[Source]:

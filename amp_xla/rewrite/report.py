@@ -249,12 +249,16 @@ class _Builder:
                 groups.setdefault(key, []).append(product)
         reports = [
             AlignmentReport(
-                *key,
-                count=sum(p.batch for p in members),
-                flops_share=sum(p.flops for p in members) / max(total, 1),
-                padding=members[0].padding - 1.0,
+                layer,
+                m,
+                n,
+                k,
+                unaligned,
+                sum(p.batch for p in members),
+                sum(p.flops for p in members) / max(total, 1),
+                members[0].padding - 1.0,
             )
-            for key, members in groups.items()
+            for (layer, m, n, k, unaligned), members in groups.items()
         ]
         return sorted(reports, key=lambda r: -r.flops_share)
 

@@ -148,7 +148,8 @@ def matmuls(graph_def: Any, shapes: Mapping[str, List[Shape]]) -> Tuple[List[Mat
         if node.op in MATMULS:
             inputs = [_input_shape(nodes, shapes, text) for text in node.input]
             inputs = inputs[: 2 if node.op not in ("Einsum", "XlaEinsum") else None]
-            product = None if None in inputs else _matmul(node, [s for s in inputs if s is not None])
+            operands = [s for s in inputs if s is not None]
+            product = _matmul(node, operands) if len(operands) == len(inputs) else None
             if product is None:
                 unknown.append(node.name)
             else:
@@ -202,8 +203,9 @@ def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
     rows = [sizes[x] for x in sorted((first - second) & kept)]
     columns = [sizes[x] for x in sorted((second - first) & kept)]
     summed = [s for x, s in sizes.items() if x[0] != "." and x not in kept]
-    size = [int(np.prod(part, dtype=np.int64)) for part in (batch, rows, columns, summed)]
-    return MatMul(node.name, *size, tuple(rows + columns + summed))
+    parts = (batch, rows, columns, summed)
+    b, m, n, k = (int(np.prod(part, dtype=np.int64)) for part in parts)
+    return MatMul(node.name, b, m, n, k, tuple(rows + columns + summed))
 
 
 def element_bytes(shapes: Sequence[Shape], width: int = 4) -> int:

@@ -27,7 +27,8 @@ def _head(report: Report) -> str:
     half = report.half_flops_share * report.matmul_flops
     batch = ", ".join(f"{n} {list(s)}" for n, s in report.batch.items() if s)
     lines = [
-        f"TensorFlow {report.tensorflow}, {report.lists} lists, a virtual GPU {report.gpu}; {batch}",
+        f"TensorFlow {report.tensorflow}, {report.lists} lists, a virtual GPU {report.gpu}; "
+        f"{batch}",
         f"{report.half_nodes} of {report.nodes} nodes run in float16",
         f"{report.half_flops_share:.1%} of the matmul FLOPs run in float16 "
         f"({si(half)} of {si(report.matmul_flops)} FLOP a step)",
@@ -82,7 +83,8 @@ def _blockers(report: Report) -> str:
     for phase in ("forward", "backward"):
         found = [b for b in report.blockers if b.phase == phase and b.float32_bytes]
         for blocker in found[:4]:
-            where = blocker.layers[0] if len(blocker.layers) == 1 else f"{len(blocker.layers)} layers"
+            layers = blocker.layers
+            where = layers[0] if len(layers) == 1 else f"{len(layers)} layers"
             lines.append(
                 f"  {phase:<8}  {blocker.op}: {blocker.nodes} nodes, {si(blocker.float32_bytes)}B, "
                 f"{where}; {_REASONS[blocker.reason]}"
@@ -145,5 +147,3 @@ def si(number: float) -> str:
         if number >= factor:
             return f"{number / factor:.3g} {letter}"
     return f"{number:.3g} "
-
-

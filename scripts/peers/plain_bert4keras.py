@@ -62,7 +62,9 @@ def main() -> int:
     )
     model.compile(loss="sparse_categorical_crossentropy", optimizer=optimizer)
 
-    class Generator(snippets.DataGenerator):
+    base: Any = snippets.DataGenerator
+
+    class Generator(base):
         def __iter__(self, random: bool = False) -> Iterator[Any]:
             ids, labels = [], []
             for is_end, (sample, label) in self.sample(random):
