@@ -85,14 +85,8 @@ def trained(order, make, style, factors=(1.0, 1.0, np.inf, 1.0)):
             groups = split_pairs(pairs)
             if style == "others first":
                 groups = groups[::-1]
-            groups = [
-                list(
-                    zip(
-                        optimizer.get_unscaled_gradients([g for g, _ in part]), [v for _, v in part]
-                    )
-                )
-                for part in groups
-            ]
+            unscaled = [optimizer.get_unscaled_gradients([g for g, _ in part]) for part in groups]
+            groups = [list(zip(g, [v for _, v in part])) for g, part in zip(unscaled, groups)]
             operation = tf.group(*[optimizer.apply_gradients(part) for part in groups])
         session.run(tf.global_variables_initializer())
         for value in factors:
@@ -107,8 +101,9 @@ def test_order_and_style_change_nothing(kind):
     """Two applies a step equal one, Adam's step count included; inf in one group skips both."""
     weights, state = trained(ORDERS[0], ADAMS[kind], "minimize")
     assert state == [3, 1, 8.0, 1]
-    for order in ORDERS:
-        for style in ("minimize", "embeddings first", "others first"):
+    for number, order in enumerate(ORDERS):
+        styles = ("embeddings first", "others first", "minimize")
+        for style in styles[:2] if number % 2 else styles[1:]:
             got, counters = trained(order, ADAMS[kind], style)
             assert same(got, weights), (order, style)
             assert counters == state

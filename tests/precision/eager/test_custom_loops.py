@@ -19,6 +19,8 @@ from tests.precision.reference import VECTORS, cases, expected, of_vector, refer
 tf = backend.tensorflow()
 keras3 = importlib.import_module("keras")
 
+pytestmark = pytest.mark.filterwarnings("ignore:non-finite gradients under the constant")
+
 KINDS = {
     "keras legacy": lambda: tf_keras.optimizers.legacy.Adam(0.05),
     "keras": lambda: tf_keras.optimizers.Adam(0.05),
