@@ -73,7 +73,7 @@ def main() -> int:
     if not PEERS_PYTHON.exists():
         raise AmpXlaError(
             f"{PEERS_PYTHON} is missing: python3.11 -m venv .venvs/peers && "
-            f".venvs/peers/bin/pip install -r requirements/peers.txt"
+            f".venvs/peers/bin/pip install -r scripts/peers/requirements.txt"
         )
     here = machine.look()
     with tempfile.TemporaryDirectory() as folder:
