@@ -63,7 +63,7 @@ class Config:
     dropout: float = 0.1
     """share of activations and attention weights dropped in training"""
 
-    epochs: int = 4
+    epochs: int = 8
     """passes over the training data"""
     batch_size: int = 32
     """samples a step"""

@@ -35,8 +35,9 @@ def test_signals_in_every_phase_end_in_good_order(
         ({"step": [3, "after"]}, "SIGINT", 130, "after step 4"),
         ({"evaluate": [0, 1]}, "SIGTERM", 143, "after step 8"),
         ({"evaluate": [0, 2]}, "SIGINT", 130, "after step 8"),
-        ({"checkpoint": ["step-00000010", 3]}, "SIGUSR1", 0, "after step"),
-        ({"step": [14, "before"]}, "SIGTERM", 143, "after step 15"),
+        # From the writer's thread: on a busy machine the loop is some steps further by then.
+        ({"checkpoint": ["step-00000010", 1]}, "SIGUSR1", 0, "after step"),
+        ({"step": [22, "before"]}, "SIGTERM", 143, "after step 23"),
     ]
     for fault, name, code, where in phases:
         said = len(run.text())
@@ -102,17 +103,18 @@ def test_a_full_disk(servers: List[Server], small_disk: Path, tmp_path: Path, lo
     """With and without the look at the free space that usually sees it coming."""
     run = Run(servers[0], small_disk)
     run.log, run.out = tmp_path / "log.jsonl", tmp_path / "out.txt"
-    faults = {} if looks else {"blind": True}
-    assert run(faults, checkpoint_every=1, keep=99) == 2, run.text()
+    run.start({"pause": 9, "blind": not looks})
+    before = whole(run)
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(b"x" * (shutil.disk_usage(str(small_disk)).free - 20_000))
+    assert run.go_on() == 2, run.text()
     assert "it needs" in run.text()
     assert ("the disk is full" if looks else "No space left") in run.text()
     assert "Traceback" not in run.text()
-    names = whole(run)
-    assert names
-    assert f"{names[-1]} is whole: --resume continues" in run.text()
-    for name in names[:-1]:
-        shutil.rmtree(str(run.path / "checkpoints" / name))
-    assert run(checkpoint_every=5) == 0, run.text()
+    assert f"{before[-1]} is whole: --resume continues" in run.text()
+    assert whole(run) == before
+    ballast.unlink()
+    assert run() == 0, run.text()
 
 
 def test_a_folder_that_becomes_read_only(servers: List[Server], tmp_path: Path) -> None:
