@@ -258,9 +258,13 @@ def _step(path: Path) -> int:
 
 
 def _first_line(error: BaseException) -> str:
+    """The reason in one line; TensorFlow 2 puts it below a heading and a stack of its own."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return (getattr(error, "message", None) or str(error)).splitlines()[0]
+    lines = (getattr(error, "message", None) or str(error)).splitlines()
+    # File-system errors end in "; " and the operating system's words.
+    named = [line for line in lines if "; " in line and not line.startswith(" ")]
+    return (named or lines)[0].strip()
 
 
 def read_state(path: Path) -> Dict[str, Any]:

@@ -91,7 +91,7 @@ def test_a_second_process_is_refused(servers: List[Server], tmp_path: Path) -> N
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", str(folder)])
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=280k", "none", str(folder)])
     if mounted.returncode:
         pytest.skip("mounting needs root; test_checkpoint.py covers the refusal without it")
     yield folder
