@@ -11,12 +11,13 @@ from tests.precision.conftest import EAGER
 
 
 def test_the_eager_tests_pass():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
     done = subprocess.run(
         command + ["tests/precision/eager"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, EAGER: "1"},
+        timeout=280,
     )
     output = done.stdout.decode()
     found = re.search(r"(\d+) passed", output)
