@@ -255,5 +255,3 @@ def assert_exportable(graph_def: Any) -> None:
                 f"tf.compat.v1.enable_resource_variables() before building the model "
                 f"(import amp_xla.setup does)"
             )
-
-
