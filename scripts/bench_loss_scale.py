@@ -14,7 +14,7 @@ import dataclasses
 import statistics
 import sys
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from amp_xla.config import parse
 
@@ -37,6 +37,10 @@ class Config:
     """adamw (this project's, fused) or bert4keras (its Adam, many small operations)"""
 
 
+CLOCKS = {"clock": time.perf_counter, "processor": time.process_time}
+BARE = "bare optimizer"
+
+
 def main() -> int:
     """Prints a table: milliseconds a step, and per cent over the bare optimizer."""
     config = parse(Config, prog="python -m scripts.bench_loss_scale")
@@ -44,11 +48,28 @@ def main() -> int:
 
     amp_xla.setup.configure(precision="fp32")
     from amp_xla.backend import tensorflow
+
+    names = list(wrappers())
+    print(f"measuring {config.rounds} rounds of {len(names)} steps ...", file=sys.stderr)
+    seconds = measure(config, names)
+    print(f"TensorFlow {tensorflow().__version__}, {config}")
+    for clock in CLOCKS:
+        for name in names:
+            low, middle, high = overhead(seconds, clock, name)
+            print(
+                f"{clock:10} {name:24}{1000 * statistics.median(seconds[clock, name]):9.1f} ms"
+                f"{middle:+8.1f} %  (quartiles {low:+.1f}, {high:+.1f})"
+            )
+    return 0
+
+
+def wrappers() -> Dict[str, Callable[[Any], Any]]:
+    """What is put around the optimizer, by name."""
     from amp_xla.precision import DynamicLossScale, StaticLossScale
     from amp_xla.precision.optimizer import LossScaleOptimizer
 
-    wrappers: Dict[str, Callable[[Any], Any]] = {
-        "bare optimizer": lambda inner: inner,
+    return {
+        BARE: lambda inner: inner,
         "no scale, steps judged": lambda inner: LossScaleOptimizer(inner, None),
         "static": lambda inner: LossScaleOptimizer(inner, StaticLossScale(1024.0)),
         "dynamic": lambda inner: LossScaleOptimizer(inner, DynamicLossScale()),
@@ -56,29 +77,29 @@ def main() -> int:
             inner, DynamicLossScale(), global_clipnorm=1.0
         ),
     }
-    steps = {name: _step(config, wrap) for name, wrap in wrappers.items()}
-    clocks = {"clock": time.perf_counter, "processor": time.process_time}
-    seconds: Dict[Tuple[str, str], List[float]] = {(c, n): [] for c in clocks for n in steps}
-    print(f"measuring {config.rounds} rounds of {len(steps)} steps ...", file=sys.stderr)
+
+
+def measure(config: Config, names: Sequence[str]) -> Dict[Tuple[str, str], List[float]]:
+    """Seconds of every step, by (clock, name); the named configurations take steps in turn."""
+    steps = {name: _step(config, wrappers()[name]) for name in names}
+    seconds: Dict[Tuple[str, str], List[float]] = {(c, n): [] for c in CLOCKS for n in steps}
     for number in range(config.rounds + 2):
         for name, step in steps.items():
-            started = {clock: now() for clock, now in clocks.items()}
+            started = {clock: now() for clock, now in CLOCKS.items()}
             step()
             if number >= 2:
-                for clock, now in clocks.items():
+                for clock, now in CLOCKS.items():
                     seconds[clock, name].append(now() - started[clock])
-    print(f"TensorFlow {tensorflow().__version__}, {config}")
-    for clock in clocks:
-        bare = seconds[clock, "bare optimizer"]
-        for name in steps:
-            taken = seconds[clock, name]
-            over = sorted(100 * (mine / base - 1) for mine, base in zip(taken, bare))
-            low, middle, high = (over[len(over) * quarter // 4] for quarter in (1, 2, 3))
-            print(
-                f"{clock:10} {name:24}{1000 * statistics.median(taken):9.1f} ms"
-                f"{middle:+8.1f} %  (quartiles {low:+.1f}, {high:+.1f})"
-            )
-    return 0
+    return seconds
+
+
+def overhead(
+    seconds: Dict[Tuple[str, str], List[float]], clock: str, name: str
+) -> Tuple[float, float, float]:
+    """Per cent over the bare optimizer, round by round: lower quartile, median, upper quartile."""
+    pairs = zip(seconds[clock, name], seconds[clock, BARE])
+    over = sorted(100 * (mine / bare - 1) for mine, bare in pairs)
+    return over[len(over) // 4], statistics.median(over), over[3 * len(over) // 4]
 
 
 def _step(config: Config, wrap: Callable[[Any], Any]) -> Callable[[], Any]:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from typing import Any, Dict, List, Optional, Sequence
 
+from amp_xla import backend
 from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.keras_class import keras_of
 from amp_xla.precision.monitor import LossScaleWarning
@@ -100,7 +101,7 @@ class OptimizerFace(Trackable):
 
     def _backend(self) -> Any:
         keras = keras_of(self.inner)
-        return (tf.keras if keras is None else keras).backend
+        return (backend.tensorflow().keras if keras is None else keras).backend
 
     def get_slot_names(self) -> List[str]:
         """None: the inner optimizer is checkpointed as a child, with its slots."""

@@ -10,6 +10,7 @@ import os
 import sys
 from typing import Any, Optional, Union
 
+from amp_xla import backend
 from amp_xla.errors import SettingsError
 from amp_xla.precision.policy import Policy, PolicyRules, get_policy
 from amp_xla.precision.tensorflow import tf
@@ -133,7 +134,8 @@ def mixed_precision(keras: Optional[Any] = None) -> Any:
 
 
 def _keras(keras: Optional[Any]) -> Any:
-    return tf.keras if keras is None else keras
+    # Not tf.compat.v1.keras, which has no policies on TensorFlow 2.
+    return backend.tensorflow().keras if keras is None else keras
 
 
 def _set_global_policy(keras: Optional[Any], policy: Any) -> None:

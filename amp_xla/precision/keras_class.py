@@ -13,6 +13,7 @@ import sys
 import types
 from typing import Any, Dict, Optional
 
+from amp_xla import backend
 from amp_xla.precision.inner import Inner, KerasInner, NewKerasInner, UpdatesInner
 from amp_xla.precision.tensorflow import tf
 
@@ -63,7 +64,7 @@ def keras_of(optimizer: Any) -> Optional[Any]:
     if "tf_keras" in roots:
         return importlib.import_module("tf_keras")
     if {"tensorflow", "tensorflow_core"} & set(roots) and hasattr(optimizer, "_hyper"):
-        return tf.keras
+        return backend.tensorflow().keras
     return None
 
 

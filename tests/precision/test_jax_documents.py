@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from amp_xla.precision.neurai import policy, scale
+from tests.precision.snippets import blocks, run
 
 pytestmark = pytest.mark.jax
 
@@ -128,3 +129,8 @@ def test_no_op():
     assert grads is loss_scale.unscale(grads)
     assert loss_scale is loss_scale.adjust(grads_finite)
     assert loss_scale.loss_scale == 1
+
+
+@pytest.mark.parametrize("code", blocks("jax"))
+def test_our_documentations_blocks_run(code):
+    run(code)

@@ -18,6 +18,7 @@ from amp_xla.precision.keras import (
     with_rules,
 )
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.precision.snippets import blocks, run
 from tests.precision.training import KINDS, same
 
 
@@ -254,3 +255,8 @@ def test_rules_reach_bert4keras_layers(request):
     assert dtypes["Transformer-0-FeedForward-Norm"] == "float32"
     inputs = [TOKENS[0], TOKENS[1]]
     np.testing.assert_allclose(mixed.predict(inputs), encoder.model.predict(inputs), atol=2e-2)
+
+
+@pytest.mark.parametrize("code", blocks("graph"))
+def test_the_documentations_graph_blocks_run(code):
+    run(code)

@@ -10,6 +10,7 @@ from amp_xla import backend
 from amp_xla.precision import DynamicLossScale, sok
 from amp_xla.precision.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.precision.snippets import blocks, run
 
 tf = backend.tensorflow()
 
@@ -115,3 +116,8 @@ def test_the_keras_documents_classifier(family):
         assert steps == 160 and int(scaled_optimizer.applied_steps) > 120
     assert accuracies["float32"] > 0.95
     assert accuracies["mixed_float16"] >= accuracies["float32"] - 0.01
+
+
+@pytest.mark.parametrize("code", blocks("eager"))
+def test_our_documentations_blocks_run(code):
+    run(code)
