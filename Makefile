@@ -18,6 +18,9 @@ AMP_XLA = $(RUN) -m amp_xla
 DOCKER_SETTINGS = RUNTIME BASE_IMAGE IMAGE GPUS DATA RUNS
 DOCKER = @$(foreach name,$(DOCKER_SETTINGS),$(name)='$($(name))') exec scripts/docker.sh
 
+# A file's tests share models and runs, so each file stays in one process. A process needs about 3 GiB.
+ALL_TESTS := --numprocesses logical --maxprocesses 4 --dist loadfile
+
 PYTHON_CODE := $(wildcard amp_xla recipes scripts tests setup.py)
 TYPED_CODE := $(wildcard amp_xla recipes scripts)
 SHELL_CODE := $(wildcard .ci/run scripts/*.sh)
@@ -49,7 +52,7 @@ bench-loop: ; $(RUN) -m scripts.bench_loop $(ARGS) ## What the training loop cos
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python
-test: ; $(RUN) -m pytest $(ARGS) ## Run the tests; ARGS="tests/data -k name" picks some
+test: ; $(RUN) -m pytest $(or $(ARGS),$(ALL_TESTS)) ## Run the tests; ARGS="tests/data -k name" picks some
 soak: ; $(RUN) -m scripts.soak --kills $(KILLS) $(ARGS) ## Kill training KILLS times at random and compare the results
 lint: ## Check style: ruff, shellcheck, hadolint
 	@python=$$($(ENVIRONMENT) python --runtime dev) && bin=$${python%/*} && failed= && \
