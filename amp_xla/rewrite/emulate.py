@@ -48,8 +48,6 @@ def tensor_cores(graph_def: Any) -> Any:
     for node in graph_def.node:
         copy = result.node.add()
         copy.CopyFrom(node)
-        copy.device = ""
-        copy.attr.pop("_class", None)
         if node.op == "Cast":
             _cast(copy, new)
         elif _is_half(node):

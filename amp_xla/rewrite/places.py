@@ -77,8 +77,9 @@ class Places:
         for part in parts:
             if part in self._layers:
                 return part
-            # A layer that is called again works under its name with a number.
-            bare = re.sub(r"_\d+$", "", part)
+            # A layer that is called again works under its name with a number; Keras computes the
+            # loss on a layer's output under its name with `_loss`, often by the layer's own method.
+            bare = re.sub(r"(_\d+|_loss)$", "", part)
             if bare in self._layers:
                 return bare
         return OUTSIDE

@@ -38,6 +38,8 @@ class TrainingGraph:
         the values of an IndexedSlices.
       loss_scale: tensor name of the loss scale in force, or None where there is none.
       unscaled: whether ``gradients`` were divided by it.
+      finite: tensor name of a boolean, false where the update was skipped for a non-finite
+        gradient; None where nothing is skipped.
       layers: Keras layers by name, nested models opened.
       variables: all variables of the graph.
     """
@@ -50,6 +52,7 @@ class TrainingGraph:
     gradients: Sequence[Tuple[str, str]]
     loss_scale: Optional[str]
     unscaled: bool
+    finite: Optional[str]
     layers: Mapping[str, Any]
     variables: Sequence[Any]
 
@@ -156,6 +159,7 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
         gradients=[(names[id(v)], _dense_name(g)) for g, v in step.gradients if g is not None],
         loss_scale=step.optimizer.loss_scale.name,
         unscaled=True,
+        finite=step.optimizer.gradients_finite.name,
         layers=_layers(model),
         variables=_variables(graph),
     )
@@ -196,6 +200,7 @@ def from_model(model: Any) -> TrainingGraph:
         gradients=pairs,
         loss_scale=None,
         unscaled=False,
+        finite=None,
         layers=_layers(model),
         variables=_variables(loss.graph),
     )
@@ -240,18 +245,3 @@ def session_of(graph: Any) -> Any:
 def placeholder_shapes(training: TrainingGraph, arrays: Sequence[Any]) -> Dict[str, List[int]]:
     """Placeholder op name -> the shape it is fed with."""
     return {name: list(np.shape(array)) for name, array in zip(training.feeds, arrays)}
-
-
-def assert_exportable(graph_def: Any) -> None:
-    """Refuses graphs with variables that have no handle (v1 reference variables).
-
-    Raises:
-      UnsupportedError: names the first.
-    """
-    for node in graph_def.node:
-        if node.op in ("VariableV2", "Variable"):
-            raise UnsupportedError(
-                f"variable {node.name} is a reference variable; call "
-                f"tf.compat.v1.enable_resource_variables() before building the model "
-                f"(import amp_xla.setup does)"
-            )

@@ -1,0 +1,360 @@
+"""Names the first node that stops being finite, and what to do about it.
+
+The batch is replayed on CPU with every tensor watched, forward and backward: once as mixed
+precision would compute it, once in float32. The cause is the first node, in the order in which the
+model was written, that turns good numbers into bad ones, from which non-finite numbers flow on to
+the loss or a gradient, and which float32 computes well. Turning bad means one of:
+
+- its result is beyond float16, though its inputs are not;
+- an input that training changes (not a mask) is beyond float16;
+- its result is NaN, though its inputs are not.
+
+An infinite mask, or the logarithm of zero that a loss discards, is none of these: a softmax takes
+-inf well. It is the multiplication by zero after it that does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from amp_xla.rewrite import emulate, nodes, remedies, virtual_gpu
+from amp_xla.rewrite.constants import LARGEST
+from amp_xla.rewrite.places import Places, Source
+from amp_xla.rewrite.stage import Stage
+from amp_xla.rewrite.training_graph import TrainingGraph
+from amp_xla.rewrite.watch import Range, Recorder, Tensor
+
+OVERFLOW = 65520.0  # what float16 rounds to infinity, from here on
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """An input of the named node, as it was before the rewrite's cast.
+
+    Attributes:
+      name: of the node that made it.
+      op: its type.
+      range: what it held.
+      to_half: whether it was rounded to half on the way.
+    """
+
+    name: str
+    op: str
+    range: Range
+    to_half: bool
+
+    @property
+    def beyond_float16(self) -> bool:
+        """A finite element becomes infinite when it is rounded."""
+        return self.range.largest >= OVERFLOW
+
+    def __str__(self) -> str:
+        text = f"{self.name} ({self.op}): {describe(self.range)}"
+        if self.to_half and self.beyond_float16:
+            return text + ", infinite once rounded to float16"
+        return text + (", rounded to float16" if self.to_half else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """The first node that is not finite.
+
+    Attributes:
+      node, op, layer, phase: which; ``phase`` is ``forward`` or ``backward``.
+      half: whether it computes in half.
+      output: what it computed, before it was rounded to half.
+      inputs: what it computed that from.
+      source: the line of code that made it (a gradient: its forward operation), if known.
+      problem: what happened, a sentence.
+      float32_too: float32 fails on this batch as well, so mixed precision is not the cause.
+      remedies: what to do, the best first; commands and environment lines to copy.
+      float32_loss, half_loss: losses of the two replays.
+      loss_scale: the scale it happened at.
+    """
+
+    node: str
+    op: str
+    layer: str
+    phase: str
+    half: bool
+    output: Range
+    inputs: Tuple[Input, ...]
+    source: Optional[Source]
+    problem: str
+    float32_too: bool
+    remedies: Tuple[str, ...]
+    float32_loss: float
+    half_loss: float
+    loss_scale: float
+
+    def __str__(self) -> str:
+        lines = [
+            f"first non-finite node: {self.node}",
+            f"  {self.op} in {'float16' if self.half else 'float32'}, {self.phase} pass, layer "
+            f"{self.layer}; {self.problem}",
+            *(f"  made by {self.source}" for _ in [0] if self.source is not None),
+            *(f"  input  {entry}" for entry in self.inputs),
+            f"  output {describe(self.output)}",
+            f"  loss of this batch: float32 {self.float32_loss:g}, mixed precision "
+            f"{self.half_loss:g}, loss scale {self.loss_scale:g}",
+            *(f"  fix: {remedy}" for remedy in self.remedies),
+        ]
+        return "\n".join(lines)
+
+    def to_json(self) -> Dict[str, Any]:
+        """Plain values; losses as text, as JSON has no NaN."""
+        found = dataclasses.asdict(self)
+        found["source"] = None if self.source is None else str(self.source)
+        for name in ("float32_loss", "half_loss"):
+            found[name] = str(found[name])
+        return found
+
+
+def describe(seen: Range) -> str:
+    """``-3.2 .. 65e3, 12 NaN of 4096``."""
+    text = f"{seen.low:.4g} .. {seen.high:.4g}"
+    bad = [f"{n} {word}" for n, word in ((seen.nan, "NaN"), (seen.infinite, "infinite")) if n]
+    return text + (f", {' and '.join(bad)} of {seen.size} elements" if bad else "")
+
+
+class _Replay(NamedTuple):
+    """One watched run: ``bad`` names tensors that hold something non-finite where consumed."""
+
+    nodes: Mapping[str, Any]
+    ranges: Mapping[Tensor, Range]
+    rounded: Set[str]
+    loss: float
+
+    def bad(self, tensor: Tensor) -> bool:
+        seen = self.ranges.get(tensor)
+        if seen is None or not seen.size:
+            return False
+        overflows = tensor[0] in self.rounded and seen.largest >= OVERFLOW
+        return overflows or not seen.finite
+
+
+def find(
+    training: TrainingGraph,
+    values: Mapping[str, Any],
+    arrays: Sequence[Any],
+    step: int,
+    capability: str = "8.0",
+    lists: Optional[str] = None,
+    half: bool = True,
+) -> Optional[Finding]:
+    """Replays one batch and names the first non-finite node.
+
+    Args:
+      training: the view of the training graph.
+      values: variable op name -> the weights (and loss scale) that the batch failed with.
+      arrays: the batch, one array per placeholder.
+      step: number of the step, for dropout masks.
+      capability, lists: as for ``virtual_gpu.rewrite``.
+      half: False replays in float32 only: training did not run in float16.
+
+    Returns:
+      None where everything was finite in the replay.
+    """
+    ends = [training.loss, *(name.split(":")[0] for _, name in training.gradients)]
+    scale = [] if training.loss_scale is None else [training.loss_scale.split(":")[0]]
+    fetches = [*ends, *scale]
+    graph_def = training.export(fetches)
+    rewritten = None
+    float32 = graph_def
+    if half:
+        rewritten = virtual_gpu.rewrite(graph_def, fetches, capability, lists)
+        float32 = rewritten.before
+    stage, recorder = Stage(training, float32), Recorder()
+    watched = {"fp32": recorder.watch(float32, nodes.ancestors(nodes.by_name(float32), ends))}
+    if rewritten is not None:
+        emulated = emulate.tensor_cores(rewritten.graph_def)
+        inside = nodes.ancestors(nodes.by_name(rewritten.graph_def), ends)
+        watched["amp"] = recorder.watch(emulated, inside)
+    wanted: List[str] = []
+    for prefix, (copy, targets, _) in watched.items():
+        stage.add(prefix, copy, prefix)
+        wanted += [f"{prefix}/{training.loss}:0"]
+        wanted += [f"{prefix}/{name}" for name in targets]
+    for prefix in watched:
+        stage.load(prefix, values)
+    if scale:
+        wanted.append(f"fp32/{training.loss_scale}")
+    out = stage.run(wanted, arrays, step, 1.0)
+    losses = {name: out[wanted.index(f"{name}/{training.loss}:0")] for name in watched}
+    stage.close()
+    plain = _Replay(nodes.by_name(float32), watched["fp32"][2], set(), float(losses["fp32"]))
+    mixed = plain
+    if rewritten is not None:
+        rounded = set(emulate.carrier(emulated))
+        rounded_nodes = nodes.by_name(rewritten.graph_def)
+        mixed = _Replay(rounded_nodes, watched["amp"][2], rounded, float(losses["amp"]))
+    return _Search(training, plain, mixed, ends, rewritten, float(out[-1]) if scale else 1.0).run()
+
+
+class _Search:
+    """Walks back from what went wrong to where it began."""
+
+    def __init__(
+        self,
+        training: TrainingGraph,
+        plain: _Replay,
+        mixed: _Replay,
+        ends: Sequence[str],
+        rewritten: Optional[virtual_gpu.Rewritten],
+        loss_scale: float,
+    ) -> None:
+        self._training, self._plain, self._mixed = training, plain, mixed
+        self._ends, self._rewritten, self._loss_scale = ends, rewritten, loss_scale
+        self._places = Places(training)
+        self._trained = _trained(mixed.nodes)
+
+    def run(self) -> Optional[Finding]:
+        poisoned = self._poisoned(self._mixed)
+        turned = [t for t in poisoned if self._turns_bad(t)]
+        own = [t for t in turned if not self._plain.bad(t)]
+        if own:
+            return self._finding(min(own, key=self._order), self._mixed, float32_too=False)
+        if not any(self._carries(self._plain, (name, 0)) for name in self._ends):
+            own = [t for t in poisoned if not self._plain.bad(t)]  # whatever it is, it is in here
+            return self._finding(min(own, key=self._order), self._mixed, False) if own else None
+        born = turned or [t for t in poisoned if self._born(t, poisoned)]
+        return self._finding(min(born, key=self._order), self._mixed, True) if born else None
+
+    def _turns_bad(self, tensor: Tensor) -> bool:
+        """See the top of this file."""
+        name, seen = tensor[0], self._mixed.ranges[tensor]
+        if nodes.inserted_cast(name):
+            return False  # it is the node that reads it whose input is beyond float16
+        inputs = self._inputs(self._mixed, self._mixed.nodes[name])
+        if seen.nan:
+            return not any(i.range.nan for i in inputs)
+        if any(i.to_half and i.beyond_float16 and i.name in self._trained for i in inputs):
+            return True
+        return all(i.range.finite and not (i.to_half and i.beyond_float16) for i in inputs)
+
+    def _poisoned(self, replay: _Replay) -> Set[Tensor]:
+        """Non-finite tensors from which non-finite ones lead on to the loss or a gradient."""
+
+        def sources(tensor: Tensor) -> List[Tensor]:
+            node = replay.nodes.get(tensor[0])
+            inputs = [] if node is None else [nodes.parse_input(text) for text in node.input]
+            return [t for t in inputs if t[1] >= 0 and self._carries(replay, t)]
+
+        ends = [(name, 0) for name in self._ends if self._carries(replay, (name, 0))]
+        seen, stack = set(ends), list(ends)
+        while stack:
+            for tensor in sources(stack.pop()):
+                if tensor not in seen:
+                    seen.add(tensor)
+                    stack.append(tensor)
+        return {t for t in seen if replay.bad(t)}
+
+    def _carries(self, replay: _Replay, tensor: Tensor) -> bool:
+        """Bad, or not watched because it is a loop's plumbing, which passes bad on."""
+        node = replay.nodes.get(tensor[0])
+        return replay.bad(tensor) or (node is not None and tensor not in replay.ranges)
+
+    def _born(self, tensor: Tensor, poisoned: Set[Tensor]) -> bool:
+        node = self._mixed.nodes[tensor[0]]
+        return not any(nodes.parse_input(text) in poisoned for text in node.input)
+
+    def _order(self, tensor: Tensor) -> Tuple[int, str]:
+        original = self._places.original(tensor[0])
+        return self._places.order.get(original, 1 << 60), tensor[0]
+
+    def _finding(self, tensor: Tensor, replay: _Replay, float32_too: bool) -> Finding:
+        name = tensor[0]
+        node, place = replay.nodes[name], self._places.of(name)
+        seen, half = replay.ranges[tensor], name in replay.rounded
+        inputs = tuple(self._inputs(replay, node))
+        source = self._places.source(name)
+        problem = _problem(seen, half, inputs, float32_too)
+        advice = remedies.advise(
+            remedies.Case(
+                op=node.op,
+                phase=place.phase,
+                layer=self._training.layers.get(place.layer),
+                source=source,
+                largest_output=seen.largest,
+                largest_constant=self._constant_behind(tensor),
+                loss_scale=self._loss_scale,
+                float32_too=float32_too,
+                lists=None if self._rewritten is None else self._rewritten.lists,
+            )
+        )
+        return Finding(
+            node=name,
+            op=node.op,
+            layer=place.layer,
+            phase=place.phase,
+            half=half or nodes.HALF in [a.type for a in node.attr.values()],
+            output=seen,
+            inputs=inputs,
+            source=source,
+            problem=problem,
+            float32_too=float32_too,
+            remedies=tuple(advice),
+            float32_loss=self._plain.loss,
+            half_loss=self._mixed.loss,
+            loss_scale=self._loss_scale,
+        )
+
+    def _constant_behind(self, tensor: Tensor) -> float:
+        """The largest constant that made a tensor so large, 0 where none did."""
+        ranges, largest = self._mixed.ranges, 0.0
+        seen, stack = {tensor}, [tensor]
+        while stack:
+            name, _ = current = stack.pop()
+            node = self._mixed.nodes[name]
+            if node.op == "Const" and current in ranges:
+                largest = max(largest, ranges[current].largest)
+            for source in map(nodes.parse_input, node.input):
+                held = ranges.get(source)
+                if source in seen or held is None or source[0] not in self._mixed.nodes:
+                    continue
+                if not held.finite or held.largest > LARGEST:
+                    seen.add(source)
+                    stack.append(source)
+        return largest
+
+    def _inputs(self, replay: _Replay, node: Any) -> List[Input]:
+        found = []
+        for text in node.input:
+            tensor, to_half = nodes.parse_input(text), False
+            while nodes.inserted_cast(tensor[0]) and tensor[0] in replay.nodes:
+                cast = replay.nodes[tensor[0]]
+                to_half = to_half or cast.attr["DstT"].type == nodes.HALF
+                tensor = nodes.parse_input(cast.input[0])
+            seen = replay.ranges.get(tensor)
+            if seen is not None:
+                op = replay.nodes[tensor[0]].op
+                found.append(Input(tensor[0], op, seen, to_half))
+        return found
+
+
+def _trained(graph: Mapping[str, Any]) -> Set[str]:
+    """Names of the nodes that depend on a variable: not masks, not constants."""
+    outgoing = nodes.consumers(graph)
+    variables = [name for name, node in graph.items() if node.op == "VarHandleOp"]
+    return nodes.closure(variables, lambda name: [target for target, _ in outgoing[name]])
+
+
+def _problem(seen: Range, half: bool, inputs: Sequence[Input], float32_too: bool) -> str:
+    if float32_too:
+        return "not finite in float32 either, so mixed precision is not the cause"
+    if half and seen.finite:
+        return f"its result reaches {seen.largest:.4g}, and float16 ends at {LARGEST:g}"
+    lost = [i for i in inputs if i.to_half and i.beyond_float16]
+    if lost:
+        what = "a constant" if lost[0].op == "Const" else "an input"
+        what = f"{what} of {_signed(lost[0].range):.4g} is infinite in float16"
+    elif any(i.range.infinite for i in inputs):
+        what = "an input is infinite"
+    else:
+        return "its result is not finite"
+    return f"{what}, and infinity times zero, or less infinity, is not a number"
+
+
+def _signed(seen: Range) -> float:
+    return seen.low if abs(seen.low) > abs(seen.high) else seen.high

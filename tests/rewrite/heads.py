@@ -1,0 +1,138 @@
+"""Small bert4keras models with every head that people train, compiled, and a batch for each."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+
+BATCH, LENGTH, VOCABULARY, LABELS = 4, 24, 120, 5
+
+
+class Head(NamedTuple):
+    """A compiled model, and arrays for its placeholders in their order."""
+
+    model: Any
+    arrays: List[Any]
+
+
+def encoder(kind: str = "bert", application: str = "encoder", **options: Any) -> Any:
+    build = backend.bert4keras("models").build_transformer_model
+    sizes: Dict[str, Any] = dict(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position=32,
+        hidden_act="gelu",
+    )
+    sizes.update(options)
+    return build(model=kind, application=application, **sizes)
+
+
+def tokens() -> List[np.ndarray]:
+    """Token and segment ids; half of the rows end in padding, segments change in the middle."""
+    random = np.random.RandomState(0)
+    ids = random.randint(5, VOCABULARY, (BATCH, LENGTH))
+    ids[1, 18:] = ids[3, 9:] = 0
+    segments = np.zeros((BATCH, LENGTH), int)
+    segments[:, 6:] = 1
+    return [ids, np.where(ids > 0, segments, 0)]
+
+
+def compiled(model: Any, loss: Any, *targets: Any) -> Head:
+    optimizer = backend.bert4keras("optimizers").Adam(1e-4)
+    model.compile(loss=loss, optimizer=optimizer)
+    return Head(model, [*tokens(), *targets])
+
+
+def _labels(*shape: int) -> np.ndarray:
+    return np.random.RandomState(1).randint(0, LABELS, shape)
+
+
+def classifier(kind: str = "bert", **options: Any) -> Head:
+    base = encoder(kind, **options)
+    first = keras.layers.Lambda(lambda x: x[:, 0], name="First")(base.output)
+    output = keras.layers.Dense(LABELS, activation="softmax", name="Classes")(first)
+    model = keras.models.Model(base.inputs, output)
+    return compiled(model, "sparse_categorical_crossentropy", _labels(BATCH, 1))
+
+
+def _language_model(application: str, shift: int) -> Head:
+    """As bert4keras' examples train it: a Loss layer between the ids and their predictions."""
+    base = encoder("bert", application, with_mlm=True)
+
+    class CrossEntropy(backend.bert4keras("layers").Loss):  # type: ignore[misc]
+        def compute_loss(self, inputs: Any, mask: Any = None) -> Any:
+            ids, segments, predicted = inputs
+            ids, predicted = ids[:, shift:], predicted[:, : LENGTH - shift]
+            weights = K.cast(segments[:, shift:], K.floatx())
+            loss = K.sparse_categorical_crossentropy(ids, predicted)
+            return K.sum(loss * weights) / K.sum(weights)
+
+    output = CrossEntropy(2, name="Loss")([*base.inputs, base.output])
+    return compiled(keras.models.Model(base.inputs, output), None)
+
+
+def mlm() -> Head:
+    return _language_model("encoder", 0)
+
+
+def lm() -> Head:
+    return _language_model("lm", 1)
+
+
+def unilm() -> Head:
+    return _language_model("unilm", 1)
+
+
+def realformer() -> Head:
+    return classifier(residual_attention_scores=True)
+
+
+def crf() -> Head:
+    base = encoder()
+    layer = backend.bert4keras("layers").ConditionalRandomField(name="CRF")
+    output = layer(keras.layers.Dense(LABELS, name="Tags")(base.output))
+    model = keras.models.Model(base.inputs, output)
+    return compiled(model, layer.sparse_loss, _labels(BATCH, LENGTH, 1))
+
+
+def global_pointer() -> Head:
+    base = encoder()
+    layers, losses = backend.bert4keras("layers"), backend.bert4keras("backend")
+    output = layers.GlobalPointer(heads=3, head_size=16, name="Spans")(base.output)
+    model = keras.models.Model(base.inputs, output)
+
+    def loss(y_true: Any, y_pred: Any) -> Any:
+        flat = tf.shape(y_pred)[0] * 3
+        pair = [tf.reshape(y, [flat, -1]) for y in (y_true, y_pred)]
+        return tf.reduce_mean(losses.multilabel_categorical_crossentropy(*pair))
+
+    spans = np.zeros((BATCH, 3, LENGTH, LENGTH))
+    spans[:, 0, 1, 3] = spans[:, 2, 4, 4] = 1
+    return compiled(model, loss, spans)
+
+
+HEADS: Dict[str, Callable[[], Head]] = {
+    "classifier": classifier,
+    "MLM": mlm,
+    "LM": lm,
+    "UniLM": unilm,
+    "RealFormer": realformer,
+    "CRF": crf,
+    "GlobalPointer": global_pointer,
+}
+
+
+def build(name: str) -> Head:
+    """One head, alone in a fresh graph."""
+    K.clear_session()
+    tf.set_random_seed(1)
+    head = HEADS[name]()
+    backend.session()
+    return head
