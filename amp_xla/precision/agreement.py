@@ -1,14 +1,16 @@
 """How ranks come to one decision: ``agreement=`` and ``reduce=`` of ``LossScaleOptimizer``.
 
 An agreement takes a boolean scalar tensor, whether this rank's gradients are finite, and returns
-whether all ranks' are. It must run on every rank in every step.
+whether all ranks' are. It must run on every rank in every step. Its attribute ``total``, if it
+has one, sums a float32 scalar over ranks; clipping by a global norm needs it where variables are
+model-parallel.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
 
 from amp_xla.precision.tensorflow import tf
 
@@ -44,6 +46,8 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
         bad = tf.cast(tf.logical_not(finite), tf.int32)
         return tf.equal(module.allreduce(bad, op=module.Sum), 0)
 
+    # For the global norm of gradients of which some belong to one rank alone.
+    agree.total = lambda x: module.allreduce(x, op=module.Sum)  # type: ignore[attr-defined]
     return agree
 
 
@@ -83,3 +87,28 @@ def several(agreements: Sequence[Agreement]) -> Agreement:
         return finite
 
     return agree
+
+
+def check_clipping(
+    agreement: Optional[Agreement],
+    global_clipnorm: Optional[float],
+    inner_clips: Sequence[Mapping[str, float]],
+) -> None:
+    """Refuses clipping by a norm that every rank would compute differently.
+
+    Raises:
+      ValueError: shared variables would be clipped by different factors and drift apart.
+    """
+    if agreement is None:
+        return
+    if any("global_clipnorm" in clips for clips in inner_clips):
+        raise ValueError(
+            "the inner optimizer's global_clipnorm sees this rank's model-parallel gradients only; "
+            "give global_clipnorm to LossScaleOptimizer instead"
+        )
+    if global_clipnorm is not None and not hasattr(agreement, "total"):
+        raise ValueError(
+            "global_clipnorm with model_parallel variables needs the ranks' common norm: give the "
+            "agreement an attribute `total`, a function that sums a float32 scalar over ranks "
+            "(agreement.horovod has it)"
+        )

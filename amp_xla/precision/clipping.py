@@ -10,10 +10,18 @@ from amp_xla.precision.tensorflow import tf
 
 Parts = List[Tuple[Inner, Pairs]]
 Norm = Callable[[], Any]
+Total = Callable[[Any], Any]
 
 
-def global_norm(grads: Sequence[Any]) -> Norm:
+def global_norm(
+    grads: Sequence[Any], own: Sequence[bool] = (), total: Optional[Total] = None
+) -> Norm:
     """The float32 L2 norm of all gradients together, built at the first call.
+
+    Args:
+      grads: unscaled gradients, the same on every rank but for those that are ``own``.
+      own: for each gradient, whether it belongs to this rank alone.
+      total: sums a float32 scalar over ranks, so that all of them get one norm.
 
     A row that occurs twice in a sparse gradient counts once, with its sum: the norm is that of
     the dense gradient. (TensorFlow's ``global_norm`` counts it as two rows, which is smaller
@@ -23,8 +31,12 @@ def global_norm(grads: Sequence[Any]) -> Norm:
 
     def norm() -> Any:
         if not built:
-            halves = [tf.nn.l2_loss(_distinct(g)) for g in grads]  # sum(g ** 2) / 2
-            built.append(tf.sqrt(2.0 * tf.add_n([tf.cast(half, tf.float32) for half in halves])))
+            halves = [tf.cast(tf.nn.l2_loss(_distinct(g)), tf.float32) for g in grads]
+            if total is not None and any(own):
+                mine = [half for half, is_own in zip(halves, own) if is_own]
+                halves = [half for half, is_own in zip(halves, own) if not is_own]
+                halves.append(total(tf.add_n(mine)))
+            built.append(tf.sqrt(2.0 * tf.add_n(halves)))  # each is sum(g ** 2) / 2
         return built[0]
 
     return norm

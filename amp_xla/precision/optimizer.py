@@ -43,8 +43,9 @@ class LossScaleOptimizer(OptimizerFace):
         kind, or one with only ``get_updates``), or anything with ``apply_gradients``.
       loss_scale: a number, ``"dynamic"``, None (no scaling, steps are still judged) or a loss
         scale from ``amp_xla.precision``.
-      global_clipnorm: clips the gradients of a step to this global L2 norm, after unscaling.
-        Clipping asked of ``inner`` (clipnorm, clipvalue, global_clipnorm) also comes after.
+      global_clipnorm: clips gradients to this global L2 norm, after unscaling: those of a step,
+        or of one ``apply_gradients`` where a step has several. Clipping asked of ``inner``
+        (clipnorm, clipvalue, global_clipnorm) also comes after.
       count_skipped: a skipped step advances ``inner.iterations`` too, as TensorFlow 2.4-2.15's
         optimizer does; off, a skipped step leaves everything of ``inner`` alone.
       groups: pairs (predicate of a variable, optimizer); a variable goes to the first group
@@ -72,7 +73,8 @@ class LossScaleOptimizer(OptimizerFace):
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
       gradients_finite: boolean scalar of the last step built; a tensor in a graph.
       gradient_norm: float32 scalar, global L2 norm after unscaling and before clipping, of the
-        last step built in a v1 graph.
+        last step built in a v1 graph. With model-parallel variables the ranks sum it together,
+        so all of them must fetch it or none.
 
     Raises:
       TypeError: ``inner`` is not an optimizer.
@@ -105,6 +107,9 @@ class LossScaleOptimizer(OptimizerFace):
         ] + [(lambda variable: True, inner_of(inner))]
         self._reduce = reduce
         self._model_parallel = model_parallel or (lambda variable: False)
+        agree = agreements.choose(agreement)
+        if model_parallel is not None:
+            agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
         self._state = LossScaleVariables(loss_scale, name)
         self._scaling = Scaling(self._state)
         self._window = Window(accumulate, name) if accumulate != 1 else None
@@ -118,7 +123,8 @@ class LossScaleOptimizer(OptimizerFace):
             self.skipped_steps,
             global_clipnorm,
             count_skipped,
-            agreements.choose(agreement),
+            agree,
+            self._model_parallel,
             Monitor(self._state.spec, warn_after) if warn_after else None,
         )
         self._config = {
@@ -280,9 +286,13 @@ class LossScaleOptimizer(OptimizerFace):
             self._scaling.ledger.check_unscaled(step)
             if self._window is not None:
                 return self._accumulate(step, pairs, global_step, experimental_aggregate_gradients)
+            # Gradients that were neither scaled nor unscaled here come as one whole step.
+            announced = step.scaled or step.unscaled
             outcome = self._take(
-                step, pairs, global_step, experimental_aggregate_gradients, more_groups=True
+                step, pairs, global_step, experimental_aggregate_gradients, more_groups=announced
             )
+            if not announced:
+                self._scaling.ledger.close()
             self.gradients_finite = outcome.finite
             self.gradient_norm = outcome.norm() if in_v1_graph() else None
             return outcome.operation if in_v1_graph() else outcome.finite
@@ -297,6 +307,7 @@ class LossScaleOptimizer(OptimizerFace):
         tape: Optional[Any] = None,
     ) -> Any:
         """One training step; arguments as in ``compute_gradients`` and ``apply_gradients``."""
+        self._scaling.ledger.close()  # what was unscaled before and not applied is not this step's
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
             return self.apply_gradients(pairs, global_step, name)

@@ -22,6 +22,7 @@ class Rules(NamedTuple):
     clipnorm: Optional[float]
     count_skipped: bool
     agreement: Optional[Callable[[Any], Any]]
+    model_parallel: Callable[[Any], bool]
     monitor: Optional[Monitor]
 
 
@@ -56,7 +57,9 @@ def take(rules: Rules, step: Step, parts: Parts, global_step: Any, more_groups: 
       global_step: variable to increment when the step is applied, or None.
       more_groups: another group of the same step may follow.
     """
-    norm = clipping.global_norm(gradients_of(parts))
+    own = [rules.model_parallel(v) for _, pairs in parts for _, v in pairs]
+    total = getattr(rules.agreement, "total", None)
+    norm = clipping.global_norm(gradients_of(parts), own, total)
     first = step.finite is None
     if first:
         step.finite = judge(rules, step, parts, norm)

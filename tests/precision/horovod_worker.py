@@ -129,6 +129,16 @@ def reducing() -> Seen:
     )
 
 
+def clipped() -> Seen:
+    """Clipping by one norm of shared and model-parallel gradients of all ranks."""
+    return _minimized(
+        lambda: tf.train.GradientDescentOptimizer(1.0),
+        reduce=agreement.horovod_mean(hvd),
+        model_parallel=sok.is_embedding_variable,
+        global_clipnorm=0.01,
+    )
+
+
 def accumulating() -> Seen:
     """The same with windows of two: a window that is bad on one rank is skipped on both."""
     return _minimized(
@@ -165,7 +175,15 @@ def alone() -> Seen:
 
 CASES = {
     function.__name__: function
-    for function in (document, reducing, accumulating, distributed, keras_distributed, alone)
+    for function in (
+        document,
+        reducing,
+        clipped,
+        accumulating,
+        distributed,
+        keras_distributed,
+        alone,
+    )
 }
 
 

@@ -15,7 +15,15 @@ import pytest
 
 from amp_xla import backend
 
-CASES = ("document", "reducing", "accumulating", "distributed", "keras_distributed", "alone")
+CASES = (
+    "document",
+    "reducing",
+    "clipped",
+    "accumulating",
+    "distributed",
+    "keras_distributed",
+    "alone",
+)
 ROOT = Path(__file__).resolve().parents[2]
 
 # The first run on a machine compiles Horovod, which takes minutes; later ones find the wheel.
@@ -56,7 +64,9 @@ def column(steps, key):
     return [step[key] for step in steps]
 
 
-@pytest.mark.parametrize("case", ["document", "reducing", "distributed", "keras_distributed"])
+@pytest.mark.parametrize(
+    "case", ["document", "reducing", "clipped", "distributed", "keras_distributed"]
+)
 def test_ranks_skip_together_and_keep_equal_scales(ranks, case):
     zero, one = ranks[case]
     assert column(zero, "state") == column(one, "state")
@@ -78,6 +88,16 @@ def test_model_parallel_tables_stay_each_ranks_own(ranks, case):
     assert zero[-1]["own"] != one[-1]["own"]
     moved = np.abs(np.subtract(zero[0]["own"], zero[-1]["own"])).sum(axis=1)
     assert set(np.flatnonzero(moved)) == {1, 3, 5}  # rank 0's rows; rank 1 trains row 2
+
+
+def test_the_ranks_clip_by_one_norm(ranks):
+    """Learning rate 1: the update's length over both ranks' variables is the clip norm."""
+    zero, one = ranks["clipped"]
+    for before, after in ((1, 2), (3, 4), (4, 5)):
+        moved = [np.subtract(a, b) for a, b in zip(zero[before]["shared"], zero[after]["shared"])]
+        moved += [np.subtract(r[before]["own"], r[after]["own"]) for r in (zero, one)]
+        length = np.sqrt(sum(float((d**2).sum()) for d in moved))
+        assert length == pytest.approx(0.01, rel=1e-3)
 
 
 def test_a_window_bad_on_one_rank_is_skipped_on_both(ranks):

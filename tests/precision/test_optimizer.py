@@ -229,6 +229,46 @@ def test_a_scaled_loss_whose_gradients_were_never_unscaled_is_said():
         optimizer.apply_gradients(zip(grads, [x]))
 
 
+def test_gradients_scaled_and_unscaled_by_hand_are_a_step_each():
+    with tf.Session() as session:
+        x = tf.get_variable("x", initializer=1.0)
+        factor = tf.placeholder(tf.float32, [])
+        optimizer = LossScaleOptimizer(KINDS["keras adam"](), DynamicLossScale(8.0))
+        (gradient,) = tf.gradients(x * factor * optimizer.loss_scale, [x])
+        pair = [(gradient / optimizer.loss_scale, x)]
+        first, second = optimizer.apply_gradients(pair), optimizer.apply_gradients(pair)
+        session.run(tf.global_variables_initializer())
+        session.run(first, {factor: np.inf})
+        session.run(second, {factor: 1.0})
+        assert session.run(optimizer.state_variables) == [1, 1, 4.0, 1]
+
+
+def test_what_was_unscaled_and_never_applied_does_not_judge_another_step():
+    with tf.Session() as session:
+        task = problem()
+        optimizer = LossScaleOptimizer(KINDS["tf.train sgd"](), 8.0)
+        optimizer.get_unscaled_gradients([tf.constant(np.nan)])
+        operation = optimizer.minimize(task.loss, task.variables)
+        trainer = Trainer(session, task, optimizer, operation)
+        trainer.step()
+        assert trainer.state() == [1, 0]
+
+
+def test_clipping_by_a_norm_that_ranks_do_not_share_is_refused():
+    def local(v):
+        return "table" in v.name
+
+    def agree(finite):
+        return finite
+
+    inner = tf.train.GradientDescentOptimizer(0.1)
+    with pytest.raises(ValueError, match="attribute `total`"):
+        LossScaleOptimizer(inner, 8.0, 1.0, agreement=agree, model_parallel=local)
+    agree.total = lambda x: x * 2.0
+    LossScaleOptimizer(inner, 8.0, 1.0, agreement=agree, model_parallel=local)
+    LossScaleOptimizer(inner, 8.0, 1.0, model_parallel=local)  # one rank
+
+
 def test_traps_are_refused():
     from amp_xla import backend
 

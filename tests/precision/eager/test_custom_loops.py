@@ -134,6 +134,25 @@ def test_accumulation(mode):
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
 
 
+@MODE
+def test_scaled_and_unscaled_by_hand(mode):
+    """apply_gradients alone: every call is a step of its own."""
+    weights = variables()
+    optimizer = LossScaleOptimizer(KINDS["keras legacy"](), DynamicLossScale(8.0))
+
+    def step(factor):
+        with tf.GradientTape() as tape:
+            loss = loss_of(weights, factor) * optimizer.loss_scale
+        grads = [g / optimizer.loss_scale for g in tape.gradient(loss, weights)]
+        optimizer.apply_gradients(zip(grads, weights))
+
+    step = MODES[mode](step)
+    for factor in (np.nan, 1.0, np.inf, 1.0, 1.0):
+        step(tf.constant(factor, tf.float32))
+    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (3, 2)
+    assert float(optimizer.loss_scale) == 2.0 and int(optimizer.iterations) == 3
+
+
 def test_warnings_come_while_training():
     weights = variables()
     optimizer = LossScaleOptimizer(KINDS["keras"](), DynamicLossScale(1.0), warn_after=2)
