@@ -1,7 +1,7 @@
 # Every command a user types. `make` alone lists them.
 #
 # To add one, write one line under its heading: `name: ; <command> ## <what it does>`.
-# $(AMP_XLA) is `python -m amp_xla`, $(RUN) is `python`, both on the chosen runtime, whose environment
+# $(AMP_XLA) is `python -m amp_xla`, $(ON) is `python`, both on the chosen runtime, whose environment
 # is built if it is not there.
 
 RUNTIME ?= auto
@@ -13,8 +13,9 @@ ENVIRONMENT := scripts/environment.sh
 # PYTHON counts only on the command line: many shells have one that was meant for others.
 PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python '$(PYTHON)')
 ON_RUNTIME = --runtime '$(RUNTIME)' $(PYTHON_OPTION)
-RUN = @exec $(ENVIRONMENT) run $(ON_RUNTIME) --
-AMP_XLA = $(RUN) -m amp_xla
+ON = @exec $(ENVIRONMENT) run $(ON_RUNTIME) --
+AMP_XLA = $(ON) -m amp_xla
+OF_RUN = $(if $(RUN),--run '$(RUN)')
 DOCKER_SETTINGS = RUNTIME BASE_IMAGE IMAGE GPUS DATA RUNS
 DOCKER = @$(foreach name,$(DOCKER_SETTINGS),$(name)='$($(name))') exec scripts/docker.sh
 
@@ -34,8 +35,8 @@ help: ## List the commands (this text)
 ##@ Train
 train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned) --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
 prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus '$(CORPUS)') $(if $(OUT),--out '$(OUT)') $(ARGS) ## Turn text into sequences to pretrain on; CORPUS, OUT
-predict: ; $(AMP_XLA) predict $(ARGS) ## Label new text with a trained run; ARGS="--help"
-verify: ; $(AMP_XLA) verify $(ARGS) ## Check that the checkpoints of a run are whole; ARGS="--run runs/..."
+predict: ; $(AMP_XLA) predict $(OF_RUN) $(ARGS) ## Label new text with a trained run: RUN=runs/... ARGS="--file texts.txt"
+verify: ; $(AMP_XLA) verify $(OF_RUN) $(ARGS) ## Check that the checkpoints of RUN=runs/... are whole
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
 
 ##@ Train in a container, on a GPU server (scripts/docker.sh says what BASE_IMAGE, GPUS, DATA do)
@@ -47,13 +48,14 @@ docker-shell: ; $(DOCKER) shell -- $(ARGS) ## Open a shell in the image
 ##@ Measure
 tune: ; $(AMP_XLA) tune --recipe '$(RECIPE)' $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1
 bench: ; $(AMP_XLA) bench --recipe '$(RECIPE)' $(BENCH) -- $(ARGS) ## Record every precision and XLA mode; BENCH="--compare a.json b.json"
-bench-peers: ; $(RUN) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
-bench-loop: ; $(RUN) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
+bench-peers: ; $(ON) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
+bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
+bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python
-test: ; $(RUN) -m pytest $(or $(ARGS),$(ALL_TESTS)) ## Run the tests; ARGS="tests/data -k name" picks some
-soak: ; $(RUN) -m scripts.soak --kills $(KILLS) $(ARGS) ## Kill training KILLS times at random and compare the results
+test: ; $(ON) -m pytest $(or $(ARGS),$(ALL_TESTS)) ## Run the tests; ARGS="tests/data -k name" picks some
+soak: ; $(ON) -m scripts.soak --kills $(KILLS) $(ARGS) ## Kill training KILLS times at random and compare the results
 lint: ## Check style: ruff, shellcheck, hadolint
 	@python=$$($(ENVIRONMENT) python --runtime dev) && bin=$${python%/*} && failed= && \
 	{ $$bin/ruff check --output-format concise $(PYTHON_CODE) || failed=1; } && \

@@ -74,5 +74,5 @@ def _run(loop: Any, watch: SignalWatch) -> int:
             f"{cost.held_seconds:.2f} s ({cost.held_seconds / max(seconds, 1e-9):.1%}); writing "
             f"them took {cost.seconds:.2f} s beside it"
         )
-    note(f'predict with: make predict ARGS="--run {loop.run.path} --file texts.txt"')
+    note(f'predict with: make predict RUN={loop.run.path} ARGS="--file texts.txt"')
     return 0
