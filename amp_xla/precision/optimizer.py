@@ -170,6 +170,11 @@ class LossScaleOptimizer(OptimizerFace):
         return self._scaling.loss_scale
 
     @property
+    def loss_scale_at_start(self) -> Any:
+        """The ``NoOpLossScale``, ``StaticLossScale`` or ``DynamicLossScale`` this was built with."""
+        return self._state.spec
+
+    @property
     def state_variables(self) -> List[Any]:
         """What a checkpoint must hold beyond ``inner``'s own variables.
 

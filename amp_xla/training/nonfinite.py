@@ -39,7 +39,7 @@ class Trouble:
         self._loop, self._limit, self._policy, self._diagnose = loop, limit, policy, diagnose
         self._reported = False
         # Only a dynamic scale has a smallest value that it can arrive at.
-        self._floor = getattr(loop.step.optimizer._state.spec, "minimum", None)
+        self._floor = getattr(loop.step.optimizer.loss_scale_at_start, "minimum", None)
 
     def judge(self, result: StepResult, feed: Mapping[str, Any]) -> None:
         """Acts on a step that was skipped.
