@@ -8,6 +8,7 @@ RUNTIME ?= auto
 RECIPE ?= classification
 ARGS ?=
 KILLS ?= 200
+STEPS ?= 20
 
 ENVIRONMENT := scripts/environment.sh
 # PYTHON counts only on the command line: many shells have one that was meant for others.
@@ -44,6 +45,10 @@ docker-build: ; $(DOCKER) build ## Build the image from BASE_IMAGE
 docker-train: ; $(DOCKER) train --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE in the image, on all GPUs; results in runs/
 docker-test: ; $(DOCKER) test -- $(ARGS) ## Run the tests in the image
 docker-shell: ; $(DOCKER) shell -- $(ARGS) ## Open a shell in the image
+
+##@ See what AMP does
+inspect: ; $(AMP_XLA) inspect --recipe '$(RECIPE)' $(INSPECT) -- $(ARGS) ## What mixed precision converts, and what is in its way; no GPU needed
+rehearse: ; $(AMP_XLA) rehearse --recipe '$(RECIPE)' --steps '$(STEPS)' $(REHEARSE) -- $(ARGS) ## Train STEPS steps in float32 and modelled AMP, side by side
 
 ##@ Measure
 tune: ; $(AMP_XLA) tune --recipe '$(RECIPE)' $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1

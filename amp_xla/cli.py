@@ -14,6 +14,8 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
     "header": ("amp_xla.header", "print the block to paste on top of a bert4keras script"),
     "prepare": ("amp_xla.data.prepare", "turn raw text into sequences to pretrain on"),
     "predict": ("amp_xla.predict", "label new text with a trained run"),
+    "inspect": ("amp_xla.rewrite.inspection", "show what mixed precision converts, without a GPU"),
+    "rehearse": ("amp_xla.rewrite.rehearse_recipe", "try mixed-precision training out on a CPU"),
     "tune": ("amp_xla.xla.tune", "find the fastest precision and XLA mode on this machine"),
     "tuned": ("amp_xla.xla.tuned", "train with what tune found"),
     "bench": ("amp_xla.bench", "measure every combination, for the record"),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Iterable, Optional, Sequence
 
 
 def inspect(
@@ -39,3 +39,35 @@ def inspect(
     from amp_xla.rewrite import inspection
 
     return inspection.inspect(model, gpu, lists, batch, batch_size, length)
+
+
+def rehearse(
+    model: Any,
+    batches: Iterable[Sequence[Any]],
+    steps: int = 20,
+    gpu: str = "8.0",
+    lists: Optional[str] = None,
+    exact: bool = False,
+) -> Any:
+    """Trains a copy of the model in float32 and one in mixed precision, on CPU, side by side.
+
+    The model itself is not trained. Half precision is modelled as tensor cores compute it: half
+    inputs and outputs, float32 in between.
+
+    Args:
+      model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialised.
+      batches: gives one list of arrays a step, in the order of the model's placeholders: inputs,
+        then targets (and sample weights, where Keras has such a placeholder).
+      steps: how many; ends early where mixed precision is not finite.
+      gpu, lists: as for ``inspect``.
+      exact: use Eigen's half kernels, about 100 times slower.
+
+    Returns:
+      ``amp_xla.rewrite.rehearsal.Rehearsal``; ``print`` it for tables.
+
+    Raises:
+      PassFailedError, UnsupportedError: as for ``inspect``.
+    """
+    from amp_xla.rewrite import rehearsal
+
+    return rehearsal.rehearse(model, batches, steps, gpu, lists, exact)

@@ -70,6 +70,15 @@ def carrier(graph_def: Any) -> Dict[str, str]:
     return {n: n + SUFFIX for n in names if n + SUFFIX in names}
 
 
+def rounding(graph_def: Any) -> Set[str]:
+    """Names of the nodes whose float32 outputs a graph of ``tensor_cores`` rounds to half."""
+    found = set()
+    for node in graph_def.node:
+        if node.op == "Cast" and node.attr["DstT"].type == HALF:
+            found.add(parse_input(node.input[0])[0])
+    return found
+
+
 def _is_half(node: Any) -> bool:
     return any(a.type == HALF or HALF in a.list.type for a in node.attr.values())
 

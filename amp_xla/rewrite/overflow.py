@@ -142,6 +142,7 @@ def find(
     capability: str = "8.0",
     lists: Optional[str] = None,
     half: bool = True,
+    scale: Optional[float] = None,
 ) -> Optional[Finding]:
     """Replays one batch and names the first non-finite node.
 
@@ -152,13 +153,14 @@ def find(
       step: number of the step, for dropout masks.
       capability, lists: as for ``virtual_gpu.rewrite``.
       half: False replays in float32 only: training did not run in float16.
+      scale: the loss scale that it failed at, where ``values`` hold another by now.
 
     Returns:
       None where everything was finite in the replay.
     """
     ends = [training.loss, *(name.split(":")[0] for _, name in training.gradients)]
-    scale = [] if training.loss_scale is None else [training.loss_scale.split(":")[0]]
-    fetches = [*ends, *scale]
+    scales = [] if training.loss_scale is None else [training.loss_scale.split(":")[0]]
+    fetches = [*ends, *scales]
     graph_def = training.export(fetches)
     rewritten = None
     float32 = graph_def
@@ -178,9 +180,11 @@ def find(
         wanted += [f"{prefix}/{name}" for name in targets]
     for prefix in watched:
         stage.load(prefix, values)
-    if scale:
-        wanted.append(f"fp32/{training.loss_scale}")
-    out = stage.run(wanted, arrays, step, 1.0)
+    held = 1.0
+    if training.loss_scale is not None:
+        held = float(stage.run([f"fp32/{training.loss_scale}"], arrays, step, 1.0)[0])
+    scale = held if scale is None else scale
+    out = stage.run(wanted, arrays, step, scale / held)
     losses = {name: out[wanted.index(f"{name}/{training.loss}:0")] for name in watched}
     stage.close()
     plain = _Replay(nodes.by_name(float32), watched["fp32"][2], set(), float(losses["fp32"]))
@@ -189,7 +193,7 @@ def find(
         rounded = set(emulate.carrier(emulated))
         rounded_nodes = nodes.by_name(rewritten.graph_def)
         mixed = _Replay(rounded_nodes, watched["amp"][2], rounded, float(losses["amp"]))
-    return _Search(training, plain, mixed, ends, rewritten, float(out[-1]) if scale else 1.0).run()
+    return _Search(training, plain, mixed, ends, rewritten, scale).run()
 
 
 class _Search:

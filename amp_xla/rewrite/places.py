@@ -73,6 +73,10 @@ class Places:
             phase = "backward" if any(p.startswith("gradients") for p in parts) else "update"
         return Place(self._layer(parts), phase)
 
+    def layer_of(self, variable: str) -> str:
+        """The layer of a variable, by its name."""
+        return self._layer(variable.split("/"))
+
     def _layer(self, parts: List[str]) -> str:
         for part in parts:
             if part in self._layers:

@@ -144,14 +144,15 @@ class Report:
 
     def to_json(self) -> Dict[str, Any]:
         """The content of amp.json; non-finite numbers as text, which JSON has no other way for."""
-        return _jsonable(dataclasses.asdict(self))
+        return jsonable(dataclasses.asdict(self))
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """``value`` with non-finite numbers as text, keys as text, tuples as lists."""
     if isinstance(value, dict):
-        return {key: _jsonable(item) for key, item in value.items()}
+        return {key: jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return value

@@ -1,4 +1,4 @@
-"""Sees every float32 tensor of one run: its range, and what in it is not finite.
+"""Sees every float32 tensor of one run: its range or its histogram, what in it is not finite.
 
 The watching node is a Python function: it works inside v1 while loops, whose tensors cannot be
 fetched, and takes no graph of its own.
@@ -64,14 +64,71 @@ class Range:
         self.size += values.size
 
 
-class Recorder:
-    """Ranges of the tensors of watched graphs; keeps its functions alive as long as itself."""
+class Magnitudes:
+    """How large the elements of tensors were, by their binary exponent.
+
+    Attributes:
+      counts: int64 [256]; ``counts[e]`` elements had magnitudes in [2**(e - 127), 2**(e - 126));
+        ``counts[0]`` are zeros and float32's own subnormals, ``counts[255]`` are not finite.
+      largest: the largest finite magnitude.
+    """
+
+    BIAS = 127
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.counts: Any = np.zeros(256, np.int64)
+        self.largest = 0.0
+
+    def add(self, values: Any) -> None:
+        """Takes in one more float32 array."""
+        bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+        # The sign away, what is left orders like the magnitudes; the exponent is on top.
+        exponents = np.bincount((bits << 1) >> 24, minlength=256)
+        self.counts += exponents
+        if exponents[255]:
+            bits = bits[(bits << 1) >> 24 != 255]
+        if bits.size:
+            high = np.array([(bits << 1).max() >> 1], np.uint32).view(np.float32)
+            self.largest = max(self.largest, float(high[0]))
+
+    def merge(self, other: Magnitudes) -> None:
+        """Takes in all of another."""
+        self.counts = self.counts + other.counts
+        self.largest = max(self.largest, other.largest)
+
+    @property
+    def numbers(self) -> int:
+        """Elements that are not zero, NaN and infinities included."""
+        return int(self.counts[1:].sum())
+
+    @property
+    def lost(self) -> int:
+        """Elements that are not zero and that float16 makes zero, those near 2**-25 rounded up."""
+        return int(self.counts[1 : self.BIAS - 25].sum())
+
+    @property
+    def overflowing(self) -> int:
+        """Elements of 2**16 and above, and those that are not finite."""
+        return int(self.counts[self.BIAS + 16 :].sum())
+
+
+class Recorder:
+    """What the tensors of watched graphs held; its functions live as long as itself.
+
+    Args:
+      kind: ``Range`` or ``Magnitudes``.
+    """
+
+    def __init__(self, kind: Callable[[], Any] = Range) -> None:
+        self._kind = kind
         self._functions: List[Callable] = []
         self._tokens: List[str] = []
 
-    def watch(self, graph_def: Any, nodes: Set[str]) -> Tuple[Any, List[str], Dict[Tensor, Range]]:
+    def watch(self, graph_def: Any, nodes: Set[str]) -> Tuple[Any, List[str], Dict[Tensor, Any]]:
         """Adds a watch to every float32 output of ``nodes``.
 
         Args:
@@ -79,13 +136,13 @@ class Recorder:
           nodes: names of nodes whose outputs are seen.
 
         Returns:
-          The watched GraphDef; names of operations to run along; the ranges, filled while it
-          runs. What never ran (the other branch of a condition) keeps size 0.
+          The watched GraphDef; names of operations to run along; what was seen, filled while it
+          runs. What never ran (the other branch of a condition) stays empty.
         """
         result = tf.GraphDef()
         result.CopyFrom(graph_def)
         loops = inside_loops(by_name(graph_def))
-        ranges: Dict[Tensor, Range] = {}
+        found: Dict[Tensor, Any] = {}
         targets: List[str] = []
         moved: Dict[Tensor, str] = {}
         watches = []
@@ -95,7 +152,7 @@ class Recorder:
             for index, dtype in enumerate(output_types(node)):
                 if dtype != FLOAT:
                     continue
-                seen = ranges[node.name, index] = Range()
+                seen = found[node.name, index] = self._kind()
                 name = f"{node.name}/watch_{index}"
                 inside = node.name in loops
                 watches.append(self._node(name, f"{node.name}:{index}", seen, inside))
@@ -109,9 +166,9 @@ class Recorder:
                 if replacement is not None:
                     node.input[position] = replacement
         result.node.extend(watches)
-        return result, targets, ranges
+        return result, targets, found
 
-    def _node(self, name: str, source: str, seen: Range, passes: bool) -> Any:
+    def _node(self, name: str, source: str, seen: Any, passes: bool) -> Any:
         """A PyFunc that looks at a tensor; inside a loop it hands it on, to be run at all."""
         from tensorflow.python.ops import script_ops
 

@@ -71,7 +71,7 @@ class Loop:
       options: see ``LoopOptions``.
       run_options: see ``RunOptions``.
       identity: goes into every checkpoint; see ``amp_xla.training.identity``.
-      diagnose: (feed, step) -> text that names where numbers stop being finite.
+      diagnose: (feed, step, loss scale) -> text that names where numbers stop being finite.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Loop:
         options: LoopOptions,
         run_options: Optional[RunOptions] = None,
         identity: Optional[Dict[str, Any]] = None,
-        diagnose: Optional[Callable[[Any, int], str]] = None,
+        diagnose: Optional[Callable[[Any, int, float], str]] = None,
     ) -> None:
         self.run, self.step, self.batches, self.evaluate = run, step, batches, evaluate
         self.checkpoints, self.options = checkpoints, options

@@ -26,7 +26,7 @@ class Trouble:
       loop: the loop; its state, checkpoints and step are used.
       limit: skipped steps in a row that mean trouble.
       policy: ``skip``, ``report`` (name the cause at the first skipped step) or ``stop``.
-      diagnose: (feed, step) -> text that names where numbers stop being finite.
+      diagnose: (feed, step, loss scale) -> text that names where numbers stop being finite.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Trouble:
         loop: Any,
         limit: int,
         policy: str,
-        diagnose: Optional[Callable[[Any, int], str]] = None,
+        diagnose: Optional[Callable[[Any, int, float], str]] = None,
     ) -> None:
         self._loop, self._limit, self._policy, self._diagnose = loop, limit, policy, diagnose
         self._reported = False
@@ -50,10 +50,10 @@ class Trouble:
         state = self._loop.state
         what = f"step {state.step - 1}: loss {result.loss:g} at loss scale {result.loss_scale:g}"
         if self._policy == "stop":
-            raise TrainingDiverged(f"{what}, not finite; {self._report(feed)}")
+            raise TrainingDiverged(f"{what}, not finite; {self._report(feed, result)}")
         if self._policy == "report" and not self._reported:
             self._reported = True
-            note(f"{what}, not finite, skipped; {self._report(feed)}")
+            note(f"{what}, not finite, skipped; {self._report(feed, result)}")
         in_a_row = state.not_finite_in_a_row
         at_floor = self._floor is not None and result.loss_scale <= self._floor
         if in_a_row < self._limit and not at_floor:
@@ -66,7 +66,7 @@ class Trouble:
             if state.rolled_back_at is None
             else f"and the run was rolled back at step {state.rolled_back_at} already"
         )
-        raise TrainingDiverged(f"{what}: {why}, {again}; {self._report(feed)}")
+        raise TrainingDiverged(f"{what}: {why}, {again}; {self._report(feed, result)}")
 
     def _roll_back(self, why: str) -> bool:
         loop, state = self._loop, self._loop.state
@@ -84,11 +84,11 @@ class Trouble:
         loop.save()  # so that a kill does not bring the trouble back
         return True
 
-    def _report(self, feed: Mapping[str, Any]) -> str:
+    def _report(self, feed: Mapping[str, Any], result: StepResult) -> str:
         if self._diagnose is None:
             return "look for NaN in the data, lower the learning rate, or use --loss-scale dynamic"
         try:
-            return self._diagnose(feed, self._loop.state.step - 1)
+            return self._diagnose(feed, self._loop.state.step - 1, result.loss_scale)
         except Exception as error:
             # The report is a help; the reason to stop must reach the user without it.
             return f"no report on where it began ({type(error).__name__}: {error})"

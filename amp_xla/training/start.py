@@ -19,6 +19,7 @@ from amp_xla.training.checkpoint import (
     read_state,
     restore_weights,
 )
+from amp_xla.training.diagnosis import Diagnosis
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.progress import note
@@ -74,7 +75,7 @@ def prepare(run: RunFolder, recipe: str, config: Any, job: Any, options: LoopOpt
         options,
         asked,
         identity,
-        diagnose=None,
+        diagnose=Diagnosis(run.path, job),
     )
     loop.export, loop.rates = job.export, job.rates
     if whole is not None:

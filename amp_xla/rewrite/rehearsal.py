@@ -1,0 +1,359 @@
+"""Mixed-precision training rehearsed on CPU beside float32 training, on the same batches.
+
+Every step trains both copies. A few steps are examined: gradients compared at the same weights,
+and the magnitudes of everything that is rounded to half counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from amp_xla.errors import AmpXlaError
+from amp_xla.rewrite import overflow, training_graph
+from amp_xla.rewrite.constants import LARGEST
+from amp_xla.rewrite.places import OUTSIDE, Places
+from amp_xla.rewrite.report import jsonable
+from amp_xla.rewrite.twins import Compared, Twins
+from amp_xla.rewrite.watch import Magnitudes, Tensor
+
+HEADROOM = 8.0  # between the largest gradient seen and float16's largest number, for other batches
+HIGHEST_SCALE = 2.0**40  # far below float32's limit, so that the scaled loss has room
+EXAMINED = 4  # steps of a rehearsal that are looked into
+_NAMED_LOSS = 0.01  # share of a tensor's elements whose loss is worth naming it
+_NAMED = 10
+
+
+class Step(NamedTuple):
+    """One step of both copies; ``finite``: mixed precision had no NaN and no infinity."""
+
+    step: int
+    float32_loss: float
+    half_loss: float
+    loss_scale: float
+    finite: bool
+
+    @property
+    def difference(self) -> float:
+        """Of the losses, relative to float32's."""
+        return abs(self.half_loss - self.float32_loss) / max(abs(self.float32_loss), 1e-12)
+
+
+@dataclasses.dataclass
+class LayerHealth:
+    """One Keras layer, over all examined steps.
+
+    Attributes:
+      layer: its name.
+      largest_activation: of what is rounded to half in the forward pass, over 65504; above 1 it
+        overflows.
+      activations_lost: share of these numbers that half precision makes zero.
+      largest_gradient: as ``largest_activation``, in the backward pass at the loss scale in force.
+      backward_lost: as ``activations_lost``, in the backward pass.
+      gradient_error: norm of the error of its weights' gradients over their norm, the worst step.
+      gradients_lost: share of its weights' gradients that are zero in mixed precision though not
+        in float32.
+      gradients_lost_then, backward_lost_then: the same at the suggested loss scale.
+    """
+
+    layer: str
+    largest_activation: float = 0.0
+    activations_lost: float = 0.0
+    largest_gradient: float = 0.0
+    backward_lost: float = 0.0
+    gradient_error: float = 0.0
+    gradients_lost: float = 0.0
+    gradients_lost_then: float = 0.0
+    backward_lost_then: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """A tensor of which half precision makes numbers zero.
+
+    ``share`` of its non-zero elements are lost, the largest element being ``largest``; ``then``:
+    the share at the suggested loss scale.
+    """
+
+    node: str
+    op: str
+    layer: str
+    phase: str
+    share: float
+    then: float
+    largest: float
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Rehearsal:
+    """See ``amp_xla.rewrite.rehearse``; ``rehearsal.json`` is its fields.
+
+    Attributes:
+      tensorflow, gpu, lists, exact: what it was made with.
+      steps: losses side by side.
+      layers: in the order of the model.
+      loss_scale: in force at the end. suggested_loss_scale: the largest power of two that leaves
+        a factor of 8 to the largest number in the backward pass.
+      lost: tensors that lose numbers, those of the forward pass first, in execution order.
+      finding: the first non-finite node where mixed precision met one.
+      activations, gradients: exponent -> how many numbers rounded to half had it (forward,
+        backward at ``loss_scale``); 2**exponent is their magnitude, rounded down.
+      seconds: of one step: ``float32``, ``amp``, and ``rehearsed``: all in all.
+    """
+
+    tensorflow: str
+    gpu: str
+    lists: str
+    exact: bool
+    steps: Sequence[Step]
+    layers: Sequence[LayerHealth]
+    loss_scale: float
+    suggested_loss_scale: float
+    lost: Sequence[Lost]
+    finding: Optional[overflow.Finding]
+    activations: Mapping[int, int]
+    gradients: Mapping[int, int]
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        from amp_xla.rewrite import rehearsal_text  # which reads the classes above
+
+        return rehearsal_text.text(self)
+
+    @property
+    def worst_difference(self) -> float:
+        """Of the losses, relative; infinite where mixed precision was not finite."""
+        found = [step.difference if step.finite else math.inf for step in self.steps]
+        return max(found) if found else 0.0
+
+    def to_json(self) -> Dict[str, Any]:
+        """The content of rehearsal.json."""
+        found = {**vars(self), "layers": [vars(layer) for layer in self.layers]}
+        found["steps"] = [step._asdict() for step in self.steps]
+        found["lost"] = [vars(entry) for entry in self.lost]
+        found["finding"] = None if self.finding is None else self.finding.to_json()
+        return jsonable(found)
+
+
+def rehearse(
+    model: Any,
+    batches: Iterable[Sequence[Any]],
+    steps: int = 20,
+    gpu: str = "8.0",
+    lists: Optional[str] = None,
+    exact: bool = False,
+    say: Any = None,
+) -> Rehearsal:
+    """See ``amp_xla.rewrite.rehearse``; ``say`` is told each ``Step`` as it ends."""
+    if steps < 1:
+        raise AmpXlaError(f"{steps} steps: a rehearsal has at least 1")
+    training = training_graph.view(model)
+    values = training.values(training_graph.session_of(training.graph))
+    twins = Twins(training, gpu, lists, exact)
+    try:
+        twins.start(values)
+        return _Rehearsing(training, twins, values, gpu, lists, exact).run(batches, steps, say)
+    finally:
+        twins.close()
+
+
+class _Rehearsing:
+    """Collects what the steps of a rehearsal show."""
+
+    def __init__(
+        self,
+        training: training_graph.TrainingGraph,
+        twins: Twins,
+        values: Mapping[str, Any],
+        gpu: str,
+        lists: Optional[str],
+        exact: bool,
+    ) -> None:
+        self._training, self._twins, self._values = training, twins, values
+        self._gpu, self._lists, self._exact = gpu, lists, exact
+        self._places = Places(training)
+        self._steps: List[Step] = []
+        self._held: Dict[Tensor, Magnitudes] = {}
+        self._compared: List[List[Compared]] = []
+        self._finding: Optional[overflow.Finding] = None
+        self._seconds = {"float32": [0.0], "amp": [0.0], "rehearsed": [0.0]}
+        self._scale = 1.0
+        self._last: Tuple[Any, int] = ((), 0)
+
+    def run(self, batches: Iterable[Sequence[Any]], steps: int, say: Any) -> Rehearsal:
+        from amp_xla import backend
+
+        examined = {round(i * (steps - 1) / max(EXAMINED - 1, 1)) for i in range(EXAMINED)}
+        for number, arrays in zip(range(steps), batches):
+            began = time.monotonic()
+            self._step(arrays, number, number in examined)
+            self._seconds["rehearsed"].append(time.monotonic() - began)
+            if say is not None:
+                say(self._steps[-1])
+            if not self._steps[-1].finite:
+                break  # from here on the two would not be the same training
+        if not self._steps:
+            raise AmpXlaError("there is no batch to rehearse with")
+        suggested, compared_then, held_then = self._try_suggested()
+        rewritten = self._twins.rewritten
+        return Rehearsal(
+            tensorflow=backend.tensorflow().__version__,
+            gpu=rewritten.capability,
+            lists=rewritten.lists_name,
+            exact=self._exact,
+            steps=self._steps,
+            layers=self._layers(compared_then, held_then),
+            loss_scale=self._scale,
+            suggested_loss_scale=suggested,
+            lost=self._lost(held_then),
+            finding=self._finding,
+            activations=self._histogram("forward"),
+            gradients=self._histogram("backward"),
+            seconds={name: _typical(times[1:]) for name, times in self._seconds.items()},
+        )
+
+    def _step(self, arrays: Sequence[Any], number: int, examined: bool) -> None:
+        twins = self._twins
+        self._scale = twins.loss_scale(arrays, number)
+        if examined:
+            self._examine(arrays, number)
+        # Where a step that is not finite is not skipped, it takes the weights with it.
+        before = None if self._training.finite else twins.weights()
+        trained = []
+        for copy, name in (("fp32", "float32"), ("amp", "amp")):
+            began = time.monotonic()
+            trained.append(twins.train(copy, arrays, number))
+            self._seconds[name].append(time.monotonic() - began)
+        plain, mixed = trained
+        self._steps.append(Step(number, plain.loss, mixed.loss, self._scale, mixed.finite))
+        if not mixed.finite and self._finding is None:
+            values = {**self._values, **(before or twins.weights())}
+            self._finding = overflow.find(
+                self._training, values, arrays, number, self._gpu, self._lists, scale=self._scale
+            )
+
+    def _examine(self, arrays: Sequence[Any], number: int) -> None:
+        self._compared.append(self._twins.examine(arrays, number))
+        for tensor, seen in self._twins.held.items():
+            self._held.setdefault(tensor, Magnitudes()).merge(seen)
+        self._last = arrays, number
+
+    def _try_suggested(self) -> Tuple[float, List[Compared], Mapping[Tensor, Magnitudes]]:
+        """The suggested scale, and what the last examined step looks like with it."""
+        backward = [seen for t, seen in self._held.items() if self._phase(t) == "backward"]
+        largest = max([seen.largest for seen in backward] + [2.0**-126])
+        scale = min(self._scale * LARGEST / largest / HEADROOM, HIGHEST_SCALE)
+        scale = 2.0 ** math.floor(math.log2(scale))
+        for _ in range(8):
+            compared = self._twins.examine(*self._last, seed=scale / self._scale)
+            held = self._twins.held
+            if all(math.isfinite(entry.error) for entry in compared):
+                break
+            scale /= 2.0  # what is not watched (a float32 product of two scaled numbers) overflowed
+        return scale, compared, held
+
+    def _phase(self, tensor: Tensor) -> str:
+        return self._places.of(tensor[0]).phase
+
+    def _layers(
+        self, compared_then: List[Compared], held_then: Mapping[Tensor, Magnitudes]
+    ) -> List[LayerHealth]:
+        found: Dict[str, LayerHealth] = {}
+        order: Dict[str, int] = {}
+
+        def of(layer: str) -> LayerHealth:
+            return found.setdefault(layer, LayerHealth(layer))
+
+        now, then = self._by_place(self._held), self._by_place(held_then)
+        for (layer, phase), seen in now.items():
+            health = of(layer)
+            if phase == "forward":
+                health.largest_activation = seen.largest / LARGEST
+                health.activations_lost = _share(seen)
+            else:
+                health.largest_gradient = seen.largest / LARGEST
+                health.backward_lost = _share(seen)
+                health.backward_lost_then = _share(then.get((layer, phase), Magnitudes()))
+        for compared in self._compared:
+            for layer, (error, lost) in self._by_layer(compared).items():
+                health = of(layer)
+                health.gradient_error = _worse(health.gradient_error, error)
+                health.gradients_lost = max(health.gradients_lost, lost)
+        for layer, (_, lost) in self._by_layer(compared_then).items():
+            of(layer).gradients_lost_then = lost
+        for name in self._places.order:
+            order.setdefault(self._places.of(name).layer, len(order))
+        return sorted(
+            found.values(), key=lambda h: (h.layer == OUTSIDE, order.get(h.layer, len(order)))
+        )
+
+    def _by_place(self, held: Mapping[Tensor, Magnitudes]) -> Dict[Tuple[str, str], Magnitudes]:
+        found: Dict[Tuple[str, str], Magnitudes] = {}
+        for tensor, seen in held.items():
+            place = self._places.of(tensor[0])
+            found.setdefault((place.layer, place.phase), Magnitudes()).merge(seen)
+        return found
+
+    def _by_layer(self, compared: Sequence[Compared]) -> Dict[str, Tuple[float, float]]:
+        """Layer -> (relative error, share lost) over all its weights together."""
+        sums: Dict[str, List[float]] = {}
+        for (variable, _), entry in zip(self._training.gradients, compared):
+            total = sums.setdefault(self._places.layer_of(variable), [0.0] * 4)
+            for i, value in enumerate((entry.error**2, entry.norm**2, entry.elements, entry.lost)):
+                total[i] += value
+        return {
+            layer: (math.sqrt(error / norm) if norm else 0.0, lost / max(elements, 1.0))
+            for layer, (error, norm, elements, lost) in sums.items()
+        }
+
+    def _lost(self, held_then: Mapping[Tensor, Magnitudes]) -> List[Lost]:
+        found = []
+        for tensor, seen in self._held.items():
+            if _share(seen) < _NAMED_LOSS:
+                continue
+            name, place = tensor[0], self._places.of(tensor[0])
+            then = held_then.get(tensor, Magnitudes())
+            source, node = self._places.source(name), self._twins.graph
+            op = node.get_operation_by_name(f"seen/{name}").type
+            found.append(
+                Lost(
+                    name,
+                    op,
+                    place.layer,
+                    place.phase,
+                    _share(seen),
+                    _share(then),
+                    seen.largest,
+                    "" if source is None else str(source),
+                )
+            )
+        order = self._places.order
+        return sorted(
+            found,
+            key=lambda e: (e.phase != "forward", order.get(self._places.original(e.node), 1 << 60)),
+        )
+
+    def _histogram(self, phase: str) -> Dict[int, int]:
+        total = Magnitudes()
+        for tensor, seen in self._held.items():
+            if self._phase(tensor) == phase:
+                total.merge(seen)
+        bins = enumerate(total.counts[1:255], 1 - Magnitudes.BIAS)
+        return {exponent: int(count) for exponent, count in bins if count}
+
+
+def _share(seen: Magnitudes) -> float:
+    return seen.lost / seen.numbers if seen.numbers else 0.0
+
+
+def _worse(a: float, b: float) -> float:
+    return math.inf if b != b else max(a, b)
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    """The mean, without the first step where there are others: it sets the session up."""
+    rest = seconds[1:] or seconds
+    return sum(rest) / len(rest) if rest else 0.0
