@@ -12,7 +12,7 @@ import time
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.rewrite import overflow, training_graph
+from amp_xla.rewrite import finding, overflow, training_graph
 from amp_xla.rewrite.constants import LARGEST
 from amp_xla.rewrite.places import OUTSIDE, Places
 from amp_xla.rewrite.report import jsonable
@@ -113,7 +113,7 @@ class Rehearsal:
     loss_scale: float
     suggested_loss_scale: float
     lost: Sequence[Lost]
-    finding: Optional[overflow.Finding]
+    finding: Optional[finding.Finding]
     activations: Mapping[int, int]
     gradients: Mapping[int, int]
     seconds: Mapping[str, float]
@@ -178,7 +178,7 @@ class _Rehearsing:
         self._steps: List[Step] = []
         self._held: Dict[Tensor, Magnitudes] = {}
         self._compared: List[List[Compared]] = []
-        self._finding: Optional[overflow.Finding] = None
+        self._finding: Optional[finding.Finding] = None
         self._seconds = {"float32": [0.0], "amp": [0.0], "rehearsed": [0.0]}
         self._scale = 1.0
         self._last: Tuple[Any, int] = ((), 0)

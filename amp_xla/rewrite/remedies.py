@@ -21,7 +21,7 @@ class Case:
     """What is known about the node.
 
     Attributes:
-      op, phase: as in ``overflow.Finding``.
+      op, phase: as in ``finding.Finding``.
       layer: the Keras layer object, or None.
       source: line of code, or None.
       largest_output: its largest magnitude before rounding, 0 if nothing was finite.
