@@ -24,6 +24,7 @@ from amp_xla.data import corpora, readers
 from amp_xla.data.batching import Batches, choose_lengths
 from amp_xla.data.errors import DataError
 from amp_xla.data.labels import Labels
+from amp_xla.data.noise import HiddenTokens
 from amp_xla.data.packing import PackedBatches
 from amp_xla.data.tokenizer import Tokenizer
 from amp_xla.training.options import RunOptions
@@ -62,6 +63,8 @@ class Config:
     """hidden size, without --bert; a multiple of 8 for tensor cores, and of 64 (a head's size)"""
     dropout: float = 0.1
     """share of activations and attention weights dropped in training"""
+    token_dropout: float = 0.1
+    """share of tokens hidden in training, other ones each epoch; helps where texts are few"""
 
     epochs: int = 8
     """passes over the training data"""
@@ -130,16 +133,11 @@ def build_model(config: Config, vocab_size: int, classes: int, slots: int = 0) -
     from amp_xla.training import model, packed
 
     encoder = (packed if slots else model).encoder(
-        config.bert,
-        vocab_size=vocab_size,
-        hidden_size=config.hidden,
-        num_hidden_layers=config.layers,
-        num_attention_heads=max(1, config.hidden // 64),
-        intermediate_size=4 * config.hidden,
-        max_position=max(512, config.max_length),
-        dropout_rate=config.dropout,
-        attention_dropout_rate=config.dropout,
-    )
+        config.bert, vocab_size=vocab_size, hidden_size=config.hidden,
+        num_hidden_layers=config.layers, num_attention_heads=max(1, config.hidden // 64),
+        intermediate_size=4 * config.hidden, max_position=max(512, config.max_length),
+        dropout_rate=config.dropout, attention_dropout_rate=config.dropout,
+    )  # fmt: skip
     if slots:
         return packed.classifier(encoder, classes, slots, config.dropout)
     return model.classifier(encoder, classes, config.dropout)
@@ -164,13 +162,15 @@ def build(config: Config) -> Any:
     encoded = tokenizer.encode(train.texts, train.pairs, config.max_length)
     encoded_dev = tokenizer.encode(dev.texts, dev.pairs, config.max_length)
     ids, dev_ids = labels.ids(train.labels or []), labels.ids(dev.labels or [])
-    # Of both: a dev text may be longer than every training text.
-    sizes = np.concatenate([encoded.lengths, encoded_dev.lengths])
-    lengths = choose_lengths(sizes, config.shapes, max_length=config.max_length)
-    batches: Any = Batches(encoded, ids, lengths, config.batch_size, seed=config.seed)
+    batches: Any
     if config.packed:
         batches = PackedBatches(encoded, ids, config.max_length, config.batch_size, config.seed)
+    else:  # lengths of both: a dev text may be longer than every training text
+        sizes = np.concatenate([encoded.lengths, encoded_dev.lengths])
+        lengths = choose_lengths(sizes, config.shapes, max_length=config.max_length)
+        batches = Batches(encoded, ids, lengths, config.batch_size, seed=config.seed)
     dev_batches = batches.like(encoded_dev, dev_ids)
+    batches = HiddenTokens(batches, config.token_dropout, tokenizer, config.seed)
     note(
         f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
         f"{tokenizer.vocab_size} tokens; {batches.describe()}"

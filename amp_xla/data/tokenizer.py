@@ -189,6 +189,11 @@ class Tokenizer:
             raise DataError("the vocabulary has no [MASK]; masked language modelling needs one")
         return self._ids["[MASK]"]
 
+    @property
+    def hidden_id(self) -> int:
+        """Id that stands for a token that is not to be seen: [MASK], or [UNK] without one."""
+        return self._ids.get("[MASK]", self.unk_id)
+
     def encode(
         self,
         texts: Sequence[str],
