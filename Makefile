@@ -49,6 +49,7 @@ docker-shell: ; $(DOCKER) shell -- $(ARGS) ## Open a shell in the image
 ##@ See what AMP does
 inspect: ; $(AMP_XLA) inspect --recipe '$(RECIPE)' $(INSPECT) -- $(ARGS) ## What mixed precision converts, and what is in its way; no GPU needed
 rehearse: ; $(AMP_XLA) rehearse --recipe '$(RECIPE)' --steps '$(STEPS)' $(REHEARSE) -- $(ARGS) ## Train STEPS steps in float32 and modelled AMP, side by side
+doctor: ; $(AMP_XLA) doctor $(ARGS) ## Check GPU, driver, TensorFlow, environment, memory, Docker; ARGS=--json
 
 ##@ Measure
 tune: ; $(AMP_XLA) tune --recipe '$(RECIPE)' $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1

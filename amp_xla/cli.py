@@ -16,6 +16,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
     "predict": ("amp_xla.predict", "label new text with a trained run"),
     "inspect": ("amp_xla.rewrite.inspection", "show what mixed precision converts, without a GPU"),
     "rehearse": ("amp_xla.rewrite.rehearse_recipe", "try mixed-precision training out on a CPU"),
+    "doctor": ("amp_xla.doctor", "check GPU, driver, TensorFlow, environment, Docker"),
     "tune": ("amp_xla.xla.tune", "find the fastest precision and XLA mode on this machine"),
     "tuned": ("amp_xla.xla.tuned", "train with what tune found"),
     "bench": ("amp_xla.bench", "measure every combination, for the record"),

@@ -66,6 +66,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "rehearsal.json"
     path.write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
-    rehearsal_text.picture(found, folder / "rehearsal.svg")
-    print(f"\nwritten: {path}, {folder / 'rehearsal.svg'}")
+    try:
+        rehearsal_text.picture(found, folder / "rehearsal.svg")
+        print(f"\nwritten: {path}, {folder / 'rehearsal.svg'}")
+    except ImportError:
+        print(f"\nwritten: {path}; no picture: pip install matplotlib")
     return 0 if found.finding is None and found.steps[-1].finite else 1

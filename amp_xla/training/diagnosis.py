@@ -44,8 +44,8 @@ class Diagnosis:
         found = self._find(feed, step, loss_scale)
         if found is None:
             text = (
-                "the replay on CPU was finite: it was an earlier micro-batch of the same update, or "
-                "it depends on the order of additions, or on what the GPU's kernels do"
+                "the replay on CPU was finite: it was an earlier micro-batch of the same update, "
+                "or it depends on the order of additions, or on what the GPU's kernels do"
             )
         else:
             text = str(found)

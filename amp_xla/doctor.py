@@ -1,0 +1,340 @@
+"""``make doctor``: is this machine fit for mixed precision and XLA with bert4keras?
+
+    python -m amp_xla doctor [--container 21.09] [--json]
+
+Each finding says what was found, why it matters and, where something is wrong, what mends it. The
+exit code is 1 where something will fail, else 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+from typing_extensions import Literal
+
+from amp_xla import containers, flags
+from amp_xla.config import parse
+from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.settings import Settings
+
+Level = Literal["ok", "note", "warning", "error"]
+_GIB = 2.0**30
+_LITTLE_GPU = 8.0  # GiB; BERT-base with batch 32 x 128 in mixed precision takes about that
+_LITTLE_RAM = 4.0
+_QUERIES = (  # older drivers do not know compute_cap
+    "name,driver_version,memory.total,memory.free,compute_cap",
+    "name,driver_version,memory.total,memory.free",
+)
+_FIXED_IN = (0, 11, 5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Check GPU, driver, TensorFlow, bert4keras, environment, memory and Docker."""
+
+    container: str = "23.03"
+    """release of NVIDIA's TensorFlow 1.15 container that is to run here, 20.03 to 23.03"""
+    json: bool = False
+    """print JSON instead of a page"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """``what`` was found about a subject, ``why`` it matters, ``fix``: a command or an advice."""
+
+    level: Level
+    about: str
+    what: str
+    why: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        mark = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}[self.level]
+        lines = [f"{mark:<8}{self.about}: {self.what}", f"        {self.why}"]
+        return "\n".join(lines + ([f"        fix: {self.fix}"] if self.fix else []))
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """As nvidia-smi has it; memory in GiB; ``capability`` None where the driver does not tell."""
+
+    name: str
+    driver: str
+    total: float
+    free: float
+    capability: Optional[containers.Version]
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Prints the findings; 1 where one is an error."""
+    config = parse(Config, argv, "python -m amp_xla doctor")
+    try:
+        release = containers.version(config.container)
+    except ValueError:
+        release = ()
+    if containers.group(release) is None:
+        raise AmpXlaError(
+            f"--container {config.container}: allowed are 20.03 to 23.03, the releases with "
+            f"TensorFlow 1.15"
+        )
+    found = examine(os.environ, release)
+    failed = any(finding.level == "error" for finding in found)
+    if config.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=1))
+    else:
+        print("\n".join(map(str, found)))
+        counts = [sum(f.level == level for f in found) for level in ("error", "warning")]
+        print(f"\n{counts[0]} errors, {counts[1]} warnings")
+    return int(failed)
+
+
+def examine(environ: Mapping[str, str], release: containers.Version) -> List[Finding]:
+    """All findings, in the order of the page.
+
+    Args:
+      environ: the user's environment.
+      release: of the container that is to run here, e.g. (21, 9).
+    """
+    gpus, found = graphics(environ)
+    for gpu in gpus[:1]:
+        found += driver(gpu, release)
+    machine, problem = framework()
+    found += [problem] if problem is not None else tensorflow(machine, gpus)
+    found += environment(environ, machine)
+    found += memory(gpus)
+    return found + docker()
+
+
+def graphics(environ: Mapping[str, str]) -> Tuple[List[Gpu], List[Finding]]:
+    """GPUs, and what they can do."""
+    nothing = "training here runs on the CPU; what float16 would do can still be rehearsed"
+    if shutil.which("nvidia-smi") is None:
+        what = "no NVIDIA GPU: nvidia-smi is not on PATH"
+        return [], [Finding("note", "GPU", what, nothing, "make rehearse RECIPE=classification")]
+    gpus, said = _nvidia_smi()
+    if not gpus:
+        fix = "sudo modprobe nvidia; if that fails, install the driver again and restart"
+        what = f"nvidia-smi is there but shows no GPU: {said}"
+        return [], [Finding("error", "GPU", what, "the driver is not running", fix)]
+    found = []
+    for gpu in gpus:
+        capability = gpu.capability
+        if capability is None:
+            what = f"{gpu.name}; driver {gpu.driver} does not tell its compute capability"
+            why = "mixed precision needs 7.0 or newer (Volta); NVIDIA's CUDA GPU list has yours"
+            found.append(Finding("note", "GPU", what, why))
+            continue
+        what = f"{gpu.name}, compute capability {capability[0]}.{capability[1]}"
+        if capability < (7, 0):
+            why = "no tensor cores: TensorFlow skips the mixed-precision rewrite below 7.0"
+            fix = "AMP_XLA_PRECISION=fp32"
+            found.append(Finding("warning", "GPU", what, why, fix))
+        elif capability < (8, 0):
+            why = "tensor cores for float16: mixed precision works; no bfloat16, no TF32"
+            found.append(Finding("ok", "GPU", what, why))
+        else:
+            why = "tensor cores for float16, bfloat16 and TF32: float32 here means TF32, unless "
+            why += "AMP_XLA_PRECISION=fp32; compare amp with tf32"
+            found.append(Finding("ok", "GPU", what, why))
+    hidden = environ.get("CUDA_VISIBLE_DEVICES", "0").strip()
+    if hidden in ("", "-1"):
+        what = f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU"
+        why = "TensorFlow will train on the CPU"
+        found.append(Finding("warning", "GPU", what, why, "unset CUDA_VISIBLE_DEVICES"))
+    return gpus, found
+
+
+def _nvidia_smi() -> Tuple[List[Gpu], str]:
+    """The GPUs, or none and what nvidia-smi said."""
+    said = ""
+    for query in _QUERIES:
+        command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+        code, out = _run(command)
+        said = out.strip().splitlines()[-1] if out.strip() else f"exit code {code}"
+        if code == 0:
+            try:
+                return [_gpu(line.split(",")) for line in out.strip().splitlines()], said
+            except (ValueError, IndexError):
+                continue
+    return [], said
+
+
+def _gpu(fields: Sequence[str]) -> Gpu:
+    name, number, total, free = (field.strip() for field in fields[:4])
+    capability = containers.version(fields[4]) if len(fields) > 4 else None
+    return Gpu(name, number, float(total) / 1024, float(free) / 1024, capability)
+
+
+def driver(gpu: Gpu, release: containers.Version) -> List[Finding]:
+    """Driver and GPU against the container."""
+    entry = containers.group(release)
+    assert entry is not None  # main has seen to it
+    have = containers.version(gpu.driver)
+    capability = gpu.capability or (7, 0)
+    newest = containers.newest(have, gpu.name, capability)
+    image = f"container {containers.name(release)} (CUDA {entry.cuda})"
+    if not containers.knows(entry, capability):
+        what = f"{image} was built before compute capability {capability[0]}.{capability[1]}"
+        why = "its libraries hold no code for this GPU: it starts after minutes, or not at all"
+        image_name = f"nvcr.io/nvidia/tensorflow:{containers.name(newest or containers.LAST)}"
+        fix = f"make docker-train BASE_IMAGE={image_name}-tf1-py3"
+        return [Finding("error", "driver", what, why, fix)]
+    if containers.runs(entry, have, gpu.name):
+        why = f"{image} needs driver {'.'.join(map(str, entry.driver))} or newer"
+        if have[:2] < entry.driver[:2]:
+            why += "; older branches run it on data-center GPUs"
+        return [Finding("ok", "driver", gpu.driver, why)]
+    what = f"{gpu.driver} is too old for {image}"
+    why = f"it needs {'.'.join(map(str, entry.driver))}; the container would not see the GPU"
+    fix = f"install driver {entry.driver[0]} or newer"
+    if newest is not None:
+        image_name = f"nvcr.io/nvidia/tensorflow:{containers.name(newest)}-tf1-py3"
+        fix += f", or take an older container: make docker-train BASE_IMAGE={image_name}"
+    return [Finding("error", "driver", what, why, fix)]
+
+
+def framework() -> Tuple[Optional[Any], Optional[Finding]]:
+    """What a fresh process finds of TensorFlow and bert4keras, or why it finds nothing."""
+    from amp_xla.xla import machine
+
+    try:
+        return machine.look(), None
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        what = f"TensorFlow and bert4keras cannot be looked at: {error}"
+        why = "nothing can be trained here"
+        return None, Finding("error", "TensorFlow", what, why, "make env")
+
+
+def tensorflow(machine: Any, gpus: Sequence[Gpu]) -> List[Finding]:
+    """The build of TensorFlow and the version of bert4keras."""
+    found = []
+    if machine.fork:
+        why = "reads TF_ENABLE_AUTO_MIXED_PRECISION*, has XLA-lite (AMP_XLA_XLA=lite), runs "
+        why += "attention's softmax in float16"
+        found.append(Finding("ok", "TensorFlow", f"{machine.tensorflow}, NVIDIA's build", why))
+    else:
+        why = "ignores TF_ENABLE_AUTO_MIXED_PRECISION*, has no XLA-lite; `import amp_xla.setup` "
+        why += "turns mixed precision on for its sessions"
+        found.append(Finding("ok", "TensorFlow", f"{machine.tensorflow}, stock build", why))
+    if gpus and not machine.gpu:
+        what = "nvidia-smi shows a GPU, TensorFlow sees none"
+        why = "this build or its CUDA libraries do not fit: training would run on the CPU"
+        fix = "make docker-train RECIPE=classification"
+        found.append(Finding("error", "TensorFlow", what, why, fix))
+    if not machine.half_dtype:
+        what = "no half precision on this device"
+        why = "AMP_XLA_PRECISION=amp trains in float32 here"
+        found.append(Finding("note", "TensorFlow", what, why, "make rehearse shows float16"))
+    if containers.version(machine.bert4keras) < _FIXED_IN:
+        why = "masks with 1e12, NaN in float16 for LM, UniLM and RealFormer: `import "
+        why += "amp_xla.setup` sets 1e4; its CRF and MEMM work with neither and are refused"
+        fix = "for CRF or MEMM: pip install --no-deps bert4keras==0.11.5, or AMP_XLA_PRECISION=tf32"
+        found.append(Finding("note", "bert4keras", machine.bert4keras, why, fix))
+    else:
+        why = "masks with `where`: RealFormer, CRF and MEMM are safe in float16"
+        found.append(Finding("ok", "bert4keras", machine.bert4keras, why))
+    return found
+
+
+def environment(environ: Mapping[str, str], machine: Optional[Any]) -> List[Finding]:
+    """Variables that are misspelt, without effect, or against each other."""
+    major = None if machine is None else int(machine.tensorflow.split(".")[0])
+    problems = flags.check(environ, major)
+    try:
+        settings = Settings.from_environment(environ)
+        flags.environment(settings, environ)
+        chosen = settings.describe()
+    except SettingsError as error:
+        problems.append(str(error))
+        chosen = ""
+    why = "training would stop at its first line with this"
+    found = [Finding("error", "environment", text, why, _unset(text)) for text in problems]
+    if not found:
+        found = [Finding("ok", "environment", chosen, "no variable is misspelt or contradicts")]
+    return found
+
+
+def _unset(text: str) -> str:
+    """``unset NAME`` for the variable that a sentence begins with, or speaks of."""
+    words = [word.split("=")[0].strip(",;:") for word in text.split()]
+    names = [w for w in words if w.isupper() and "_" in w]
+    return f"unset {names[0]}" if names else ""
+
+
+def memory(gpus: Sequence[Gpu]) -> List[Finding]:
+    """Free memory of GPUs and machine."""
+    found = []
+    for gpu in gpus:
+        what = f"{gpu.free:.1f} of {gpu.total:.1f} GiB free on {gpu.name}"
+        if gpu.free < min(_LITTLE_GPU, 0.8 * gpu.total):
+            why = "BERT-base needs about 8 GiB (batch 32, length 128), and XLA more"
+            fix = "nvidia-smi shows who holds it; else a smaller --batch-size"
+            found.append(Finding("warning", "memory", what, why, fix))
+        else:
+            found.append(Finding("ok", "memory", what, "nobody else holds much of it"))
+    free = available()
+    if free is not None:
+        what = f"{free / _GIB:.1f} GiB of RAM free"
+        if free < _LITTLE_RAM * _GIB:
+            why = "BERT-base with Adam takes about 4 GiB on a CPU, a rehearsal of it twice that"
+            found.append(Finding("warning", "memory", what, why, "close other programs"))
+        else:
+            found.append(Finding("ok", "memory", what, "enough for BERT-base with Adam"))
+    return found
+
+
+def available() -> Optional[float]:
+    """Bytes of RAM that this process may still take: the machine's, or its container's."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(float(x.split()[1]) for x in lines if x.startswith("MemAvailable:")) * 1024
+    except (OSError, StopIteration, ValueError):
+        return None
+    root = Path("/sys/fs/cgroup")
+    try:
+        limit = float((root / "memory.max").read_text())
+        free = min(free, limit - float((root / "memory.current").read_text()))
+    except (OSError, ValueError):  # no such limit ("max"), or an older kernel
+        pass
+    return free
+
+
+def docker() -> List[Finding]:
+    """Docker and the NVIDIA runtime."""
+    if Path("/.dockerenv").exists():
+        return [Finding("ok", "Docker", "inside a container", "nothing to check from in here")]
+    if shutil.which("docker") is None:
+        why = "`make docker-*` needs it; everything else does not"
+        fix = "https://docs.docker.com/engine/install/"
+        return [Finding("note", "Docker", "not installed", why, fix)]
+    code, out = _run(["docker", "info", "--format", "{{json .Runtimes}}"])
+    if code != 0:
+        what = f"does not answer: {out.strip().splitlines()[-1] if out.strip() else code}"
+        why = "`make docker-*` cannot start anything"
+        fix = "sudo systemctl start docker; sudo usermod -aG docker $USER, then log in again"
+        return [Finding("error", "Docker", what, why, fix)]
+    if "nvidia" not in out and shutil.which("nvidia-container-cli") is None:
+        what = "runs, without NVIDIA's runtime"
+        why = "containers would not see a GPU"
+        fix = "sudo apt-get install nvidia-container-toolkit && sudo nvidia-ctk runtime configure "
+        fix += "--runtime=docker && sudo systemctl restart docker"
+        level: Level = "error" if shutil.which("nvidia-smi") else "note"
+        return [Finding(level, "Docker", what, why, fix)]
+    return [Finding("ok", "Docker", "runs, with NVIDIA's runtime", "containers see the GPUs")]
+
+
+def _run(command: Sequence[str]) -> Tuple[int, str]:
+    """Exit code and all output; 127 and the reason where it cannot be started."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return 127, str(error)
+    return done.returncode, done.stdout.decode("utf-8", "replace")
