@@ -4,7 +4,8 @@ One JSON object a line on standard input, one a line on standard output, each ma
 people's prints do no harm:
 
     {"do": "warm"}                 every shape, until it is compiled
-    {"do": "steps", "steps": 20}   timed steps
+    {"do": "warm", "sample": 8}    the same, for that many batches of an epoch: short to long
+    {"do": "steps", "steps": 20}   timed steps, the making of their batches included
     {"do": "flops"}                FLOPs of the batches, and the best a matrix product gets here
     {"do": "train", "epochs": 2}   whole epochs, then the recipe's evaluation
     {"do": "end"}                  memory, compilations; the process ends
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import json
 import math
 import os
@@ -21,7 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 MARK = "@amp_xla "
 # XLA's lazy mode compiles a shape at its third request; one more to be sure of a warm step.
@@ -78,7 +80,7 @@ def main() -> int:
         for line in sys.stdin:
             command = json.loads(line)
             if command["do"] == "warm":
-                reply(**subject.warm())
+                reply(**subject.warm(command.get("sample", 0)))
             elif command["do"] == "steps":
                 reply(**subject.steps(command["steps"]))
             elif command["do"] == "flops":
@@ -107,6 +109,7 @@ class Subject:
         self._request, self._dump = request, dump
         self._number = 0
         self._feeds = self._endless()
+        self._making = 0.0  # seconds a batch, where it was made beforehand
         self._warm_shapes = _by_shape(self._upcoming())
 
     def facts(self) -> Dict[str, Any]:
@@ -141,8 +144,20 @@ class Subject:
         self._number += 1
         return time.perf_counter() - began, result
 
-    def warm(self) -> Dict[str, Any]:
-        """Every shape until it is compiled; seconds beyond what the same steps take warm."""
+    def warm(self, sample: int = 0) -> Dict[str, Any]:
+        """Every shape until it is compiled; seconds beyond what the same steps take warm.
+
+        Args:
+          sample: from now on only so many batches are fed, in turn: see ``evenly``.
+        """
+        if sample:
+            began = time.perf_counter()
+            epoch = list(self._upcoming())
+            self._making = (time.perf_counter() - began) / len(epoch)
+            sizes = [_tokens(feed) for feed, _ in epoch]
+            chosen = [epoch[i] for i in evenly(sizes, sample)]
+            self._feeds = itertools.cycle(chosen)
+            self._warm_shapes = _by_shape(iter(chosen))
         cold = 0.0
         for feed in self._warm_shapes:
             times = [self._step(feed)[0] for _ in range(WARM_STEPS)]
@@ -160,17 +175,20 @@ class Subject:
         """Timed steps of the recipe's own batches, in its own order."""
         seconds, samples, tokens, loss, bad = [], 0, 0, math.nan, 0
         infinite = False
+        cpu = time.process_time()
         for _ in range(count):
+            began = time.perf_counter()
             feed, real = next(self._feeds)
-            took, result = self._step(feed)
-            seconds.append(took)
+            _, result = self._step(feed)
+            seconds.append(time.perf_counter() - began + self._making)
             samples += real
-            tokens += max(getattr(a, "size", 0) for a in feed.values())
+            tokens += _tokens(feed)
             loss = float(result.loss)
             infinite = infinite or not math.isfinite(loss)
             bad += not result.finite
         return {
             "seconds": seconds,
+            "cpu_seconds": time.process_time() - cpu + count * self._making,
             "samples": samples,
             "tokens": tokens,
             "loss": loss if math.isfinite(loss) else None,
@@ -229,6 +247,20 @@ class Subject:
         return {"peak_bytes": peak_bytes(), "late_compilations": late}
 
 
+def evenly(sizes: Sequence[int], count: int) -> List[int]:
+    """Indices of ``count`` of the sizes, as far from each other as they go from small to large.
+
+    A few batches stand for an epoch so: a random few of very different lengths would not, and the
+    first few of an order by length would be all long.
+    """
+    order = sorted(range(len(sizes)), key=lambda i: (sizes[i], i))
+    return [order[int((k + 0.5) * len(order) / count)] for k in range(count)]
+
+
+def _tokens(feed: Dict[str, Any]) -> int:
+    return max(int(getattr(array, "size", 0)) for array in feed.values())
+
+
 def _by_shape(feeds: Iterator[Tuple[Dict[str, Any], int]]) -> List[Dict[str, Any]]:
     from amp_xla.xla.shapes import signature
 
@@ -273,6 +305,11 @@ def peak_bytes() -> int:
 
         with raw.device("/GPU:0"):
             return int(backend.session().run(memory_stats_ops.MaxBytesInUse()))
+    return peak_resident()
+
+
+def peak_resident() -> int:
+    """The most bytes of this process that were in memory at once."""
     with open("/proc/self/status", encoding="ascii") as status:
         line = next(line for line in status if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024

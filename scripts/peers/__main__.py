@@ -1,8 +1,10 @@
 """``make bench-peers ARGS="--train a.tsv --dev b.tsv --vocab vocab.txt"``: side by side, in turn.
 
+    make bench-peers ARGS="--task pretraining --rounds 12 --steps 3"
+
 Every contestant is a process; each gets its turn of the same number of steps, round after round,
-forth and back. Samples a second include the making of batches for the peers; for this project
-they include it too.
+forth and back. The steps are on batches of an epoch at equal distances from its shortest to its
+longest, so that they stand for the epoch. Samples a second include the making of batches.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from typing_extensions import Literal
+
 from amp_xla.config import exit_code, parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import machine, table
@@ -29,8 +33,10 @@ PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Measure this project's classification beside plain bert4keras and Hugging Face."""
+    """Measure this project beside plain bert4keras and Hugging Face on PyTorch."""
 
+    task: Literal["classification", "pretraining"] = "classification"
+    """pretraining: the masked language model's step alone, on made-up sequences"""
     train: Optional[str] = None
     """training file; none = built-in corpus"""
     dev: Optional[str] = None
@@ -41,16 +47,18 @@ class Config:
     """transformer layers"""
     hidden: int = 512
     """hidden size, a multiple of 64"""
-    batch_size: int = 32
-    """samples a step; packed rows hold that many on the average"""
-    max_length: int = 256
-    """tokens a sample"""
+    batch_size: Optional[int] = None
+    """samples a step, packed rows hold that many on the average; none = 32, pretraining 16"""
+    max_length: Optional[int] = None
+    """tokens a sample; none = 256, pretraining 128"""
+    vocab_size: int = 21128
+    """tokens of the vocabulary in pretraining"""
     dropout: float = 0.1
     """share dropped"""
     learning_rate: float = 2e-4
     """peak, the same schedule for all"""
     steps: int = 8
-    """timed steps a round"""
+    """timed steps a round, on so many different batches"""
     rounds: int = 3
     """turns of each"""
     epochs: int = 0
@@ -70,6 +78,12 @@ class Config:
 def main() -> int:
     """Measures and writes the record."""
     config = parse(Config, prog="python -m scripts.peers")
+    pretraining = config.task == "pretraining"
+    config = dataclasses.replace(
+        config,
+        batch_size=config.batch_size or (16 if pretraining else 32),
+        max_length=config.max_length or (128 if pretraining else 256),
+    )
     if not PEERS_PYTHON.exists():
         raise AmpXlaError(
             f"{PEERS_PYTHON} is missing: python3.11 -m venv .venvs/peers && "
@@ -77,9 +91,15 @@ def main() -> int:
         )
     here = machine.look()
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "corpus.npz")
-        shape = write_corpus(config, path)
-        found = run(config, contestants(config, path, shape, half=bool(here.half_dtype)))
+        half = bool(here.half_dtype)
+        if pretraining:
+            commands = pretraining_contestants(config, half)
+        else:
+            path = os.path.join(folder, "corpus.npz")
+            commands = contestants(config, path, write_corpus(config, path), half)
+        named = [part.strip() for part in config.only.split(";")]
+        commands = {n: c for n, c in commands.items() if any(part in n for part in named)}
+        found = run(config, commands)
     record = {
         "command": " ".join(["python -m scripts.peers", *sys.argv[1:]]),
         "date": datetime.date.today().isoformat(),
@@ -154,17 +174,32 @@ def contestants(
         out[f"HF PyTorch {precision}, {padding}"] = [
             str(PEERS_PYTHON), "-m", "scripts.peers.hf_torch", path, asked,
         ]  # fmt: skip
-    return {
-        name: command
-        for name, command in out.items()
-        if any(part in name for part in config.only.split(";"))
-    }
+    return out
+
+
+def pretraining_contestants(config: Config, half: bool) -> Dict[str, List[str]]:
+    """Name -> command line, this project's first."""
+    names = ("layers", "hidden", "batch_size", "max_length", "vocab_size", "dropout",
+             "learning_rate", "seed", "xla")  # fmt: skip
+    shape = {name: getattr(config, name) for name in names}
+    out = {}
+    for precision, theirs in [("amp", "bf16")] * half + [("fp32", "fp32")]:
+        for name, python, side, asked in (
+            (f"amp_xla {precision}", sys.executable, "ours", precision),
+            (f"HF BertForMaskedLM {theirs}", str(PEERS_PYTHON), "hugging_face", theirs),
+        ):
+            words = json.dumps({**shape, "precision": asked})
+            out[name] = [python, "-m", "scripts.peers.pretraining", side, words]
+    return out
 
 
 def run(config: Config, commands: Dict[str, List[str]]) -> Dict[str, Dict[str, Any]]:
     """Starts all, lets them take turns, and collects what they say."""
     found: Dict[str, Dict[str, Any]] = {
-        name: {"samples_per_second": [], "tokens_per_second": [], "step_ms": []}
+        name: {
+            key: []
+            for key in ("samples_per_second", "tokens_per_second", "per_cpu_second", "step_ms")
+        }
         for name in commands
     }
     children: Dict[str, Child] = {}
@@ -188,7 +223,7 @@ def run(config: Config, commands: Dict[str, List[str]]) -> Dict[str, Dict[str, A
                 children.pop(name).close()
                 continue
             if not config.epochs:
-                ask(name, do="warm")
+                ask(name, do="warm", sample=config.steps)
             else:
                 found[name].update(ask(name, do="train", epochs=config.epochs) or {})
         for round_ in range(0 if config.epochs else config.rounds):
@@ -200,6 +235,7 @@ def run(config: Config, commands: Dict[str, List[str]]) -> Dict[str, Dict[str, A
                     seconds = sum(answer["seconds"])
                     found[name]["samples_per_second"].append(answer["samples"] / seconds)
                     found[name]["tokens_per_second"].append(answer["tokens"] / seconds)
+                    found[name]["per_cpu_second"].append(answer["samples"] / answer["cpu_seconds"])
                     found[name]["step_ms"] += [1e3 * s for s in answer["seconds"]]
                     found[name]["loss"] = answer["loss"]
         for name in list(children):
@@ -211,29 +247,31 @@ def run(config: Config, commands: Dict[str, List[str]]) -> Dict[str, Dict[str, A
 
 
 def render(found: Dict[str, Dict[str, Any]]) -> str:
-    """The table: everyone against this project's first row."""
+    """The table: everyone against this project's first row, round by round."""
     body = []
-    first: Optional[float] = None
+    first: List[float] = []
     for name, values in found.items():
         rates = values["samples_per_second"]
         if "accuracy" in values:
             rates = [values["samples"] / values["seconds"]]
-        rate = statistics.median(rates) if rates else None
-        first = first or rate
-        tokens = values["tokens_per_second"]
+        first = first or rates
+        ratios = sorted(a / b for a, b in zip(first, rates))
+        quarter = len(ratios) // 4
+        half = f" ({ratios[quarter]:.2f} to {ratios[-1 - quarter]:.2f})" if len(ratios) > 2 else ""
         body.append([
             name,
-            f"{rate:.1f}" if rate else "-",
+            f"{statistics.median(rates):.1f}" if rates else "-",
             f"{table.spread(rates):.0%}" if len(rates) > 1 else "-",
-            f"{first / rate:.2f}x" if rate and first else "-",
-            f"{statistics.median(tokens):.0f}" if tokens else "-",
-            f"{statistics.median(values['step_ms']):.0f}" if values["step_ms"] else "-",
+            f"{statistics.median(ratios):.2f}x{half}" if ratios else "-",
+            *(f"{statistics.median(values[key]):{form}}" if values[key] else "-" for key, form in
+              (("per_cpu_second", ".1f"), ("tokens_per_second", ".0f"), ("step_ms", ".0f"))),
             f"{values.get('peak_bytes', 0) / 2**20:.0f}",
             f"{values['accuracy']:.4f}" if "accuracy" in values else "-",
             values.get("status", "ok"),
         ])  # fmt: skip
-    head = ("contestant", "samples/s", "spread", "first row is", "tokens/s", "step ms", "peak MiB",
-            "dev accuracy", "result")  # fmt: skip
+    head = ("contestant", "samples/s", "spread", "first row is (half of the rounds)",
+            "samples/CPU s", "tokens/s", "step ms", "peak MiB", "dev accuracy",
+            "result")  # fmt: skip
     return table.markdown(head, body)
 
 
