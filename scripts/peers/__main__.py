@@ -47,10 +47,10 @@ class Config:
     """transformer layers"""
     hidden: int = 512
     """hidden size, a multiple of 64"""
-    batch_size: Optional[int] = None
-    """samples a step, packed rows hold that many on the average; none = 32, pretraining 16"""
-    max_length: Optional[int] = None
-    """tokens a sample; none = 256, pretraining 128"""
+    batch_size: int = 0
+    """samples a step, packed rows hold that many on the average; 0 = 32, in pretraining 16"""
+    max_length: int = 0
+    """tokens a sample; 0 = 256, in pretraining 128"""
     vocab_size: int = 21128
     """tokens of the vocabulary in pretraining"""
     dropout: float = 0.1
