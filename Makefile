@@ -57,6 +57,7 @@ bench: ; $(AMP_XLA) bench --recipe '$(RECIPE)' $(BENCH) -- $(ARGS) ## Record eve
 bench-peers: ; $(ON) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
 bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
 bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step
+bench-rehearse: ; $(RUN) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python

@@ -24,6 +24,7 @@ from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.settings import Settings
 
 Level = Literal["ok", "note", "warning", "error"]
+IN_CONTAINER = Path("/.dockerenv")
 _GIB = 2.0**30
 _LITTLE_GPU = 8.0  # GiB; BERT-base with batch 32 x 128 in mixed precision takes about that
 _LITTLE_RAM = 4.0
@@ -307,7 +308,7 @@ def available() -> Optional[float]:
 
 def docker() -> List[Finding]:
     """Docker and the NVIDIA runtime."""
-    if Path("/.dockerenv").exists():
+    if IN_CONTAINER.exists():
         return [Finding("ok", "Docker", "inside a container", "nothing to check from in here")]
     if shutil.which("docker") is None:
         why = "`make docker-*` needs it; everything else does not"

@@ -49,6 +49,8 @@ class Places:
         self.order = {name: position for position, name in enumerate(self._operations)}
         nodes = {n.name: n for n in training.graph.as_graph_def().node}
         self._forward: Set[str] = ancestors(nodes, [training.loss])
+        ends = [tensor.split(":")[0] for _, tensor in training.gradients]
+        self._backward: Set[str] = ancestors(nodes, ends) - self._forward
         self._layers: Mapping[str, Any] = training.layers
         self._sources: Dict[str, Optional[Source]] = {}
 
@@ -69,8 +71,10 @@ class Places:
         parts = (original or name).split("/")
         if original in self._forward:
             phase = "forward"
+        elif original in self._backward or any(p.startswith("gradients") for p in parts):
+            phase = "backward"
         else:
-            phase = "backward" if any(p.startswith("gradients") for p in parts) else "update"
+            phase = "update"
         return Place(self._layer(parts), phase)
 
     def layer_of(self, variable: str) -> str:

@@ -101,7 +101,8 @@ class Rehearsal:
       finding: the first non-finite node where mixed precision met one.
       activations, gradients: exponent -> how many numbers rounded to half had it (forward,
         backward at ``loss_scale``); 2**exponent is their magnitude, rounded down.
-      seconds: of one step: ``float32``, ``amp``, and ``rehearsed``: all in all.
+      seconds: means, of the training steps ``float32`` and ``amp``, and of rehearsed steps all in
+        all, ``plain`` ones and ``examined`` ones.
     """
 
     tensorflow: str
@@ -179,7 +180,8 @@ class _Rehearsing:
         self._held: Dict[Tensor, Magnitudes] = {}
         self._compared: List[List[Compared]] = []
         self._finding: Optional[finding.Finding] = None
-        self._seconds = {"float32": [0.0], "amp": [0.0], "rehearsed": [0.0]}
+        names = ("float32", "amp", "plain", "examined")
+        self._seconds: Dict[str, List[float]] = {name: [] for name in names}
         self._scale = 1.0
         self._last: Tuple[Any, int] = ((), 0)
 
@@ -190,7 +192,8 @@ class _Rehearsing:
         for number, arrays in zip(range(steps), batches):
             began = time.monotonic()
             self._step(arrays, number, number in examined)
-            self._seconds["rehearsed"].append(time.monotonic() - began)
+            kind = "examined" if number in examined else "plain"
+            self._seconds[kind].append(time.monotonic() - began)
             if say is not None:
                 say(self._steps[-1])
             if not self._steps[-1].finite:
@@ -212,7 +215,7 @@ class _Rehearsing:
             finding=self._finding,
             activations=self._histogram("forward"),
             gradients=self._histogram("backward"),
-            seconds={name: _typical(times[1:]) for name, times in self._seconds.items()},
+            seconds={name: _typical(times) for name, times in self._seconds.items()},
         )
 
     def _step(self, arrays: Sequence[Any], number: int, examined: bool) -> None:
@@ -354,6 +357,6 @@ def _worse(a: float, b: float) -> float:
 
 
 def _typical(seconds: Sequence[float]) -> float:
-    """The mean, without the first step where there are others: it sets the session up."""
+    """The mean, without the first where there are others: it sets the session up."""
     rest = seconds[1:] or seconds
     return sum(rest) / len(rest) if rest else 0.0

@@ -44,6 +44,8 @@ class Case:
 
 def advise(case: Case) -> List[str]:
     """Remedies, the best first."""
+    if case.float32_too and case.phase == "backward" and case.loss_scale > 1.0:
+        return [_lower_scale(case)]
     if case.float32_too:
         return [
             "look at the batch (saved beside this report) for NaN, empty rows or labels out of "
@@ -85,7 +87,7 @@ def advise(case: Case) -> List[str]:
 
 
 def _lower_scale(case: Case) -> str:
-    if case.largest_output > LARGEST:
+    if case.largest_output > LARGEST and not case.float32_too:
         fitting = case.loss_scale * LARGEST / case.largest_output / _MARGIN
         scale = 2.0 ** math.floor(math.log2(fitting))
         return f"lower the loss scale from {case.loss_scale:g} to {scale:g}: --loss-scale {scale:g}"
