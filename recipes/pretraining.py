@@ -46,6 +46,8 @@ class Config:
     """what is masked together; new masks in every pass over the data"""
     mask_rate: float = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
+    topic: float = 0.2
+    """weight of a second loss: the mean of a text's vectors foretells its masked words; 0 = none"""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
     """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64"""
@@ -74,6 +76,8 @@ class Config:
     """decoupled, not on norms and biases"""
     clip_norm: float = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
+    average: float = 0.0
+    """decay of a moving average of the weights, e.g. 0.999, to evaluate and save; 0 = none"""
 
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
     """none = AMP_XLA_PRECISION, else amp"""
@@ -123,12 +127,12 @@ def build(config: Config) -> Any:
     setup.configure(precision=config.precision, xla=config.xla, loss_scale=config.loss_scale)
     from amp_xla.backend import tf
     from amp_xla.optimizers.adamw import AdamW
+    from amp_xla.optimizers.average import Average, averaged
     from amp_xla.optimizers.lamb import LAMB
-    from amp_xla.optimizers.schedule import warmup_decay
-    from amp_xla.precision.optimizer import LossScaleOptimizer
     from amp_xla.training import dropout, job, losses
     from amp_xla.training.flops import matmul_ceiling
     from amp_xla.training.language_model import PRESETS, HeldOut, LanguageModel
+    from amp_xla.training.optimizing import scheduled
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
@@ -166,22 +170,23 @@ def build(config: Config) -> Any:
     weights = tf.reshape(inputs["weights"], [-1])
     loss = losses.weighted_mean(out["loss"], weights)
     accuracy = losses.weighted_mean(out["hits"], weights)
-    evaluate = HeldOut(lm, inputs, held_batches)
+    measured = {"accuracy": accuracy}
+    if config.topic and config.objective == "mlm":  # the others' input shows what is to be foretold
+        measured["topic_loss"] = lm.topic_loss(inputs, lm.model.output)
+        loss += config.topic * measured["topic_loss"]
+    evaluate: Any = HeldOut(lm, inputs, held_batches)
+    export: Any = lm.write_checkpoint
 
-    applied = tf.get_variable(
-        "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
-    )
-    warmup = int(config.warmup * config.steps)
-    rate = warmup_decay(applied, config.learning_rate, warmup, config.steps, config.decay)
-    kind = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
-    optimizer = LossScaleOptimizer(
-        kind(rate, weight_decay=config.weight_decay),
-        job.loss_scale(),
-        global_clipnorm=config.clip_norm or None,
-        accumulate=accumulate,
-        applied_steps=applied,
-    )
-    step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, {"accuracy": accuracy})
+    kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
+    optimizer, rate = scheduled(
+        config.learning_rate, config.steps, config.warmup, config.decay,
+        averaged(kind, config.average) if config.average else kind,
+        config.weight_decay, config.clip_norm, accumulate,
+    )  # fmt: skip
+    step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, measured)
+    if config.average:
+        average = Average(optimizer.inner, lm.weights, optimizer.applied_steps, config.average)
+        evaluate, export = map(average.used_by, (evaluate, export))
     predicted = masking.positions if config.objective == "mlm" else length - 1
     flops, ceiling = lm.flops(size, predicted), matmul_ceiling()
     print(
@@ -200,7 +205,7 @@ def build(config: Config) -> Any:
         evaluate,
         {VOCAB: tokenizer.save, "bert_config.json": lm.write_config},
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
-        export=lm.write_checkpoint,
+        export=export,
         rates={"model_flops_utilisation": flops / size / ceiling},
     )
 

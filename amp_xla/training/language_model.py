@@ -16,7 +16,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.training import dropout
-from amp_xla.training.model import checkpoint_prefix
+from amp_xla.training.model import checkpoint_prefix, mean_over_tokens
 from amp_xla.training.step import Inference
 
 VOCAB_MULTIPLE = 64
@@ -125,10 +125,14 @@ class LanguageModel:
 
     def logits(self, vectors: Any, positions: Any) -> Any:
         """float [B, L, hidden], int32 [B, K] -> float [B * K, padded vocabulary]."""
-        layers = self.transformer.layers
         hidden = self.config["hidden_size"]
         rows = tf.range(tf.shape(positions)[0])[:, None] * self.length
         picked = tf.gather(tf.reshape(vectors, [-1, hidden]), tf.reshape(positions + rows, [-1]))
+        return self._project(picked)
+
+    def _project(self, picked: Any) -> Any:
+        """float [N, hidden] -> float [N, padded vocabulary]."""
+        layers = self.transformer.layers
         # Their arithmetic only: calling a layer would make Keras trace where its input comes from.
         picked = layers["MLM-Norm"].call(layers["MLM-Dense"].call(picked))
         table = layers["Embedding-Token"].embeddings
@@ -154,6 +158,30 @@ class LanguageModel:
         each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
         return {"loss": each * weights, "hits": tf.cast(hits, tf.float32) * weights}
+
+    def topic_loss(self, inputs: Dict[str, Any], vectors: Any) -> Any:
+        """How badly the mean of a sequence's vectors foretells its masked words, in any order.
+
+        A masked word is mostly guessed from its neighbours, so little of what a text is about
+        needs to be in the mean, which a classifier starts from; this puts it there (bag-of-words
+        prediction, as in Ma et al., arXiv 2401.11248). One row of logits a sequence, through the
+        same head: no new weights, hardly any work.
+
+        Args:
+          inputs: ``token_ids`` int [B, L]; ``labels`` int32, ``weights`` float32 [B, K].
+          vectors: float [B, L, hidden].
+
+        Returns:
+          float32 scalar, mean over the predicted positions.
+        """
+        weights = inputs["weights"]
+        mean = mean_over_tokens([vectors, inputs["token_ids"]])
+        chances = tf.nn.log_softmax(tf.cast(self._project(mean), tf.float32))
+        batch = tf.shape(weights)[0]
+        rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(weights))
+        where = tf.stack([rows, inputs["labels"]], -1)
+        counts = tf.scatter_nd(where, weights, tf.stack([batch, self.padded]))
+        return -tf.reduce_sum(counts * chances) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
     def flops(self, batch: int, positions: int) -> float:
         """Floating-point operations of one training step: matrix products, forward and backward.

@@ -62,7 +62,7 @@ def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
     Returns:
       Keras model with the same inputs -> float32 logits [B, classes].
     """
-    pooled = keras.layers.Lambda(_mean_over_tokens, name="Pooling")(
+    pooled = keras.layers.Lambda(mean_over_tokens, name="Pooling")(
         [encoder_model.output, encoder_model.inputs[0]]
     )
     pooled = Dropout(dropout, name="Pooling-Dropout")(pooled)
@@ -72,7 +72,8 @@ def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
     return keras.models.Model(encoder_model.inputs, logits)
 
 
-def _mean_over_tokens(pair: Any, mask: Any = None) -> Any:
+def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
+    """[float [B, L, hidden], token ids [B, L]] -> float [B, hidden]; id 0 is left out."""
     vectors, token_ids = pair
     weights = tf.cast(tf.not_equal(token_ids, 0), vectors.dtype)[:, :, None]
     # At least one: a padding row has no token, and 0 / 0 would poison the whole batch.

@@ -178,6 +178,60 @@ def test_the_other_objectives_learn(place, objective):
     assert np.isfinite(losses[-1]) and losses[-1] < 5.0
 
 
+def test_recomputing_changes_nothing_but_the_work(place):
+    """bert4keras' RECOMPUTE: more nodes in the executed graph, the same training."""
+    common = ["--data", "data", "--steps", "6", "--evaluate-every", "12", *SMALL]
+    losses, nodes = [], []
+    for name, flags in (("kept", []), ("again", ["--recompute"])):
+        code, output = recipe(place, "pretraining", *common, *flags, "--name", name)
+        assert code == 0, output
+        losses.append([line["dev_loss"] for line in metrics(place, name) if "dev_loss" in line])
+        counts = json.loads((place / "runs/pretraining" / name / "executed.json").read_text())
+        nodes.append(counts["nodes"])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    assert losses[0][1] < losses[0][0] and nodes[1] > 1.1 * nodes[0], nodes
+
+
+def test_an_average_of_the_weights_is_what_is_evaluated_and_saved(place):
+    code, output = recipe(
+        place, "pretraining", "--data", "data", "--steps", "12", "--evaluate-every", "12",
+        "--average", "0.7", "--name", "averaged", *SMALL,
+        code="""
+import numpy as np
+from amp_xla.training.language_model import HeldOut, LanguageModel
+from amp_xla.backend import K
+seen = {}
+def remember(cls, method, name):
+    original = getattr(cls, method)
+    def inside(self, *args):
+        lm = self if cls is LanguageModel else self._lm
+        seen[name] = np.concatenate([w.ravel() for w in K.batch_get_value(lm.weights)])
+        return original(self, *args)
+    setattr(cls, method, inside)
+build = HeldOut.__init__
+def keeping(self, lm, *args):
+    self._lm = lm
+    build(self, lm, *args)
+HeldOut.__init__ = keeping
+remember(HeldOut, "__call__", "evaluated")
+remember(LanguageModel, "write_checkpoint", "saved")
+import amp_xla.training.loop as loop
+train = loop.Loop.train
+def checking(self, watch):
+    state = train(self, watch)
+    now = np.concatenate([w.ravel() for w in K.batch_get_value(self.step.variables)])
+    assert np.array_equal(seen["evaluated"], seen["saved"])
+    assert np.abs(seen["evaluated"] - now).max() > 1e-4
+    print("averages were in place")
+    return state
+loop.Loop.train = checking
+""",
+    )  # fmt: skip
+    assert code == 0 and "averages were in place" in output, output
+    losses = [line["dev_loss"] for line in metrics(place, "averaged") if "dev_loss" in line]
+    assert losses[1] < losses[0]
+
+
 def test_a_batch_that_cannot_be_cut_is_named():
     from recipes.pretraining import Config, accumulation
 

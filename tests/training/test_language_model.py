@@ -1,0 +1,52 @@
+"""The loss of the mean vector against numpy."""
+
+from __future__ import annotations
+
+from tests.core.process import run_python
+
+SCRIPT = """
+import numpy as np
+from amp_xla import setup
+setup.configure(precision="fp32")
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.training import dropout
+from amp_xla.training.language_model import LanguageModel
+
+dropout.install(1)
+lm = LanguageModel(100, 16, 1, 64, 1, dropout_rate=0.0)
+rng = np.random.RandomState(0)
+ids = rng.randint(1, 100, (3, 16))
+ids[1, 9:] = 0  # padding, which is not in the mean
+labels, weights = rng.randint(5, 100, (3, 4)), np.ones((3, 4), np.float32)
+labels[0, :2] = 7  # the same word twice
+weights[0, 3] = weights[2] = 0.0  # no room used; a row that does not count at all
+feed = {"token_ids": tf.placeholder(tf.int32, [None, None])}
+feed["labels"] = tf.placeholder(tf.int32, [None, None])
+feed["weights"] = tf.placeholder(tf.float32, [None, None])
+vectors = tf.placeholder(tf.float32, [None, 16, 64])
+loss = lm.topic_loss(feed, vectors)
+means = tf.placeholder(tf.float32, [None, 1, 64])
+# The head as it is used for masked positions, on the mean in place of a position.
+logits = lm.logits(tf.tile(means, [1, 16, 1]), tf.zeros([3, 1], tf.int32))
+gradients = tf.gradients(loss, lm.weights)
+session = backend.session()
+session.run(tf.global_variables_initializer())
+shown = rng.randn(3, 16, 64).astype(np.float32)
+values = dict(zip(feed.values(), (ids, labels, weights)))
+found = session.run(loss, {vectors: shown, **values})
+real = (ids != 0)[:, :, None]
+mean = (shown * real).sum(1, keepdims=True) / real.sum(1, keepdims=True)
+scores = session.run(logits, {means: mean}).astype(np.float64)
+scores -= np.log(np.exp(scores).sum(1, keepdims=True))
+each = -np.take_along_axis(scores, labels, 1) * weights
+np.testing.assert_allclose(found, each.sum() / weights.sum(), rtol=1e-4)
+names = [v.name for v, g in zip(lm.weights, gradients) if g is not None]
+assert any("MLM-Dense" in name for name in names)
+assert any("Embedding-Token" in name for name in names)
+"""
+
+
+def test_the_mean_foretells_the_masked_words_in_any_order():
+    done = run_python("-c", SCRIPT)
+    assert done.code == 0, done.err
