@@ -39,7 +39,7 @@ def _losses(found: Rehearsal) -> str:
         f"{len(steps)} steps",
         f"worst difference of the losses: {found.worst_difference:.2%}",
         f"a step took {seconds['float32']:.3g} s in float32, {seconds['amp']:.3g} s in mixed "
-        f"precision; rehearsed, {seconds['plain']:.3g} s, where examined {seconds['examined']:.3g} s",
+        f"precision; rehearsed {seconds['plain']:.3g} s, examined {seconds['examined']:.3g} s",
     ]
     every = max(1, -(-len(steps) // _SHOWN_STEPS))
     shown = [s for s in steps if s.step % every == 0 or s is steps[-1]]
