@@ -61,6 +61,11 @@ def is_fork() -> bool:
     return kind() == "tf1" and hasattr(tensorflow().compat.v1.train.Optimizer, "doing_loss_scaling")
 
 
+def has_lite() -> bool:
+    """True where ``--tf_xla_auto_jit=fusible`` is known: NVIDIA's TensorFlow 1.15, TensorFlow 2."""
+    return kind() == "tf2" or is_fork()
+
+
 @functools.lru_cache(maxsize=None)
 def _prepare() -> Dict[str, Any]:
     """Graph mode, resource variables, legacy Keras under every name bert4keras uses."""

@@ -220,7 +220,8 @@ def tensorflow(machine: Any, gpus: Sequence[Gpu]) -> List[Finding]:
         why += "attention's softmax in float16"
         found.append(Finding("ok", "TensorFlow", f"{machine.tensorflow}, NVIDIA's build", why))
     else:
-        why = "ignores TF_ENABLE_AUTO_MIXED_PRECISION*, has no XLA-lite; `import amp_xla.setup` "
+        lite = ", has no XLA-lite" if "lite" in machine.absent else ""
+        why = f"ignores TF_ENABLE_AUTO_MIXED_PRECISION*{lite}; `import amp_xla.setup` "
         why += "turns mixed precision on for its sessions"
         found.append(Finding("ok", "TensorFlow", f"{machine.tensorflow}, stock build", why))
     if gpus and not machine.gpu:

@@ -26,7 +26,7 @@ _WHY: Dict[str, str] = {
 _XLA_WHY = {
     "on": "XLA; keep batch shapes few and fixed",
     "no_lazy": "XLA, every cluster compiled at first sight",
-    "lite": "XLA Lite: element-wise clusters only (NVIDIA's TensorFlow 1.15)",
+    "lite": "XLA Lite: only what XLA can fuse (not on the stock 1.15)",
 }
 
 
@@ -55,7 +55,7 @@ def block(config: Config) -> str:
 
     Raises:
       SettingsError: a value is not allowed.
-      UnsupportedError: ``lite`` on tf2, or a dynamic loss scale, which no header can do.
+      UnsupportedError: a dynamic loss scale, which no header can do.
     """
     settings = Settings.from_environment(
         {},
@@ -70,10 +70,6 @@ def block(config: Config) -> str:
         raise UnsupportedError(
             "a pasted header multiplies the loss by a constant; for loss_scale=dynamic wrap the "
             "optimizer in amp_xla.precision.optimizer.LossScaleOptimizer"
-        )
-    if settings.xla == "lite" and config.runtime == "tf2":
-        raise UnsupportedError(
-            "xla=lite exists only in NVIDIA's TensorFlow 1.15; allowed for tf2: off, on, no_lazy"
         )
     lines = _environment(settings, config)
     lines += ["import tensorflow as tf  # only now"]

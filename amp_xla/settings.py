@@ -34,7 +34,8 @@ class Settings:
       precision: ``fp32`` (true float32, TF32 off), ``tf32`` (the GPU's default) or ``amp``
         (the auto-mixed-precision graph rewrite).
       xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (on, every cluster compiled at first
-        sight), ``lite`` (only element-wise clusters; NVIDIA's TensorFlow 1.15 only).
+        sight), ``lite`` (only what XLA can fuse, matrix products stay TensorFlow's; not
+        on the stock 1.15).
       infinity: the number bert4keras masks with, dimensionless; None = 1e4 for amp, else
         bert4keras' own (1e12). bert4keras 0.11.5 masks with ``where`` and has no such number.
       epsilon: Keras' fuzz factor, dimensionless; None = 1e-5 for amp, else Keras' own (1e-7).

@@ -48,7 +48,7 @@ def configure(**overrides: Any) -> Settings:
     Raises:
       SettingsError: a name or value is unknown, or the environment contradicts it.
       SetupOrderError: TensorFlow has read its switches already; the message names the import.
-      UnsupportedError: this TensorFlow cannot do it (``lite`` outside NVIDIA's 1.15).
+      UnsupportedError: this TensorFlow cannot do it (``lite`` on the stock 1.15).
     """
     global _current
     settings = Settings.from_environment(_original_environment, **overrides)
@@ -66,12 +66,12 @@ def configure(**overrides: Any) -> Settings:
     problems = flags.check(_original_environment, major)
     if problems:
         raise SettingsError("; ".join(problems))
-    if settings.xla == "lite" and not backend.is_fork():
+    if settings.xla == "lite" and not backend.has_lite():
         _restore(flags.XLA_FLAGS)
         raise UnsupportedError(
-            f"xla=lite (--tf_xla_auto_jit=fusible) exists only in NVIDIA's TensorFlow 1.15; "
-            f"TensorFlow {backend.tensorflow().__version__} would silently run without XLA; "
-            f"allowed here: off, on, no_lazy"
+            f"xla=lite (--tf_xla_auto_jit=fusible) exists in NVIDIA's TensorFlow 1.15 and in "
+            f"TensorFlow 2; stock {backend.tensorflow().__version__} would silently run without "
+            f"XLA; allowed here: off, on, no_lazy"
         )
     if backend.kind() == "tf1":
         # Here, quietly: TensorFlow 1.15 reports on missing drivers when it first looks, and

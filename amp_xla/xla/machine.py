@@ -42,8 +42,8 @@ class Machine:
             out["tf32"] = "tensor cores only: on a CPU it is fp32"
         if not self.half_dtype:
             out["amp"] = "TensorFlow has no half precision on this device"
-        if not self.fork:
-            out["lite"] = "NVIDIA's TensorFlow 1.15 only"
+        if self.tensorflow.startswith("1.") and not self.fork:
+            out["lite"] = "of 1.15, only NVIDIA's TensorFlow has it"
         return out
 
     def ladder(self) -> List[Tuple[str, str]]:

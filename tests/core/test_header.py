@@ -63,7 +63,6 @@ def test_every_line_says_why():
     "flags, word",
     [
         (("--loss-scale", "dynamic"), "LossScaleOptimizer"),
-        (("--runtime", "tf2", "--xla", "lite"), "off, on, no_lazy"),
         (("--infinity", "1e9"), "at most 32752"),
     ],
 )
