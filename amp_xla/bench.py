@@ -2,6 +2,7 @@
 
     python -m amp_xla bench --recipe classification -- --batch-size 64
     python -m amp_xla bench --compare a.json b.json
+    python -m amp_xla bench --memory amp --recipe classification
 
 Writes <out>.json (everything), <out>.md (the table) and <out>.svg (a bar chart). Bad rows stay in.
 """
@@ -16,10 +17,13 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from typing_extensions import Literal
+
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
-from amp_xla.xla import machine, table
-from amp_xla.xla.measuring import Candidate, Outcome, measure
+from amp_xla.xla import machine, memory, table, tune
+from amp_xla.xla.measure import Request
+from amp_xla.xla.measuring import Candidate, Child, Outcome, measure
 from amp_xla.xla.tune import read_recipe, say, split
 
 
@@ -39,6 +43,8 @@ class Config:
     """where to write, without the ending"""
     compare: Optional[Tuple[str, str]] = None
     """two records (JSON) to compare instead of measuring"""
+    memory: Optional[Literal["fp32", "tf32", "amp"]] = None
+    """instead: predict the peak memory of six batches in this precision, then see it"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -53,6 +59,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     recipe_config = read_recipe(config.recipe, words)
     here = machine.look()
     say(here.describe())
+    if config.memory is not None:
+        print(memory_table(config.recipe, words, config.memory, config.timeout))
+        return 0
     outcomes = measure(
         config.recipe,
         words,
@@ -84,6 +93,31 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     print(text)
     say(f"written: {out}.json, {out}.md, {out}.svg")
     return 0 if any(o.status == "ok" for o in outcomes) else 1
+
+
+def memory_table(recipe: str, words: Sequence[str], precision: str, seconds: float) -> str:
+    """The memory model fitted on four probes, against six other batches; all of them are run.
+
+    Args:
+      recipe, words: see ``Request``.
+      precision: as in ``Settings``; without XLA.
+      seconds: longest wait for one answer.
+    """
+    child = Child.of(Request(recipe, tuple(words), precision, "off"))
+    try:
+        rows, length = max(child.answer(seconds)["shapes"], key=lambda shape: (shape[1], shape[0]))
+    finally:
+        child.close()
+    model = tune.fit_memory(recipe, words, Outcome(precision, "off"), rows, length, seconds)
+    body = []
+    for b, n in memory.unseen(rows, length):
+        request = Request(recipe, tuple(words), precision, "off", rows=b, length=n)
+        predicted, seen = model.predict(b, n), tune.peak(request, seconds)
+        say(f"{b}x{n}: {seen / 2**20:.0f} MiB")
+        body.append([f"{b}x{n}", f"{predicted / 2**20:.0f}", f"{seen / 2**20:.0f}",
+                     f"{predicted / seen - 1:+.1%}"])  # fmt: skip
+    head = ("rows x length", "predicted MiB", "seen MiB", "off by")
+    return f"{precision}: {model.describe()}\n\n{table.markdown(head, body)}"
 
 
 def revision() -> str:

@@ -53,6 +53,18 @@ def probes(rows: int, length: int) -> List[Tuple[int, int]]:
     return [(rows, length // 2), (rows, length), (2 * rows, length // 2), (2 * rows, length)]
 
 
+def unseen(rows: int, length: int) -> List[Tuple[int, int]]:
+    """Six (rows, length) that ``probes`` does not try, within and beyond what it does."""
+    return [
+        (max(1, rows // 2), length),
+        (rows, length * 3 // 4),
+        (rows + rows // 2, length),
+        (2 * rows, length // 4),
+        (4 * rows, length // 2),
+        (3 * rows, length),
+    ]
+
+
 def fit(seen: Sequence[Probe]) -> MemoryModel:
     """Least squares over the probes, no term below zero.
 

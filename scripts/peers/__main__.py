@@ -25,7 +25,7 @@ from amp_xla.config import exit_code, parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import machine, table
 from amp_xla.xla.measure import Request
-from amp_xla.xla.measuring import Child, ChildEnded
+from amp_xla.xla.measuring import Child, ChildEnded, Outcome
 from scripts.peers import corpus
 
 PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
@@ -64,7 +64,7 @@ class Config:
     epochs: int = 0
     """train each for so many epochs instead, and compare dev accuracies"""
     xla: str = "off"
-    """XLA mode of this project's side"""
+    """XLA modes of this project's side, semicolons between them"""
     seed: int = 1
     """of everything"""
     only: str = ""
@@ -159,12 +159,15 @@ def contestants(
     out = {}
     words = _recipe_words(config)
     for precision in ["amp"] * half + ["fp32"]:
-        for packed in (True, False):
-            name = f"amp_xla {precision}, {'packed' if packed else 'buckets'}"
-            flags = ["--packed"] if packed else ["--shapes", "6"]
-            request = Request("classification", (*words, *flags), precision, config.xla)
-            asked = json.dumps(dataclasses.asdict(request))
-            out[name] = [sys.executable, "-m", "amp_xla.xla.measure", asked]
+        for xla in config.xla.split(";"):
+            for packed in (True, False):
+                name = (
+                    f"amp_xla {Outcome(precision, xla).name}, {'packed' if packed else 'buckets'}"
+                )
+                flags = ["--packed"] if packed else ["--shapes", "6"]
+                request = Request("classification", (*words, *flags), precision, xla)
+                asked = json.dumps(dataclasses.asdict(request))
+                out[name] = [sys.executable, "-m", "amp_xla.xla.measure", asked]
     out["bert4keras fp32, DataGenerator"] = [
         sys.executable, "-m", "scripts.peers.plain_bert4keras", path, json.dumps(shape),
     ]  # fmt: skip
@@ -180,16 +183,20 @@ def contestants(
 def pretraining_contestants(config: Config, half: bool) -> Dict[str, List[str]]:
     """Name -> command line, this project's first."""
     names = ("layers", "hidden", "batch_size", "max_length", "vocab_size", "dropout",
-             "learning_rate", "seed", "xla")  # fmt: skip
+             "learning_rate", "seed")  # fmt: skip
     shape = {name: getattr(config, name) for name in names}
     out = {}
+
+    def add(name: str, python: str, side: str, **more: str) -> None:
+        words = json.dumps({**shape, **more})
+        out[name] = [python, "-m", "scripts.peers.pretraining", side, words]
+
     for precision, theirs in [("amp", "bf16")] * half + [("fp32", "fp32")]:
-        for name, python, side, asked in (
-            (f"amp_xla {precision}", sys.executable, "ours", precision),
-            (f"HF BertForMaskedLM {theirs}", str(PEERS_PYTHON), "hugging_face", theirs),
-        ):
-            words = json.dumps({**shape, "precision": asked})
-            out[name] = [python, "-m", "scripts.peers.pretraining", side, words]
+        for xla in config.xla.split(";"):
+            name = f"amp_xla {Outcome(precision, xla).name}"
+            add(name, sys.executable, "ours", precision=precision, xla=xla)
+        name = f"HF BertForMaskedLM {theirs}"
+        add(name, str(PEERS_PYTHON), "hugging_face", precision=theirs)
     return out
 
 
