@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import signal
 from pathlib import Path
 from typing import Optional
 
@@ -19,6 +20,11 @@ NAMES_JAX = re.compile(r"\bimport jax\b|\bfrom jax\b|importorskip\(.jax|\bmark\.
 settings.register_profile("amp_xla", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("amp_xla")
 
+
+# A shell that starts the tests in the background has Ctrl-C ignored, and all their processes with
+# them, those too that are to be stopped by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if HAS_TENSORFLOW and "AMP_XLA_TEST_EAGER" not in os.environ:
     # One process, one setup, before any test module imports TensorFlow. Float32, so that numbers

@@ -25,7 +25,9 @@ def run(dtype):
 def test_counts_half_nodes_and_casts():
     full, half = run(tf.float32), run(tf.float16)
     assert (full.half_nodes, full.half_dtype, full.clusters) == (0, "", 0)
-    assert half.half_dtype == "float16" and half.half_ops["MatMul"] == 1
+    # oneDNN puts its own `_MklMatMul` where the processor has float16 (AVX-512 FP16).
+    products = {op: n for op, n in half.half_ops.items() if "MatMul" in op}
+    assert half.half_dtype == "float16" and sum(products.values()) == 1
     assert half.casts == 2  # one there, one back; grappler merges the two of the same input
     assert "float16 (1 matrix products, 2 casts)" in half.describe()
 
