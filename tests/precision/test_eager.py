@@ -7,9 +7,12 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.precision.conftest import EAGER
 
 
+@pytest.mark.timeout(620)
 def test_the_eager_tests_pass():
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
     done = subprocess.run(
@@ -17,7 +20,7 @@ def test_the_eager_tests_pass():
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, EAGER: "1"},
-        timeout=280,
+        timeout=600,
     )
     output = done.stdout.decode()
     found = re.search(r"(\d+) passed", output)
