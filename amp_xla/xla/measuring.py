@@ -247,17 +247,23 @@ def measure(
         if child is not None:
             child.close()
 
-    def start(i: int) -> None:
+    def launch(i: int) -> Child:
         c = candidates[i]
-        if budget and left(0.8) <= 1.0:
-            raise ChildEnded("not measured", f"{budget:.0f} s were spent")
-        say(f"{outcomes[i].name}: building and compiling ...")
-        child = children[i] = Child.of(
+        child = children[i] = children[i] or Child.of(
             Request(recipe, (*words, *c.words), c.precision, c.xla, dump=True,
                     address_space=c.address_space),
             c.environ,
         )  # fmt: skip
+        return child
+
+    def start(i: int) -> None:
+        if budget and left(0.8) <= 1.0:
+            raise ChildEnded("not measured", f"{budget:.0f} s were spent")
+        say(f"{outcomes[i].name}: building and compiling ...")
+        child = launch(i)
         built = child.answer(left(0.8))
+        if together and i + 1 < len(candidates):
+            launch(i + 1)  # it builds its graph, on one core, while this one compiles
         outcomes[i].shapes, outcomes[i].padding = built["shapes"], built["padding"]
         warm = child.ask(left(0.8), do="warm")
         outcomes[i].warm_seconds = warm["warm_seconds"]

@@ -38,15 +38,16 @@ class ShapeWatch:
 
     Args:
       planned: how many shapes the batches have; that many come without a word.
+      longest: seconds of compilation after which XLA gives a cluster up; None = it never does.
     """
 
-    def __init__(self, planned: int) -> None:
-        self._planned = planned
+    def __init__(self, planned: int, longest: Optional[float] = None) -> None:
+        self._planned, self._longest = planned, longest
         self._seconds: Dict[Signature, List[float]] = {}
         self.late: List[str] = []
 
     def see(self, feed: Mapping[str, Any], seconds: float, step: int) -> Optional[str]:
-        """Counts a step; returns a sentence if its shape was not planned, else None.
+        """Counts a step; returns a sentence if it is a new shape or compiled for too long.
 
         Args:
           feed: name -> array.
@@ -56,6 +57,16 @@ class ShapeWatch:
         shape = signature(feed)
         known = self._seconds.setdefault(shape, [])
         known.append(seconds)
+        if (
+            self._longest is not None
+            and seconds > self._longest
+            and len(known) <= LAZY_REQUESTS + 1
+        ):
+            return (
+                f"step {step} took {seconds:.0f} s: if XLA compiled one cluster for more than "
+                f"{self._longest:.0f} s of it, this TensorFlow gives that cluster up for good. To "
+                f"stop it: xla=no_lazy, which never gives up, or lite, whose clusters are small"
+            )
         if len(known) > 1 or len(self._seconds) <= self._planned:
             return None
         nearest = min(

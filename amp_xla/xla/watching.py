@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Optional
 
-from amp_xla.xla.shapes import ShapeWatch, given_up, signature
+from amp_xla import backend
+from amp_xla.xla.shapes import MAX_COMPILE_SECONDS, ShapeWatch, given_up, signature
 
 
 class WatchedStep:
@@ -16,11 +17,18 @@ class WatchedStep:
       step: the training step.
       planned: how many shapes its batches have.
       say: gets a sentence for each shape too many.
+      longest: see ``ShapeWatch``.
     """
 
-    def __init__(self, step: Any, planned: int, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        step: Any,
+        planned: int,
+        say: Callable[[str], None],
+        longest: Optional[float] = None,
+    ) -> None:
         self._step, self._say = step, say
-        self.watch = ShapeWatch(planned)
+        self.watch = ShapeWatch(planned, longest)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
@@ -55,4 +63,5 @@ def watched(step: Any, batches: Any, xla: str, say: Callable[[str], None]) -> An
         trouble = given_up(plan, lazy=xla != "no_lazy")
         if trouble is not None:
             say(f"warning: {trouble}")
-    return WatchedStep(step, len(planned) if planned is not None else 1, say)
+    longest = MAX_COMPILE_SECONDS if backend.is_fork() and xla != "no_lazy" else None
+    return WatchedStep(step, len(planned) if planned is not None else 1, say, longest)

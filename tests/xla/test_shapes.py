@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from amp_xla.data.batching import Batches
 from amp_xla.data.lengths import choose_lengths
 from amp_xla.data.tokenizer import Tokenizer
-from amp_xla.xla.shapes import MAX_COMPILATIONS, MIN_RUNS_EACH, ShapeWatch, given_up
+from amp_xla.xla.shapes import (
+    MAX_COMPILATIONS,
+    MAX_COMPILE_SECONDS,
+    MIN_RUNS_EACH,
+    ShapeWatch,
+    given_up,
+)
 
 
 def feed(rows, length):
@@ -42,6 +48,18 @@ def test_a_short_last_batch_is_named_on_every_input_it_shortens():
     text = watch.see(feed(5, 32), 4.0, 9)
     assert "dimension 0 of labels, token_ids went from 8 to 5" in text
     assert "drop_remainder" in text
+
+
+def test_a_compilation_that_the_fork_would_give_up_is_named_and_no_other():
+    watch = ShapeWatch(planned=1, longest=MAX_COMPILE_SECONDS)
+    assert watch.see(feed(8, 32), 29.0, 0) is None
+    text = watch.see(feed(8, 32), 31.0, 2)
+    assert text and "step 2" in text and "no_lazy" in text
+    for step in range(3, 6):
+        watch.see(feed(8, 32), 0.1, step)
+    # A slow step of a shape that is compiled already is a slow machine.
+    assert watch.see(feed(8, 32), 31.0, 9) is None
+    assert ShapeWatch(planned=1).see(feed(8, 32), 31.0, 0) is None
 
 
 def test_seconds_beyond_the_warm_step_are_compilation():
