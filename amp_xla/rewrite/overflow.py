@@ -6,7 +6,7 @@ model was written, that turns good numbers into bad ones, from which non-finite 
 the loss or a gradient, and which float32 computes well. Turning bad means one of:
 
 - its result is beyond float16, though its inputs are not;
-- an input that training changes (not a mask) is beyond float16;
+- an input that training changes (not a mask) is beyond float16, or what it is multiplied by;
 - its result is NaN, though its inputs are not.
 
 An infinite mask, or the logarithm of zero that a loss discards, is none of these: a softmax takes
@@ -24,6 +24,8 @@ from amp_xla.rewrite.places import Places
 from amp_xla.rewrite.stage import Stage
 from amp_xla.rewrite.training_graph import TrainingGraph
 from amp_xla.rewrite.watch import Range, Recorder, Tensor
+
+_PRODUCTS = frozenset(("Mul", "RealDiv", *nodes.MATMULS))
 
 
 class _Replay(NamedTuple):
@@ -160,10 +162,14 @@ class _Search:
         name, seen = tensor[0], self._mixed.ranges[tensor]
         if nodes.inserted_cast(name):
             return False  # it is the node that reads it whose input is beyond float16
-        inputs = self._inputs(self._mixed, self._mixed.nodes[name])
+        node = self._mixed.nodes[name]
+        inputs = self._inputs(self._mixed, node)
         if seen.nan:
             return not any(i.range.nan for i in inputs)
-        if any(i.to_half and i.beyond_float16 and i.name in self._trained for i in inputs):
+        lost = [i for i in inputs if i.to_half and i.beyond_float16]
+        if any(i.name in self._trained for i in lost):
+            return True
+        if lost and seen.infinite and name in self._trained and node.op in _PRODUCTS:
             return True
         return all(i.range.finite and not (i.to_half and i.beyond_float16) for i in inputs)
 
@@ -287,6 +293,8 @@ def _problem(seen: Range, half: bool, inputs: Sequence[Input], float32_too: bool
         what = "an input is infinite"
     else:
         return "its result is not finite"
+    if lost and not seen.nan:
+        return f"{what}, and so is the result"
     return f"{what}, and infinity times zero, or less infinity, is not a number"
 
 

@@ -1,8 +1,11 @@
-"""A model with one layer that multiplies what passes it, on the way forward or back."""
+"""A model with one layer that multiplies what passes it, on the way forward or back.
+
+By several factors, as one beyond float16's range would itself be infinite, or zero.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List
+from typing import Any, Iterator, List, Sequence
 
 import numpy as np
 
@@ -13,14 +16,19 @@ from tests.rewrite.heads import Head
 FEATURES, CLASSES, BATCH = 16, 4, 8
 
 
-def model(forward: float = 1.0, backward: float = 1.0) -> Head:
+def model(forward: Sequence[float] = (), backward: Sequence[float] = ()) -> Head:
     """First -> Planted -> Second -> Classes, in a fresh graph; ``Planted`` multiplies."""
     K.clear_session()
     tf.set_random_seed(1)
 
+    def times(x: Any, factors: Sequence[float]) -> Any:
+        for factor in factors:
+            x = x * factor
+        return x
+
     @tf.custom_gradient
     def planted(x: Any) -> Any:
-        return x * forward, lambda gradient: gradient * backward
+        return times(tf.identity(x), forward), lambda gradient: times(gradient, backward)
 
     inputs = keras.layers.Input((FEATURES,), name="Features")
     x = keras.layers.Dense(32, name="First")(inputs)
