@@ -35,6 +35,11 @@ class _Replay(NamedTuple):
     ranges: Mapping[Tensor, Range]
     rounded: Set[str]
     loss: float
+    scale: float
+
+    def fails(self, training: TrainingGraph) -> bool:
+        """The loss or a gradient is not finite."""
+        return any(self.bad((name, 0)) for name in _ends(training))
 
     def bad(self, tensor: Tensor) -> bool:
         seen = self.ranges.get(tensor)
@@ -77,7 +82,7 @@ def find(
 
 def fetches(training: TrainingGraph) -> List[str]:
     """Names of the operations that a replay runs: loss, gradients, loss scale."""
-    names = [training.loss, *(name.split(":")[0] for _, name in training.gradients)]
+    names = _ends(training)
     if training.loss_scale is not None:
         names.append(training.loss_scale.split(":")[0])
     return names
@@ -98,34 +103,48 @@ def replay(
       float32: GraphDef in float32, exported for ``fetches``.
       rewritten: what the pass made of it; None replays in float32 only.
     """
-    ends = [training.loss, *(name.split(":")[0] for _, name in training.gradients)]
-    stage, recorder = Stage(training, float32), Recorder()
-    watched = {"fp32": recorder.watch(float32, nodes.ancestors(nodes.by_name(float32), ends))}
-    if rewritten is not None:
-        emulated = emulate.tensor_cores(rewritten.graph_def)
-        inside = nodes.ancestors(nodes.by_name(rewritten.graph_def), ends)
-        watched["amp"] = recorder.watch(emulated, inside)
-    wanted: List[str] = []
-    for prefix, (copy, targets, _) in watched.items():
-        stage.add(prefix, copy, prefix)
-        wanted += [f"{prefix}/{training.loss}:0"]
-        wanted += [f"{prefix}/{name}" for name in targets]
-    for prefix in watched:
-        stage.load(prefix, values)
+    graphs = nodes.by_name(float32)
+    if rewritten is None:
+        plain = _run(training, float32, graphs, values, arrays, step, scale)
+        return _Search(training, plain, plain, None).run() if plain.fails(training) else None
+    half = nodes.by_name(rewritten.graph_def)
+    emulated = emulate.tensor_cores(rewritten.graph_def)
+    mixed = _run(training, emulated, half, values, arrays, step, scale)
+    if not mixed.fails(training):
+        return None
+    plain = _run(training, float32, graphs, values, arrays, step, scale)
+    return _Search(training, plain, mixed, rewritten).run()
+
+
+def _run(
+    training: TrainingGraph,
+    graph_def: Any,
+    graph: Mapping[str, Any],
+    values: Mapping[str, Any],
+    arrays: Sequence[Any],
+    step: int,
+    scale: Optional[float],
+) -> _Replay:
+    """One watched run; ``graph``: the nodes that are watched and searched, by name."""
+    inside = nodes.ancestors(graph, _ends(training))
+    recorder = Recorder()  # to be kept: TensorFlow does not own the functions it calls
+    watched, targets, ranges = recorder.watch(graph_def, inside)
+    stage = Stage(training, graph_def)
+    stage.add("replay", watched, "replay")
+    stage.load("replay", values)
     held = 1.0
     if training.loss_scale is not None:
-        held = float(stage.run([f"fp32/{training.loss_scale}"], arrays, step, 1.0)[0])
+        held = float(stage.run([f"replay/{training.loss_scale}"], arrays, step, 1.0)[0])
     scale = held if scale is None else scale
-    out = stage.run(wanted, arrays, step, scale / held)
-    losses = {name: out[wanted.index(f"{name}/{training.loss}:0")] for name in watched}
+    wanted = [f"replay/{training.loss}:0", *(f"replay/{name}" for name in targets)]
+    loss = float(stage.run(wanted, arrays, step, scale / held)[0])
     stage.close()
-    plain = _Replay(nodes.by_name(float32), watched["fp32"][2], set(), float(losses["fp32"]))
-    mixed = plain
-    if rewritten is not None:
-        rounded = set(emulate.carrier(emulated))
-        rounded_nodes = nodes.by_name(rewritten.graph_def)
-        mixed = _Replay(rounded_nodes, watched["amp"][2], rounded, float(losses["amp"]))
-    return _Search(training, plain, mixed, ends, rewritten, scale).run()
+    return _Replay(graph, ranges, set(emulate.carrier(graph_def)), loss, scale)
+
+
+def _ends(training: TrainingGraph) -> List[str]:
+    """Names of the operations that make the loss and the gradients."""
+    return [training.loss, *(name.split(":")[0] for _, name in training.gradients)]
 
 
 class _Search:
@@ -136,12 +155,10 @@ class _Search:
         training: TrainingGraph,
         plain: _Replay,
         mixed: _Replay,
-        ends: Sequence[str],
         rewritten: Optional[virtual_gpu.Rewritten],
-        loss_scale: float,
     ) -> None:
         self._training, self._plain, self._mixed = training, plain, mixed
-        self._ends, self._rewritten, self._loss_scale = ends, rewritten, loss_scale
+        self._ends, self._rewritten = _ends(training), rewritten
         self._places = Places(training)
         self._trained = _trained(mixed.nodes)
 
@@ -218,7 +235,7 @@ class _Search:
                 source=source,
                 largest_output=seen.largest,
                 largest_constant=self._constant_behind(tensor),
-                loss_scale=self._loss_scale,
+                loss_scale=self._mixed.scale,
                 float32_too=float32_too,
                 lists=None if self._rewritten is None else self._rewritten.lists,
             )
@@ -237,7 +254,7 @@ class _Search:
             remedies=tuple(advice),
             float32_loss=self._plain.loss,
             half_loss=self._mixed.loss,
-            loss_scale=self._loss_scale,
+            loss_scale=self._mixed.scale,
         )
 
     def _constant_behind(self, tensor: Tensor) -> float:
