@@ -101,6 +101,8 @@ def _lost(found: Rehearsal) -> str:
 
 
 def _scale(found: Rehearsal) -> str:
+    if found.finding is not None and found.finding.phase == "forward":
+        return "no loss scale mends an overflow of the forward pass"
     return (
         f"suggested constant loss scale: {found.suggested_loss_scale:g} (now "
         f"{found.loss_scale:g}): the largest power of two that leaves a factor of 8 to 65504"

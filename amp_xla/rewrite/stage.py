@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence
 
+import numpy as np
+
 from amp_xla.backend import tf
 from amp_xla.errors import UnsupportedError
 from amp_xla.rewrite.training_graph import GRADIENT_SEED, SEED_STEP, TrainingGraph
@@ -113,7 +115,9 @@ class Stage:
         values: Dict[str, Any] = dict(zip(self.training.feeds, arrays))
         values.update(self.training.constants)
         values.update({SEED_STEP: step, GRADIENT_SEED: seed})
-        return {t: values[name] for name, t in self._feeds.items()}
+        return {
+            t: np.asarray(values[name], t.dtype.as_numpy_dtype) for name, t in self._feeds.items()
+        }
 
     def run(self, fetches: Sequence[Any], arrays: Sequence[Any], step: int, seed: float) -> List:
         """Values of ``fetches``, once; for repeated runs make a callable."""
