@@ -24,7 +24,8 @@ def train(folder: Path, data: str, policy: str) -> Result:
     # After the first update the weights are so large that their squares are beyond float32.
     flags: Dict[str, str] = {
         "train": data, "dev": data, "layers": "1", "hidden": "64", "epochs": "1", "batch-size": "8",
-        "precision": "fp32", "learning-rate": "1e30", "warmup": "0", "name": "run", "on-nonfinite": policy,
+        "precision": "fp32", "learning-rate": "1e30", "warmup": "0", "name": "run",
+        "on-nonfinite": policy,
     }  # fmt: skip
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
     return run_python("-m", "recipes.classification", *words, cwd=folder)
