@@ -44,7 +44,7 @@ def test_overflow_forward() -> None:
     assert not finding.float32_too
     assert "and float16 ends at 65504" in finding.problem
     assert finding.source is not None
-    assert "x = x * factor" in finding.source.code
+    assert "x = tf.abs(x) * factor" in finding.source.code
     assert "times what float16 holds" in finding.remedies[0]
     assert "_ADD=Mul" in finding.remedies[-1]
     assert len(found.steps) == 1  # the first step fails, and the rehearsal ends
@@ -78,7 +78,7 @@ def test_underflow_forward() -> None:
 
 
 def test_underflow_backward_and_the_suggested_scale() -> None:
-    found = rehearsed(backward=(1e-4, 1e-4))
+    found = rehearsed(backward=(1e-2, 1e-5))
     assert found.finding is None
     assert found.loss_scale == 1.0
     entry = next(entry for entry in found.lost if entry.phase == "backward")
@@ -89,17 +89,16 @@ def test_underflow_backward_and_the_suggested_scale() -> None:
     assert first.gradients_lost > 0.5
     assert first.gradient_error > 0.5
     assert found.suggested_loss_scale >= 1024
-    assert first.gradients_lost_then == 0.0
-    assert layer(found, "Planted").backward_lost_then == 0.0
+    assert first.gradients_lost_then < 0.01
+    assert layer(found, "Planted").backward_lost_then < 0.01
     assert layer(found, "Second").gradients_lost == 0.0
     assert f"suggested constant loss scale: {found.suggested_loss_scale:g} (now 1)" in str(found)
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_training_at_the_suggested_scale_is_finite(exact: bool) -> None:
-    head = planted.model(backward=(1e-4, 1e-4))
-    scale = 65536.0
-    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), scale)
+def test_training_at_such_a_scale_is_finite(exact: bool) -> None:
+    head = planted.model(backward=(1e-2, 1e-5))
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), 4096.0)
     head.model.compile(loss="categorical_crossentropy", optimizer=optimizer)
     again = rehearse(head.model, planted.batches(), 2, exact=exact)
     assert again.finding is None
