@@ -11,8 +11,10 @@ import math
 import time
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla.errors import AmpXlaError
-from amp_xla.rewrite import finding, overflow, training_graph
+from amp_xla.rewrite import finding, training_graph
 from amp_xla.rewrite.constants import LARGEST
 from amp_xla.rewrite.places import OUTSIDE, Places
 from amp_xla.rewrite.report import jsonable
@@ -156,7 +158,7 @@ def rehearse(
     twins = Twins(training, gpu, lists, exact)
     try:
         twins.start(values)
-        return _Rehearsing(training, twins, values, gpu, lists, exact).run(batches, steps, say)
+        return _Rehearsing(training, twins, values, exact).run(batches, steps, say)
     finally:
         twins.close()
 
@@ -169,12 +171,11 @@ class _Rehearsing:
         training: training_graph.TrainingGraph,
         twins: Twins,
         values: Mapping[str, Any],
-        gpu: str,
-        lists: Optional[str],
         exact: bool,
     ) -> None:
         self._training, self._twins, self._values = training, twins, values
-        self._gpu, self._lists, self._exact = gpu, lists, exact
+        self._exact = exact
+        self._weights: Mapping[str, Any] = {}
         self._places = Places(training)
         self._steps: List[Step] = []
         self._held: Dict[Tensor, Magnitudes] = {}
@@ -223,20 +224,21 @@ class _Rehearsing:
         self._scale = twins.loss_scale(arrays, number)
         if examined:
             self._examine(arrays, number)
-        # Where a step that is not finite is not skipped, it takes the weights with it.
-        before = None if self._training.finite else twins.weights()
-        trained = []
+        before, trained = self._weights, []
         for copy, name in (("fp32", "float32"), ("amp", "amp")):
             began = time.monotonic()
             trained.append(twins.train(copy, arrays, number))
             self._seconds[name].append(time.monotonic() - began)
         plain, mixed = trained
-        self._steps.append(Step(number, plain.loss, mixed.loss, self._scale, mixed.finite))
-        if not mixed.finite and self._finding is None:
+        finite = mixed.finite
+        if not self._training.finite:
+            # Nothing is skipped: a gradient that is not finite shows in the weights.
+            self._weights = twins.weights()
+            finite = finite and all(np.isfinite(w).all() for w in self._weights.values())
+        self._steps.append(Step(number, plain.loss, mixed.loss, self._scale, finite))
+        if not finite:
             values = {**self._values, **(before or twins.weights())}
-            self._finding = overflow.find(
-                self._training, values, arrays, number, self._gpu, self._lists, scale=self._scale
-            )
+            self._finding = twins.find_overflow(values, arrays, number, self._scale)
 
     def _examine(self, arrays: Sequence[Any], number: int) -> None:
         self._compared.append(self._twins.examine(arrays, number))

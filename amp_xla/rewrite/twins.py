@@ -8,12 +8,14 @@ what training made of it.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from amp_xla.backend import tf
-from amp_xla.rewrite import emulate, virtual_gpu
+from amp_xla.rewrite import emulate, overflow, virtual_gpu
+from amp_xla.rewrite.finding import Finding
 from amp_xla.rewrite.stage import Stage
 from amp_xla.rewrite.training_graph import TrainingGraph
 from amp_xla.rewrite.watch import Magnitudes, Recorder, Tensor
@@ -138,6 +140,23 @@ class Twins(Stage):
             return 1.0
         wanted = [f"amp/{self.training.loss_scale}"]
         return float(self._run("loss scale", wanted, arrays, step, 1.0)[0])
+
+    def find_overflow(
+        self, values: Mapping[str, Any], arrays: Sequence[Any], step: int, scale: float
+    ) -> Optional[Finding]:
+        """The first non-finite node of a batch; see ``overflow.find``.
+
+        Args:
+          values: variable op name -> the weights it failed with.
+          scale: the loss scale it failed at.
+        """
+        training, wanted = self.training, overflow.fetches(self.training)
+        float32, half = (
+            tf.graph_util.extract_sub_graph(graph_def, wanted)
+            for graph_def in (self.rewritten.before, self.rewritten.graph_def)
+        )
+        rewritten = dataclasses.replace(self.rewritten, before=float32, graph_def=half)
+        return overflow.replay(training, float32, rewritten, values, arrays, step, scale)
 
     def weights(self) -> Dict[str, Any]:
         """The variables of ``amp`` that gradients depend on: op name -> value now."""

@@ -57,7 +57,7 @@ def test_stock_lists_keep_softmax_in_float32_on_1_15(head: heads.Head) -> None:
 
 def test_dimensions_and_constants(report: Any) -> None:
     assert any(5 in entry.unaligned for entry in report.alignment)  # five classes
-    assert any(c.value == 1e-12 and not c.half for c in report.constants)
+    assert any(c.value == pytest.approx(1e-12) and not c.half for c in report.constants)
 
 
 def test_json_and_text(report: Any) -> None:
