@@ -237,7 +237,7 @@ class _Rehearsing:
             finite = finite and all(np.isfinite(w).all() for w in self._weights.values())
         self._steps.append(Step(number, plain.loss, mixed.loss, self._scale, finite))
         if not finite:
-            values = {**self._values, **(before or twins.weights())}
+            values = {**self._values, **(twins.weights() if self._training.finite else before)}
             self._finding = twins.find_overflow(values, arrays, number, self._scale)
 
     def _examine(self, arrays: Sequence[Any], number: int) -> None:
