@@ -65,6 +65,8 @@ class Config:
     """share of activations and attention weights dropped in training"""
     token_dropout: float = 0.1
     """share of tokens hidden in training, other ones each epoch; helps where texts are few"""
+    label_smoothing: float = 0.1
+    """share of each label's weight that is spread over all labels in training"""
 
     epochs: int = 8
     """passes over the training data"""
@@ -177,14 +179,15 @@ def build(config: Config) -> Any:
     )
 
     step_input = dropout.install(config.seed)
-    slots = batches.slots if config.packed else 0
-    model = build_model(config, tokenizer.vocab_size, len(labels), slots)
+    model = build_model(config, tokenizer.vocab_size, len(labels), getattr(batches, "slots", 0))
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
         "labels": tf.placeholder(tf.int32, [None], name="labels"),
         "weights": tf.placeholder(tf.float32, [None], name="weights"),
     }
-    loss, accuracy = losses.classification(inputs["labels"], model.output, inputs["weights"])
+    loss, accuracy = losses.classification(
+        inputs["labels"], model.output, inputs["weights"], config.label_smoothing
+    )
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
@@ -199,8 +202,7 @@ def build(config: Config) -> Any:
         {"accuracy": accuracy},
     )  # fmt: skip
     return job.Job(
-        model, step, batches, evaluate,
-        assets={"vocab.txt": tokenizer.save, "labels.json": labels.save},
+        model, step, batches, evaluate, {"vocab.txt": tokenizer.save, "labels.json": labels.save},
         identity={"train": train.fingerprint(), "dev": dev.fingerprint()},
     )  # fmt: skip
 
@@ -222,6 +224,7 @@ def predict(run: Path, lines: List[str], checkpoint: Optional[str]) -> List[Tupl
     from amp_xla import setup
 
     setup.configure(precision=config.precision, xla="off")
+    from amp_xla.backend import tf
     from amp_xla.training import dropout
     from amp_xla.training.checkpoint import find, restore_weights
     from amp_xla.training.step import Inference
@@ -234,14 +237,11 @@ def predict(run: Path, lines: List[str], checkpoint: Optional[str]) -> List[Tupl
         model = build_model(config, tokenizer.vocab_size, len(labels))
     restore_weights(find(run, checkpoint), model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
-    infer = Inference(inputs, {"logits": model.output})
+    infer = Inference(inputs, {"chances": tf.nn.softmax(model.output)})
     found: Dict[int, Tuple[str, float]] = {}
     batches = Batches(encoded, None, [config.max_length], config.batch_size, shuffle=False)
     for batch in batches.epoch(0):
-        logits = infer(vars(batch))["logits"]
-        chances = np.exp(logits - logits.max(-1, keepdims=True))
-        chances /= chances.sum(-1, keepdims=True)
-        for sample, row in zip(batch.sample_ids, chances):
+        for sample, row in zip(batch.sample_ids, infer(vars(batch))["chances"]):
             found[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
     return [found[i] for i in range(len(lines))]
 

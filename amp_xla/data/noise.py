@@ -1,8 +1,8 @@
 """Training batches with tokens hidden at random, as a regulariser for small data.
 
-A text classifier on a few thousand texts learns to lean on single words. When each of them is missing
-now and then (word dropout: Iyyer et al., "Deep Unordered Composition Rivals Syntactic Methods", ACL
-2015), it has to use the rest too.
+A text classifier on a few thousand texts learns to lean on single words. When each of them is
+missing now and then (word dropout: Iyyer et al., "Deep Unordered Composition Rivals Syntactic
+Methods", ACL 2015), it has to use the rest too.
 """
 
 from __future__ import annotations

@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any, Tuple
 
 from amp_xla.backend import tf
+from amp_xla.errors import AmpXlaError
 
 
-def cross_entropy(labels: Any, logits: Any) -> Any:
-    """int [B], float [B, classes] -> float32 [B]."""
-    return tf.nn.sparse_softmax_cross_entropy_with_logits(
-        labels=labels, logits=tf.cast(logits, tf.float32)
-    )
+def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
+    """int [B], float [B, classes] -> float32 [B].
+
+    ``smoothing`` is the share of a label's weight that is spread over all classes alike, so that
+    no logit is driven to infinity (Szegedy et al., arXiv:1512.00567, section 7).
+    """
+    logits = tf.cast(logits, tf.float32)
+    hard = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    if not smoothing:
+        return hard
+    spread = -tf.reduce_mean(tf.nn.log_softmax(logits), -1)
+    return (1.0 - smoothing) * hard + smoothing * spread
 
 
 def weighted_mean(values: Any, weights: Any) -> Any:
@@ -19,14 +27,22 @@ def weighted_mean(values: Any, weights: Any) -> Any:
     return tf.reduce_sum(values * weights) / tf.maximum(tf.reduce_sum(weights), 1e-6)
 
 
-def classification(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any]:
+def classification(
+    labels: Any, logits: Any, weights: Any, smoothing: float = 0.0
+) -> Tuple[Any, Any]:
     """Loss and accuracy of a batch, both float32 scalars.
 
     Args:
       labels: int32 [B].
       logits: float [B, classes].
       weights: float32 [B], 1 for samples, 0 for rows that fill up the batch.
+      smoothing: as for ``cross_entropy``; 0 <= smoothing < 1.
+
+    Raises:
+      AmpXlaError: a smoothing outside [0, 1).
     """
+    if not 0.0 <= smoothing < 1.0:
+        raise AmpXlaError(f"label smoothing is {smoothing}; it must be at least 0 and below 1")
     hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
     accuracy = weighted_mean(tf.cast(hits, tf.float32), weights)
-    return weighted_mean(cross_entropy(labels, logits), weights), accuracy
+    return weighted_mean(cross_entropy(labels, logits, smoothing), weights), accuracy
