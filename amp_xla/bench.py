@@ -241,6 +241,7 @@ def chart(record: Dict[str, Any], path: Path) -> None:
         else:
             axes.text(0, i, f"  {outcome.status}", va="center", fontsize=8, color="#a53b3b")
     axes.set_yticks(range(len(outcomes)))
+    axes.set_ylim(-0.6, len(outcomes) - 0.4)  # rows without a bar need their room too
     axes.set_yticklabels([outcome.name for outcome in reversed(outcomes)])
     axes.set_xlabel("samples a second (bar: median, line: range of the rounds)")
     axes.set_title(f"{record['recipe']}, {record['machine']['device']}", fontsize=9)
