@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.xla.memory import MemoryModel, fit, probes
+from amp_xla.xla.memory import MemoryModel, fit, probes, unseen
 
 sizes = st.floats(0, 1e6)
 
@@ -19,6 +19,12 @@ def test_four_exact_probes_predict_any_other_batch(constant, token, pair, rows, 
     model = fit([(b, n, int(true.predict(b, n))) for b, n in probes(rows, length)])
     for b, n in ((rows, length), (7, 100), (3 * rows, length)):
         assert model.predict(b, n) == pytest.approx(true.predict(b, n), rel=0.02)
+
+
+@given(st.integers(4, 64), st.integers(16, 512))
+def test_six_batches_are_none_of_the_probes(rows, length):
+    others = unseen(rows, length)
+    assert len(set(others)) == 6 and not set(others) & set(probes(rows, length))
 
 
 def test_noise_never_makes_a_term_negative():

@@ -9,6 +9,7 @@ import pytest
 from amp_xla import bench
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import table
+from amp_xla.xla.measure import evenly
 from amp_xla.xla.measuring import Candidate, Outcome, measure
 from amp_xla.xla.tune import read_recipe, split
 
@@ -110,6 +111,13 @@ def test_words_after_two_dashes_are_the_recipes():
         read_recipe("classification", ["--precision", "amp"])
     with pytest.raises(AmpXlaError, match=r"recipes/nothing\.py"):
         read_recipe("nothing", [])
+
+
+def test_a_few_batches_go_from_the_shortest_to_the_longest():
+    sizes = [5, 100, 50, 1, 75, 25, 90, 10]
+    assert [sizes[i] for i in evenly(sizes, 4)] == [5, 25, 75, 100]
+    assert sorted(evenly(sizes, 8)) == list(range(8))
+    assert evenly([7], 3) == [0, 0, 0]
 
 
 def test_names_read_like_the_ladder():
