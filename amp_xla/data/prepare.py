@@ -31,7 +31,7 @@ from amp_xla.data.sequences import pack
 from amp_xla.data.tokenizer import Tokenizer
 
 BUILT_IN_FILE = "corpus.jsonl"
-BUILT_IN_SOURCE_MB = 120  # of Python source, whose docstrings are about a tenth
+BUILT_IN_SOURCE_MB = 2  # of Python source a package, whose docstrings are about a tenth
 VOCAB_MULTIPLE = 64  # a height of the embedding matrix that tensor cores like
 
 
