@@ -46,7 +46,7 @@ class Config:
     """what is masked together; new masks in every pass over the data"""
     mask_rate: float = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
-    topic: float = 0.2
+    topic: float = 0.5
     """weight of a second loss: the mean of a text's vectors foretells its masked words; 0 = none"""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
@@ -58,7 +58,7 @@ class Config:
     recompute: bool = False
     """compute activations again in the backward pass: less memory, a quarter more time"""
 
-    steps: int = 4000
+    steps: int = 3000
     """updates of the whole run"""
     global_batch: int = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
@@ -121,7 +121,6 @@ def accumulation(config: Config, ranks: int) -> int:
 def build(config: Config) -> Any:
     """Everything up to the first step; data and switches come before TensorFlow."""
     data = get_data(config)
-    os.environ["RECOMPUTE"] = "1" if config.recompute else "0"  # bert4keras reads it on import
     from amp_xla import setup
 
     setup.configure(precision=config.precision, xla=config.xla, loss_scale=config.loss_scale)
@@ -132,10 +131,12 @@ def build(config: Config) -> Any:
     from amp_xla.training import dropout, job, losses
     from amp_xla.training.flops import matmul_ceiling
     from amp_xla.training.language_model import PRESETS, HeldOut, LanguageModel
+    from amp_xla.training.model import recompute
     from amp_xla.training.optimizing import scheduled
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
+    recompute(config.recompute)
     vocab, lowercase = join(data.folder, VOCAB), data.settings["lowercase"]
     tokenizer = load_tokenizer(vocab, lowercase)
     length, size = data.settings["length"], config.micro_batch
