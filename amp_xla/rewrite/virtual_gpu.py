@@ -141,7 +141,7 @@ def _reason(log: str, capability: str, counts: executed.ExecutedGraph) -> str:
             if "skipping" in line:
                 text += f" (it needs compute capability {major}.{minor} or newer)"
             return text
-    converted = re.search(r"Converted \d+/\d+ nodes.*", log)
+    converted = re.search(r"Converted \d+/\d+ nodes.*|No \w+ ops found.*", log)
     return converted.group(0) if converted else f"{counts.describe()}; it logged: {log[-500:]!r}"
 
 
