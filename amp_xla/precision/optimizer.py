@@ -171,7 +171,7 @@ class LossScaleOptimizer(OptimizerFace):
 
     @property
     def loss_scale_at_start(self) -> Any:
-        """The ``NoOpLossScale``, ``StaticLossScale`` or ``DynamicLossScale`` this was built with."""
+        """The NoOp-, Static- or ``DynamicLossScale`` that this optimizer was built with."""
         return self._state.spec
 
     @property
