@@ -17,7 +17,8 @@ from amp_xla import backend
 from tests.core.process import ROOT, environment
 from tests.rewrite import heads, versions
 
-pytestmark = pytest.mark.network
+# The first test waits for both processes, which takes minutes where the machine is busy.
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(900)]
 
 LISTS = ("stock", "fork") if backend.kind() == "tf1" else ("stock",)
 # bert4keras -> what to call its infinity; 0.11.5 has none.
