@@ -16,10 +16,9 @@ from tests.rewrite import heads
 ULP = 2.0**-10  # relative distance of two neighbouring halves, at most
 # These add many numbers up, in half where Eigen adds in half: their error grows with the sum of
 # the magnitudes instead of with the result.
-REDUCTIONS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Sum", "BiasAddGrad")
-REDUCTIONS += ("Einsum", "Softmax", "LogSoftmax", "Mean")
+PRODUCTS = ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")
+REDUCTIONS = (*PRODUCTS, "Sum", "BiasAddGrad", "Softmax", "LogSoftmax", "Mean")
 SAMPLES = 3  # nodes of each type
-FLOATS = (np.float16, np.float32)
 
 
 @pytest.fixture(scope="module", params=["classifier", "GlobalPointer"])
@@ -103,4 +102,22 @@ def test_each_op_type_agrees_to_half_rounding(recorded: Any) -> None:
             error = np.abs(exact - model) / (ULP * size + 2.0**-24)
             worst[op] = max(worst.get(op, 0.0), float(error.max()) if error.size else 0.0)
     print({op: round(value, 2) for op, value in sorted(worst.items())})
-    assert {op: value for op, value in worst.items() if not value <= 2.0} == {}
+    # 0 but for sums. Eigen on 1.15 also adds up in half, which has cost it 2.3 here.
+    assert {op: value for op, value in worst.items() if not value <= (op in REDUCTIONS) * 4} == {}
+
+
+def test_products_are_those_of_float64_rounded_once(recorded: Any) -> None:
+    """What is left between model and Eigen in a product is Eigen's error, not the model's."""
+    for op in set(recorded) & set(PRODUCTS):
+        for node, values in recorded[op]:
+            graph_def = alone(node, values)
+            model_graph = emulate.tensor_cores(graph_def)
+            model = result(model_graph, emulate.carrier(model_graph)[node.name], values)
+            for copy in graph_def.node:
+                for name in ("T", "dtype"):
+                    if name in copy.attr:
+                        copy.attr[name].type = tf.float64.as_datatype_enum
+            right = result(graph_def, node.name, values)
+            # Half a unit, and what float32 loses in sums that cancel.
+            allowed = 0.51 * ULP * np.abs(right) + 2.0**-25 + 1e-5 * np.abs(right).max()
+            assert (np.abs(model - right) <= allowed).all(), op
