@@ -55,8 +55,6 @@ class Config:
     """folder with bert_config.json and a checkpoint in Google's format to go on from"""
     dropout: float = 0.0
     """share of activations and attention weights dropped; 0.1 for many passes over little text"""
-    recompute: bool = False
-    """compute activations again in the backward pass: less memory, a quarter more time"""
 
     steps: int = 3000
     """updates of the whole run"""
@@ -131,12 +129,10 @@ def build(config: Config) -> Any:
     from amp_xla.training import dropout, job, losses
     from amp_xla.training.flops import matmul_ceiling
     from amp_xla.training.language_model import PRESETS, HeldOut, LanguageModel
-    from amp_xla.training.model import recompute
     from amp_xla.training.optimizing import scheduled
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
-    recompute(config.recompute)
     vocab, lowercase = join(data.folder, VOCAB), data.settings["lowercase"]
     tokenizer = load_tokenizer(vocab, lowercase)
     length, size = data.settings["length"], config.micro_batch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Optional
 
@@ -37,20 +36,6 @@ def encoder(bert: Optional[str], kind: Any = "bert", **configs: Any) -> Any:
     checkpoint = checkpoint_prefix(folder)
     rates = {k: configs[k] for k in ("dropout_rate", "attention_dropout_rate") if k in configs}
     return build(str(config), str(checkpoint), model=kind, **rates)
-
-
-def recompute(wanted: bool) -> None:
-    """bert4keras' RECOMPUTE, for models built in graphs; call it before bert4keras is imported.
-
-    Its way for tf.keras hands the gradient to an eager tape. A graph has none, so nothing would be
-    recomputed, and from TensorFlow 2.11 on the function that does it is gone. Its other way, a
-    gradient function in the graph, is right for tf.keras' graphs too.
-    """
-    os.environ["RECOMPUTE"] = "1" if wanted else "0"
-    if wanted:
-        for name in ("models", "optimizers"):  # they decide by the same flag what Keras is, once
-            backend.bert4keras(name)
-        backend.bert4keras("backend").is_tf_keras = False
 
 
 def checkpoint_prefix(folder: Path) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--precision", "fp32", "--micro-batch", "4", "--global-batch", "8", "--heldout", "16",
-         "--log-every", "4", "--seed", "3"]  # fmt: skip
+         "--log-every", "4", "--seed", "3", "--topic", "0"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -176,20 +176,6 @@ def test_the_other_objectives_learn(place, objective):
     assert "31 of 32 positions predicted" in output
     losses = [line["dev_loss"] for line in metrics(place, objective) if "dev_loss" in line]
     assert np.isfinite(losses[-1]) and losses[-1] < 5.0
-
-
-def test_recomputing_changes_nothing_but_the_work(place):
-    """bert4keras' RECOMPUTE: more nodes in the executed graph, the same training."""
-    common = ["--data", "data", "--steps", "6", "--evaluate-every", "6", *SMALL]
-    losses, nodes = [], []
-    for name, flags in (("kept", []), ("again", ["--recompute"])):
-        code, output = recipe(place, "pretraining", *common, *flags, "--name", name)
-        assert code == 0, output
-        losses.append([line["dev_loss"] for line in metrics(place, name) if "dev_loss" in line])
-        counts = json.loads((place / "runs/pretraining" / name / "executed.json").read_text())
-        nodes.append(counts["nodes"])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
-    assert losses[0][1] < losses[0][0] and nodes[1] > 1.1 * nodes[0], nodes
 
 
 def test_an_average_of_the_weights_is_what_is_evaluated_and_saved(place):
