@@ -93,8 +93,7 @@ def _batches(job: Any, config: Config) -> Iterator[List[Any]]:
             "labels": random.randint(0, 12, config.batch_size),
             "weights": np.ones(config.batch_size, np.float32),
         }
-        feed = [arrays[name] for name in job.step.input_names]
-        yield feed + [number] * (len(job.step._inputs) - len(feed))
+        yield job.step.arrays(arrays, number)
         number += 1
 
 

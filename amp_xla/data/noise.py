@@ -47,7 +47,8 @@ class HiddenTokens:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of ``epoch`` from step ``start`` on."""
-        return (self._hide(batch, epoch) for batch in self._batches.epoch(epoch, start))
+        batches = self._batches.epoch(epoch, start)
+        return (self._hide(batch, epoch) for batch in batches) if self._rate else batches
 
     def _hide(self, batch: Any, epoch: int) -> Any:
         ids = batch.token_ids

@@ -65,7 +65,6 @@ def feeds(job: Any) -> Iterator[List[Any]]:
     number = epoch = 0
     while True:
         for batch in job.batches.epoch(epoch, start=0):
-            arrays = [getattr(batch, name) for name in job.step.input_names]
-            yield arrays + [number] * (len(job.step._inputs) - len(arrays))
+            yield job.step.arrays(vars(batch), number)
             number += 1
         epoch += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, List, Mapping
+from typing import Any, Mapping
 
 import numpy as np
 
@@ -56,9 +56,7 @@ class Diagnosis:
         return f"{text}\nreport and batch: {folder}"
 
     def _find(self, feed: Mapping[str, Any], step: int, loss_scale: float) -> Any:
-        train_step = self._job.step
-        arrays: List[Any] = [feed[name] for name in train_step.input_names]
-        arrays += [step] * (len(train_step._inputs) - len(arrays))
+        arrays = self._job.step.arrays(feed, step)
         training = training_graph.view(self._job)
         values = training.values(backend.session())
         amp = setup.current().precision == "amp"

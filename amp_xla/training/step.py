@@ -89,13 +89,18 @@ class TrainStep:
           feed: name -> array for every name of ``inputs``.
           step: number of this step, counted from 0 over the whole run.
         """
-        values = [feed[name] for name in self.input_names]
-        if self._has_step:
-            values.append(step)
+        values = self.arrays(feed, step)
         run = self._run
         out = run(*values) if run is not None else self._first(values)
         metrics = tuple(out[6:-1])
         return StepResult(out[0], out[1], out[2], bool(out[3]), out[4], int(out[5]), metrics)
+
+    def arrays(self, feed: Feed, step: int) -> List[Any]:
+        """What the graph is fed: arrays in the order of ``inputs``, then ``step`` if it has one."""
+        values = [feed[name] for name in self.input_names]
+        if self._has_step:
+            values.append(step)
+        return values
 
     def session_call(self, values: Sequence[Any], step: int) -> List[Any]:
         """The bare call: arrays in the order of ``input_names`` in, fetched values out.
