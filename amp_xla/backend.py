@@ -17,6 +17,10 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from amp_xla.errors import SetupOrderError, UnsupportedError
 from amp_xla.quiet import quiet_stderr, set_log_defaults
 
+# bert4keras masks with -inf and `where` from this version on; before, it had an infinity to set,
+# and its CRF compared scores with a fixed -1e6.
+SAFE_MASKS = (0, 11, 5)
+CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
 MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
 
 

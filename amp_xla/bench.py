@@ -19,12 +19,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from typing_extensions import Literal
 
-from amp_xla.config import parse
+from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import machine, memory, table, tune
 from amp_xla.xla.measure import Request
 from amp_xla.xla.measuring import Candidate, Child, Outcome, measure
-from amp_xla.xla.tune import read_recipe, say, split
+from amp_xla.xla.tune import read_recipe, say
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Config:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Measures and writes the record, or compares two."""
-    own, words = split(argv)
+    own, words = split_words(argv)
     config = parse(Config, own, "python -m amp_xla bench")
     if config.compare is not None:
         print(compare(*(read(Path(name)) for name in config.compare)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Type, TypeVar
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type, TypeVar
 
 import tyro
 
@@ -31,6 +32,28 @@ def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[
         # fields of a dataclass inside it look like its own.
         config=(tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes),
     )
+
+
+def split_words(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
+    """A command's own words, and behind ``--`` the recipe's; None = the process' words."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def recipe_module(recipe: str) -> Any:
+    """A module in ``recipes`` by its name, or any by its dotted name.
+
+    Raises:
+      AmpXlaError: there is no such module.
+    """
+    name = recipe if "." in recipe else f"recipes.{recipe}"
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name not in (name, name.rpartition(".")[0]):
+            raise
+        raise AmpXlaError(f"there is no {name.replace('.', '/')}.py") from None
 
 
 def load(config: Type[T], path: Path) -> T:

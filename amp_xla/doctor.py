@@ -18,7 +18,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from typing_extensions import Literal
 
-from amp_xla import containers, flags
+from amp_xla import backend, containers, flags
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.settings import Settings
@@ -32,7 +32,6 @@ _QUERIES = (  # older drivers do not know compute_cap
     "name,driver_version,memory.total,memory.free,compute_cap",
     "name,driver_version,memory.total,memory.free",
 )
-_FIXED_IN = (0, 11, 5)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +232,7 @@ def tensorflow(machine: Any, gpus: Sequence[Gpu]) -> List[Finding]:
         what = "no half precision on this device"
         why = "AMP_XLA_PRECISION=amp trains in float32 here"
         found.append(Finding("note", "TensorFlow", what, why, "make rehearse shows float16"))
-    if containers.version(machine.bert4keras) < _FIXED_IN:
+    if containers.version(machine.bert4keras) < backend.SAFE_MASKS:
         why = "masks with 1e12, NaN in float16 for LM, UniLM and RealFormer: `import "
         why += "amp_xla.setup` sets 1e4; its CRF and MEMM work with neither and are refused"
         fix = "for CRF or MEMM: pip install --no-deps bert4keras==0.11.5, or AMP_XLA_PRECISION=tf32"

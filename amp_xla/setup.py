@@ -21,9 +21,6 @@ from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
 from amp_xla.settings import Settings
 
 _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
-# bert4keras 0.11.5 masks its CRF with `where`; before, it compared scores with a fixed -1e6.
-_CRF_FIXED_IN = (0, 11, 5)
-_CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
 _CRF_THRESHOLD = 1e6
 
 _original_environment: Dict[str, str] = dict(os.environ)
@@ -162,7 +159,7 @@ def _set_constants(settings: Settings) -> None:
         setter = getattr(library, "set_infinity", None)
         if setter is not None:
             setter(1e12 if infinity is None else infinity)
-        if backend.bert4keras_version() < _CRF_FIXED_IN:
+        if backend.bert4keras_version() < backend.SAFE_MASKS:
             _guard_crf()
     epsilon = settings.effective_epsilon
     keras_backend.set_epsilon(1e-7 if epsilon is None else epsilon)
@@ -170,7 +167,7 @@ def _set_constants(settings: Settings) -> None:
 
 def _guard_crf() -> None:
     layers = backend.bert4keras("layers")
-    for name in _CRF_LAYERS:
+    for name in backend.CRF_LAYERS:
         layer = getattr(layers, name)
         if not hasattr(layer.__init__, "guarded_by_amp_xla"):
             layer.__init__ = _guarded(name, layer.__init__)

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from typing_extensions import Literal
 
-from amp_xla.config import parse
+from amp_xla.config import parse, split_words
 from amp_xla.rewrite import recipe_job
 
 
@@ -34,7 +34,7 @@ class Config:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Inspects a recipe, prints the table, writes amp.json."""
-    own, words = recipe_job.split(argv)
+    own, words = split_words(argv)
     config = parse(Config, own, "python -m amp_xla inspect")
     from amp_xla.training.progress import note
 

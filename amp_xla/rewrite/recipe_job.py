@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
-import sys
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 
-from amp_xla.config import parse
+from amp_xla.config import parse, recipe_module
 from amp_xla.errors import AmpXlaError
 from amp_xla.settings import Settings
 
@@ -18,13 +16,6 @@ class Opened(NamedTuple):
 
     config: Any
     job: Any
-
-
-def split(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
-    """The command's own words, and behind ``--`` the recipe's."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
 
 
 def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Opened:
@@ -38,14 +29,8 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
     Raises:
       AmpXlaError: there is no such recipe; or ``words`` ask for another precision.
     """
-    name = recipe if "." in recipe else f"recipes.{recipe}"
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name not in (name, name.rpartition(".")[0]):
-            raise
-        raise AmpXlaError(f"there is no {name.replace('.', '/')}.py") from None
-    config = parse(module.Config, list(words), f"python -m {name}")
+    module = recipe_module(recipe)
+    config = parse(module.Config, list(words), f"python -m {module.__name__}")
     if config.precision not in (None, "amp"):
         raise AmpXlaError(
             f"--precision {config.precision}: this command shows what mixed precision does; "

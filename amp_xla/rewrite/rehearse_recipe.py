@@ -15,7 +15,7 @@ from typing import Optional, Sequence
 
 from typing_extensions import Literal
 
-from amp_xla.config import parse
+from amp_xla.config import parse, split_words
 from amp_xla.rewrite import recipe_job
 
 
@@ -41,7 +41,7 @@ class Config:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Rehearses a recipe; prints the tables, writes the record and the picture."""
-    own, words = recipe_job.split(argv)
+    own, words = split_words(argv)
     config = parse(Config, own, "python -m amp_xla rehearse")
     from amp_xla.training.progress import note
 

@@ -11,8 +11,6 @@ from amp_xla.rewrite import lists as op_lists
 from amp_xla.rewrite.constants import LARGEST
 from amp_xla.rewrite.places import Source
 
-_FIXED_IN = (0, 11, 5)  # bert4keras: masks with -inf and where, has no infinity to set
-_CRF = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
 _MARGIN = 2.0  # between the largest number seen and the limit, for the next batches
 
 
@@ -53,9 +51,9 @@ def advise(case: Case) -> List[str]:
         ]
     advice = []
     version = backend.bert4keras_version()
-    old = version < _FIXED_IN
+    old = version < backend.SAFE_MASKS
     name = ".".join(map(str, version))
-    if old and type(case.layer).__name__ in _CRF:
+    if old and type(case.layer).__name__ in backend.CRF_LAYERS:
         return [
             f"use bert4keras 0.11.5: {type(case.layer).__name__} of {name} tells padding by a "
             f"score below -1e6, which no float16 number is, so no infinity is right for it; or "

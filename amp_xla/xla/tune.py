@@ -9,13 +9,12 @@ Everything after ``--`` belongs to the recipe. The choice is kept in runs/tuned.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import os
 import sys
 import time
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
-from amp_xla.config import parse
+from amp_xla.config import parse, recipe_module, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import choice, machine, memory, table
 from amp_xla.xla.measure import Request
@@ -44,16 +43,9 @@ class Config:
     """GiB the largest batch may take; 0 = 90% of the GPU's, or of this machine's, memory"""
 
 
-def split(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
-    """Words before ``--`` and after it."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
-
-
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Measures, prints the table, remembers the choice; 1 if nothing stayed finite."""
-    own, words = split(argv)
+    own, words = split_words(argv)
     config = parse(Config, own, "python -m amp_xla tune")
     recipe_config = read_recipe(config.recipe, words)
     began = time.monotonic()
@@ -106,11 +98,8 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
     for flag in ("--precision", "--xla"):
         if any(word.split("=")[0] == flag for word in words):
             raise AmpXlaError(f"{flag} is what gets measured here: leave it out")
-    try:
-        module = importlib.import_module(f"recipes.{recipe}")
-    except ModuleNotFoundError:
-        raise AmpXlaError(f"there is no recipes/{recipe}.py") from None
-    return parse(module.Config, list(words), f"python -m recipes.{recipe}")
+    module = recipe_module(recipe)
+    return parse(module.Config, list(words), f"python -m {module.__name__}")
 
 
 def peak(request: Request, seconds: float) -> int:
@@ -157,7 +146,7 @@ def largest(config: Config, words: Sequence[str], best: Outcome, gib: float) -> 
 
 def train(argv: Optional[Sequence[str]] = None) -> int:
     """``make train TUNED=1``: replaces this process by the recipe, with the remembered choice."""
-    own, words = split(argv)
+    own, words = split_words(argv)
     config = parse(Config, own, "python -m amp_xla tuned")
     recipe_config = read_recipe(config.recipe, words)
     found = choice.recall(choice.key(config.recipe, recipe_config, machine.look()))

@@ -125,6 +125,8 @@ def _recipe_words(config: Config) -> List[str]:
         value = getattr(config, name)
         if value is not None:
             words += ["--" + name.replace("_", "-"), str(value)]
+    # The others hide no tokens and smooth no labels.
+    words += ["--token-dropout", "0", "--label-smoothing", "0"]
     return words + ["--epochs", str(config.epochs or 4)]
 
 

@@ -9,34 +9,25 @@ longest, of random texts or (``group``) of similar length by the Trainer's own s
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from typing import Any, Iterator
 
 from scripts.peers import corpus, protocol
+from scripts.peers.hugging_face import autocast, bert_config
 
 
 def main() -> int:
     """Builds the model and serves."""
     import torch
-    from transformers import BertConfig, BertModel, get_linear_schedule_with_warmup
+    from transformers import BertModel, get_linear_schedule_with_warmup
     from transformers.trainer_pt_utils import LengthGroupedSampler
 
     train, dev, vocab_size = corpus.load(sys.argv[1])
     shape = json.loads(sys.argv[2])
     torch.manual_seed(shape["seed"])
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = BertConfig(
-        vocab_size=vocab_size,
-        hidden_size=shape["hidden"],
-        num_hidden_layers=shape["layers"],
-        num_attention_heads=shape["hidden"] // 64,
-        intermediate_size=4 * shape["hidden"],
-        hidden_dropout_prob=shape["dropout"],
-        attention_probs_dropout_prob=shape["dropout"],
-        hidden_act="gelu_new",
-    )
+    config = bert_config(shape, vocab_size)
 
     class Classifier(torch.nn.Module):
         def __init__(self) -> None:
@@ -77,16 +68,11 @@ def main() -> int:
             chosen = order[i : i + size]
             yield corpus.pad([samples[j] for j in chosen]), train.labels[chosen]
 
-    def half() -> Any:
-        if shape["precision"] == "fp32":
-            return contextlib.nullcontext()
-        return torch.autocast(device, dtype=torch.bfloat16)
-
     def step(batch: protocol.Batch) -> float:
         model.train()
         ids = torch.from_numpy(batch[0]).to(device)
         labels = torch.from_numpy(batch[1]).long().to(device)
-        with half():
+        with autocast(shape["precision"], device):
             loss = torch.nn.functional.cross_entropy(model(ids).float(), labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -98,7 +84,7 @@ def main() -> int:
     def accuracy() -> float:
         model.eval()
         held, right = dev.samples(), 0
-        with torch.no_grad(), half():
+        with torch.no_grad(), autocast(shape["precision"], device):
             for i in range(0, len(held), 64):
                 ids = torch.from_numpy(corpus.pad(held[i : i + 64])).to(device)
                 found = model(ids).argmax(-1).cpu().numpy()

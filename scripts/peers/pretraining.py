@@ -9,7 +9,6 @@ costs does not depend on which tokens they hold.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from typing import Any, Callable, Dict, Iterator
@@ -17,6 +16,7 @@ from typing import Any, Callable, Dict, Iterator
 import numpy as np
 
 from scripts.peers import protocol
+from scripts.peers.hugging_face import autocast, bert_config
 
 MASKED_SHARE = 0.15
 FIRST_WORD = 106  # ids below are special tokens in BERT's vocabularies
@@ -80,29 +80,17 @@ def ours(shape: Dict[str, Any]) -> Step:
 def hugging_face(shape: Dict[str, Any]) -> Step:
     """``BertForMaskedLM``, fused AdamW, float32 or bfloat16 autocast."""
     import torch
-    from transformers import BertConfig, BertForMaskedLM
+    from transformers import BertForMaskedLM
 
     torch.manual_seed(shape["seed"])
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = BertConfig(
-        vocab_size=shape["vocab_size"],
-        hidden_size=shape["hidden"],
-        num_hidden_layers=shape["layers"],
-        num_attention_heads=shape["hidden"] // 64,
-        intermediate_size=4 * shape["hidden"],
-        hidden_dropout_prob=shape["dropout"],
-        attention_probs_dropout_prob=shape["dropout"],
-    )
-    model: Any = BertForMaskedLM(config).to(device).train()
+    model: Any = BertForMaskedLM(bert_config(shape, shape["vocab_size"])).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=shape["learning_rate"], fused=True)
 
     def step(batch: protocol.Batch) -> float:
         ids, positions = (torch.from_numpy(array).to(device) for array in batch)
         labels = torch.full_like(ids, -100).scatter_(1, positions, ids.gather(1, positions))
-        cast: Any = contextlib.nullcontext()
-        if shape["precision"] == "bf16":
-            cast = torch.autocast(device, torch.bfloat16)
-        with cast:
+        with autocast(shape["precision"], device):
             loss = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

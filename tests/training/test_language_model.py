@@ -50,3 +50,41 @@ assert any("Embedding-Token" in name for name in names)
 def test_the_mean_foretells_the_masked_words_in_any_order():
     done = run_python("-c", SCRIPT)
     assert done.code == 0, done.err
+
+
+HEADS = """
+import numpy as np
+from amp_xla import setup
+setup.configure(precision="fp32")
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.training.language_model import LanguageModel
+from amp_xla.training.step import initialize_variables
+
+session = backend.session()
+for objective, expected in (("mlm", [-1, 1, -2, 2, -3, 3]), ("lm", [-1, -2, -3, -4, -5, -6])):
+    lm = LanguageModel(300, 32, 2, 192, 3, objective, dropout_rate=0.0)
+    initialize_variables()
+    layers = lm.transformer.layers
+    place = session.run(layers["Embedding-Position"].embeddings)[:32].astype(np.float64)
+    place /= np.sqrt((place ** 2).mean())
+    found = []
+    for number in range(2):
+        attention = layers["Transformer-%d-MultiHeadSelfAttention" % number]
+        query, key = session.run([attention.q_dense.kernel, attention.k_dense.kernel])
+        for head in range(3):
+            part = slice(64 * head, 64 * head + 64)
+            scores = (place @ query[:, part]) @ (place @ key[:, part]).T / 8
+            middle = np.arange(8, 24)
+            offsets = scores[middle].argmax(1) - middle
+            assert (offsets == offsets[0]).all(), offsets
+            found.append(int(offsets[0]))
+            peak = scores[middle, middle + offsets[0]]
+            assert np.allclose(peak, peak[0], rtol=1e-4) and peak[0] > 4, peak
+    assert found == expected, (objective, found)
+"""
+
+
+def test_the_heads_of_a_new_model_look_at_neighbours():
+    done = run_python("-c", HEADS)
+    assert done.code == 0, done.err

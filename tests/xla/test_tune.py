@@ -7,11 +7,12 @@ import json
 import pytest
 
 from amp_xla import bench
+from amp_xla.config import split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import table
 from amp_xla.xla.measure import evenly
 from amp_xla.xla.measuring import Candidate, Outcome, measure
-from amp_xla.xla.tune import read_recipe, split
+from amp_xla.xla.tune import read_recipe
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -105,7 +106,8 @@ def test_a_spent_budget_leaves_rows_that_say_so():
 
 
 def test_words_after_two_dashes_are_the_recipes():
-    assert split(["--recipe", "a", "--", "--layers", "2"]) == (["--recipe", "a"], ["--layers", "2"])
+    words = ["--recipe", "a", "--", "--layers", "2"]
+    assert split_words(words) == (["--recipe", "a"], ["--layers", "2"])
     assert read_recipe("classification", ["--layers", "2"]).layers == 2
     with pytest.raises(AmpXlaError, match="--precision"):
         read_recipe("classification", ["--precision", "amp"])
