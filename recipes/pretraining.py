@@ -47,7 +47,7 @@ class Config:
     mask_rate: float = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
     topic: float = 2.5
-    """weight, at the end, of a second loss: a text's mean vector foretells its masked words"""
+    """weight, at the end, of a second loss: a text's mean foretells its masked words; 0 = none"""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
     """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64"""
