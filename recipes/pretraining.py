@@ -56,7 +56,7 @@ class Config:
     dropout: float = 0.0
     """share of activations and attention weights dropped; 0.1 for many passes over little text"""
 
-    steps: int = 2500
+    steps: int = 2400
     """updates of the whole run"""
     global_batch: int = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
