@@ -46,7 +46,7 @@ class Config:
     """what is masked together; new masks in every pass over the data"""
     mask_rate: float = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
-    topic: float = 2.5
+    topic: float = 3.0
     """weight, at the end, of a second loss: a text's mean foretells its masked words; 0 = none"""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
@@ -56,7 +56,7 @@ class Config:
     dropout: float = 0.0
     """share of activations and attention weights dropped; 0.1 for many passes over little text"""
 
-    steps: int = 2400
+    steps: int = 2500
     """updates of the whole run"""
     global_batch: int = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
@@ -171,7 +171,7 @@ def build(config: Config) -> Any:
     if config.topic and config.objective == "mlm":  # the others' input shows what is to be foretold
         measured["topic_loss"] = lm.topic_loss(inputs, lm.model.output)
         progress = tf.cast(step_input // accumulate, tf.float32) / float(config.steps)
-        loss += config.topic * progress**2 * measured["topic_loss"]
+        loss += config.topic * progress * measured["topic_loss"]
     evaluate: Any = HeldOut(lm, inputs, held_batches)
     export: Any = lm.write_checkpoint
 
