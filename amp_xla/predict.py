@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import sys
 from pathlib import Path
 from typing import List, Optional
 
-from amp_xla.config import parse
+from amp_xla.config import parse, recipe_module
 from amp_xla.errors import AmpXlaError
 
 
@@ -36,7 +35,7 @@ def main(argv: List[str]) -> int:
             f"{run} is not a run folder ({error}); a run folder is made by make train and is "
             f"named on its last lines"
         ) from error
-    predict = getattr(importlib.import_module(f"recipes.{recipe}"), "predict", None)
+    predict = getattr(recipe_module(recipe), "predict", None)
     if predict is None:
         raise AmpXlaError(f"recipe {recipe} has nothing to predict")
     lines = _lines(config.file)

@@ -14,7 +14,6 @@ people's prints do no harm:
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import json
 import math
@@ -97,10 +96,10 @@ class Subject:
     """A job with its batches, stepped and timed."""
 
     def __init__(self, request: Request, dump: Optional[Any] = None) -> None:
-        recipe = importlib.import_module(f"recipes.{request.recipe}")
-        from amp_xla.config import parse
+        from amp_xla.config import parse, recipe_module
 
-        config = parse(recipe.Config, request.words, f"python -m recipes.{request.recipe}")
+        recipe = recipe_module(request.recipe)
+        config = parse(recipe.Config, request.words, f"python -m {recipe.__name__}")
         config = dataclasses.replace(config, precision=request.precision, xla=request.xla)
         self.job = recipe.build(config)
         from amp_xla.training.step import initialize_variables

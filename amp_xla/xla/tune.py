@@ -158,5 +158,6 @@ def train(argv: Optional[Sequence[str]] = None) -> int:
     say(f"tuned: precision {found.precision}, xla {found.xla}")
     flags = ["--precision", found.precision, "--xla", found.xla]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", f"recipes.{config.recipe}", *words, *flags])
+    module = recipe_module(config.recipe).__name__
+    os.execv(sys.executable, [sys.executable, "-m", module, *words, *flags])
     raise AssertionError("unreachable")
