@@ -24,7 +24,7 @@ from typing import Any, Dict, List, Optional
 from typing_extensions import Literal
 
 from amp_xla.config import exit_code, parse
-from amp_xla.data import prepare
+from amp_xla.data import cooccurrence, prepare
 from amp_xla.data.errors import DataError
 from amp_xla.data.manifest import VOCAB, Manifest, Sequences
 from amp_xla.data.masking import Masking
@@ -46,17 +46,19 @@ class Config:
     """what is masked together; new masks in every pass over the data"""
     mask_rate: float = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
-    topic: float = 3.0
+    topic: float = 1.0
     """weight, at the end, of a second loss: a text's mean foretells its masked words; 0 = none"""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
-    """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64"""
+    """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
     bert: Optional[str] = None
     """folder with bert_config.json and a checkpoint in Google's format to go on from"""
+    embeddings: Literal["counts", "random"] = "counts"
+    """where a new model's tokens start: from counts of their neighbours in the text, or anywhere"""
     dropout: float = 0.0
     """share of activations and attention weights dropped; 0.1 for many passes over little text"""
 
-    steps: int = 2500
+    steps: int = 2000
     """updates of the whole run"""
     global_batch: int = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
@@ -156,6 +158,13 @@ def build(config: Config) -> Any:
         tokenizer.vocab_size, length, layers, hidden, heads, config.objective, config.bert,
         config.dropout,
     )  # fmt: skip
+    if config.embeddings == "counts" and config.bert is None:
+        text = cooccurrence.sample(Sequences(data))
+        lm.start_from_vectors(
+            *cooccurrence.word_vectors(
+                text, tokenizer.vocab_size, hidden, masking.special_ids, config.seed
+            )
+        )
     inputs = {
         "token_ids": lm.model.inputs[0],
         "segment_ids": lm.model.inputs[1],

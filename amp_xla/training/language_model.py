@@ -25,9 +25,10 @@ NEVER = -1e4  # logit of rows that only fill the vocabulary up; fits float16
 CHECKPOINT = "bert_model.ckpt"
 APPLICATIONS = {"mlm": "encoder", "lm": "lm", "unilm": "unilm"}
 
-# name -> layers, hidden size, heads: every dimension a multiple of 8, every head of 64
+# name -> layers, hidden size, heads: every dimension a multiple of 8; heads of 64, where the model
+# is tiny of 32: there, many neighbours to look at are worth more than precise looks
 PRESETS = {
-    "tiny": (3, 192, 3),
+    "tiny": (3, 192, 6),
     "small": (4, 512, 8),
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
@@ -134,6 +135,20 @@ class LanguageModel:
             query, key = _looking_at(offsets, self.config["hidden_size"])
             attention = self.transformer.layers[f"Transformer-{layer}-MultiHeadSelfAttention"]
             K.batch_set_value([(attention.q_dense.kernel, query), (attention.k_dense.kernel, key)])
+
+    def start_from_vectors(self, vectors: Any, known: Any) -> None:
+        """Sets the embeddings of ``known`` tokens, as far from zero as random ones would be.
+
+        The projection is tied to them, so they are what the model predicts with, too.
+
+        Args:
+          vectors: float32 [vocabulary, hidden], rows of mean square 1.
+          known: bool [vocabulary]; other tokens keep their random start.
+        """
+        table = self.transformer.layers["Embedding-Token"].embeddings
+        values = K.get_value(table)
+        values[: self.vocab_size][known] = vectors[known] * self.config["initializer_range"]
+        K.set_value(table, values)
 
     @property
     def weights(self) -> List[Any]:
