@@ -107,6 +107,6 @@ def _decomposed(table: np.ndarray, size: int) -> np.ndarray:
     seen = (table @ basis).astype(np.float64)
     squares, turn = np.linalg.eigh(seen.T @ seen)
     order = np.argsort(-squares)[: min(size, width)]
-    kept = np.maximum(squares[order], 0.0)
-    scale = np.where(kept > 1e-9 * max(float(kept[0]), 1e-300), np.maximum(kept, 1e-300) ** -0.25, 0)
-    return (seen @ turn[:, order]) * scale
+    kept = np.maximum(squares[order], 1e-300)
+    enough = kept > 1e-9 * kept.max(initial=0.0)  # below it there is nothing but rounding
+    return (seen @ turn[:, order]) * np.where(enough, kept**-0.25, 0.0)

@@ -79,6 +79,16 @@ def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
     assert steps[-1]["applied_steps"] == 60
 
 
+def test_counts_of_neighbours_are_a_better_start_than_chance(place, trained):
+    code, output = recipe(
+        place, "pretraining", "--data", "data", "--steps", "60", "--evaluate-every", "60",
+        "--name", "chance", "--embeddings", "random", *SMALL,
+    )  # fmt: skip
+    assert code == 0, output
+    ends = [metrics(place, run)[-1]["dev_loss"] for run in ("whole", "chance")]
+    assert ends[0] < ends[1] - 0.05, ends
+
+
 COMPARE = """
 import json, sys
 import numpy as np

@@ -88,3 +88,33 @@ for objective, expected in (("mlm", [-1, 1, -2, 2, -3, 3]), ("lm", [-1, -2, -3, 
 def test_the_heads_of_a_new_model_look_at_neighbours():
     done = run_python("-c", HEADS)
     assert done.code == 0, done.err
+
+
+VECTORS = """
+import numpy as np
+from amp_xla import setup
+setup.configure(precision="fp32")
+from amp_xla import backend
+from amp_xla.training.language_model import LanguageModel
+from amp_xla.training.step import initialize_variables
+
+lm = LanguageModel(100, 16, 1, 64, 1, dropout_rate=0.0)  # 128 rows
+session = backend.session()
+table = lm.transformer.layers["Embedding-Token"].embeddings
+initialize_variables()
+before = session.run(table)
+vectors = np.random.RandomState(0).choice([-1.0, 1.0], (100, 64)).astype(np.float32)
+known = np.arange(100) >= 5
+lm.start_from_vectors(vectors, known)
+initialize_variables()  # what training does next, and what must not draw them again
+after = session.run(table)
+spread = lm.config["initializer_range"]
+np.testing.assert_allclose(after[5:100], vectors[5:] * spread, rtol=1e-6)
+assert (after[:5] == before[:5]).all() and (after[100:] == before[100:]).all()
+assert 0.5 < before.std() / spread < 1.1
+"""
+
+
+def test_known_tokens_start_from_their_vectors():
+    done = run_python("-c", VECTORS)
+    assert done.code == 0, done.err
