@@ -65,6 +65,8 @@ class Config:
     """train each for so many epochs instead, and compare dev accuracies"""
     xla: str = "off"
     """XLA modes of this project's side, semicolons between them"""
+    shapes: str = "6"
+    """padded lengths that its buckets have, semicolons between several numbers"""
     seed: int = 1
     """of everything"""
     only: str = ""
@@ -162,11 +164,11 @@ def contestants(
     words = _recipe_words(config)
     for precision in ["amp"] * half + ["fp32"]:
         for xla in config.xla.split(";"):
-            for packed in (True, False):
-                name = (
-                    f"amp_xla {Outcome(precision, xla).name}, {'packed' if packed else 'buckets'}"
-                )
-                flags = ["--packed"] if packed else ["--shapes", "6"]
+            kinds = {"packed": ["--packed"]}
+            for shapes in config.shapes.split(";"):
+                kinds[f"{shapes} buckets"] = ["--shapes", shapes]
+            for kind, flags in kinds.items():
+                name = f"amp_xla {Outcome(precision, xla).name}, {kind}"
                 request = Request("classification", (*words, *flags), precision, xla)
                 asked = json.dumps(dataclasses.asdict(request))
                 out[name] = [sys.executable, "-m", "amp_xla.xla.measure", asked]
