@@ -25,22 +25,31 @@ from scripts.environment.runtimes import Choice, Runtime
 REPOSITORY = Path(__file__).resolve().parents[2]
 MINOR = "{}.{}".format(*sys.version_info)
 # Behaves like uv as far as `build` can tell. UV_SLOW: seconds that an installation takes; UV_FAILS:
-# the command that fails.
-FAKE_UV = f"""#!/bin/sh
-case "$1" in
---version) echo "uv ${{FAKE_VERSION:-0.13.8}} (test)"; exit 0;;
-esac
-echo "begin $1" >> "$FAKE_LOG"
-[ "$UV_FAILS" != "$1" ] || exit 3
-if [ "$1" = venv ]; then
-    for folder; do :; done
-    [ ! -e "$folder" ] || echo "not removed" >> "$FAKE_LOG"
-    mkdir -p "$folder/bin" "$folder/lib/python{MINOR}"
-    ln -s {sys.executable} "$folder/bin/python"
-else
-    sleep "${{UV_SLOW:-0}}"
-fi
-echo "end $1" >> "$FAKE_LOG"
+# the command that fails. One process, as uv is: a shell's `sleep` can miss the SIGINT that ends the
+# shell, if it comes between its fork and its exec.
+FAKE_UV = f"""#!{sys.executable} -S
+import os, sys, time
+
+def log(line):
+    with open(os.environ["FAKE_LOG"], "a") as lines:
+        lines.write(line + "\\n")
+
+command, folder = sys.argv[1], sys.argv[-1]
+if command == "--version":
+    print("uv", os.environ.get("FAKE_VERSION", "0.13.8"), "(test)")
+    sys.exit()
+log("begin " + command)
+if os.environ.get("UV_FAILS") == command:
+    sys.exit(3)
+if command == "venv":
+    if os.path.exists(folder):
+        log("not removed")
+    os.makedirs(folder + "/bin")
+    os.makedirs(folder + "/lib/python{MINOR}")
+    os.symlink({sys.executable!r}, folder + "/bin/python")
+else:
+    time.sleep(float(os.environ.get("UV_SLOW", "0")))
+log("end " + command)
 """
 BUILD = """
 import sys
