@@ -16,7 +16,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.training import dropout
-from amp_xla.training.model import checkpoint_prefix, mean_over_tokens
+from amp_xla.training.model import build_transformer_model, checkpoint_prefix, mean_over_tokens
 from amp_xla.training.step import Inference
 
 VOCAB_MULTIPLE = 64
@@ -88,7 +88,7 @@ class LanguageModel:
         config = dict(self.config)
         for theirs in ("directionality", "pooler_fc_size", "pooler_num_attention_heads"):
             config.pop(theirs, None)
-        self.transformer = backend.bert4keras("models").build_transformer_model(
+        self.transformer = build_transformer_model(
             model=_bert(self.config["initializer_range"]),
             application=APPLICATIONS[objective],
             with_mlm="linear",

@@ -8,6 +8,7 @@ from typing import Any, Optional
 from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.errors import AmpXlaError
+from amp_xla.training import derivatives
 from amp_xla.training.dropout import Dropout
 
 
@@ -26,16 +27,21 @@ def encoder(bert: Optional[str], kind: Any = "bert", **configs: Any) -> Any:
     Raises:
       AmpXlaError: the folder lacks a file; the message names it.
     """
-    build = backend.bert4keras("models").build_transformer_model
     if bert is None:
-        return build(model=kind, hidden_act="gelu", **configs)
+        return build_transformer_model(model=kind, hidden_act="gelu", **configs)
     folder = Path(bert)
     config = folder / "bert_config.json"
     if not config.is_file():
         raise AmpXlaError(f"{folder} has no bert_config.json")
     checkpoint = checkpoint_prefix(folder)
     rates = {k: configs[k] for k in ("dropout_rate", "attention_dropout_rate") if k in configs}
-    return build(str(config), str(checkpoint), model=kind, **rates)
+    return build_transformer_model(str(config), str(checkpoint), model=kind, **rates)
+
+
+def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
+    """bert4keras' function of this name, its GELU and layer norm differentiated by hand."""
+    derivatives.install()
+    return backend.bert4keras("models").build_transformer_model(*args, **kwargs)
 
 
 def checkpoint_prefix(folder: Path) -> Path:
