@@ -15,6 +15,8 @@ _NOT_MODELS = re.compile(
     r"/(tensorflow|tensorflow_core|tensorflow_estimator|keras|tf_keras)/|<frozen|<string>"
 )
 _OURS = re.compile(r"/amp_xla/(rewrite|training/step|precision|optimizers)")
+# Where a layer's formula is: bert4keras, and what stands in for formulas of its.
+_FORMULAS = re.compile(r"/bert4keras/|/amp_xla/training/derivatives")
 _MASKING = frozenset(("sequence_masking", "lm_mask", "unilm_mask", "compute_attention_bias"))
 
 
@@ -135,7 +137,7 @@ def _frames(operation: Any) -> List[Frame]:
 
 def _model_line(frames: List[Frame]) -> Optional[Source]:
     mine = _model_frames(frames)
-    library = [f for f in mine if "/bert4keras/" in f[0].replace(os.sep, "/")]
+    library = [f for f in mine if _FORMULAS.search(f[0].replace(os.sep, "/"))]
     # bert4keras' models build every layer through one method called apply, which says nothing.
     chosen = [f for f in library if f[2] != "apply"] or library or mine
     if not chosen:
