@@ -7,6 +7,7 @@ already is merged with, or, where it contradicts the settings, refused by name.
 from __future__ import annotations
 
 import difflib
+import re
 from typing import Dict, List, Mapping, Optional
 
 from amp_xla.errors import SettingsError
@@ -100,7 +101,8 @@ def _precision(settings: Settings, environ: Mapping[str, str]) -> Dict[str, str]
 def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
     """``--a=1 --b`` -> ``{"--a": "1", "--b": None}``, in order; the last of a name wins."""
     flags: Dict[str, Optional[str]] = {}
-    for word in text.replace(",", " ").split():
+    # A comma ends a flag only where the next one begins: `--tf_xla_ops_to_cluster=PW,RED` is one.
+    for word in re.split(r"\s+|,(?=--)", text.strip()) if text.strip() else []:
         name, _, value = word.partition("=")
         if not name.startswith("--"):
             raise SettingsError(

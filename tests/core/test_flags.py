@@ -37,6 +37,12 @@ def test_merges_with_what_the_user_has_and_changes_nothing_twice():
     assert environment({"TF_XLA_FLAGS": merged}, xla="no_lazy").get("TF_XLA_FLAGS") is None
 
 
+def test_a_value_may_hold_commas():
+    mine = {"TF_XLA_FLAGS": "--tf_xla_ops_to_cluster=PW,RED,--tf_xla_min_cluster_size=2"}
+    flags = environment(mine, xla="on")["TF_XLA_FLAGS"].split()
+    assert flags[:2] == ["--tf_xla_ops_to_cluster=PW,RED", "--tf_xla_min_cluster_size=2"]
+
+
 def test_level_two_is_level_one():
     assert "TF_XLA_FLAGS" not in environment({"TF_XLA_FLAGS": "--tf_xla_auto_jit=2"}, xla="on")
 
