@@ -72,14 +72,16 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     def value(x: Any, gamma: Any, beta: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any, Any]]]:
         centred = x - K.mean(x, -1, keepdims=True)
         variance = K.mean(tf.square(centred), -1, keepdims=True)
-        # Of one number a row, so that its derivative and its division cost nothing.
-        scale = tf.math.divide_no_nan(tf.ones_like(variance), tf.sqrt(variance + epsilon))
-        normal = centred * scale
+        deviation = tf.sqrt(variance + epsilon)
+        # This division is on no list of ops that may run in half precision: what follows keeps
+        # the digits of float32.
+        normal = tf.math.divide_no_nan(centred, deviation)
 
         def derivative(dy: Any) -> Tuple[Any, Any, Any]:
             dnormal = dy * gamma
             along = K.mean(dnormal * normal, -1, keepdims=True)
-            dx = (dnormal - K.mean(dnormal, -1, keepdims=True) - normal * along) * scale
+            dx = dnormal - K.mean(dnormal, -1, keepdims=True) - normal * along
+            dx *= tf.math.divide_no_nan(tf.ones_like(deviation), deviation)
             return dx, tf.reduce_sum(dy * normal, rows), tf.reduce_sum(dy, rows)
 
         return normal * gamma + beta, derivative
