@@ -1,4 +1,4 @@
-"""GELU and layer norm with derivatives written by hand.
+"""GELU, layer norm and attention with derivatives written by hand.
 
 TensorFlow's own derivative of a formula goes back through every operation of it and keeps what
 each of them needs: for bert4keras' GELU five tensors of [B, L, 4 * hidden], for its layer norm
@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
+from amp_xla.training import dropout
 
 
 def install() -> None:
-    """Makes every bert4keras model built from now on use both.
+    """Makes every bert4keras model built from now on use them.
 
     A GELU that was chosen by hand (``bert4keras.backend.set_gelu("tanh")``) stays.
     """
     # Not in bert4keras.layers: the methods there look their own class up by this name.
-    backend.bert4keras("models").LayerNormalization = _layer_normalization()
+    models = backend.bert4keras("models")
+    models.LayerNormalization = _layer_normalization()
+    models.MultiHeadAttention = _multi_head_attention()
     activations = keras.utils.get_custom_objects()
     if activations.get("gelu") is backend.bert4keras().gelu_erf:
         activations["gelu"] = gelu
@@ -89,6 +92,53 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     return tf.custom_gradient(value)(x, gamma, beta)
 
 
+def attention(
+    query: Any, key: Any, value: Any, bias: Optional[Any] = None, kept: Optional[Any] = None
+) -> Any:
+    """softmax(query key^T + bias) value, for each head; with dropout in between.
+
+    Args:
+      query: floats [B, L, heads, D], divided by sqrt(D) already: that is less work here than on
+        the products, and keeps them small enough for float16.
+      key, value: floats [B, M, heads, D].
+      bias: float that broadcasts to [B, heads, L, M], or None; it gets no gradient.
+      kept: bool [B, heads, L, M], False where an attention weight is dropped, or None. The result
+        is that of the weights kept, not scaled up.
+
+    Returns:
+      [B, L, heads, D], the dtype of ``value``.
+
+    Source: Vaswani et al., arXiv:1706.03762. The softmax's derivative needs, for each query, the
+    sum of its weights times their gradients. That is the product of the output and its gradient
+    (Dao et al., arXiv:2205.14135, section B.4): a sum over D numbers and not over M.
+    """
+
+    def forward(query: Any, key: Any, value: Any) -> Tuple[Any, Callable[[Any], Any]]:
+        q, k, v = (tf.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+        scores = tf.matmul(q, k, transpose_b=True)
+        if bias is not None:
+            scores += tf.cast(bias, scores.dtype)
+        weights = tf.nn.softmax(scores)
+        used = weights if kept is None else weights * tf.cast(kept, weights.dtype)
+        out = tf.matmul(used, v)
+
+        def derivative(dy: Any) -> Tuple[Any, Any, Any]:
+            dout = tf.transpose(dy, (0, 2, 1, 3))
+            dused = tf.matmul(dout, v, transpose_b=True)
+            along = tf.reduce_sum(dout * out, -1, keepdims=True)
+            dscores = used * dused - weights * along
+            if kept is None:
+                dscores = weights * (dused - along)
+            dquery = tf.matmul(dscores, k)
+            dkey = tf.matmul(dscores, q, transpose_a=True)
+            dvalue = tf.matmul(used, dout, transpose_a=True)
+            return tuple(tf.transpose(x, (0, 2, 1, 3)) for x in (dquery, dkey, dvalue))
+
+        return tf.transpose(out, (0, 2, 1, 3)), derivative
+
+    return tf.custom_gradient(forward)(query, key, value)
+
+
 @functools.lru_cache(maxsize=None)
 def _layer_normalization() -> Any:
     """bert4keras' layer of the same name, in its usual form; other forms are left to it."""
@@ -109,3 +159,54 @@ def _layer_normalization() -> Any:
             return layer_norm(inputs, gamma, beta, self.epsilon)
 
     return LayerNormalization
+
+
+@functools.lru_cache(maxsize=None)
+def _multi_head_attention() -> Any:
+    """bert4keras' layer of the same name, in its usual form; other forms are left to it."""
+    original = backend.bert4keras("layers").MultiHeadAttention
+
+    class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
+        def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
+            rate = self.attention_dropout or 0.0
+            if (
+                self.normalization != "softmax"
+                or self.return_attention_scores
+                or kwargs.get("p_bias")
+                or (rate and not dropout.installed())
+            ):
+                return super().pay_attention_to(inputs, mask, **kwargs)
+            query, key, value = inputs[:3]
+            if self.attention_scale:
+                query *= self.key_size**-0.5
+            bias = _bias(mask[1], inputs[3] if kwargs.get("a_bias") else None)
+            shape = tf.stack([tf.shape(query)[0], self.heads, tf.shape(query)[1], tf.shape(key)[1]])
+            kept = dropout.kept(self.name, shape, rate)
+            out = attention(query, key, value, bias, kept)
+            return (out if kept is None else out * (1.0 / (1.0 - rate))), None
+
+    return MultiHeadAttention
+
+
+def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
+    """bert4keras' mask of the keys [B, M] and its bias or mask of pairs, as one bias.
+
+    The latter is a number or a bool, and broadcasts to [B, heads, L, M] or lacks the heads.
+    """
+    if bias is not None:
+        bias = bias[:, None] if bias.shape.ndims == 3 else bias
+        bias = banned(bias) if bias.dtype == tf.bool else bias
+    if mask is None:
+        return bias
+    keys = banned(tf.cast(mask, tf.bool)[:, None, None])
+    return keys if bias is None else bias + keys
+
+
+def banned(allowed: Any) -> Any:
+    """A bias of attention: 0 where True, else bert4keras' minus infinity.
+
+    That is a large number, or one that float16 holds (``K.set_infinity``); bert4keras 0.11.5 and
+    later have none to set.
+    """
+    infinity = getattr(backend.bert4keras(), "infinity", lambda: 1e4)
+    return (tf.cast(allowed, tf.float32) - 1.0) * infinity()

@@ -77,19 +77,41 @@ class Dropout(keras.layers.Dropout):
 
     def call(self, inputs: Any, training: Optional[bool] = None) -> Any:
         """inputs: any float tensor; returns the same shape and dtype."""
-        if not _stream.training or not self.rate:
-            return tf.identity(inputs)
-        if _stream.step is None:
-            raise RuntimeError("call amp_xla.training.dropout.install(seed) before building")
-        # A layer that is called twice (shared weights) draws a mask of its own each time.
-        call = _stream.calls[self.name] = _stream.calls.get(self.name, -1) + 1
-        layer = zlib.crc32(f"{_stream.seed}/{self.name}/{call}".encode())
         shape = tf.shape(inputs)
         if self.noise_shape is not None:
             shape = tf.stack([s or shape[i] for i, s in enumerate(self.noise_shape)])
-        seed = tf.stack([tf.constant(layer, tf.int64), _stream.step])
-        keep = tf.cast(_kept(shape, seed, self.rate), inputs.dtype)
-        return inputs * (keep * (1.0 / (1.0 - self.rate)))
+        keep = kept(self.name, shape, self.rate)
+        if keep is None:
+            return tf.identity(inputs)
+        return inputs * (tf.cast(keep, inputs.dtype) * (1.0 / (1.0 - self.rate)))
+
+
+def installed() -> bool:
+    """Whether the graph under construction draws its masks from the stateless stream."""
+    return _stream.step is not None or not _stream.training
+
+
+def kept(name: str, shape: Any, rate: float) -> Optional[Any]:
+    """What dropout keeps at this step; another mask each time a name asks (shared weights).
+
+    Args:
+      name: the layer's.
+      shape: int32 [rank], of the tensor to drop from.
+      rate: share to drop, 0 <= rate < 1.
+
+    Returns:
+      bool of ``shape``, or None where nothing is dropped: at inference, or with a rate of 0.
+
+    Raises:
+      RuntimeError: ``install`` was not called.
+    """
+    if not _stream.training or not rate:
+        return None
+    if _stream.step is None:
+        raise RuntimeError("call amp_xla.training.dropout.install(seed) before building")
+    call = _stream.calls[name] = _stream.calls.get(name, -1) + 1
+    layer = zlib.crc32(f"{_stream.seed}/{name}/{call}".encode())
+    return _kept(shape, tf.stack([tf.constant(layer, tf.int64), _stream.step]), rate)
 
 
 def _kept(shape: Any, seed: Any, rate: float) -> Any:

@@ -1,4 +1,4 @@
-"""GELU and layer norm by hand: bert4keras' values, the true derivatives, fewer tensors."""
+"""GELU, layer norm, attention by hand: bert4keras' values, true derivatives, fewer tensors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.training import derivatives
+from amp_xla.training import derivatives, dropout
 from amp_xla.training.model import build_transformer_model
 
 ROWS = np.random.RandomState(1).normal(0, 2, (3, 5, 16))
@@ -19,13 +19,13 @@ BETA = np.random.RandomState(4).normal(0, 0.3, 16)
 @pytest.fixture(autouse=True)
 def session():
     """What a test installs is taken back: other tests ask for bert4keras' own."""
-    models = backend.bert4keras("models")
-    layer = models.LayerNormalization
+    before = [(m, dict(vars(m))) for m in map(backend.bert4keras, ("models", "layers"))]
     gelu = keras.utils.get_custom_objects()["gelu"]
     with tf.Graph().as_default(), tf.Session() as session:
         K.set_session(session)
         yield session
-    models.LayerNormalization = layer
+    for module, names in before:
+        vars(module).update(names)
     keras.utils.get_custom_objects()["gelu"] = gelu
     K.clear_session()
 
@@ -66,6 +66,55 @@ def test_layer_norm(session, dtype, tolerance, epsilon):
     check_equal(found, expected, tolerance)
 
 
+QUERY, KEY, VALUE = np.random.RandomState(6).normal(0, 1, (3, 2, 5, 3, 4))
+KEPT = np.random.RandomState(7).uniform(size=(2, 3, 5, 5)) < 0.7
+SAME = np.array([[0, 0, 0, 1, 1], [0, 1, 1, 1, -1]])
+BANNED = np.where(SAME[:, None, :, None] == SAME[:, None, None, :], 0.0, -1e4)
+
+
+def theirs_of_attention(query, key, value, bias, kept):
+    """Attention operation by operation; TensorFlow differentiates it."""
+    scores = tf.einsum("bjhd,bkhd->bhjk", query, key)
+    weights = tf.nn.softmax(scores if bias is None else scores + bias)
+    if kept is not None:
+        weights *= tf.cast(kept, weights.dtype)
+    return tf.einsum("bhjk,bkhd->bjhd", weights, value)
+
+
+@pytest.mark.parametrize("bias", [None, BANNED], ids=["all", "banned"])
+@pytest.mark.parametrize("kept", [None, KEPT], ids=["whole", "dropout"])
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 5e-6)])
+def test_attention(session, dtype, tolerance, kept, bias):
+    arrays = [array.astype(dtype) for array in (QUERY, KEY, VALUE)]
+    bias = None if bias is None else bias.astype(dtype)
+
+    def run(function):
+        tensors = [tf.constant(array) for array in arrays]
+        value = function(*tensors, bias, kept)
+        return session.run([value, *tf.gradients(value, tensors, tf.square(value) + 1)])
+
+    check_equal(run(derivatives.attention), run(theirs_of_attention), tolerance)
+
+
+def test_what_is_banned_gets_nothing(session):
+    value = tf.constant(VALUE)
+    out = derivatives.attention(tf.constant(QUERY), tf.constant(KEY), value, BANNED)
+    slopes = session.run(tf.gradients(out[:, 0], value)[0])
+    assert (np.abs(slopes[SAME != SAME[:, :1]]) == 0).all()
+    assert (np.abs(slopes[SAME == SAME[:, :1]]) > 0).all()
+
+
+def test_attention_to_nothing_is_finite_in_half_precision(session):
+    """A row of padding alone, whose bias is bert4keras' infinity for float16, twice."""
+    arrays = [array.astype(np.float16) for array in (QUERY, KEY, VALUE)]
+    tensors = [tf.constant(array) for array in arrays]
+    bias = derivatives.banned(tf.zeros([2, 1, 5, 5], tf.bool))
+    assert session.run(tf.reduce_max(bias)) <= -1e4
+    out = derivatives.attention(*tensors, tf.clip_by_value(2 * bias, -2e4, 0.0))
+    for found in session.run([out, *tf.gradients(out, tensors)]):
+        assert found.dtype == np.float16 and np.isfinite(found).all()
+
+
 def test_derivatives_are_the_slopes_of_the_values(session):
     """Not against formulas this time: against differences of the values themselves."""
     x = tf.placeholder(tf.float64, ROWS.shape)
@@ -102,14 +151,16 @@ CONFIG = dict(
     vocab_size=50, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
     intermediate_size=128, hidden_act="gelu", max_position=16, dropout_rate=0.0,
 )  # fmt: skip
-INPUTS = [np.arange(32).reshape(2, 16) + 5, np.zeros((2, 16), int)]
+# The second row has padding.
+INPUTS = [np.arange(32).reshape(2, 16) + 5, np.arange(32).reshape(2, 16) % 16 > 7]
+INPUTS[0][1, 11:] = 0
 
 
-def outcome(build):
+def outcome(build, **more):
     """Names of the weights; output and gradients; operations of the backward pass."""
     with tf.Graph().as_default(), tf.Session() as session:
         K.set_session(session)
-        model = build(model="bert", **CONFIG)
+        model = build(model="bert", **CONFIG, **more)
         random = np.random.RandomState(0)
         K.batch_set_value([(w, random.normal(0, 0.1, w.shape)) for w in model.weights])
         before = len(session.graph.get_operations())
@@ -120,9 +171,12 @@ def outcome(build):
         return [w.name for w in model.weights], values, count
 
 
-def test_a_model_has_the_same_values_gradients_and_names(session):
-    theirs_ = outcome(backend.bert4keras("models").build_transformer_model)
-    ours = outcome(build_transformer_model)
+@pytest.mark.parametrize("application", ["encoder", "lm", "unilm"])
+def test_a_model_has_the_same_values_gradients_and_names(session, application):
+    theirs_ = outcome(
+        backend.bert4keras("models").build_transformer_model, application=application
+    )
+    ours = outcome(build_transformer_model, application=application)
     layers = [name.split("/", 1)[0] for name in theirs_[0]]
     assert [name.split("/", 1)[0] for name in ours[0]] == layers
     assert len(ours[1]) == len(theirs_[1]) > 30
@@ -158,3 +212,46 @@ def test_other_forms_of_the_layer_are_bert4keras_own(session, form):
     feeds = dict(zip(tf.nest.flatten(inputs), [ROWS, np.ones((3, 8))]))
     theirs_, ours = session.run(outputs, feeds)
     np.testing.assert_array_equal(theirs_, ours)
+
+
+def attend(rate, **settings):
+    """A layer over made-up vectors, the second text with padding: its output."""
+    layer = backend.bert4keras("models").MultiHeadAttention(
+        heads=2, head_size=4, attention_dropout=rate, kernel_initializer="ones", name="look",
+        **settings,
+    )  # fmt: skip
+    x = tf.constant(QUERY.reshape(2, 15, 4), tf.float32)
+    mask = tf.constant(np.arange(15) < np.array([[15], [9]]))
+    return layer([x, x, x], mask=[mask] * 3)
+
+
+def test_dropout_of_attention_keeps_the_mean_and_is_that_of_the_step(session):
+    derivatives.install()
+    step = dropout.install(seed=3)
+    try:
+        dropped = attend(0.3)
+        with dropout.inference():
+            whole = attend(0.3)
+        plain = attend(0.0)
+        session.run(tf.global_variables_initializer())
+        runs = np.array([session.run(dropped, {step: i}) for i in range(400)])
+        np.testing.assert_array_equal(session.run(whole), session.run(plain))
+        np.testing.assert_allclose(runs.mean(0), session.run(whole), rtol=0.12)
+        assert np.abs(runs[0] - runs[1]).max() > 0.5
+        np.testing.assert_array_equal(session.run(dropped, {step: 1}), runs[1])
+    finally:
+        dropout._stream = dropout._Stream()
+
+
+@pytest.mark.parametrize(
+    "rate, form", [(0.0, {"normalization": "softmax_plus"}), (0.3, {}), (None, {})]
+)
+def test_other_forms_of_attention_are_bert4keras_own(session, monkeypatch, rate, form):
+    """Another normalization; dropout that is not drawn from the stateless stream."""
+    derivatives.install()
+    used = []
+    monkeypatch.setattr(
+        derivatives, "attention", lambda q, k, v, *_: used.append(1) or tf.zeros_like(v)
+    )
+    attend(rate, **form)
+    assert bool(used) == (rate is None)
