@@ -130,19 +130,18 @@ def get_tokenizer(config: Config, train: readers.Dataset) -> Tokenizer:
     return Tokenizer.train(train.texts, config.vocab_size, lowercase=config.lowercase)
 
 
-def build_model(config: Config, vocab_size: int, classes: int, slots: int = 0) -> Any:
-    """token ids and segment ids, int [B, L] -> logits, float32 [B, classes]; slots: packed rows"""
+def build_model(config: Config, vocab_size: int, classes: int, layout: Any = None) -> Any:
+    """token ids and segment ids, int [B, L] -> logits, float32 [B, classes]; layout: packed rows"""
     from amp_xla.training import model, packed
 
-    encoder = (packed if slots else model).encoder(
+    kind: Any = packed.Packed(layout) if layout else model
+    encoder = kind.encoder(
         config.bert, vocab_size=vocab_size, hidden_size=config.hidden,
         num_hidden_layers=config.layers, num_attention_heads=max(1, config.hidden // 64),
         intermediate_size=4 * config.hidden, max_position=max(512, config.max_length),
         dropout_rate=config.dropout, attention_dropout_rate=config.dropout,
     )  # fmt: skip
-    if slots:
-        return packed.classifier(encoder, classes, slots, config.dropout)
-    return model.classifier(encoder, classes, config.dropout)
+    return kind.classifier(encoder, classes, config.dropout)
 
 
 def build(config: Config) -> Any:
@@ -179,7 +178,7 @@ def build(config: Config) -> Any:
     )
 
     step_input = dropout.install(config.seed)
-    model = build_model(config, tokenizer.vocab_size, len(labels), getattr(batches, "slots", 0))
+    model = build_model(config, tokenizer.vocab_size, len(labels), getattr(batches, "layout", None))
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
         "labels": tf.placeholder(tf.int32, [None], name="labels"),

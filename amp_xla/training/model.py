@@ -71,11 +71,16 @@ def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
     pooled = keras.layers.Lambda(mean_over_tokens, name="Pooling")(
         [encoder_model.output, encoder_model.inputs[0]]
     )
+    return head(pooled, encoder_model.inputs, classes, dropout)
+
+
+def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
+    """float [N, hidden] -> Keras model from ``inputs`` to float32 logits [N, classes]."""
     pooled = Dropout(dropout, name="Pooling-Dropout")(pooled)
     logits = keras.layers.Dense(
         classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits"
     )(pooled)
-    return keras.models.Model(encoder_model.inputs, logits)
+    return keras.models.Model(inputs, logits)
 
 
 def mean_over_tokens(pair: Any, mask: Any = None) -> Any:

@@ -39,7 +39,9 @@ def made(kind):
         names = ["token_ids", "segment_ids"]
     else:
         batches = PackedBatches(encoded, labels, 64, len(texts) - 3, shuffle=False)
-        net = packed.classifier(packed.encoder(None, **shape), 3, batches.slots, 0.0)
+        assert len(batches.layout.blocks) == 3, batches.layout
+        kind = packed.Packed(batches.layout)
+        net = kind.classifier(kind.encoder(None, **shape), 3, 0.0)
         names = ["token_ids", "segment_ids", "position_ids", "slots"]
     y, w = tf.placeholder(tf.int32, [None]), tf.placeholder(tf.float32, [None])
     loss = tf.reduce_sum(losses.cross_entropy(y, net.output) * w)
