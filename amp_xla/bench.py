@@ -103,17 +103,20 @@ def memory_table(recipe: str, words: Sequence[str], precision: str, seconds: flo
       precision: as in ``Settings``; without XLA.
       seconds: longest wait for one answer.
     """
+    tune.needs_rows_of_one_length(tune.read_recipe(recipe, words))
     child = Child.of(Request(recipe, tuple(words), precision, "off"))
     try:
         rows, length = max(child.answer(seconds)["shapes"], key=lambda shape: (shape[1], shape[0]))
     finally:
         child.close()
-    model = tune.fit_memory(recipe, words, Outcome(precision, "off"), rows, length, seconds)
+
+    def probe(pairs: Sequence[Tuple[int, int]]) -> List[memory.Probe]:
+        return tune.memory_probes(recipe, words, Outcome(precision, "off"), pairs, seconds)
+
+    model = memory.fit(probe(memory.probes(rows, length)))
     body = []
-    for b, n in memory.unseen(rows, length):
-        request = Request(recipe, tuple(words), precision, "off", rows=b, length=n)
-        predicted, seen = model.predict(b, n), tune.peak(request, seconds)
-        say(f"{b}x{n}: {seen / 2**20:.0f} MiB")
+    for b, n, seen in probe(memory.unseen(rows, length)):
+        predicted = model.predict(b, n)
         body.append([f"{b}x{n}", f"{predicted / 2**20:.0f}", f"{seen / 2**20:.0f}",
                      f"{predicted / seen - 1:+.1%}"])  # fmt: skip
     head = ("rows x length", "predicted MiB", "seen MiB", "off by")

@@ -12,13 +12,15 @@ import dataclasses
 import os
 import sys
 import time
-from typing import Any, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 from amp_xla.config import parse, recipe_module, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import choice, machine, memory, table
 from amp_xla.xla.measure import Request
 from amp_xla.xla.measuring import Candidate, Child, Outcome, measure
+
+FAR = 4  # times the rows of the first memory probe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Config:
     """minutes in all; what is not built by then is not measured; none = 5 on a CPU, 0 = no limit"""
     memory_gib: float = 0.0
     """GiB of address space for each process, a protection for shared machines; 0 = no limit"""
-    largest_batch: Optional[bool] = None
-    """also find the most rows that fit; none = on a GPU only"""
+    largest_batch: bool = False
+    """also find the most rows that fit; on a GPU that is done anyway, but for --packed"""
     batch_memory_gib: float = 0.0
     """GiB the largest batch may take; 0 = 90% of the GPU's, or of this machine's, memory"""
 
@@ -48,6 +50,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     own, words = split_words(argv)
     config = parse(Config, own, "python -m amp_xla tune")
     recipe_config = read_recipe(config.recipe, words)
+    if config.largest_batch:
+        needs_rows_of_one_length(recipe_config)
     began = time.monotonic()
     here = machine.look()
     say(here.describe())
@@ -78,7 +82,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         f"kept in {choice.CACHE}. Use it: make train RECIPE={config.recipe} TUNED=1"
         f"{' ARGS=' + repr(' '.join(words)) if words else ''}"
     )
-    if here.gpu if config.largest_batch is None else config.largest_batch:
+    if config.largest_batch or (here.gpu and not getattr(recipe_config, "packed", False)):
         largest(config, words, best, config.batch_memory_gib or 0.9 * here.memory_gib)
     say(f"tune took {time.monotonic() - began:.0f} s")
     return 0
@@ -102,6 +106,15 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
     return parse(module.Config, list(words), f"python -m {module.__name__}")
 
 
+def needs_rows_of_one_length(recipe_config: Any) -> None:
+    """Raises AmpXlaError where the recipe packs: there the memory model has nothing to vary."""
+    if getattr(recipe_config, "packed", False):
+        raise AmpXlaError(
+            "memory is measured by rows of one length, which --packed does not have; leave "
+            "--packed out: a packed step of as many tokens takes no more memory"
+        )
+
+
 def peak(request: Request, seconds: float) -> int:
     """Peak bytes of a few steps, in a process of its own; ``ChildEnded`` if it does not fit."""
     child = Child.of(request)
@@ -113,23 +126,36 @@ def peak(request: Request, seconds: float) -> int:
         child.close()
 
 
-def fit_memory(
-    recipe: str, words: Sequence[str], best: Outcome, rows: int, length: int, seconds: float
-) -> memory.MemoryModel:
-    """The memory model of a combination, from four probes around ``rows`` x ``length``."""
+def memory_probes(
+    recipe: str,
+    words: Sequence[str],
+    best: Outcome,
+    pairs: Sequence[Tuple[int, int]],
+    seconds: float,
+) -> List[memory.Probe]:
+    """Peak memory of a combination with each (rows, length), in a process of its own."""
     seen = []
-    for b, n in memory.probes(rows, length):
+    for b, n in pairs:
         request = Request(recipe, tuple(words), best.precision, best.xla, rows=b, length=n)
         seen.append((b, n, peak(request, seconds)))
         say(f"memory probe {b}x{n}: {seen[-1][2] / 2**20:.0f} MiB")
-    return memory.fit(seen)
+    return seen
 
 
 def largest(config: Config, words: Sequence[str], best: Outcome, gib: float) -> None:
     """Prints the most rows of the longest shape that ``gib`` hold, confirmed by one run."""
     rows, length = max(best.shapes, key=lambda shape: (shape[1], shape[0]))
-    model = fit_memory(config.recipe, words, best, rows, length, config.timeout)
+
+    def probe(*pairs: Tuple[int, int]) -> List[memory.Probe]:
+        return memory_probes(config.recipe, words, best, pairs, config.timeout)
+
+    seen_so_far = probe(*memory.probes(rows, length))
+    model = memory.fit(seen_so_far)
     most = model.largest(length, gib * 2**30)
+    if most > FAR * rows:  # an error of the small probes grows with the distance
+        seen_so_far += probe((most // 2, length))
+        model = memory.fit(seen_so_far)
+        most = model.largest(length, gib * 2**30)
     print(f"memory: {model.describe()}")
     if not most:
         print(f"not even one row of {length} fits {gib:.1f} GiB")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from amp_xla import bench
 from amp_xla.config import split_words
 from amp_xla.errors import AmpXlaError
-from amp_xla.xla import table
+from amp_xla.xla import table, tune
 from amp_xla.xla.measure import evenly
 from amp_xla.xla.measuring import Candidate, Outcome, measure
 from amp_xla.xla.tune import read_recipe
@@ -113,6 +114,24 @@ def test_words_after_two_dashes_are_the_recipes():
         read_recipe("classification", ["--precision", "amp"])
     with pytest.raises(AmpXlaError, match=r"recipes/nothing\.py"):
         read_recipe("nothing", [])
+
+
+def test_memory_is_not_measured_of_packed_rows():
+    with pytest.raises(AmpXlaError, match="leave --packed out"):
+        tune.main(["--largest-batch", "--", "--packed"])
+    with pytest.raises(AmpXlaError, match="leave --packed out"):
+        bench.main(["--memory", "fp32", "--", "--packed"])
+
+
+def test_the_largest_batch_is_found_and_run(capsys):
+    best = Outcome("fp32", "off", shapes=[[8, 24]])
+    tune.largest(tune.Config(timeout=200), TINY, best, 1.0)
+    out = capsys.readouterr().out
+    rows, predicted, seen = re.search(
+        r"largest batch in 1\.0 GiB: (\d+)x24; predicted peak (\d+) MiB, seen (\d+) MiB", out
+    ).groups()
+    assert int(rows) > 8 and int(predicted) <= 1024
+    assert int(seen) == pytest.approx(int(predicted), rel=0.1)
 
 
 def test_a_few_batches_go_from_the_shortest_to_the_longest():
