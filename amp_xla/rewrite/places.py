@@ -17,7 +17,9 @@ _NOT_MODELS = re.compile(
 _OURS = re.compile(r"/amp_xla/(rewrite|training/step|precision|optimizers)")
 # Where a layer's formula is: bert4keras, and what stands in for formulas of its.
 _FORMULAS = re.compile(r"/bert4keras/|/amp_xla/training/derivatives")
-_MASKING = frozenset(("sequence_masking", "lm_mask", "unilm_mask", "compute_attention_bias"))
+_MASKING = frozenset(
+    ("sequence_masking", "lm_mask", "unilm_mask", "compute_attention_bias", "banned")
+)
 
 
 Frame = Tuple[str, int, str, str]  # file, line, function, code

@@ -60,7 +60,12 @@ def advise(case: Case) -> List[str]:
             f"train in tf32: AMP_XLA_PRECISION=tf32",
         ]
     if case.largest_constant > LARGEST:
-        if old and case.source is not None and case.source.path.startswith("bert4keras/"):
+        source = case.source
+        if (
+            old
+            and source
+            and (source.path.startswith("bert4keras/") or source.function == "banned")
+        ):
             advice.append(
                 f"K.set_infinity(1e4), which `import amp_xla.setup` does for you "
                 f"(AMP_XLA_INFINITY=1e4): bert4keras {name} masks with "

@@ -102,8 +102,8 @@ def attention(
         the products, and keeps them small enough for float16.
       key, value: floats [B, M, heads, D].
       bias: float that broadcasts to [B, heads, L, M], or None; it gets no gradient.
-      kept: bool [B, heads, L, M], False where an attention weight is dropped, or None. The result
-        is that of the weights kept, not scaled up.
+      kept: bool or numbers [B, heads, L, M] that attention weights are multiplied by, or None:
+        dropout. It gets no gradient.
 
     Returns:
       [B, L, heads, D], the dtype of ``value``.
@@ -168,12 +168,10 @@ def _multi_head_attention() -> Any:
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
         def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
-            rate = self.attention_dropout or 0.0
             if (
                 self.normalization != "softmax"
                 or self.return_attention_scores
                 or kwargs.get("p_bias")
-                or (rate and not dropout.installed())
             ):
                 return super().pay_attention_to(inputs, mask, **kwargs)
             query, key, value = inputs[:3]
@@ -181,9 +179,17 @@ def _multi_head_attention() -> Any:
                 query *= self.key_size**-0.5
             bias = _bias(mask[1], inputs[3] if kwargs.get("a_bias") else None)
             shape = tf.stack([tf.shape(query)[0], self.heads, tf.shape(query)[1], tf.shape(key)[1]])
-            kept = dropout.kept(self.name, shape, rate)
+            kept, share = self._kept(shape, self.attention_dropout or 0.0)
             out = attention(query, key, value, bias, kept)
-            return (out if kept is None else out * (1.0 / (1.0 - rate))), None
+            return (out if share == 1.0 else out * (1.0 / share)), None
+
+        def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
+            """(numbers or bools to multiply attention weights by, what their mean is)."""
+            if dropout.installed() or not rate:
+                kept = dropout.kept(self.name, shape, rate)
+                return kept, (1.0 if kept is None else 1.0 - rate)
+            # Keras' own, which knows whether this is training.
+            return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 
     return MultiHeadAttention
 

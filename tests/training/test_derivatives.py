@@ -100,8 +100,8 @@ def test_what_is_banned_gets_nothing(session):
     value = tf.constant(VALUE)
     out = derivatives.attention(tf.constant(QUERY), tf.constant(KEY), value, BANNED)
     slopes = session.run(tf.gradients(out[:, 0], value)[0])
-    assert (np.abs(slopes[SAME != SAME[:, :1]]) == 0).all()
-    assert (np.abs(slopes[SAME == SAME[:, :1]]) > 0).all()
+    assert (np.abs(slopes[SAME[:, :1] != SAME]) == 0).all()
+    assert (np.abs(slopes[SAME[:, :1] == SAME]) > 0).all()
 
 
 def test_attention_to_nothing_is_finite_in_half_precision(session):
@@ -173,9 +173,7 @@ def outcome(build, **more):
 
 @pytest.mark.parametrize("application", ["encoder", "lm", "unilm"])
 def test_a_model_has_the_same_values_gradients_and_names(session, application):
-    theirs_ = outcome(
-        backend.bert4keras("models").build_transformer_model, application=application
-    )
+    theirs_ = outcome(backend.bert4keras("models").build_transformer_model, application=application)
     ours = outcome(build_transformer_model, application=application)
     layers = [name.split("/", 1)[0] for name in theirs_[0]]
     assert [name.split("/", 1)[0] for name in ours[0]] == layers
@@ -243,15 +241,26 @@ def test_dropout_of_attention_keeps_the_mean_and_is_that_of_the_step(session):
         dropout._stream = dropout._Stream()
 
 
-@pytest.mark.parametrize(
-    "rate, form", [(0.0, {"normalization": "softmax_plus"}), (0.3, {}), (None, {})]
-)
-def test_other_forms_of_attention_are_bert4keras_own(session, monkeypatch, rate, form):
-    """Another normalization; dropout that is not drawn from the stateless stream."""
+def test_dropout_of_keras_without_the_stateless_one(session):
+    """In a script that only calls ``install``: Keras decides what is training."""
+    derivatives.install()
+    dropout._set_learning_phase(1)
+    dropped = attend(0.3)
+    dropout._set_learning_phase(0)
+    whole, plain = attend(0.3), attend(0.0)
+    session.run(tf.global_variables_initializer())
+    runs = np.array([session.run(dropped) for _ in range(400)])
+    np.testing.assert_array_equal(session.run(whole), session.run(plain))
+    np.testing.assert_allclose(runs.mean(0), session.run(whole), rtol=0.12)
+    assert np.abs(runs[0] - runs[1]).max() > 0.5
+
+
+@pytest.mark.parametrize("form", [{"normalization": "softmax_plus"}, {}])
+def test_other_forms_of_attention_are_bert4keras_own(session, monkeypatch, form):
     derivatives.install()
     used = []
     monkeypatch.setattr(
         derivatives, "attention", lambda q, k, v, *_: used.append(1) or tf.zeros_like(v)
     )
-    attend(rate, **form)
-    assert bool(used) == (rate is None)
+    attend(0.0, **form)
+    assert bool(used) == (not form)
