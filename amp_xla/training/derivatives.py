@@ -126,9 +126,10 @@ def attention(
             dout = tf.transpose(dy, (0, 2, 1, 3))
             dused = tf.matmul(dout, v, transpose_b=True)
             along = tf.reduce_sum(dout * out, -1, keepdims=True)
-            dscores = used * dused - weights * along
             if kept is None:
                 dscores = weights * (dused - along)
+            else:
+                dscores = used * dused - weights * along
             dquery = tf.matmul(dscores, k)
             dkey = tf.matmul(dscores, q, transpose_a=True)
             dvalue = tf.matmul(used, dout, transpose_a=True)
