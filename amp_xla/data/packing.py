@@ -48,10 +48,22 @@ class Layout:
     Attributes:
       blocks: (rows, length) of the rows that stand in a block, longest first.
       slots: S, most samples of a row.
+
+    Raises:
+      DataError: no rows, a number that is not positive, or lengths that do not descend.
     """
 
     blocks: Blocks
     slots: int
+
+    def __post_init__(self) -> None:
+        lengths = [length for _, length in self.blocks]
+        numbers = [("slots", self.slots), *(("rows", rows) for rows, _ in self.blocks)]
+        for name, size in [*numbers, *(("length", length) for length in lengths)]:
+            if size < 1:
+                raise DataError(f"{name}={size}; it must be positive")
+        if not lengths or lengths != sorted(set(lengths), reverse=True):
+            raise DataError(f"lengths of rows {lengths}; one or more, longest first")
 
     @property
     def rows(self) -> int:
@@ -62,6 +74,12 @@ class Layout:
     def tokens(self) -> int:
         """T, length of the line."""
         return sum(rows * length for rows, length in self.blocks)
+
+    @property
+    def row_lengths(self) -> np.ndarray:
+        """int64 [R]."""
+        rows, lengths = np.array(self.blocks, np.int64).T
+        return np.repeat(lengths, rows)
 
     def __str__(self) -> str:
         return " + ".join(f"{rows}x{length}" for rows, length in self.blocks)
@@ -136,7 +154,8 @@ class PackedBatches:
         counts = np.bincount(sizes, minlength=length + 1).tolist()
         self.layout = layout or choose_layout(counts, length, batch_size)
         self._steps, plan = pack(counts, self.layout)
-        self._row_sizes, self._row_lengths = _rows(plan, self.layout.slots)
+        self._row_sizes = _rows(plan, self.layout.slots)
+        self._row_begins = np.cumsum(self.layout.row_lengths) - self.layout.row_lengths
         # The plan's slots and the samples, both sorted by length, stand opposite each other.
         flat = self._row_sizes.reshape(-1)
         self._slots_by_length = np.argsort(flat, kind="stable")[int((flat == 0).sum()) :]
@@ -187,7 +206,9 @@ class PackedBatches:
         Rows of a length are sorted by number of samples and cut into as many strata as a step
         has of them: each step takes one row of each.
         """
-        order = np.lexsort((-(self._row_sizes > 0).sum(1), -self._row_lengths))
+        # The plan's rows are sorted by length; each row of a step has so many of them.
+        lengths = np.repeat(self.layout.row_lengths, self._steps)
+        order = np.lexsort((-(self._row_sizes > 0).sum(1), -lengths))
         strata = order.reshape(self.layout.rows, self._steps)
         if not self._shuffle:
             return strata
@@ -208,13 +229,10 @@ class PackedBatches:
 
     def _assemble(self, plan_rows: np.ndarray, sample_ids: np.ndarray, step: int) -> PackedBatch:
         sizes = self._row_sizes[plan_rows]
-        row_lengths = self._row_lengths[plan_rows]
-        row_begins = np.cumsum(row_lengths) - row_lengths
-
         real = sample_ids >= 0
         samples, lengths = sample_ids[real], sizes[real]
         row, slot = np.nonzero(real)
-        begin = row_begins[row] + (np.cumsum(sizes, axis=1) - sizes)[real]
+        begin = self._row_begins[row] + (np.cumsum(sizes, axis=1) - sizes)[real]
         # Token k of the step: which sample, which position in it.
         owner = np.repeat(np.arange(len(samples)), lengths)
         position = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -365,15 +383,10 @@ def best_fit(counts: Sequence[int], layout: Layout, steps: int) -> Optional[Plan
     return plan
 
 
-def _rows(plan: Plan, slots: int) -> Tuple[np.ndarray, np.ndarray]:
-    """int64 [rows, slots], the sample's length in every slot, 0 = empty; int64 [rows], their own.
-
-    Longest first.
-    """
+def _rows(plan: Plan, slots: int) -> np.ndarray:
+    """int64 [rows, slots]: length of the sample in every slot, 0 = empty. Longest rows first."""
     kinds = sorted(plan.items(), reverse=True)
     table = np.zeros((len(kinds), slots), np.int64)
     for i, ((_, held), _) in enumerate(kinds):
         table[i, : len(held)] = held
-    repeats = [rows for _, rows in kinds]
-    lengths = np.array([length for (length, _), _ in kinds], np.int64)
-    return np.repeat(table, repeats, axis=0), np.repeat(lengths, repeats)
+    return np.repeat(table, [rows for _, rows in kinds], axis=0)

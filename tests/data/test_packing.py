@@ -180,6 +180,15 @@ def test_what_cannot_be() -> None:
     ):
         with pytest.raises(DataError, match=message):
             PackedBatches(samples, **arguments)
+    for blocks, slots, message in (
+        (((3, 8),), 0, "slots=0"),
+        (((0, 8),), 2, "rows=0"),
+        (((3, 0),), 2, "length=0"),
+        ((), 2, r"\[\]; one or more"),
+        (((3, 8), (2, 16)), 2, r"\[8, 16\]; one or more, longest first"),
+    ):
+        with pytest.raises(DataError, match=message):
+            Layout(blocks, slots)
     with pytest.raises(DataError, match="no samples"):
         PackedBatches(encoded([])[0])
     with pytest.raises(ValueError, match="steps 0 to 1"):
