@@ -25,7 +25,7 @@ def install() -> None:
     # Not in bert4keras.layers: the methods there look their own class up by this name.
     models = backend.bert4keras("models")
     models.LayerNormalization = _layer_normalization()
-    models.MultiHeadAttention = _multi_head_attention()
+    models.MultiHeadAttention = multi_head_attention()
     activations = keras.utils.get_custom_objects()
     if activations.get("gelu") is backend.bert4keras().gelu_erf:
         activations["gelu"] = gelu
@@ -163,8 +163,8 @@ def _layer_normalization() -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def _multi_head_attention() -> Any:
-    """bert4keras' layer of the same name, in its usual form; other forms are left to it."""
+def multi_head_attention() -> Any:
+    """The class: bert4keras' layer of this name in its usual form; other forms are left to it."""
     original = backend.bert4keras("layers").MultiHeadAttention
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]

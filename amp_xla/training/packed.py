@@ -35,7 +35,6 @@ class Packed:
           Keras model: token ids, segment ids, position ids and slots, all int [1, T] -> float32
           [1, T, hidden]. A slot is the number of the text a token belongs to, -1 for padding.
         """
-        derivatives.install()
         return model.encoder(bert, _packed(self._layout), **configs)
 
     def classifier(self, encoder_model: Any, classes: int, dropout: float) -> Any:
@@ -87,7 +86,7 @@ def _packed(layout: Layout) -> Any:
     """bert4keras' BERT with two more inputs, and attention inside the rows."""
     models = backend.bert4keras("models")
 
-    class RowsAttention(models.MultiHeadAttention):  # type: ignore[name-defined]  # untyped
+    class RowsAttention(derivatives.multi_head_attention()):  # type: ignore[misc]  # untyped
         """Attention inside each row, a block of rows of one length at a time."""
 
         def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
