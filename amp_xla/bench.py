@@ -21,9 +21,9 @@ from typing_extensions import Literal
 
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
-from amp_xla.xla import machine, memory, table, tune
-from amp_xla.xla.measure import Request
-from amp_xla.xla.measuring import Candidate, Child, Outcome, measure
+from amp_xla.xla import machine, memory, table
+from amp_xla.xla.measuring import Candidate, Outcome, measure
+from amp_xla.xla.peak import Peak, longest, needs_rows_of_one_length
 from amp_xla.xla.tune import read_recipe, say
 
 
@@ -103,19 +103,12 @@ def memory_table(recipe: str, words: Sequence[str], precision: str, seconds: flo
       precision: as in ``Settings``; without XLA.
       seconds: longest wait for one answer.
     """
-    tune.needs_rows_of_one_length(tune.read_recipe(recipe, words))
-    child = Child.of(Request(recipe, tuple(words), precision, "off"))
-    try:
-        rows, length = max(child.answer(seconds)["shapes"], key=lambda shape: (shape[1], shape[0]))
-    finally:
-        child.close()
-
-    def probe(pairs: Sequence[Tuple[int, int]]) -> List[memory.Probe]:
-        return tune.memory_probes(recipe, words, Outcome(precision, "off"), pairs, seconds)
-
-    model = memory.fit(probe(memory.probes(rows, length)))
+    needs_rows_of_one_length(read_recipe(recipe, words))
+    measured = Peak(recipe, words, precision, seconds=seconds, say=say)
+    rows, length = longest(measured.shapes())
+    model = memory.fit(measured.all(memory.probes(rows, length)))
     body = []
-    for b, n, seen in probe(memory.unseen(rows, length)):
+    for b, n, seen in measured.all(memory.unseen(rows, length)):
         predicted = model.predict(b, n)
         body.append([f"{b}x{n}", f"{predicted / 2**20:.0f}", f"{seen / 2**20:.0f}",
                      f"{predicted / seen - 1:+.1%}"])  # fmt: skip

@@ -1,19 +1,29 @@
 """Peak memory of a training step as a function of its batch: a + b*B*L + c*B*L*L.
 
 a: weights, optimizer, the program itself; b: activations of every token; c: attention scores of
-every pair of tokens. Fitted on four probes, each a process of its own.
+every pair of tokens. Fitted on four probes; the largest batch is searched for with more of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Sequence, Tuple
+import sys
+from typing import Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.errors import AmpXlaError
 
 Probe = Tuple[int, int, int]  # rows B, length L, bytes seen
+
+FAR = 4  # how many times the rows of the furthest probe a model is believed
+JUMP = 16  # how many times those rows are tried at most: a slope of noise must not take the machine
+NEAR = 0.05  # of the prediction: a peak that close to it, and within the limit, ends the search
+TRIES = 6  # batches beyond the four probes
+
+
+class DoesNotFit(Exception):
+    """A batch for which the memory did not suffice."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,10 +43,7 @@ class MemoryModel:
         each = self.predict(1, length) - self.constant
         if each <= 0:
             raise AmpXlaError(f"the memory model {self} says that rows of {length} cost nothing")
-        rows = int((limit - self.constant) // each)
-        if rows >= multiple_of:
-            rows -= rows % multiple_of
-        return max(0, rows)
+        return _round_down(int((limit - self.constant) // each), multiple_of)
 
     def describe(self) -> str:
         """One line."""
@@ -44,6 +51,12 @@ class MemoryModel:
             f"{self.constant / 2**20:.0f} MiB + {self.token / 2**10:.1f} KiB a token + "
             f"{self.pair:.0f} bytes a pair of tokens"
         )
+
+
+def _round_down(rows: int, multiple_of: int = 8) -> int:
+    if rows >= multiple_of:
+        rows -= rows % multiple_of
+    return max(0, rows)
 
 
 def probes(rows: int, length: int) -> List[Tuple[int, int]]:
@@ -89,3 +102,80 @@ def fit(seen: Sequence[Probe]) -> MemoryModel:
     out = np.zeros(3)
     out[keep] = found / scale[keep]
     return MemoryModel(*(float(x) for x in out))
+
+
+@dataclasses.dataclass(frozen=True)
+class Largest:
+    """The most rows that were run and stayed within the limit.
+
+    Attributes:
+      rows, length: the batch.
+      predicted, seen: peak bytes, by the model before it was run, and then.
+      model: fitted on all probes.
+    """
+
+    rows: int
+    length: int
+    predicted: float
+    seen: int
+    model: MemoryModel
+
+
+def largest_batch(
+    measure: Callable[[int, int], int], rows: int, length: int, limit: float
+) -> Optional[Largest]:
+    """Searches for the most rows of ``length`` whose peak is within ``limit`` bytes.
+
+    Every batch that is tried refines the model: an error of small probes grows with the distance,
+    and on a CPU the peak of one and the same step differs by a tenth from run to run, because the
+    C library keeps what was freed in pieces (seen with TensorFlow 1.15, not with 2.17).
+
+    Args:
+      measure: peak bytes of (rows, length); raises ``DoesNotFit``.
+      rows: where to begin; halved until all four probes fit.
+      length: tokens of a row.
+      limit: bytes.
+
+    Returns:
+      What was found, or None if nothing that was tried fits.
+    """
+    while True:
+        try:
+            seen = [(b, n, measure(b, n)) for b, n in probes(rows, length)]
+            break
+        except DoesNotFit:
+            if rows == 1:
+                return None
+            rows //= 2
+    model, furthest, failures, ceiling = fit(seen), 2 * rows, 0, sys.maxsize
+    fitting = [
+        Largest(b, n, model.predict(b, n), peak, model)
+        for b, n, peak in seen
+        if n == length and peak <= limit
+    ]
+    for _ in range(TRIES):
+        model = fit(seen)
+        costs = model.predict(1, length) > model.constant
+        most = min(model.largest(length, limit) if costs else sys.maxsize, ceiling)
+        if not most or any((b, n) == (most, length) for b, n, _ in seen):
+            break
+        # Far from what was seen, half of it is answer enough to aim the next try.
+        tried = most if most <= FAR * furthest else _round_down(min(most // 2, JUMP * furthest))
+        predicted = model.predict(tried, length)
+        try:
+            peak = measure(tried, length)
+        except DoesNotFit:
+            failures += 1
+            fits = max((found.rows for found in fitting), default=0)
+            # Memory may end a little before the limit, in pieces; or else anywhere: then bisect.
+            ceiling = _round_down(tried * 9 // 10 if failures == 1 else (fits + tried) // 2)
+            continue
+        seen.append((tried, length, peak))
+        furthest = max(furthest, tried)
+        if peak > limit:
+            ceiling = _round_down(tried * 19 // 20)
+            continue
+        fitting.append(Largest(tried, length, predicted, peak, fit(seen)))
+        if tried == most and abs(peak / predicted - 1) <= NEAR:
+            break
+    return max(fitting, key=lambda found: found.rows, default=None)

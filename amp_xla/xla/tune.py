@@ -12,15 +12,13 @@ import dataclasses
 import os
 import sys
 import time
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
 from amp_xla.config import parse, recipe_module, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla import choice, machine, memory, table
-from amp_xla.xla.measure import Request
-from amp_xla.xla.measuring import Candidate, Child, Outcome, measure
-
-FAR = 4  # times the rows of the first memory probe
+from amp_xla.xla.measuring import Candidate, Outcome, measure
+from amp_xla.xla.peak import Peak, longest, needs_rows_of_one_length, packs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +55,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     say(here.describe())
     for name, why in here.absent.items():
         say(f"not tried: {name} ({why})")
-    limit = int(config.memory_gib * 2**30)
     outcomes = measure(
         config.recipe,
         words,
-        [Candidate(p, x, address_space=limit) for p, x in here.ladder()],
+        [Candidate(p, x, address_space=_address_space(config)) for p, x in here.ladder()],
         config.steps,
         config.rounds,
         config.timeout,
@@ -82,7 +79,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         f"kept in {choice.CACHE}. Use it: make train RECIPE={config.recipe} TUNED=1"
         f"{' ARGS=' + repr(' '.join(words)) if words else ''}"
     )
-    if config.largest_batch or (here.gpu and not getattr(recipe_config, "packed", False)):
+    if config.largest_batch or (here.gpu and not packs(recipe_config)):
         largest(config, words, best, config.batch_memory_gib or 0.9 * here.memory_gib)
     say(f"tune took {time.monotonic() - began:.0f} s")
     return 0
@@ -106,68 +103,25 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
     return parse(module.Config, list(words), f"python -m {module.__name__}")
 
 
-def needs_rows_of_one_length(recipe_config: Any) -> None:
-    """Raises AmpXlaError where the recipe packs: there the memory model has nothing to vary."""
-    if getattr(recipe_config, "packed", False):
-        raise AmpXlaError(
-            "memory is measured by rows of one length, which --packed does not have; leave "
-            "--packed out: a packed step of as many tokens takes no more memory"
-        )
-
-
-def peak(request: Request, seconds: float) -> int:
-    """Peak bytes of a few steps, in a process of its own; ``ChildEnded`` if it does not fit."""
-    child = Child.of(request)
-    try:
-        child.answer(seconds)
-        child.ask(seconds, do="warm")
-        return int(child.ask(seconds, do="end")["peak_bytes"])
-    finally:
-        child.close()
-
-
-def memory_probes(
-    recipe: str,
-    words: Sequence[str],
-    best: Outcome,
-    pairs: Sequence[Tuple[int, int]],
-    seconds: float,
-) -> List[memory.Probe]:
-    """Peak memory of a combination with each (rows, length), in a process of its own."""
-    seen = []
-    for b, n in pairs:
-        request = Request(recipe, tuple(words), best.precision, best.xla, rows=b, length=n)
-        seen.append((b, n, peak(request, seconds)))
-        say(f"memory probe {b}x{n}: {seen[-1][2] / 2**20:.0f} MiB")
-    return seen
-
-
 def largest(config: Config, words: Sequence[str], best: Outcome, gib: float) -> None:
-    """Prints the most rows of the longest shape that ``gib`` hold, confirmed by one run."""
-    rows, length = max(best.shapes, key=lambda shape: (shape[1], shape[0]))
-
-    def probe(*pairs: Tuple[int, int]) -> List[memory.Probe]:
-        return memory_probes(config.recipe, words, best, pairs, config.timeout)
-
-    seen_so_far = probe(*memory.probes(rows, length))
-    model = memory.fit(seen_so_far)
-    most = model.largest(length, gib * 2**30)
-    if most > FAR * rows:  # an error of the small probes grows with the distance
-        seen_so_far += probe((most // 2, length))
-        model = memory.fit(seen_so_far)
-        most = model.largest(length, gib * 2**30)
-    print(f"memory: {model.describe()}")
-    if not most:
-        print(f"not even one row of {length} fits {gib:.1f} GiB")
+    """Prints the most rows of the longest shape that ``gib`` hold; they were run."""
+    measured = Peak(config.recipe, words, best.precision, best.xla, _address_space(config),
+                    config.timeout, say)  # fmt: skip
+    rows, length = longest(best.shapes)
+    found = memory.largest_batch(measured, rows, length, gib * 2**30)
+    if found is None:
+        print(f"no batch of rows of {length} was found that fits {gib:.1f} GiB")
         return
-    request = Request(config.recipe, tuple(words), best.precision, best.xla, rows=most,
-                      length=length)  # fmt: skip
-    seen = peak(request, config.timeout)
-    predicted = model.predict(most, length)
+    print(f"memory: {found.model.describe()}")
     print(
-        f"largest batch in {gib:.1f} GiB: {most}x{length}; predicted peak "
-        f"{predicted / 2**20:.0f} MiB, seen {seen / 2**20:.0f} MiB ({seen / predicted - 1:+.1%})"
+        f"largest batch in {gib:.1f} GiB: {found.rows}x{length}; predicted peak "
+        f"{found.predicted / 2**20:.0f} MiB, seen {found.seen / 2**20:.0f} MiB "
+        f"({found.seen / found.predicted - 1:+.1%})"
     )
+
+
+def _address_space(config: Config) -> int:
+    return int(config.memory_gib * 2**30)
 
 
 def train(argv: Optional[Sequence[str]] = None) -> int:

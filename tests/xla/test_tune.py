@@ -13,6 +13,8 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.xla import table, tune
 from amp_xla.xla.measure import evenly
 from amp_xla.xla.measuring import Candidate, Outcome, measure
+from amp_xla.xla.memory import DoesNotFit
+from amp_xla.xla.peak import Peak
 from amp_xla.xla.tune import read_recipe
 
 pytestmark = pytest.mark.timeout(600)
@@ -123,15 +125,28 @@ def test_memory_is_not_measured_of_packed_rows():
         bench.main(["--memory", "fp32", "--", "--packed"])
 
 
-def test_the_largest_batch_is_found_and_run(capsys):
-    best = Outcome("fp32", "off", shapes=[[8, 24]])
+def test_the_largest_batch_is_found_and_run(capsys, monkeypatch):
+    # glibc keeps what 1.15 frees in pieces too small to use again: the peak of one and the same
+    # step varies by a tenth. Given back at once, what is in memory is what TensorFlow asked for.
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(2**18))
+    best = Outcome("fp32", "off", shapes=[[256, 24]])
     tune.largest(tune.Config(timeout=200), TINY, best, 1.0)
     out = capsys.readouterr().out
     rows, predicted, seen = re.search(
         r"largest batch in 1\.0 GiB: (\d+)x24; predicted peak (\d+) MiB, seen (\d+) MiB", out
     ).groups()
-    assert int(rows) > 8 and int(predicted) <= 1024
+    assert int(rows) > 800 and int(predicted) <= 1024
+    assert 900 < int(seen) <= 1024
     assert int(seen) == pytest.approx(int(predicted), rel=0.1)
+
+
+def test_a_batch_that_does_not_fit_is_told_from_one_that_cannot_be_measured():
+    said = []
+    with pytest.raises(DoesNotFit):
+        Peak("classification", TINY, "fp32", address_space=3 * 2**30, say=said.append)(20000, 24)
+    assert said[0].startswith("memory probe 20000x24: out of memory")
+    with pytest.raises(AmpXlaError, match="8x24 could not be measured: .*give both"):
+        Peak("classification", [*TINY, "--train", "none.tsv"], "fp32")(8, 24)
 
 
 def test_a_few_batches_go_from_the_shortest_to_the_longest():

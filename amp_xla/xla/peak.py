@@ -1,0 +1,92 @@
+"""Peak memory of a recipe's step with any batch, measured in a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, List, Sequence, Tuple
+
+from amp_xla.errors import AmpXlaError
+from amp_xla.xla.measure import Request
+from amp_xla.xla.measuring import Child, ChildEnded
+from amp_xla.xla.memory import DoesNotFit, Probe
+
+
+def packs(recipe_config: Any) -> bool:
+    """Whether the recipe packs several samples in a row."""
+    return bool(getattr(recipe_config, "packed", False))
+
+
+def needs_rows_of_one_length(recipe_config: Any) -> None:
+    """Raises AmpXlaError where the recipe packs: there the memory model has nothing to vary."""
+    if packs(recipe_config):
+        raise AmpXlaError(
+            "memory is measured by rows of one length, which --packed does not have; leave "
+            "--packed out: a packed step of as many tokens takes no more memory"
+        )
+
+
+def longest(shapes: Sequence[Sequence[int]]) -> Tuple[int, int]:
+    """(rows, length) of the shape that takes most: the longest rows, of those the most."""
+    rows, length = max(shapes, key=lambda shape: (shape[1], shape[0]))
+    return rows, length
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """Measures one combination.
+
+    Attributes:
+      recipe, words, precision, xla, address_space: see ``Request``.
+      seconds: longest wait for one answer.
+      say: called with a line for every measurement.
+    """
+
+    recipe: str
+    words: Sequence[str]
+    precision: str
+    xla: str = "off"
+    address_space: int = 0
+    seconds: float = 900.0
+    say: Any = lambda text: None
+
+    def __call__(self, rows: int, length: int) -> int:
+        """Bytes at the peak of a few steps of ``rows`` x ``length``.
+
+        Raises:
+          DoesNotFit: the memory ran out.
+          AmpXlaError: the process ended otherwise.
+        """
+        child = self._child(rows, length)
+        try:
+            child.answer(self.seconds)
+            child.ask(self.seconds, do="warm")
+            seen = int(child.ask(self.seconds, do="end")["peak_bytes"])
+        except ChildEnded as end:
+            self.say(f"memory probe {rows}x{length}: {end.status}: {end.why}")
+            if end.status == "out of memory":
+                raise DoesNotFit from None
+            raise AmpXlaError(
+                f"the memory of {rows}x{length} could not be measured: {end.status}: {end.why}"
+            ) from None
+        finally:
+            child.close()
+        self.say(f"memory probe {rows}x{length}: {seen / 2**20:.0f} MiB")
+        return seen
+
+    def all(self, pairs: Sequence[Tuple[int, int]]) -> List[Probe]:
+        """Several, with what was seen."""
+        return [(rows, length, self(rows, length)) for rows, length in pairs]
+
+    def shapes(self) -> List[List[int]]:
+        """The recipe's own (rows, length)."""
+        child = self._child(0, 0)
+        try:
+            return list(child.answer(self.seconds)["shapes"])
+        finally:
+            child.close()
+
+    def _child(self, rows: int, length: int) -> Child:
+        return Child.of(
+            Request(self.recipe, tuple(self.words), self.precision, self.xla, rows=rows,
+                    length=length, address_space=self.address_space)
+        )  # fmt: skip
