@@ -178,6 +178,7 @@ def build(config: Config) -> Any:
     accuracy = losses.weighted_mean(out["hits"], weights)
     measured = {"accuracy": accuracy}
     if config.topic and config.objective == "mlm":  # the others' input shows what is to be foretold
+        measured["mlm_loss"] = loss  # the sum grows with the topic's weight, while both parts fall
         measured["topic_loss"] = lm.topic_loss(inputs, lm.model.output)
         progress = tf.cast(step_input // accumulate, tf.float32) / float(config.steps)
         loss += config.topic * progress * measured["topic_loss"]
@@ -205,6 +206,12 @@ def build(config: Config) -> Any:
         f"{ceiling / 1e9:.0f} GFLOP/s (measured)",
         file=sys.stderr,
     )
+    if "topic_loss" in measured:
+        print(
+            f"loss = mlm_loss + a weight from 0 to {config.topic:g} x topic_loss: it may rise "
+            "while both fall",
+            file=sys.stderr,
+        )
     return job.Job(
         lm.transformer.model,
         step,

@@ -67,6 +67,20 @@ def trained(place):
     return output
 
 
+def test_the_loss_is_shown_in_its_parts(place):
+    code, out = recipe(
+        place, "pretraining", *SMALL[:-2], "--data", "data", "--steps", "6",
+        "--log-every", "1", "--name", "parts",
+    )  # fmt: skip
+    assert code == 0, out
+    assert "loss = mlm_loss + a weight from 0 to 1 x topic_loss" in out
+    shown = [values for values in metrics(place, "parts") if "mlm_loss" in values]
+    assert len(shown) == 12  # two micro-batches an update
+    for k, values in enumerate(shown):
+        whole = values["mlm_loss"] + k // 2 / 6 * values["topic_loss"]
+        assert values["loss"] == pytest.approx(whole, rel=1e-5)
+
+
 def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
     assert "global batch 8 = micro-batch 4 x accumulation 2 x ranks 1" in trained
     assert "6 of 32 positions predicted" in trained and "GFLOP" in trained
