@@ -57,6 +57,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if config.rounds < 3:
         raise AmpXlaError(f"--rounds {config.rounds}: at least 3, or there is no spread to report")
     recipe_config = read_recipe(config.recipe, words)
+    if config.memory is not None:
+        needs_rows_of_one_length(recipe_config)
     here = machine.look()
     say(here.describe())
     if config.memory is not None:
@@ -103,7 +105,6 @@ def memory_table(recipe: str, words: Sequence[str], precision: str, seconds: flo
       precision: as in ``Settings``; without XLA.
       seconds: longest wait for one answer.
     """
-    needs_rows_of_one_length(read_recipe(recipe, words))
     measured = Peak(recipe, words, precision, seconds=seconds, say=say)
     rows, length = longest(measured.shapes())
     model = memory.fit(measured.all(memory.probes(rows, length)))

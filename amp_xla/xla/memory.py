@@ -22,7 +22,7 @@ NEAR = 0.05  # of the prediction: a peak that close to it, and within the limit,
 TRIES = 6  # batches beyond the four probes
 
 
-class DoesNotFit(Exception):
+class DoesNotFit(AmpXlaError):
     """A batch for which the memory did not suffice."""
 
 
@@ -38,9 +38,13 @@ class MemoryModel:
         """Peak bytes of a step of ``rows`` x ``length``."""
         return self.constant + self.token * rows * length + self.pair * rows * length * length
 
+    def row(self, length: int) -> float:
+        """Bytes that each row of ``length`` adds."""
+        return self.predict(1, length) - self.constant
+
     def largest(self, length: int, limit: float, multiple_of: int = 8) -> int:
         """The most rows of ``length`` that ``limit`` bytes hold, rounded down; 0 = not even one."""
-        each = self.predict(1, length) - self.constant
+        each = self.row(length)
         if each <= 0:
             raise AmpXlaError(f"the memory model {self} says that rows of {length} cost nothing")
         return _round_down(int((limit - self.constant) // each), multiple_of)
@@ -111,7 +115,7 @@ class Largest:
     Attributes:
       rows, length: the batch.
       predicted, seen: peak bytes, by the model before it was run, and then.
-      model: fitted on all probes.
+      model: fitted on what was seen until then.
     """
 
     rows: int
@@ -147,18 +151,18 @@ def largest_batch(
             if rows == 1:
                 return None
             rows //= 2
-    model, furthest, failures, ceiling = fit(seen), 2 * rows, 0, sys.maxsize
+    model, failures, ceiling = fit(seen), 0, sys.maxsize
     fitting = [
         Largest(b, n, model.predict(b, n), peak, model)
         for b, n, peak in seen
         if n == length and peak <= limit
     ]
     for _ in range(TRIES):
-        model = fit(seen)
-        costs = model.predict(1, length) > model.constant
+        costs = model.row(length) > 0
         most = min(model.largest(length, limit) if costs else sys.maxsize, ceiling)
         if not most or any((b, n) == (most, length) for b, n, _ in seen):
             break
+        furthest = max(b for b, _, _ in seen)
         # Far from what was seen, half of it is answer enough to aim the next try.
         tried = most if most <= FAR * furthest else _round_down(min(most // 2, JUMP * furthest))
         predicted = model.predict(tried, length)
@@ -171,11 +175,11 @@ def largest_batch(
             ceiling = _round_down(tried * 9 // 10 if failures == 1 else (fits + tried) // 2)
             continue
         seen.append((tried, length, peak))
-        furthest = max(furthest, tried)
+        model = fit(seen)
         if peak > limit:
             ceiling = _round_down(tried * 19 // 20)
             continue
-        fitting.append(Largest(tried, length, predicted, peak, fit(seen)))
+        fitting.append(Largest(tried, length, predicted, peak, model))
         if tried == most and abs(peak / predicted - 1) <= NEAR:
             break
     return max(fitting, key=lambda found: found.rows, default=None)

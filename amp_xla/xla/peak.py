@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.xla.measure import Request
@@ -56,20 +57,10 @@ class Peak:
           DoesNotFit: the memory ran out.
           AmpXlaError: the process ended otherwise.
         """
-        child = self._child(rows, length)
-        try:
+        with self._child(rows, length) as child:
             child.answer(self.seconds)
             child.ask(self.seconds, do="warm")
             seen = int(child.ask(self.seconds, do="end")["peak_bytes"])
-        except ChildEnded as end:
-            self.say(f"memory probe {rows}x{length}: {end.status}: {end.why}")
-            if end.status == "out of memory":
-                raise DoesNotFit from None
-            raise AmpXlaError(
-                f"the memory of {rows}x{length} could not be measured: {end.status}: {end.why}"
-            ) from None
-        finally:
-            child.close()
         self.say(f"memory probe {rows}x{length}: {seen / 2**20:.0f} MiB")
         return seen
 
@@ -78,15 +69,26 @@ class Peak:
         return [(rows, length, self(rows, length)) for rows, length in pairs]
 
     def shapes(self) -> List[List[int]]:
-        """The recipe's own (rows, length)."""
-        child = self._child(0, 0)
-        try:
+        """The recipe's own (rows, length); raises as a measurement does."""
+        with self._child() as child:
             return list(child.answer(self.seconds)["shapes"])
-        finally:
-            child.close()
 
-    def _child(self, rows: int, length: int) -> Child:
-        return Child.of(
+    @contextlib.contextmanager
+    def _child(self, rows: int = 0, length: int = 0) -> Iterator[Child]:
+        """A process that is closed afterwards, its untimely end an error of this module."""
+        what = f"{rows}x{length}" if rows else "the recipe's own batches"
+        child = Child.of(
             Request(self.recipe, tuple(self.words), self.precision, self.xla, rows=rows,
                     length=length, address_space=self.address_space)
         )  # fmt: skip
+        try:
+            yield child
+        except ChildEnded as end:
+            self.say(f"memory probe {what}: {end.status}: {end.why}")
+            if end.status == "out of memory":
+                raise DoesNotFit(f"{what} does not fit the memory: {end.why}") from None
+            raise AmpXlaError(
+                f"the memory of {what} could not be measured: {end.status}: {end.why}"
+            ) from None
+        finally:
+            child.close()
