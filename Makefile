@@ -10,15 +10,28 @@ ARGS ?=
 KILLS ?= 200
 STEPS ?= 20
 
+# What a command line may set. Make would ignore any other, and the wrong thing would be done.
+VARIABLES := ARGS BASE_IMAGE BENCH CMD CORPUS DATA ENGINE GPUS IMAGE INSPECT KILLS NVIDIA_INDEX OUT \
+    PYTHON RECIPE REHEARSE RUN RUNS RUNTIME STEPS TUNE TUNED
+GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name)))
+UNKNOWN := $(firstword $(filter-out $(VARIABLES) MAKEFLAGS SHELL,$(GIVEN)))
+ifneq ($(UNKNOWN),)
+NEAREST := $(shell awk -f scripts/nearest.awk name='$(subst ','\'',$(UNKNOWN))' $(VARIABLES))
+$(error error: $(UNKNOWN) is not a variable of this Makefile.$(if \
+    $(NEAREST), Did you mean $(NEAREST)?) Known are: $(VARIABLES))
+endif
+
+# Shells read values from the environment: a quote in one must not end what stands around it.
+export BASE_IMAGE CORPUS DATA ENGINE GPUS IMAGE KILLS NVIDIA_INDEX OUT RECIPE RUN RUNS RUNTIME STEPS
+
 ENVIRONMENT := scripts/environment.sh
 # PYTHON counts only on the command line: many shells have one that was meant for others.
-PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python '$(PYTHON)')
-ON_RUNTIME = --runtime '$(RUNTIME)' $(PYTHON_OPTION)
+PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python "$$PYTHON")
+ON_RUNTIME = --runtime "$$RUNTIME" $(PYTHON_OPTION)
 ON = @exec $(ENVIRONMENT) run $(ON_RUNTIME) --
 AMP_XLA = $(ON) -m amp_xla
-OF_RUN = $(if $(RUN),--run '$(RUN)')
-DOCKER_SETTINGS = RUNTIME BASE_IMAGE IMAGE GPUS DATA RUNS
-DOCKER = @$(foreach name,$(DOCKER_SETTINGS),$(name)='$($(name))') exec scripts/docker.sh
+OF_RUN = $(if $(RUN),--run "$$RUN")
+DOCKER = @exec scripts/docker.sh
 
 # A file's tests share models and runs, so each file stays in one process. A process needs about 3 GiB.
 ALL_TESTS := --numprocesses logical --maxprocesses 4 --dist loadfile
@@ -34,39 +47,44 @@ help: ## List the commands (this text)
 	@awk -f scripts/help.awk Makefile
 
 ##@ Train
-train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned) --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
-prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus '$(CORPUS)') $(if $(OUT),--out '$(OUT)') $(ARGS) ## Turn text into sequences to pretrain on; CORPUS, OUT
+train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned) --recipe "$$RECIPE" -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
+prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus "$$CORPUS") $(if $(OUT),--out "$$OUT") $(ARGS) ## Turn text into sequences to pretrain on; CORPUS, OUT
 predict: ; $(AMP_XLA) predict $(OF_RUN) $(ARGS) ## Label new text with a trained run: RUN=runs/... ARGS="--file texts.txt"
 verify: ; $(AMP_XLA) verify $(OF_RUN) $(ARGS) ## Check that the checkpoints of RUN=runs/... are whole
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
 
 ##@ Train in a container, on a GPU server (scripts/docker.sh says what BASE_IMAGE, GPUS, DATA do)
 docker-build: ; $(DOCKER) build ## Build the image from BASE_IMAGE
-docker-train: ; $(DOCKER) train --recipe '$(RECIPE)' -- $(ARGS) ## Train RECIPE in the image, on all GPUs; results in runs/
+docker-train: ; $(DOCKER) train --recipe "$$RECIPE" -- $(ARGS) ## Train RECIPE in the image, on a GPU; results in runs/
+docker-run: ; $(DOCKER) run -- $(CMD) ## Another command in the image: CMD="predict --run runs/... --file texts.txt"
+apptainer-train: ; @ENGINE=apptainer exec scripts/docker.sh train --recipe "$$RECIPE" -- $(ARGS) ## The same with Apptainer, where there is no Docker
 docker-test: ; $(DOCKER) test -- $(ARGS) ## Run the tests in the image
 docker-shell: ; $(DOCKER) shell -- $(ARGS) ## Open a shell in the image
 
 ##@ See what AMP does
-inspect: ; $(AMP_XLA) inspect --recipe '$(RECIPE)' $(INSPECT) -- $(ARGS) ## What mixed precision converts, and what is in its way; no GPU needed
-rehearse: ; $(AMP_XLA) rehearse --recipe '$(RECIPE)' --steps '$(STEPS)' $(REHEARSE) -- $(ARGS) ## Train STEPS steps in float32 and modelled AMP, side by side
+inspect: ; $(AMP_XLA) inspect --recipe "$$RECIPE" $(INSPECT) -- $(ARGS) ## What mixed precision converts, and what is in its way; no GPU needed
+rehearse: ; $(AMP_XLA) rehearse --recipe "$$RECIPE" --steps "$$STEPS" $(REHEARSE) -- $(ARGS) ## Train STEPS steps in float32 and modelled AMP, side by side
 doctor: ; $(AMP_XLA) doctor $(ARGS) ## Check GPU, driver, TensorFlow, environment, memory, Docker; ARGS=--json
 
 ##@ Measure
-tune: ; $(AMP_XLA) tune --recipe '$(RECIPE)' $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1
-bench: ; $(AMP_XLA) bench --recipe '$(RECIPE)' $(BENCH) -- $(ARGS) ## Record every precision and XLA mode; BENCH="--compare a.json b.json"
+tune: ; $(AMP_XLA) tune --recipe "$$RECIPE" $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1
+bench: ; $(AMP_XLA) bench --recipe "$$RECIPE" $(BENCH) -- $(ARGS) ## Record every precision and XLA mode; BENCH="--compare a.json b.json"
 bench-peers: ; $(ON) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
 bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
 bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step
-bench-rehearse: ; $(RUN) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
+bench-rehearse: ; $(ON) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python
-test: ; $(ON) -m pytest $(or $(ARGS),$(ALL_TESTS)) ## Run the tests; ARGS="tests/data -k name" picks some
-soak: ; $(ON) -m scripts.soak --kills $(KILLS) $(ARGS) ## Kill training KILLS times at random and compare the results
-lint: ## Check style: ruff, shellcheck, hadolint
+test: ; $(ON) -m pytest $(or $(ARGS),$(ALL_TESTS) -m 'not slow and not network') ## Run the quick tests; ARGS="tests/data -k name" picks some
+test-all: ; $(ON) -m pytest $(ALL_TESTS) $(ARGS) ## Run every test, as CI does
+record: ; $(ON) -m scripts.record --recipe "$$RECIPE" $(ARGS) ## Train RECIPE with its defaults; keep the result for the documents
+soak: ; $(ON) -m scripts.soak --kills "$$KILLS" $(ARGS) ## Kill training KILLS times at random and compare the results
+lint: ## Check style and imports: ruff, import-linter, shellcheck, hadolint
 	@python=$$($(ENVIRONMENT) python --runtime dev) && bin=$${python%/*} && failed= && \
 	{ $$bin/ruff check --output-format concise $(PYTHON_CODE) || failed=1; } && \
 	{ $$bin/ruff format --check --output-format concise $(PYTHON_CODE) || failed=1; } && \
+	{ $$bin/lint-imports --no-cache --no-logo || failed=1; } && \
 	{ $$bin/shellcheck $(SHELL_CODE) || failed=1; } && \
 	{ $$bin/hadolint Dockerfile || failed=1; } && \
 	test -z "$$failed"

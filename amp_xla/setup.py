@@ -3,7 +3,8 @@
     import amp_xla.setup                     # above every import of tensorflow or bert4keras
 
 reads ``AMP_XLA_PRECISION`` (fp32, tf32, amp), ``AMP_XLA_XLA`` (off, on, no_lazy, lite),
-``AMP_XLA_INFINITY``, ``AMP_XLA_EPSILON`` and ``AMP_XLA_LOSS_SCALE`` (1, a number, dynamic);
+``AMP_XLA_INFINITY``, ``AMP_XLA_EPSILON``, ``AMP_XLA_LOSS_SCALE`` (1, a number, dynamic) and
+``AMP_XLA_DEVICE`` (auto, cpu, gpu);
 ``amp_xla.setup.configure(precision="amp", xla="on")`` says the same from Python. Both raise
 rather than train with a switch that TensorFlow would not see.
 """
@@ -16,9 +17,9 @@ import os
 import sys
 from typing import Any, Dict, Optional
 
-from amp_xla import backend, flags
+from amp_xla import backend
 from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
-from amp_xla.settings import Settings
+from amp_xla.settings import Resolved, Settings, flags
 
 _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
 _CRF_THRESHOLD = 1e6
@@ -49,7 +50,7 @@ def configure(**overrides: Any) -> Settings:
     """
     global _current
     settings = Settings.from_environment(_original_environment, **overrides)
-    gpu = backend.nvidia_device(_original_environment)
+    gpu = settings.device != "cpu" and backend.nvidia_device(_original_environment)
     wanted = flags.environment(settings, _original_environment, gpu)
     problems = flags.check(_original_environment)
     if problems:
@@ -74,15 +75,38 @@ def configure(**overrides: Any) -> Settings:
         # Here, quietly: TensorFlow 1.15 reports on missing drivers when it first looks, and
         # reads its XLA flags later than that.
         backend.gpus()
+        if settings.device == "cpu":
+            backend.hide_gpus()
     backend.set_graph_rewrite(_requested_half(settings, gpu))
     _set_constants(settings)
     _current = settings
     return settings
 
 
+def resolve(**overrides: Any) -> Resolved:
+    """Applies settings as ``configure`` does, looks at the devices, and says what they mean here.
+
+    From here on TensorFlow's switches are read: settings that differ come too late.
+
+    Args:
+      **overrides: as for ``configure``.
+
+    Raises:
+      SettingsError, SetupOrderError, UnsupportedError: as ``configure``.
+    """
+    settings = configure(**overrides)
+    resolved = Resolved(settings, *backend.half_dtype())
+    # Before the devices were listed this was a guess, see _requested_half.
+    backend.set_graph_rewrite(resolved.half)
+    return resolved
+
+
 def _managed() -> Dict[str, str]:
     """Variables that an earlier configure() may have set and this one may have to take back."""
-    names = (flags.XLA_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING, flags.TF32_OVERRIDE)
+    names = (
+        *(flags.XLA_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING, flags.TF32_OVERRIDE),
+        flags.VISIBLE_DEVICES,
+    )
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -189,17 +213,6 @@ def _guarded(name: str, init: Any) -> Any:
 
     checked.guarded_by_amp_xla = True  # type: ignore[attr-defined]
     return checked
-
-
-def describe() -> str:
-    """What the settings mean on this machine, in one line; looks at the devices."""
-    settings = current()
-    line = f"{settings.describe()}"
-    if settings.precision == "amp":
-        half, why = backend.half_dtype()
-        meaning = f"{half} where safe" if half else "trains in float32 here"
-        line += f" -> {meaning} ({why})"
-    return line
 
 
 configure()

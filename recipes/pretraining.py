@@ -3,7 +3,9 @@
     make train RECIPE=pretraining
 
 prepares the built-in corpus (docstrings of the installed packages), trains a tiny BERT on it from
-scratch, and leaves weights in the run's folder that bert4keras and the other recipes load:
+scratch, and leaves weights in the run's folder that bert4keras and the other recipes load.
+TensorFlow 1.15.5: held-out loss 3.88, seed 1, 8.8 minutes; 2-core Xeon; November 2026.
+TensorFlow 2.17.1: held-out loss 3.88, seed 1, 4.8 minutes; 2-core Xeon; November 2026.
 
     make train RECIPE=classification ARGS="--bert runs/pretraining/latest"
 
@@ -21,17 +23,18 @@ import platform
 import sys
 from typing import Any, Dict, List, Optional
 
-from typing_extensions import Literal
+from typing_extensions import Annotated, Literal
 
-from amp_xla.config import exit_code, parse
-from amp_xla.data import cooccurrence, prepare
 from amp_xla.data.errors import DataError
-from amp_xla.data.manifest import VOCAB, Manifest, Sequences
-from amp_xla.data.masking import Masking
-from amp_xla.data.records import join
-from amp_xla.data.stream import Stream
-from amp_xla.data.words import load_tokenizer
-from amp_xla.training.options import RunOptions
+from amp_xla.data.pretraining import cooccurrence, prepare
+from amp_xla.data.pretraining.masking import Masking
+from amp_xla.data.pretraining.prepared import Manifest, Sequences
+from amp_xla.data.pretraining.stream import Stream
+from amp_xla.process.arguments import parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.fields import MAY_CHANGE, within
+from amp_xla.training.checkpoint import Saved
+from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,58 +47,41 @@ class Config:
     """masked words (RoBERTa), the next token (GPT), or the second of two segments (UniLM)"""
     mask: Literal["word", "span", "token"] = "word"
     """what is masked together; new masks in every pass over the data"""
-    mask_rate: float = 0.15
+    mask_rate: Annotated[float, within(above=0, below=1)] = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
-    topic: float = 1.0
+    topic: Annotated[float, within(at_least=0)] = 1.0
     """weight, at the end, of a second loss: a text's mean foretells its masked words; 0 = none"""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
     """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
-    bert: Optional[str] = None
+    bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder with bert_config.json and a checkpoint in Google's format to go on from"""
     embeddings: Literal["counts", "random"] = "counts"
     """where a new model's tokens start: from counts of their neighbours in the text, or anywhere"""
-    dropout: float = 0.0
+    dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
     """share of activations and attention weights dropped; 0.1 for many passes over little text"""
 
-    steps: int = 2000
+    steps: Annotated[int, within(1, 10**9)] = 2000
     """updates of the whole run"""
-    global_batch: int = 16
+    global_batch: Annotated[int, within(at_least=1)] = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
-    micro_batch: int = 16
+    micro_batch: Annotated[int, within(at_least=1)] = 16
     """sequences a rank holds in memory at once; global_batch is made of whole ones"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """lamb for global batches of thousands"""
-    learning_rate: float = 1e-3
-    """peak of the schedule; base models like 1e-4 to 4e-4 with adamw"""
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """how the learning rate falls after the warm-up"""
-    warmup: float = 0.06
-    """share of the updates until the peak"""
-    weight_decay: float = 0.01
-    """decoupled, not on norms and biases"""
-    clip_norm: float = 1.0
-    """global gradient norm to clip to, after unscaling; 0 = no clipping"""
-    average: float = 0.0
+    average: Annotated[float, within(at_least=0, below=1)] = 0.0
     """decay of a moving average of the weights, e.g. 0.999, to evaluate and save; 0 = none"""
-
-    precision: Optional[Literal["fp32", "tf32", "amp"]] = None
-    """none = AMP_XLA_PRECISION, else amp"""
-    xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """none = AMP_XLA_XLA, else off; every shape is fixed, so each graph is compiled once"""
-    loss_scale: Optional[str] = None
-    """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16 and 1 elsewhere"""
-
-    evaluate_every: int = 1000
-    """micro-batches between evaluations on the held-out text"""
-    heldout: int = 512
+    heldout: Annotated[int, within(at_least=1)] = 512
     """held-out sequences to evaluate on, at most"""
-    log_every: int = 100
-    """micro-batches between two lines of metrics.jsonl"""
-    seed: int = 1
+    seed: Seed = 1
     """decides weights, order, masks and dropout"""
+    # base models like a learning rate of 1e-4 to 4e-4 with adamw
+    update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
+    switches: Switches = Switches()
+    pace: Pace = Pace(evaluate_every=1000, log_every=100)  # in micro-batches
     run: RunOptions = RunOptions()
-    """name, checkpoints, resuming"""
 
 
 def get_data(config: Config) -> Manifest:
@@ -118,25 +104,25 @@ def accumulation(config: Config, ranks: int) -> int:
     return config.global_batch // together
 
 
-def build(config: Config) -> Any:
-    """Everything up to the first step; data and switches come before TensorFlow."""
+def build(config: Config, kept: Optional[Saved] = None) -> Any:
+    """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
+    config = kept.pinned(config) if kept else config
     data = get_data(config)
-    from amp_xla import setup
-
-    setup.configure(precision=config.precision, xla=config.xla, loss_scale=config.loss_scale)
+    resolved = config.switches.resolve()
     from amp_xla.backend import tf
+    from amp_xla.graph.flops import ceiling
+    from amp_xla.models import dropout, losses
+    from amp_xla.models.language_model import PRESETS, LanguageModel
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.average import Average, averaged
     from amp_xla.optimizers.lamb import LAMB
-    from amp_xla.training import dropout, job, losses
-    from amp_xla.training.flops import matmul_ceiling
-    from amp_xla.training.language_model import PRESETS, HeldOut, LanguageModel
-    from amp_xla.training.optimizing import scheduled
+    from amp_xla.training import job
+    from amp_xla.training.evaluation import HeldOut
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
-    vocab, lowercase = join(data.folder, VOCAB), data.settings["lowercase"]
-    tokenizer = load_tokenizer(vocab, lowercase)
+    tokenizer = data.tokenizer()
+    print(f"{data.describe()}{data.doubts(tokenizer)}", file=sys.stderr)
     length, size = data.settings["length"], config.micro_batch
     masking = Masking.of(tokenizer, length, config.mask_rate, config.mask, config.seed)
     accumulate = accumulation(config, ranks=1)
@@ -156,7 +142,7 @@ def build(config: Config) -> Any:
     layers, hidden, heads = PRESETS[config.model]
     lm = LanguageModel(
         tokenizer.vocab_size, length, layers, hidden, heads, config.objective, config.bert,
-        config.dropout,
+        config.dropout, weights=not kept,
     )  # fmt: skip
     if config.embeddings == "counts" and config.bert is None:
         text = cooccurrence.sample(Sequences(data))
@@ -186,24 +172,24 @@ def build(config: Config) -> Any:
     export: Any = lm.write_checkpoint
 
     kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
-    optimizer, rate = scheduled(
-        config.learning_rate, config.steps, config.warmup, config.decay,
-        averaged(kind, config.average) if config.average else kind,
-        config.weight_decay, config.clip_norm, accumulate,
+    optimizer, rate = config.update.scheduled(
+        config.steps, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
+        rule=averaged(kind, config.average) if config.average else kind,
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, measured)
     if config.average:
         average = Average(optimizer.inner, lm.weights, optimizer.applied_steps, config.average)
         evaluate, export = map(average.used_by, (evaluate, export))
     predicted = masking.positions if config.objective == "mlm" else length - 1
-    flops, ceiling = lm.flops(size, predicted), matmul_ceiling()
+    flops = lm.flops(size, predicted)
+    reach, _ = ceiling(resolved.half or "float32", seconds=0.5)
     print(
-        f"{data.describe()}\nglobal batch {config.global_batch} = micro-batch {size} x "
+        f"global batch {config.global_batch} = micro-batch {size} x "
         f"accumulation {accumulate} x ranks 1; {config.steps} updates = "
         f"{config.steps * config.global_batch / len(Sequences(data)):.1f} passes; "
         f"{predicted} of {length} positions predicted\n"
         f"{flops / 1e9:.1f} GFLOP a micro-batch; matrix products here reach "
-        f"{ceiling / 1e9:.0f} GFLOP/s (measured)",
+        f"{reach / 1e9:.0f} GFLOP/s (measured)",
         file=sys.stderr,
     )
     if "topic_loss" in measured:
@@ -217,24 +203,21 @@ def build(config: Config) -> Any:
         step,
         batches,
         evaluate,
-        {VOCAB: tokenizer.save, "bert_config.json": lm.write_config},
+        {**tokenizer.assets, "bert_config.json": lm.write_config},
+        resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=export,
-        rates={"model_flops_utilisation": flops / size / ceiling},
+        rates={"model_flops_utilisation": flops / size / reach},
     )
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.pretraining")
-    from amp_xla.training.launch import LoopOptions, train
+    from amp_xla.training.launch import train
 
-    options = LoopOptions(
-        log_every=config.log_every,
-        evaluate_every=config.evaluate_every,
-        monitor="loss",
-        higher_is_better=False,
+    return train(
+        "pretraining", config, build, config.pace.loop(monitor="loss", higher_is_better=False)
     )
-    return train("pretraining", config, build, options)
 
 
 if __name__ == "__main__":

@@ -19,16 +19,20 @@ import tempfile
 import time
 from typing import Any, Iterator, List
 
-from amp_xla.config import parse
+from typing_extensions import Annotated
+
+from amp_xla.process.arguments import make, parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.fields import within
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Measure the loop's own cost."""
 
-    steps: int = 300
+    steps: Annotated[int, within(at_least=1)] = 300
     """steps in each measurement"""
-    rounds: int = 5
+    rounds: Annotated[int, within(at_least=1)] = 5
     """paired measurements"""
 
 
@@ -38,10 +42,18 @@ def main() -> int:
     from recipes import classification
 
     job = classification.build(
-        classification.Config(layers=1, hidden=64, max_length=32, shapes=1, batch_size=8, epochs=99)
+        make(
+            classification.Config,
+            layers=1,
+            hidden=64,
+            max_length=32,
+            shapes=1,
+            batch_size=8,
+            epochs=99,
+        )
     )
     from amp_xla.backend import kind, tensorflow
-    from amp_xla.training.checkpoint import Checkpoints
+    from amp_xla.training.checkpoint.checkpoints import Checkpoints
     from amp_xla.training.loop import Loop
     from amp_xla.training.options import LoopOptions
     from amp_xla.training.run import RunFolder
@@ -50,17 +62,17 @@ def main() -> int:
     initialize_variables()
     batches = _Cut(job.batches, config.steps)
     clock = _Clock(job.step)
-    feeds = [[getattr(batch, name) for name in job.step.input_names] for batch in batches.epoch(0)]
+    feeds = [list(job.step.feed(batch).values()) for batch in batches.epoch(0)]
     bare: List[float] = []
     looped: List[float] = []
     with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         for number in range(config.rounds + 1):  # the first one warms up
             run = RunFolder("bench", f"round-{number}", folder)
+            run.begin()
             loop = Loop(
                 run,
+                dataclasses.replace(job, batches=batches, evaluate=lambda: {"accuracy": 0.0}),
                 clock,  # type: ignore[arg-type]  # stands in for the step
-                batches,
-                lambda: {"accuracy": 0.0},
                 Checkpoints(run.checkpoints, job.variables),
                 LoopOptions(),
             )
@@ -108,6 +120,8 @@ class _Cut:
 
     def __init__(self, batches: Any, steps: int) -> None:
         self._batches, self._steps = batches, steps
+        self.shapes, self.layout = batches.shapes, batches.layout
+        self.padding_share = batches.padding_share
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
         return self._steps
@@ -118,4 +132,4 @@ class _Cut:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -16,22 +16,26 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
-from amp_xla.config import parse
+from typing_extensions import Annotated
+
+from amp_xla.process.arguments import parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.fields import within
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Measure loss scaling."""
 
-    layers: int = 4
+    layers: Annotated[int, within(at_least=1)] = 4
     """Transformer layers"""
-    hidden: int = 512
+    hidden: Annotated[int, within(at_least=64)] = 512
     """width; heads are 64 wide, feed-forward is 4 times it"""
-    batch_size: int = 16
+    batch_size: Annotated[int, within(at_least=1)] = 16
     """sequences a step"""
-    length: int = 128
+    length: Annotated[int, within(at_least=1)] = 128
     """tokens a sequence"""
-    rounds: int = 20
+    rounds: Annotated[int, within(at_least=1)] = 20
     """steps of every configuration, taken in turn, after two that warm up"""
     optimizer: str = "adamw"
     """adamw (this project's, fused) or bert4keras (its Adam, many small operations)"""
@@ -159,4 +163,4 @@ def _optimizer(config: Config) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

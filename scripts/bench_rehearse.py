@@ -17,9 +17,11 @@ import time
 from typing import Any, Iterator, List
 
 import numpy as np
-from typing_extensions import Literal
+from typing_extensions import Annotated, Literal
 
-from amp_xla.config import parse
+from amp_xla.process.arguments import parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.fields import within
 
 _BAR_REHEARSE, _BAR_INSPECT = 3.0, 60.0
 _DEFAULT_STEPS = 20  # of make rehearse
@@ -29,17 +31,17 @@ _DEFAULT_STEPS = 20  # of make rehearse
 class Config:
     """Measure inspect and rehearse on BERT-base."""
 
-    steps: int = 6
+    steps: Annotated[int, within(at_least=1)] = 6
     """steps of the rehearsal"""
-    float32_steps: int = 4
+    float32_steps: Annotated[int, within(at_least=1)] = 4
     """timed steps of each float32 process, after one that is not timed"""
-    layers: int = 12
+    layers: Annotated[int, within(at_least=1)] = 12
     """transformer layers"""
-    hidden: int = 768
+    hidden: Annotated[int, within(at_least=8)] = 768
     """hidden size"""
-    batch_size: int = 8
+    batch_size: Annotated[int, within(at_least=1)] = 8
     """samples a step"""
-    length: int = 128
+    length: Annotated[int, within(at_least=16)] = 128
     """tokens a sample"""
     part: Literal["all", "float32", "rewrite"] = "all"
     """what this process does; all = starts the others"""
@@ -114,10 +116,10 @@ def _float32(config: Config) -> Any:
 
 
 def _rewrite(config: Config) -> Any:
-    from amp_xla.rewrite import recipe_job
+    from amp_xla.commands import recipe_job
 
     job = recipe_job.open_recipe("classification", _words(config)).job
-    from amp_xla.rewrite import inspect, rehearse
+    from amp_xla.diagnose import inspect, rehearse
     from amp_xla.training.step import initialize_variables
 
     initialize_variables()
@@ -131,4 +133,4 @@ def _rewrite(config: Config) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

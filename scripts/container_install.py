@@ -15,9 +15,11 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Container, Dict, Iterable, Mapping, Set
+from typing import Container, Dict, Iterable, List, Mapping, Set
 
+from scripts.container_base import SUPPORTED, TF2_LOCKS
 from scripts.environment.container import (
     canonical,
     distributions,
@@ -25,6 +27,7 @@ from scripts.environment.container import (
     tensorflow_version,
 )
 from scripts.environment.errors import SetupError
+from scripts.environment.interpreters import probe
 
 ROOT = Path(__file__).resolve().parents[1]
 # What no lock file of additions may name: TensorFlow was built against these.
@@ -67,19 +70,20 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> int
             f"TensorFlow {version} is {runtime}, not {request}. Give RUNTIME={runtime}, or another"
             " BASE_IMAGE."
         )
-    pins = fit_keras(read_lock(root / "requirements" / f"container-{runtime}.txt"), version)
+    folder = root / "requirements"
+    pins = fit_keras(read_lock(folder / lock_for(runtime, python)), version, folder)
     wanted = {name: pin for name, pin in pins.items() if name not in before}
     print(f"TensorFlow {version} ({runtime}) is kept, and all that this Python has")
-    print(f"to install: {', '.join(wanted.values()) or 'nothing'}", flush=True)
+    print(f"to install: {_names(wanted) or 'nothing'}", flush=True)
     if dry_run or not wanted:
         return 0
     complaints = pip_check(python)
-    _pip(python, "install", "--no-deps", *wanted.values())
+    _pip_install(python, wanted)
     new = pip_check(python) - complaints
     rises = choose_rises(new, pins, wanted)
     if rises:
-        print(f"too old for the additions, replaced: {', '.join(rises.values())}", flush=True)
-        _pip(python, "install", "--no-deps", *rises.values())
+        print(f"too old for the additions, replaced: {_names(rises)}", flush=True)
+        _pip_install(python, rises)
         new = pip_check(python) - complaints
     compare(before, distributions(python), rises)
     if new:
@@ -88,32 +92,56 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> int
     return 0
 
 
+def lock_for(runtime: str, python: str) -> str:
+    """The lock's name that was made for this runtime on this Python.
+
+    Raises:
+      SetupError: there is none.
+    """
+    if runtime == "tf1":
+        return "container-tf1.txt"
+    interpreter = probe(python)
+    minor = interpreter.version[:2] if interpreter else sys.version_info[:2]
+    lock = TF2_LOCKS.get((minor[0], minor[1]))
+    if lock is None:
+        raise SetupError(
+            f"{runtime} on Python {minor[0]}.{minor[1]} has no lock. Supported: {SUPPORTED}."
+        )
+    return lock
+
+
 def read_lock(path: Path) -> Dict[str, str]:
-    """Canonical name -> requirement ('tqdm==4.66.5') of a lock file without markers.
+    """Canonical name -> requirement ('tqdm==4.66.5 --hash=sha256:...') of a lock without markers.
 
     Raises:
       SetupError: it names a distribution that only the image may bring.
     """
     pins: Dict[str, str] = {}
-    for line in path.read_text().splitlines():
-        requirement = line.split("#")[0].strip()
-        if requirement:
-            pins[canonical(re.split(r"[=~<>; \[]", requirement)[0])] = requirement
+    for line in _lines(path):
+        pins[canonical(re.split(r"[=~<>; \[]", line)[0])] = line
     protected = sorted(name for name in pins if PROTECTED.fullmatch(name))
     if protected:
         raise SetupError(f"{path.name} names {', '.join(protected)}, which belong to the image.")
     return pins
 
 
-def fit_keras(pins: Mapping[str, str], tensorflow: str) -> Dict[str, str]:
+def _lines(path: Path) -> List[str]:
+    """A lock's requirements, each with its hashes on one line."""
+    text = re.sub(r"\s*#.*", "", path.read_text()).replace("\\\n", " ")
+    return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+
+
+def fit_keras(
+    pins: Mapping[str, str], tensorflow: str, folder: Path = ROOT / "requirements"
+) -> Dict[str, str]:
     """tf-keras follows the TensorFlow that is there; before 2.14 Keras 2 is inside TensorFlow."""
-    fitted = dict(pins)
-    if "tf-keras" in fitted:
-        minor = ".".join(tensorflow.split(".")[:2])
-        if int(minor.split(".")[1]) < 14:
-            del fitted["tf-keras"]
-        elif not fitted["tf-keras"].startswith(f"tf-keras=={minor}."):
-            fitted["tf-keras"] = f"tf-keras~={minor}.0"
+    fitted = {name: pin for name, pin in pins.items() if name != "tf-keras"}
+    major, minor = map(int, tensorflow.split(".")[:2])
+    if (major, minor) >= (2, 14):
+        fitting = f"tf-keras=={major}.{minor}."
+        known = [pins.get("tf-keras", ""), *_lines(folder / "container-keras.txt")]
+        found = (line for line in known if line.startswith(fitting))
+        fitted["tf-keras"] = next(found, f"tf-keras~={major}.{minor}.0")
     return fitted
 
 
@@ -150,6 +178,23 @@ def pip_check(python: str) -> Set[str]:
     )
     lines = done.stdout.decode().splitlines() if done.returncode else []
     return {line for line in lines if line and not EXPECTED_COMPLAINT.match(line)}
+
+
+def _names(pins: Mapping[str, str]) -> str:
+    return ", ".join(pin.split()[0] for pin in pins.values())
+
+
+def _pip_install(python: str, pins: Mapping[str, str]) -> None:
+    """Exactly these; pip checks the hashes of those that have some."""
+    hashed = [pin for pin in pins.values() if "--hash" in pin]
+    plain = [pin for pin in pins.values() if "--hash" not in pin]
+    if plain:
+        _pip(python, "install", "--no-deps", *plain)
+    if hashed:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("\n".join(hashed) + "\n")
+            file.flush()
+            _pip(python, "install", "--no-deps", "--require-hashes", "--requirement", file.name)
 
 
 def _pip(python: str, *arguments: str) -> None:

@@ -7,5 +7,5 @@ BEGIN {
 /^[a-z][a-z-]*:.*## / {
     name = $0; sub(/:.*/, "", name)
     text = $0; sub(/.*## /, "", text)
-    printf "  %-14s %s\n", name, text
+    printf "  %-15s %s\n", name, text
 }

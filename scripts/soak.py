@@ -19,20 +19,24 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from amp_xla.config import exit_code, parse
+from typing_extensions import Annotated
+
+from amp_xla.process.arguments import parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.fields import within
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Kill training at random and compare the results."""
 
-    kills: int = 200
+    kills: Annotated[int, within(at_least=1)] = 200
     """how many processes to kill"""
-    seed: int = 1
+    seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """of the moments of killing (the machine's own timing adds its part)"""
-    workers: int = 2
+    workers: Annotated[int, within(at_least=1)] = 2
     """runs at the same time"""
-    minutes: float = 60.0
+    minutes: Annotated[float, within(above=0)] = 60.0
     """give up after this time"""
     keep: bool = False
     """keep the folder with all runs"""

@@ -83,8 +83,8 @@ class Average:
         before = K.batch_get_value(variables)
         sums = K.batch_get_value([slot for _, slot in self._pairs])
         share = 1.0 - self._decay**applied
-        K.batch_set_value([(v, total / share) for v, total in zip(variables, sums)])
-        try:
+        try:  # a signal may break off here too, with half of the variables set
+            K.batch_set_value([(v, total / share) for v, total in zip(variables, sums)])
             yield
         finally:
             K.batch_set_value(list(zip(variables, before)))

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from typing import Any, Dict, Optional, Tuple, TypeVar, Union
 
 import numpy as np
 
-from amp_xla.precision import arrays
+from amp_xla.precision import arrays, pytrees
 
 T = TypeVar("T")
 
@@ -37,8 +36,6 @@ DEFAULT_GROWTH_INTERVAL = 2000  # steps; PyTorch's, Keras' and jmp's default
 # A scale is a float32 that never leaves the normal range: below it hardware flushes to zero.
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 LARGEST_SCALE = float(np.finfo(np.float32).max)
-
-registered_with_jax = False  # amp_xla.precision.jax says when it has
 
 
 def next_state(
@@ -75,9 +72,7 @@ class _LossScale:
     loss_scale: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # JAX may be imported after this module: a class is registered at its first instance.
-        if not registered_with_jax and "jax" in sys.modules:
-            import amp_xla.precision.jax  # noqa: F401
+        pytrees.register()  # JAX may have been imported after this module
         return super().__new__(cls)
 
     def scale(self, tree: T) -> T:
@@ -269,6 +264,14 @@ class DynamicLossScale(_LossScale):
 
     __hash__ = None  # type: ignore[assignment]
 
+
+pytrees.declare(NoOpLossScale, (), ())
+pytrees.declare(StaticLossScale, ("loss_scale",), ())
+pytrees.declare(
+    DynamicLossScale,
+    ("loss_scale", "counter"),
+    ("growth_interval", "growth_factor", "backoff_factor", "minimum", "maximum"),
+)
 
 LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 

@@ -20,9 +20,9 @@ from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, inner_of
 from amp_xla.precision.keras_class import keras_of
+from amp_xla.precision.ledger import Step, in_v1_graph
 from amp_xla.precision.monitor import Monitor
 from amp_xla.precision.scaling import Scaling, scale_loss
-from amp_xla.precision.step import Step, in_v1_graph
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     all_finite,
@@ -112,6 +112,7 @@ class LossScaleOptimizer(OptimizerFace):
             agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
         self._state = LossScaleVariables(loss_scale, name)
         self._scaling = Scaling(self._state)
+        self.accumulate = accumulate  # micro-batches a step
         self._window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")

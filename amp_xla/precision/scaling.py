@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Sequence
 
+from amp_xla.precision.ledger import Ledger, Step
 from amp_xla.precision.loss_scale import StaticLossScale
-from amp_xla.precision.step import Ledger, Step
 from amp_xla.precision.tensorflow import LossScaleVariables, tf
 
 

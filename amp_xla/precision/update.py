@@ -8,8 +8,8 @@ import numpy as np
 
 from amp_xla.precision import agreement, clipping, replicas
 from amp_xla.precision.clipping import Parts
+from amp_xla.precision.ledger import Step
 from amp_xla.precision.monitor import Monitor
-from amp_xla.precision.step import Step
 from amp_xla.precision.tensorflow import LossScaleVariables, all_finite, tf
 
 

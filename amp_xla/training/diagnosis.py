@@ -8,9 +8,10 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from amp_xla import backend, setup
-from amp_xla.rewrite import overflow, training_graph
-from amp_xla.training.progress import note
+from amp_xla import backend
+from amp_xla.diagnose import overflow
+from amp_xla.graph import training_graph
+from amp_xla.process.progress import note
 
 
 class Diagnosis:
@@ -59,8 +60,7 @@ class Diagnosis:
         arrays = self._job.step.arrays(feed, step)
         training = training_graph.view(self._job)
         values = training.values(backend.session())
-        amp = setup.current().precision == "amp"
-        half = amp and backend.half_dtype()[0] == "float16"
+        half = self._job.resolved.half == "float16"
         capability = "{}.{}".format(*(backend.compute_capability() or (8, 0)))
         lists = "fork" if backend.is_fork() else "stock"
         return overflow.find(

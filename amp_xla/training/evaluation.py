@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict
 
 import numpy as np
 
+from amp_xla.models import dropout
+from amp_xla.models.language_model import LanguageModel
 from amp_xla.training import metrics
 from amp_xla.training.step import Inference
 
@@ -26,7 +29,7 @@ class Classification:
         matrix = np.zeros((self._classes, self._classes), np.int64)
         loss = weight = 0.0
         for batch in self._batches.epoch(0):
-            out = self._inference(batch._asdict() if hasattr(batch, "_asdict") else vars(batch))
+            out = self._inference(batch.feed())
             real = batch.weights > 0
             matrix += metrics.confusion(
                 batch.labels[real], out["logits"].argmax(-1)[real], self._classes
@@ -37,4 +40,34 @@ class Classification:
             "accuracy": metrics.accuracy(matrix),
             "macro_f1": metrics.macro_f1(matrix),
             "loss": loss / max(weight, 1.0),
+        }
+
+
+class HeldOut:
+    """Loss, perplexity and accuracy of a language model over held-out sequences.
+
+    Args:
+      language_model: the model.
+      inputs: the step's placeholders.
+      stream: batches in fixed order with fixed masks.
+    """
+
+    def __init__(self, language_model: LanguageModel, inputs: Dict[str, Any], stream: Any) -> None:
+        with dropout.inference():
+            vectors = language_model.model(language_model.model.inputs)
+        self._inference = Inference(inputs, language_model.head(inputs, vectors))
+        self._stream = stream
+
+    def __call__(self) -> Dict[str, float]:
+        loss = hits = count = 0.0
+        for batch in self._stream.epoch(0):
+            out = self._inference(batch.feed())
+            loss += float(out["loss"].sum())
+            hits += float(out["hits"].sum())
+            count += float(batch.weights.sum())
+        mean = loss / max(count, 1.0)
+        return {
+            "loss": mean,
+            "perplexity": math.exp(min(mean, 50.0)),
+            "accuracy": hits / max(count, 1.0),
         }

@@ -4,42 +4,49 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import tempfile
-from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
-from amp_xla import backend, setup
-from amp_xla.training import manifest
+from amp_xla import backend
+from amp_xla.data.batches.protocol import BatchSource
+from amp_xla.process.fields import MAY_CHANGE, fields, flat
+from amp_xla.training.options import RunOptions
 
-# Changing these changes no step: the data behind a path is compared by content. Run options
-# (name, cadence of checkpoints) are left out altogether.
-_FREE = ("log_every", "train", "dev", "bert", "vocab")
+# How long a run is. More of it than before extends the run.
+LENGTHS = ("epochs", "steps")
+_PARTS = ("variables", "data", "assets", "config", "settings", "versions")
+_BATCHES, _FIRST, _STEPS = "batches (order, size, tokens)", "first batch", "steps an epoch"
 
 
 class Differences(NamedTuple):
-    """One line each; ``fatal`` cannot be overridden."""
+    """One line each; ``fatal`` cannot be overridden, ``longer`` needs not to be."""
 
     fatal: List[str]
     forcible: List[str]
+    longer: List[str]
 
 
-def describe(job: Any, config: Any, shapes: Mapping[str, str]) -> Dict[str, Any]:
+def describe(
+    job: Any, config: Any, shapes: Mapping[str, str], assets: Mapping[str, bytes]
+) -> Dict[str, Any]:
     """JSON-able; saved with every checkpoint, compared by ``differences``.
 
     Args:
       job: ``Job``.
       config: the recipe's frozen dataclass.
       shapes: name -> dtype and shape of every variable saved.
+      assets: file name -> content.
     """
-    settings = dataclasses.asdict(setup.current())
-    settings["half precision"] = backend.half_dtype()[0]
+    settings = dataclasses.asdict(job.resolved.settings)
+    settings["half precision"] = job.resolved.machine_half
+    del settings["device"]  # as free as the host: what matters of it is the line above
     return {
         "variables": dict(shapes),
         "data": {**job.identity, **_batches(job.batches)},
-        "assets": _assets(job.assets),
-        "config": {k: v for k, v in dataclasses.asdict(config).items() if k != "run"},
+        "assets": digests(assets),
+        "config": settings_of(config),
+        "may change": may_change(config),
         "settings": settings,
         "versions": {
             "TensorFlow": backend.tensorflow().__version__,
@@ -48,45 +55,70 @@ def describe(job: Any, config: Any, shapes: Mapping[str, str]) -> Dict[str, Any]
     }
 
 
-def _assets(assets: Mapping[str, Any]) -> Dict[str, str]:
-    found = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, save in sorted(assets.items()):
-            path = Path(folder) / name
-            save(str(path))
-            found[name] = manifest.sha256(path)
-    return found
+def settings_of(config: Any) -> Dict[str, Any]:
+    """A recipe's settings by name, without what concerns the run only."""
+    return {name: value for name, value in flat(config).items() if name not in fields(RunOptions)}
 
 
-def _batches(batches: Any) -> Dict[str, Any]:
+def may_change(config: Any) -> List[str]:
+    """Names of the settings whose change changes no step."""
+    return [name for name, field in fields(type(config)).items() if MAY_CHANGE in field.marks]
+
+
+def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
+    """File name -> SHA-256 (hex) of its content."""
+    return {name: hashlib.sha256(data).hexdigest() for name, data in assets.items()}
+
+
+def _batches(batches: BatchSource) -> Dict[str, Any]:
     """How many steps an epoch has, and what its first, middle and last batch hold.
 
     That covers seed, order, batch size, lengths and tokenization at the price of three batches.
     """
     steps = batches.steps_per_epoch(0)
-    digest = hashlib.sha256()
+    digest, first = hashlib.sha256(), ""
     for index in sorted({0, steps // 2, max(steps - 1, 0)}):
         for batch in batches.epoch(0, start=index):
-            for name, value in sorted(vars(batch).items()):
-                if isinstance(value, np.ndarray):
-                    digest.update(f"{name}{value.dtype}{value.shape}".encode())
-                    digest.update(np.ascontiguousarray(value).tobytes())
+            for name, value in sorted(batch.feed().items()):
+                digest.update(f"{name}{value.dtype}{value.shape}".encode())
+                digest.update(np.ascontiguousarray(value).tobytes())
             break
-    return {"steps an epoch": steps, "batches (order, size, tokens)": digest.hexdigest()}
+        first = first or digest.hexdigest()
+    return {_STEPS: steps, _FIRST: first, _BATCHES: digest.hexdigest()}
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
-    """What differs between a checkpoint's identity and that of the job at hand."""
-    fatal = _compare("model", then["variables"], now["variables"])
+    """What differs between a checkpoint's identity and that of the job at hand.
+
+    What an old checkpoint says nothing about is not compared.
+    """
+    before = {part: dict(then.get(part, {})) for part in _PARTS}
+    after = {part: dict(now[part]) for part in _PARTS}
+    for part, only_new in (("assets", list(after["assets"])), ("data", [_FIRST])):
+        for key in only_new:
+            if key not in before[part] and _FIRST not in before["data"]:
+                after[part].pop(key, None)
+    fatal = _compare("model", before["variables"], after["variables"])
     if len(fatal) > 3:
         fatal[3:] = [f"... and {len(fatal) - 3} more variables"]
-    forcible = _compare("data", then["data"], now["data"])
-    forcible += _compare("file", then["assets"], now["assets"])
-    configs = [{k: v for k, v in c["config"].items() if k not in _FREE} for c in (then, now)]
-    forcible += _compare("setting", *configs)
-    forcible += _compare("setting", then["settings"], now["settings"])
-    forcible += _compare("version", then["versions"], now["versions"])
-    return Differences(fatal, forcible)
+    longer = []
+    for key in LENGTHS:
+        old, new = before["config"].get(key), after["config"].get(key)
+        if isinstance(old, int) and isinstance(new, int) and old < new:
+            longer.append(f"{key} {old} then, {new} now")
+            del before["config"][key], after["config"][key]
+            if before["data"].get(_STEPS) != after["data"].get(_STEPS):  # one pass is the whole run
+                for side in (before, after):
+                    del side["data"][_STEPS], side["data"][_BATCHES]
+    for side in (before, after):
+        for key in now["may change"]:
+            side["config"].pop(key, None)
+    forcible = _compare("data", before["data"], after["data"])
+    forcible += _compare("file", before["assets"], after["assets"])
+    forcible += _compare("setting", before["config"], after["config"])
+    forcible += _compare("setting", before["settings"], after["settings"])
+    forcible += _compare("version", before["versions"], after["versions"])
+    return Differences(fatal, forcible, longer)
 
 
 def _compare(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:

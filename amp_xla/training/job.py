@@ -9,8 +9,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy as np
 
-from amp_xla import backend, setup
+from amp_xla import backend
 from amp_xla.backend import keras, tf
+from amp_xla.data.batches.protocol import BatchSource
+from amp_xla.process.memory import refuse_what_cannot_fit, widths
+from amp_xla.settings import Resolved
 from amp_xla.training.step import TrainStep
 
 
@@ -25,6 +28,7 @@ class Job:
       evaluate: dev metrics by name.
       assets: file name -> function that writes it into a path: vocabulary, labels, whatever
         predicting needs besides the weights.
+      resolved: the settings it was built under, and what they mean here.
       identity: what the data are, e.g. ``{"train": dataset.fingerprint()}``; a run is resumed
         only on the same.
       export: folder -> writes the weights there for other programs; called with the run folder
@@ -34,22 +38,23 @@ class Job:
 
     model: Any
     step: TrainStep
-    batches: Any
+    batches: BatchSource
     evaluate: Callable[[], Mapping[str, float]]
     assets: Mapping[str, Callable[[str], None]]
+    resolved: Resolved
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # A GPU's memory is not the machine's, and TensorFlow's own error names it.
+        if not backend.gpus():
+            refuse_what_cannot_fit(self.batches.shapes, widths(self.model))
 
     @property
     def variables(self) -> List[Any]:
         """All that a checkpoint must hold: weights, optimizer slots, counters, loss scale."""
         return list(tf.global_variables())
-
-
-def loss_scale() -> Any:
-    """The loss scale that the settings in force mean on this machine: a number or ``dynamic``."""
-    return setup.current().effective_loss_scale(backend.half_dtype()[0])
 
 
 def seed_everything(seed: int) -> None:

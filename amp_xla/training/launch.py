@@ -1,31 +1,37 @@
 """From a config to a finished run: the order in which everything starts, in one place.
 
-1. the run folder, with the config and what the process is (versions, revision, command);
+1. the run folder is looked at, and the newest whole checkpoint where a run goes on;
 2. ``build``: settings, TensorFlow, data, graph;
-3. assets (vocabulary, labels) beside the checkpoints;
-4. variables initialised, then restored if a run is resumed; 5. the loop.
+3. variables initialised, then restored if a run is resumed: up to here nothing is written;
+4. the folder with config, versions, revision, command, assets; 5. the loop.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from typing import Any, Callable, Optional
 
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import exits
+from amp_xla.process.kept_output import Output
+from amp_xla.process.stopping import SignalWatch
+from amp_xla.process.typed import typed
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
-from amp_xla.training.stopping import SignalWatch
 
 __all__ = ["LoopOptions", "RunOptions", "train"]
 
 
-def train(recipe: str, config: Any, build: Callable[[Any], Any], options: LoopOptions) -> int:
+def train(recipe: str, config: Any, build: Callable[..., Any], options: LoopOptions) -> int:
     """Trains ``recipe``, from the start or from a checkpoint; returns the process' exit code.
 
     Args:
       recipe: name of the module in ``recipes``.
       config: its frozen dataclass; its field ``run`` holds ``RunOptions``.
-      build: config -> ``Job``.
+      build: config -> ``Job``; (config, ``Saved``) -> ``Job`` where a run goes on from that
+        checkpoint, whose vocabulary and architecture then hold.
       options: ``LoopOptions``.
 
     Raises:
@@ -39,25 +45,35 @@ def train(recipe: str, config: Any, build: Callable[[Any], Any], options: LoopOp
             "weights only: give one of them"
         )
     run: Optional[RunFolder] = None
-    with SignalWatch() as watch:
+    life = exits.life
+    life.where = "before the first step"
+    with Output() as output, SignalWatch() as watch:
         try:
-            with watch.immediately("before the first step; nothing was lost"):
-                if asked.resume:  # a folder in use is refused before the slow part
-                    run = RunFolder(recipe, asked.name, resume=True)
-                job = build(config)
-                if run is None:  # data errors come before a folder is made
-                    run = RunFolder(recipe, asked.name)
+            with watch.immediately("before the first step; nothing was lost", True):
+                run = RunFolder(recipe, asked.name, resume=asked.resume)
+                kept = run.newest()
+                job = build(config) if kept is None else build(config, kept)
+                _check_device()
                 from amp_xla.training.start import prepare
 
-                loop = prepare(run, recipe, config, job, options)
-            return _run(loop, watch)
+                loop = prepare(run, recipe, config, job, options, kept)
+                # Nothing is written into a folder before prepare has decided that it is ours.
+                output.keep_in(run.path)
+            return _run(loop, watch, sys.modules[build.__module__])
         finally:
             if run is not None:
                 run.close()
 
 
-def _run(loop: Any, watch: SignalWatch) -> int:
-    from amp_xla.training.progress import note
+def _check_device() -> None:
+    from amp_xla import setup
+    from amp_xla.backend.visible import refuse_unseen_gpu
+
+    refuse_unseen_gpu(setup.current().device, os.environ)
+
+
+def _run(loop: Any, watch: SignalWatch, recipe: Any) -> int:
+    from amp_xla.process.progress import note
 
     began = time.monotonic()
     state = loop.train(watch)
@@ -74,5 +90,16 @@ def _run(loop: Any, watch: SignalWatch) -> int:
             f"{cost.held_seconds:.2f} s ({cost.held_seconds / max(seconds, 1e-9):.1%}); writing "
             f"them took {cost.seconds:.2f} s beside it"
         )
-    note(f'predict with: make predict RUN={loop.run.path} ARGS="--file texts.txt"')
+    note(_next(recipe, loop))
+    watch.check("after the last step; the run is complete")
     return 0
+
+
+def _next(recipe: Any, loop: Any) -> str:
+    """What to type now: predict where the recipe can, else what its weights are good for."""
+    run = str(loop.run.path)
+    if hasattr(recipe, "predict"):
+        return f"predict with: {typed('predict', ['--file', 'texts.txt'], RUN=run)}"
+    if loop.job.export is not None:
+        return f"fine-tune its weights with: {typed('train', ['--bert', run])}"
+    return f"check its checkpoints with: {typed('verify', RUN=run)}"

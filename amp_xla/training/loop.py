@@ -11,17 +11,22 @@ import math
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from amp_xla import backend, setup
-from amp_xla.rewrite import executed
+from amp_xla.errors import AmpXlaError
+from amp_xla.graph import executed
+from amp_xla.process import exits
+from amp_xla.process.progress import Progress, note
+from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import random_state
-from amp_xla.training.checkpoint import Checkpoints
+from amp_xla.training.checkpoint.checkpoints import Checkpoints
+from amp_xla.training.job import Job
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.nonfinite import Trouble
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.progress import Progress, note
+from amp_xla.training.rescue import rescue
 from amp_xla.training.run import RunFolder
 from amp_xla.training.step import StepResult, TrainStep
-from amp_xla.training.stopping import SignalWatch, Stopped
+
+_COUNTED_EPOCHS = 1000
 
 
 @dataclasses.dataclass
@@ -63,10 +68,8 @@ class Loop:
 
     Args:
       run: the run folder.
-      step: the training step.
-      batches: ``amp_xla.data.batching.Batches`` or anything with its ``epoch(e, start)`` and
-        ``steps_per_epoch``, whose batches have the step's input names as attributes.
-      evaluate: returns name -> value; called between steps.
+      job: what trains.
+      step: its training step, or what watches over it.
       checkpoints: where state goes.
       options: see ``LoopOptions``.
       run_options: see ``RunOptions``.
@@ -77,36 +80,65 @@ class Loop:
     def __init__(
         self,
         run: RunFolder,
+        job: Job,
         step: TrainStep,
-        batches: Any,
-        evaluate: Callable[[], Mapping[str, float]],
         checkpoints: Checkpoints,
         options: LoopOptions,
         run_options: Optional[RunOptions] = None,
         identity: Optional[Dict[str, Any]] = None,
         diagnose: Optional[Callable[[Any, int, float], str]] = None,
     ) -> None:
-        self.run, self.step, self.batches, self.evaluate = run, step, batches, evaluate
+        self.run, self.job, self.step = run, job, step
         self.checkpoints, self.options = checkpoints, options
         self.run_options = run_options or RunOptions()
         self.identity = identity or {}
         self.state = LoopState(log_sums=[0.0] * (1 + len(step.metric_names)))
         self.last_evaluation: Dict[str, float] = {}
-        self.export: Optional[Callable[[str], None]] = None  # see Job
-        self.rates: Dict[str, float] = {}
         self._trouble = Trouble(
             self, options.nonfinite_limit, self.run_options.on_nonfinite, diagnose
         )
         self._log: Optional[MetricsLog] = None
         self._verified = False
-        self._saved_at: Optional[int] = None
+        self.trying: Optional[int] = None  # number of the step under way; else the state is whole
+        self.saved_at: Optional[int] = None
         self._saved_when = 0.0
 
-    def resume(self, saved: Mapping[str, Any]) -> None:
-        """Puts the loop where ``saved``, the state of a restored checkpoint, says."""
-        self.state = LoopState(**saved["loop"])
+    def resume(self, saved: Mapping[str, Any], longer: bool = False) -> None:
+        """Puts the loop where ``saved``, the state of a restored checkpoint, says.
+
+        Args:
+          saved: the state.
+          longer: the run has more epochs or steps now than when it was saved.
+
+        Raises:
+          AmpXlaError: there is no such place, because batches or steps are other ones now.
+        """
+        state = LoopState(**saved["loop"])
+        if state.step_in_epoch and state.epoch < self.options.epochs:
+            steps = self.job.batches.steps_per_epoch(state.epoch)
+            if state.step_in_epoch >= steps:
+                raise AmpXlaError(
+                    f"the checkpoint stands before step {state.step_in_epoch} of epoch "
+                    f"{state.epoch}, which has {steps} steps now: go on with the batch size and "
+                    f"steps it had, or begin a new run with --warm-start {self.run.path}"
+                )
+        self.state = state
         random_state.put(saved["random"])
-        self._saved_at = self.state.step
+        self.saved_at = self.state.step
+        if longer and self.state.step_in_epoch == 0:  # an epoch that had ended may go on now
+            state, left = self.state, self.state.step
+            state.epoch = 0
+            while left and left >= self.job.batches.steps_per_epoch(state.epoch):
+                left -= self.job.batches.steps_per_epoch(state.epoch)
+                state.epoch += 1
+            state.step_in_epoch = left
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run; of one too long to count, by its first epochs."""
+        epochs = self.options.epochs
+        counted = [self.job.batches.steps_per_epoch(e) for e in range(min(epochs, _COUNTED_EPOCHS))]
+        return sum(counted) + (epochs - len(counted)) * (counted[-1] if counted else 0)
 
     def train(self, watch: Optional[SignalWatch] = None) -> LoopState:
         """Runs to the end; returns the final state, which is on disk by then.
@@ -119,11 +151,12 @@ class Loop:
         """
         state = self.state
         # A run killed before its first checkpoint starts anew, in a folder with lines already.
-        self._log = MetricsLog(self.run.path, state.step if self.run.continues else None)
-        self._steps = [self.batches.steps_per_epoch(e) for e in range(self.options.epochs)]
-        self.progress = Progress(sum(self._steps), state.step, self.options.log_every)
-        self._saved_when = time.monotonic()
+        self._log = MetricsLog(self.run.path, state.step if self.run.again else None)
         watch = watch or SignalWatch()
+        exits.life.where = "in training"
+        with watch.immediately("before the first step", nothing_to_save=True):
+            self.progress = Progress(self.total_steps, state.step, self.options.log_every)
+        self._saved_when = time.monotonic()
         try:
             self._between(watch)
             if not self._over():
@@ -131,6 +164,11 @@ class Loop:
             while not self._over():
                 self._epoch(watch)
             self.checkpoints.wait()
+        except AmpXlaError:
+            raise
+        except Exception:
+            exits.life.where, exits.life.safe = rescue(self)
+            raise
         finally:
             self.progress.close()
             self._log.close()
@@ -144,17 +182,26 @@ class Loop:
     def _epoch(self, watch: SignalWatch) -> None:
         """One epoch from where the state stands."""
         state = self.state
-        for batch in self.batches.epoch(state.epoch, start=state.step_in_epoch):
-            feed = {name: getattr(batch, name) for name in self.step.input_names}
+        steps = self.job.batches.steps_per_epoch(state.epoch)
+        if state.step_in_epoch >= steps:
+            raise AmpXlaError(
+                f"epoch {state.epoch} has {steps} batches, so there is nothing to train on after "
+                f"{state.step_in_epoch}"
+            )
+        for batch in self.job.batches.epoch(state.epoch, start=state.step_in_epoch):
+            feed = self.step.feed(batch)
+            epoch = state.epoch
+            self.trying = state.step
             result = self.step(feed, state.step)
             self._count(result, int((batch.sample_ids >= 0).sum()))
+            if state.step_in_epoch == steps:
+                state.epoch, state.step_in_epoch = epoch + 1, 0
+            state.evaluate_due = self._evaluation_is_due()
+            self.trying = None
             if self.step.executed is not None and not self._verified:
                 self._verify()
             if state.step % self.options.log_every == 0:
-                self._report(result)
-            if state.step_in_epoch == self._steps[state.epoch]:
-                state.epoch, state.step_in_epoch = state.epoch + 1, 0
-            state.evaluate_due = self._evaluation_is_due()
+                self._report(result, epoch)
             if not result.finite:
                 self._trouble.judge(result, feed)
             self._between(watch)
@@ -176,7 +223,7 @@ class Loop:
         self.checkpoints.poll()
         if watch.received:
             state = self.state
-            if self._saved_at != state.step and state.step:
+            if self.saved_at != state.step and state.step:
                 self.save()
             self.checkpoints.wait()
             raise watch.stopped(
@@ -187,7 +234,7 @@ class Loop:
 
     def _checkpoint_is_due(self) -> bool:
         state, options = self.state, self.run_options
-        if state.step == self._saved_at or not state.step:
+        if state.step == self.saved_at or not state.step:
             return False
         # While steps are skipped nothing is learnt, and a roll-back must find an older one.
         if state.not_finite_in_a_row or self.checkpoints.busy:
@@ -196,7 +243,7 @@ class Loop:
         if options.checkpoint_minutes and minutes >= options.checkpoint_minutes:
             return True
         every = options.checkpoint_every
-        return bool(every) and state.step >= (self._saved_at or 0) // every * every + every
+        return bool(every) and state.step >= (self.saved_at or 0) // every * every + every
 
     def _count(self, result: StepResult, samples: int) -> None:
         state = self.state
@@ -219,21 +266,26 @@ class Loop:
 
     def _verify(self) -> None:
         self._verified = True
-        settings = setup.current()
-        half, why = backend.half_dtype()
+        resolved = self.job.resolved
         found = self.step.executed
         assert found is not None  # the first step has just run
         note(f"first step ran: {found.describe()}")
         self.run.write_json("executed.json", dataclasses.asdict(found))
-        executed.verify(found, settings.precision, half, why, settings.xla)
+        executed.verify(
+            found,
+            resolved.settings.precision,
+            resolved.machine_half,
+            resolved.why,
+            resolved.settings.xla,
+        )
 
-    def _report(self, result: StepResult) -> None:
+    def _report(self, result: StepResult, epoch: int) -> None:
         state = self.state
         means = [s / state.log_count if state.log_count else math.nan for s in state.log_sums]
         state.log_sums, state.log_count = [0.0] * len(means), 0
         rate = self.progress.measure()
         values: Dict[str, Any] = {
-            "epoch": state.epoch,
+            "epoch": epoch,
             "samples": state.samples,
             "loss": means[0],
             **dict(zip(self.step.metric_names, means[1:])),
@@ -243,7 +295,7 @@ class Loop:
             "applied_steps": state.applied,
             "skipped_steps": state.skipped,
             "samples_per_second": rate,
-            **{name: rate * factor for name, factor in self.rates.items()},
+            **{name: rate * factor for name, factor in self.job.rates.items()},
         }
         self._write(values)
         shown = {"loss": f"{means[0]:.4f}"}
@@ -262,7 +314,7 @@ class Loop:
         began = time.monotonic()
         try:
             with watch.immediately("during an evaluation"):
-                values = {name: float(value) for name, value in self.evaluate().items()}
+                values = {name: float(value) for name, value in self.job.evaluate().items()}
         except Stopped:
             return
         state.evaluate_due = False
@@ -277,8 +329,8 @@ class Loop:
         else:
             state.stale += 1
         self.save(best=better)
-        if better and self.export is not None:
-            self.export(str(self.run.path))
+        if better and self.job.export is not None:
+            self.job.export(str(self.run.path))
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(
             f"epoch {state.epoch}/{options.epochs} step {state.step}: dev {words}"
@@ -292,8 +344,9 @@ class Loop:
         """Checkpoints what stands between the last step and the next; writing goes on behind."""
         document = {
             "loop": dataclasses.asdict(self.state),
+            "recipe": self.run.recipe,
             "random": random_state.get(),
             "identity": self.identity,
         }
         self.checkpoints.save(self.state.step, document, best)
-        self._saved_at, self._saved_when = self.state.step, time.monotonic()
+        self.saved_at, self._saved_when = self.state.step, time.monotonic()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
@@ -12,7 +14,7 @@ import numpy as np
 
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
-from amp_xla.training import durable
+from amp_xla.process import durable
 
 
 class MetricsLog:
@@ -32,8 +34,12 @@ class MetricsLog:
         try:
             if resumed_after is not None and self._path.exists():
                 durable.replace(self._path, _until(self._path.read_bytes(), resumed_after))
-            self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+            self._file = open(  # noqa: SIM115
+                self._path, "a", encoding="utf-8", buffering=1, opener=_no_link
+            )
         except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise AmpXlaError(f"{self._path} is a link, which is not followed") from error
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         self._events = tf.summary.FileWriter(str(folder))
         if resumed_after is not None:
@@ -72,13 +78,17 @@ class MetricsLog:
             self._file.close()
 
 
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
 def _until(data: bytes, step: int) -> bytes:
     kept = []
     for line in data.splitlines(keepends=True):
         try:
             if line.endswith(b"\n") and json.loads(line.decode())["step"] <= step:
                 kept.append(line)
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, TypeError):  # cut off by a kill, or no line of ours
             continue
     return b"".join(kept)
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 from typing import Any, Callable, Mapping, Optional
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.training.progress import note
+from amp_xla.process.progress import note
 from amp_xla.training.step import StepResult
 
 
 class TrainingDiverged(AmpXlaError):
     """Loss or gradients stayed non-finite; the message says what was tried and where to look."""
+
+
+ROLLING_BACK = -1  # in place of the number of a step under way
 
 
 class Trouble:
@@ -74,8 +77,10 @@ class Trouble:
         good = loop.checkpoints.newest_whole(good=True)
         if good is None:
             return False
+        loop.trying = ROLLING_BACK
         saved = loop.checkpoints.restore(good)
         state.applied = saved["loop"]["applied"]
+        loop.trying = None
         state.not_finite_in_a_row = 0
         state.rolled_back_at = state.step
         note(

@@ -1,33 +1,102 @@
-"""What every recipe lets its user say about a run: its name, its checkpoints, how it goes on."""
+"""Settings that recipes share, as option groups: a recipe's Config holds those that it needs.
+
+On the command line their fields have no prefix. A recipe's own defaults go into the group:
+``update: UpdateOptions = UpdateOptions(learning_rate=1e-3)``.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Optional, Tuple
 
-from typing_extensions import Literal
+from typing_extensions import Annotated, Literal
+
+from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, within
+from amp_xla.settings import Resolved
+
+Seed = Annotated[int, within(0, 2**32 - 1), SAME_SPEED]
+
+# Settings of recipes that change no step: the data behind a path are compared by content.
+FREE = ("log_every", "train", "dev", "bert", "vocab", "data")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """A recipe's config holds one as ``run``; on the command line its fields have no prefix."""
+    """A run's name, checkpoints and how it goes on; a recipe's Config holds one as ``run``."""
 
-    name: Optional[str] = None
+    name: Annotated[Optional[str], MAY_CHANGE, SAME_SPEED] = None
     """name of the run's folder in runs/<recipe>; none = date and time, with --resume the newest"""
-    resume: bool = False
+    resume: Annotated[bool, MAY_CHANGE, SAME_SPEED] = False
     """continue the run from its newest whole checkpoint, exactly; start it if there is none"""
-    force_resume: bool = False
+    force_resume: Annotated[bool, MAY_CHANGE, SAME_SPEED] = False
     """with --resume: go on though data, settings or versions differ from the checkpoint's"""
-    warm_start: Optional[str] = None
+    warm_start: Annotated[Optional[str], MAY_CHANGE, SAME_SPEED] = None
     """run folder whose best weights to begin with; steps, optimizer and order start anew"""
-    checkpoint_every: int = 0
+    checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE, SAME_SPEED] = 0
     """steps between checkpoints, besides those at each evaluation; 0 = by time only"""
-    checkpoint_minutes: float = 10.0
+    checkpoint_minutes: Annotated[float, within(at_least=0), MAY_CHANGE, SAME_SPEED] = 10.0
     """minutes between checkpoints; 0 = at evaluations only"""
-    keep: int = 2
+    keep: Annotated[int, within(at_least=1), MAY_CHANGE, SAME_SPEED] = 2
     """how many of the newest checkpoints stay on disk, besides the best"""
-    on_nonfinite: Literal["skip", "report", "stop"] = "skip"
+    on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE, SAME_SPEED] = "skip"
     """when loss or gradients are not finite: skip the step; report names the cause once; or stop"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Switches:
+    """Mixed precision and XLA."""
+
+    precision: Annotated[Optional[Literal["fp32", "tf32", "amp"]], SAME_SPEED] = None
+    """none = AMP_XLA_PRECISION, else amp"""
+    xla: Annotated[Optional[Literal["off", "on", "no_lazy", "lite"]], SAME_SPEED] = None
+    """none = AMP_XLA_XLA, else off"""
+    loss_scale: Optional[str] = None
+    """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16 and 1 elsewhere"""
+    device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
+    """auto stops at a GPU that TensorFlow does not see, cpu takes none; none = AMP_XLA_DEVICE"""
+
+    def resolve(self) -> Resolved:
+        """Throws them, before anything imports TensorFlow; see ``amp_xla.setup.resolve``."""
+        from amp_xla import setup
+
+        return setup.resolve(**dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateOptions:
+    """From gradients to weights."""
+
+    learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
+    """peak of the schedule; with --bert try 2e-5"""
+    warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
+    """share of all steps until the peak"""
+    weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01
+    """decoupled, not on norms and biases"""
+    clip_norm: Annotated[float, within(at_least=0)] = 1.0
+    """global gradient norm to clip to, after unscaling; 0 = no clipping"""
+
+    def scheduled(self, total_steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
+        """The optimizer and its learning rate; see ``amp_xla.optimizers.scheduled.scheduled``."""
+        from amp_xla.optimizers.scheduled import scheduled
+
+        return scheduled(
+            self.learning_rate, total_steps, self.warmup, loss_scale,
+            weight_decay=self.weight_decay, clip_norm=self.clip_norm, **how,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How often the loop looks up."""
+
+    evaluate_every: Annotated[int, within(at_least=0), SAME_SPEED] = 0
+    """steps between evaluations; 0 = each epoch"""
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE, SAME_SPEED] = 20
+    """steps between two lines of metrics.jsonl"""
+
+    def loop(self, **rest: Any) -> LoopOptions:
+        """What the loop is told, with the ``rest`` of it."""
+        return LoopOptions(log_every=self.log_every, evaluate_every=self.evaluate_every, **rest)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,25 +1,58 @@
-"""The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process each."""
+"""The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process each.
+
+Looking at a folder and beginning to write in it are two things. ``RunFolder(...)`` looks: it names
+the folder, refuses one that is in use or would be started over, and leaves its bytes as they are.
+``begin`` writes, once it is decided that the run starts or goes on.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import os
 import socket
 import time
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Iterable, List, Optional
 
 import filelock
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.training import durable
+from amp_xla.process import durable
+from amp_xla.training import documents
+from amp_xla.training.checkpoint import Saved, manifest, newest_whole
 
+LATEST, METRICS = "latest", "metrics.jsonl"
+FILES = ("config.json", "run.json", "executed.json", METRICS)
 _LOCK, _HOLDER = ".lock", ".lock.holder"
+# In a folder from its first moment to its first checkpoint: nothing would be lost by starting over.
+_FRESH = ".no-checkpoint-yet"
+
+
+def check_name(name: str) -> str:
+    """A run's name: one component of a path that is no name of ours; returned as it is.
+
+    Raises:
+      AmpXlaError: it is something else.
+    """
+    reason = ""
+    if not name:
+        reason = "it is empty"
+    elif "/" in name or name in (".", ".."):
+        reason = "it is a path, and a run's folder lies in runs/<recipe>/"
+    elif name.startswith("."):
+        reason = "it begins with a dot, which hides the folder"
+    elif name == LATEST:
+        reason = "runs/<recipe>/latest is a link to the newest run"
+    elif not name.isprintable():
+        reason = "it has characters that cannot be printed"
+    if reason:
+        raise AmpXlaError(f"--name {name!r} cannot be a run's name: {reason}; try --name mine")
+    return name
 
 
 class RunFolder:
-    """Creates and names the files of one run, and keeps other processes out of it.
+    """Names the folder of one run and its files, and keeps other processes out of it.
 
     Args:
       recipe: e.g. ``classification``.
@@ -29,57 +62,117 @@ class RunFolder:
       resume: a folder that holds a run already is opened instead of refused.
 
     Attributes:
-      continues: True where the folder holds a run already.
+      continues: True where the folder holds checkpoints to go on from.
+      again: True where the folder holds anything of a run, if only of one that was killed early.
 
     Raises:
-      AmpXlaError: the folder holds another run already, is in use, or cannot be written.
+      AmpXlaError: the name cannot be one; the folder holds another run already, or one whose
+        checkpoints are gone; it is in use, or cannot be written.
     """
 
     def __init__(
         self, recipe: str, name: Optional[str] = None, root: str = "runs", resume: bool = False
     ) -> None:
-        parent = Path(root) / recipe
         self.recipe = recipe
+        self._parent = Path(root) / recipe
         self._lock: Optional[filelock.BaseFileLock] = None
-        if resume and name is None and (parent / "latest").exists():
-            name = (parent / "latest").resolve().name
+        self._began = self._locked_anew = False
+        if name is not None:
+            check_name(name)
+        elif resume:
+            name = self._newest()
+        self._chosen = name is not None
+        self.name = name or time.strftime("%Y%m%d-%H%M%S")
+        self.continues = self.again = False
         try:
-            self.path = self._open(parent, name, resume)
-            self.name = self.path.name
-            self._acquire()
-            self.checkpoints = self.path / "checkpoints"
-            self.checkpoints.mkdir(exist_ok=True)
+            # Where it is the clock that names, ``begin`` finds a free one.
+            if self._chosen and os.path.lexists(str(self.path)):
+                self._look(resume)
         except OSError as error:
-            raise AmpXlaError(
-                f"cannot write the run folder {error.filename or parent}: {error.strerror}"
-            ) from error
-        self._link_latest(parent)
+            raise self._unusable(error) from error
 
-    def _open(self, parent: Path, name: Optional[str], resume: bool) -> Path:
-        first = name or time.strftime("%Y%m%d-%H%M%S")
-        self.continues = False
-        for attempt in range(100):
-            path = parent / (first if not attempt else f"{first}-{attempt}")
-            try:
-                path.mkdir(parents=True)
-                return path
-            except FileExistsError:
-                if name is None:
-                    continue
-                self.continues = (path / "config.json").exists()
-                if self.continues and not resume:
-                    raise AmpXlaError(
-                        f"{path} holds a run already; choose another --name, continue it with "
-                        f"--resume, or delete it"
-                    ) from None
-                return path
-        raise AmpXlaError(f"{parent} has a hundred runs named {first}; choose a --name")
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._parent / self.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder in it that holds checkpoints."""
+        return self.path / "checkpoints"
+
+    def newest(self) -> Optional[Saved]:
+        """The newest whole checkpoint; None where there is none to go on from."""
+        path = newest_whole(self.checkpoints) if self.continues else None
+        return None if path is None else Saved(path)
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def _newest(self) -> Optional[str]:
+        """Name of the run that ``latest`` points to; None where there is no run yet."""
+        latest = self._parent / LATEST
+        target = os.readlink(str(latest)) if latest.is_symlink() else ""
+        if target and "/" not in target and (self._parent / target).is_dir():
+            return check_name(target)
+        folders = sorted(self._parent.iterdir()) if self._parent.is_dir() else []
+        runs = [path.name for path in folders if manifest.steps(path / "checkpoints")]
+        if not runs:
+            return None
+        raise AmpXlaError(
+            f"{latest} {f'points to {target!r}, which is no run' if target else 'is missing'}; "
+            f"say with --name which run to resume: {', '.join(runs)}"
+        )
+
+    def _look(self, resume: bool) -> None:
+        if not self.path.is_dir():
+            raise AmpXlaError(f"{self.path} is in the way: not a folder; remove it")
+        found = _things(self.path)
+        self.again = bool(found)
+        if found and not resume:
+            raise AmpXlaError(
+                f"{self.path} holds a run already; choose another --name, continue it with "
+                f"--resume, or delete it"
+            )
+        self._acquire()
+        try:
+            self._refuse_to_lose(found)
+        except BaseException:
+            self.close()
+            raise
+
+    def _refuse_to_lose(self, found: List[str]) -> None:
+        self.check_writable(FILES)
+        if "checkpoints" in found and not self.checkpoints.is_dir():
+            raise AmpXlaError(f"{self.checkpoints} is not a folder; remove it")
+        self.continues = bool(manifest.steps(self.checkpoints))
+        if found and not self.continues and _FRESH not in found:
+            raise AmpXlaError(
+                f"{self.path} holds a run ({', '.join(found)}) whose checkpoints are gone; bring "
+                f"them back, choose another --name, or delete the folder to start over"
+            )
+
+    def check_writable(self, names: Iterable[str]) -> None:
+        """Refuses folders that stand where these files are to be written.
+
+        Raises:
+          AmpXlaError: there is one; or a link in the place of the metrics, which grow.
+        """
+        for name in names:
+            path = self.path / name
+            if path.is_dir() or (name == METRICS and path.is_symlink()):
+                what = "a link" if path.is_symlink() else "a folder"
+                raise AmpXlaError(f"{path} is {what}, not a file; remove it")
 
     def _acquire(self) -> None:
-        self._lock = filelock.FileLock(str(self.path / _LOCK))
+        path = self.path / _LOCK
+        if path.is_symlink() or path.is_dir():
+            raise AmpXlaError(f"{path} is not a file; remove it")
+        self._locked_anew = not path.exists()
+        self._lock = filelock.FileLock(str(path))
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
+            self._locked_anew = False
             raise AmpXlaError(
                 f"{self.path} is in use by {self._holder()}; two processes cannot write one run: "
                 f"wait for it, or choose another --name"
@@ -89,35 +182,83 @@ class RunFolder:
                 f"{self.path} is on a file system without locks, so a second process would not "
                 f"be noticed; put runs/ on another one ({error})"
             ) from error
-        holder = {"host": socket.gethostname(), "pid": os.getpid()}
-        durable.replace(self.path / _HOLDER, json.dumps(holder).encode())
 
     def _holder(self) -> str:
         try:
             found = json.loads((self.path / _HOLDER).read_text())
-            return f"process {found['pid']} on {found['host']}"
-        except (OSError, ValueError, KeyError):
-            return "another process"
+            # A process that is still making up its mind has not put its name there.
+            here = found["host"] == socket.gethostname()
+            if not here or os.path.exists(f"/proc/{int(found['pid'])}"):
+                return f"process {found['pid']} on {found['host']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        return "another process"
 
     def close(self) -> None:
         """Lets the next process in."""
-        if self._lock is not None:
-            self._lock.release()
+        if self._lock is None:
+            return
+        if self._locked_anew and not self._began:  # a refusal leaves the folder as it was
+            with contextlib.suppress(OSError):
+                os.unlink(str(self.path / _LOCK))
+        self._lock.release()
+        self._lock = None
 
-    def _link_latest(self, parent: Path) -> None:
-        latest = parent / "latest"
-        temporary = parent / f".latest-{os.getpid()}"
+    def _unusable(self, error: OSError) -> AmpXlaError:
+        return AmpXlaError(
+            f"cannot write the run folder {error.filename or self._parent}: {error.strerror}"
+        )
+
+    # -- writing -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Makes the folder this process': from here on it may be written in.
+
+        Raises:
+          AmpXlaError: it cannot be written, or another process was faster.
+        """
         try:
-            if latest.is_symlink() and os.readlink(str(latest)) == self.path.name:
-                return
-            temporary.symlink_to(self.path.name)
-            os.replace(str(temporary), str(latest))
-        except OSError:  # a file system without links: the name is printed anyway
-            pass
+            if self._lock is None:
+                self._make()
+                self._acquire()
+            self._began = True
+            holder = {"host": socket.gethostname(), "pid": os.getpid()}
+            durable.replace(self.path / _HOLDER, json.dumps(holder).encode())
+            if not self.continues:
+                durable.replace(self.path / _FRESH, b"--resume starts this run over\n")
+            self.checkpoints.mkdir(exist_ok=True)
+        except OSError as error:
+            raise self._unusable(error) from error
+        if self.continues:
+            self.has_checkpoint()
 
-    def write_config(self, config: Any) -> None:
-        """Saves a dataclass as ``config.json``."""
-        self.write_json("config.json", dataclasses.asdict(config))
+    def _make(self) -> None:
+        first = self.name
+        for attempt in range(100):
+            self.name = first if not attempt else f"{first}-{attempt}"
+            try:
+                self.path.mkdir(parents=True)
+                return
+            except FileExistsError:
+                if self._chosen and not _things(self.path):
+                    return
+                if self._chosen:
+                    raise AmpXlaError(f"{self.path} was begun by another process") from None
+        raise AmpXlaError(f"{self._parent} has a hundred runs named {first}; choose a --name")
+
+    def has_checkpoint(self) -> None:
+        """Notes that there is something to lose now, and that this is the newest run."""
+        if (self.path / _FRESH).exists():
+            os.unlink(str(self.path / _FRESH))
+        latest = self._parent / LATEST
+        temporary = self._parent / f".latest-{os.getpid()}"
+        try:
+            if not (latest.is_symlink() and os.readlink(str(latest)) == self.name):
+                temporary.symlink_to(self.name)
+                os.replace(str(temporary), str(latest))
+        except OSError:  # a file system without links: the name is printed anyway
+            if temporary.is_symlink():
+                os.unlink(str(temporary))
 
     def write_json(self, name: str, value: Dict[str, Any]) -> None:
         """Writes ``value`` under ``name``, whole or not at all.
@@ -125,8 +266,25 @@ class RunFolder:
         Raises:
           AmpXlaError: the disk refused.
         """
-        data = json.dumps(value, ensure_ascii=False, indent=1).encode() + b"\n"
+        self.write(name, documents.encode(value))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes a file, whole or not at all; one that holds ``data`` already is left alone.
+
+        Raises:
+          AmpXlaError: the disk refused.
+        """
+        path = self.path / name
         try:
-            durable.replace(self.path / name, data)
+            if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
+                return
+            durable.replace(path, data)
         except OSError as error:
-            raise AmpXlaError(f"cannot write {self.path / name}: {error.strerror}") from error
+            raise AmpXlaError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _things(folder: Path) -> List[str]:
+    """What a folder holds besides locks and halves of files."""
+    names = (path.name for path in folder.iterdir())
+    ours = (_LOCK, _HOLDER)
+    return sorted(n for n in names if n not in ours and not n.startswith(durable.TEMPORARY))

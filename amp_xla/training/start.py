@@ -1,93 +1,103 @@
-"""A run folder made ready, and a loop put where it starts: afresh, from weights, or resumed."""
+"""A run decided on, its folder made ready, and a loop put where it starts.
+
+First everything that can be said against it, with not a byte written; then the folder.
+"""
 
 from __future__ import annotations
 
-import datetime
-import platform
-import subprocess
-import sys
+import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
-from amp_xla import __version__, backend, setup
-from amp_xla.training import durable
+from amp_xla import backend
+from amp_xla.errors import AmpXlaError
+from amp_xla.graph.shape_watch import watched
+from amp_xla.process import exits
+from amp_xla.process.progress import note
+from amp_xla.training import copies
 from amp_xla.training import identity as identities
-from amp_xla.training.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    find,
-    read_state,
-    restore_weights,
-)
+from amp_xla.training.checkpoint import CheckpointError, Saved, find
+from amp_xla.training.checkpoint.checkpoints import Checkpoints, restore_weights
+from amp_xla.training.checkpoint.saved import ARCHITECTURE
 from amp_xla.training.diagnosis import Diagnosis
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.progress import note
+from amp_xla.training.provenance import describe_process
 from amp_xla.training.random_state import unrepeatable
 from amp_xla.training.run import RunFolder
 from amp_xla.training.step import initialize_variables
-from amp_xla.xla.watching import watched
 
 
-def prepare(run: RunFolder, recipe: str, config: Any, job: Any, options: LoopOptions) -> Loop:
+def prepare(
+    run: RunFolder,
+    recipe: str,
+    config: Any,
+    job: Any,
+    options: LoopOptions,
+    kept: Optional[Saved] = None,
+) -> Loop:
     """The loop, ready to train: variables set, from a checkpoint where the run continues.
 
     Args:
-      run: the run folder, open.
+      run: the run folder, looked at.
       recipe: its name.
       config: its frozen dataclass.
       job: what its ``build`` returned.
       options: ``LoopOptions``.
+      kept: the checkpoint to continue from; None = a start.
 
     Raises:
-      AmpXlaError: the run folder cannot be written, or its checkpoint does not fit this job.
+      AmpXlaError: its checkpoint does not fit this job, and the folder is as it was; or it cannot
+        be written.
     """
     asked: RunOptions = config.run
-    note(f"settings: {setup.describe()}")
-    note(f"run folder: {run.path}")
+    note(f"settings: {job.resolved.describe()}")
     initialize_variables()
-    optimizer = job.step.optimizer
-    checkpoints = Checkpoints(
-        run.checkpoints, job.variables, asked.keep, getattr(optimizer, "state_variables", ())
-    )
-    identity = identities.describe(job, config, checkpoints.bundle.shapes())
-    whole = checkpoints.newest_whole() if run.continues else None
-    if whole is None:
-        if asked.resume:
-            note(f"{run.path} has no checkpoint yet: starting from the beginning")
-        run.write_config(config)
-    elif asked.force_resume:
-        run.write_config(config)
-    if whole is None or not (run.path / "run.json").exists():
-        run.write_json("run.json", describe_process(recipe, job))
-    for name, save in job.assets.items():
-        _write_asset(run.path / name, save)
+    assets = _contents(job.assets)
+    run.check_writable(assets)
     if asked.warm_start:
-        _warm_start(Path(asked.warm_start), job.model)
+        _warm_start(Path(asked.warm_start), job.model, assets)
+    if kept is None:
+        run.begin()
+        exits.life.folder = run.path
+    checkpoints = Checkpoints(
+        run.checkpoints,
+        job.variables,
+        asked.keep,
+        getattr(job.step.optimizer, "state_variables", ()),
+        assets,
+        run.has_checkpoint,
+    )
+    identity = identities.describe(job, config, checkpoints.bundle.shapes(), assets)
     for name in unrepeatable(job.step.train_op):
         note(f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact")
     loop = Loop(
         run,
-        watched(job.step, job.batches, setup.current().xla, note),
-        job.batches,
-        job.evaluate,
+        job,
+        watched(job.step, job.batches, job.resolved.settings.xla, note),
         checkpoints,
         options,
         asked,
         identity,
         diagnose=Diagnosis(run.path, job),
     )
-    loop.export, loop.rates = job.export, job.rates
-    if whole is not None:
-        _resume(loop, checkpoints, whole, identity, asked.force_resume)
+    if kept is not None:
+        _resume(loop, kept, asked.force_resume)
+        run.begin()
+        checkpoints.settle(kept.path, loop.state.best_step if loop.state.best is not None else None)
+    note(f"run folder: {run.path}")
+    if kept is None and asked.resume:
+        note(f"{run.path} has no checkpoint yet: starting from the beginning")
+    copies.write(run, config, describe_process(recipe, job), assets, kept)
     return loop
 
 
-def _resume(
-    loop: Loop, checkpoints: Checkpoints, whole: Path, identity: Dict[str, Any], force: bool
-) -> None:
-    """Continues from ``whole``, or says what speaks against it."""
-    found = identities.differences(read_state(whole)["identity"], identity)
+def _resume(loop: Loop, kept: Saved, force: bool) -> None:
+    """Puts the loop and the session where a checkpoint was, or says what speaks against it."""
+    whole, identity = kept.path, loop.identity
+    if kept.state.get("recipe", loop.run.recipe) != loop.run.recipe:
+        raise CheckpointError(f"{whole} is of the recipe {kept.recipe}, not of {loop.run.recipe}")
+    found = identities.differences(kept.state["identity"], identity)
     if found.fatal:
         raise CheckpointError(
             f"{whole} holds another model, and cannot be continued: {'; '.join(found.fatal)}"
@@ -97,59 +107,51 @@ def _resume(
             f"{whole} belongs to a run that differs: {'; '.join(found.forcible)}; start a new run, "
             f"or give --force-resume to go on all the same"
         )
+    exits.life.folder = loop.run.path  # it goes on from here: a fault is this run's
+    saved = loop.checkpoints.restore(whole)
+    try:
+        loop.resume(saved, longer=bool(found.longer))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{whole / 'state.json'} cannot be used: {error}") from error
     for line in found.forcible:
         note(f"resuming in spite of {line}")
-    saved = checkpoints.restore(whole)
-    loop.resume(saved)
-    checkpoints.settle(whole, loop.state.best_step if loop.state.best is not None else None)
     note(
-        f"resumed from {whole.name}: step {loop.state.step}, epoch {loop.state.epoch}, "
-        f"{loop.state.samples} samples seen"
+        f"resumed from {whole.name}, its vocabulary, architecture and weights: step "
+        f"{loop.state.step}, epoch {loop.state.epoch}, {loop.state.samples} samples seen"
     )
+    if found.longer:
+        rate = float(backend.session().run(loop.step.learning_rate))
+        note(
+            f"extended, {'; '.join(found.longer)}: the learning rate goes on along the schedule of "
+            f"the whole length, {rate:.3g} at step {loop.state.step} of {loop.total_steps}"
+        )
 
 
-def _warm_start(run: Path, model: Any) -> None:
-    checkpoint = find(run)
-    restore_weights(checkpoint, model.weights)
+def _warm_start(run: Path, model: Any, assets: Mapping[str, bytes]) -> None:
+    saved = Saved(find(run))
+    then: Dict[str, str] = saved.state["identity"]["assets"]
+    # A token's or a label's number means what these say. The architecture: tensors have shapes.
+    for name, digest in sorted(identities.digests(assets).items()):
+        if name != ARCHITECTURE and then.get(name, digest) != digest:
+            raise CheckpointError(
+                f"--warm-start {run}: its {name} is another than this run's, so its weights would "
+                f"mean something else: {then[name][:8]}... there, {digest[:8]}... here"
+            )
+    restore_weights(saved.path, model.weights)
     note(
-        f"warm start: weights of {checkpoint}; steps, optimizer, loss scale and order start anew "
+        f"warm start: weights of {saved.path}; steps, optimizer, loss scale and order start anew "
         f"(--resume is what continues a run)"
     )
 
 
-def _write_asset(path: Path, save: Callable[[str], None]) -> None:
-    temporary = path.parent / f"{durable.TEMPORARY}{path.name}"
-    save(str(temporary))
-    durable.adopt(temporary, path)
-
-
-def describe_process(recipe: str, job: Any) -> Dict[str, Any]:
-    """What ran: recipe, command, versions, hardware, git revision, time."""
-    return {
-        "recipe": recipe,
-        "command": " ".join(sys.argv),
-        "amp_xla": __version__,
-        "revision": _revision(),
-        "python": platform.python_version(),
-        "tensorflow": backend.tensorflow().__version__,
-        "nvidia_fork": backend.is_fork(),
-        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
-        "host": platform.platform(),
-        "gpus": backend.gpus(),
-        "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
-        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
-
-
-def _revision() -> Optional[str]:
-    try:
-        out = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=10,
-            check=True,
-        )
-        return out.stdout.decode().strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
+    """File name -> content of what functions write into paths."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, save in sorted(assets.items()):
+            try:
+                save(str(Path(folder) / name))
+                found[name] = (Path(folder) / name).read_bytes()
+            except OSError as error:
+                raise AmpXlaError(f"cannot write {name}: {error.strerror}") from error
+    return found

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.rewrite import executed, optimized
+from amp_xla.data.batches.protocol import FeedBatch
+from amp_xla.graph import executed, optimized
 
 Feed = Mapping[str, Any]
 
@@ -56,6 +58,7 @@ class TrainStep:
         self.input_names: List[str] = list(inputs)
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
+        self.learning_rate = tf.convert_to_tensor(learning_rate)
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
         self.gradients = [
             (_dense(gradient), variable)
@@ -71,7 +74,7 @@ class TrainStep:
             self._inputs.append(step_input)
         self._fetches = [
             loss,
-            tf.convert_to_tensor(learning_rate),
+            self.learning_rate,
             optimizer.loss_scale,
             optimizer.gradients_finite,
             optimizer.gradient_norm,
@@ -81,6 +84,7 @@ class TrainStep:
         ]
         self._run: Optional[Any] = None
         self.executed: Optional[executed.ExecutedGraph] = None
+        self.dirty: Optional[int] = None  # the last step that may have changed variables
 
     def __call__(self, feed: Feed, step: int) -> StepResult:
         """Runs one step.
@@ -90,10 +94,37 @@ class TrainStep:
           step: number of this step, counted from 0 over the whole run.
         """
         values = self.arrays(feed, step)
-        run = self._run
-        out = run(*values) if run is not None else self._first(values)
+        run, before = self._run, self.dirty
+        self.dirty = step
+        try:
+            out = run(*values) if run is not None else self._first(values)
+        except tf.errors.OpError as error:
+            if self._before_updates(error):
+                self.dirty = before
+            raise
         metrics = tuple(out[6:-1])
         return StepResult(out[0], out[1], out[2], bool(out[3]), out[4], int(out[5]), metrics)
+
+    def feed(self, batch: FeedBatch) -> Dict[str, Any]:
+        """The arrays of a batch that this step has placeholders for, in their order."""
+        arrays = batch.feed()
+        return {name: arrays[name] for name in self.input_names}
+
+    def _before_updates(self, error: Any) -> bool:
+        """True where ``error`` is of an operation that every update waits for, so none was made.
+
+        Updates stand in a branch that is entered when all gradients were found to be finite; with
+        accumulation, sums change before that.
+        """
+        if self.optimizer.accumulate > 1:
+            return False
+        names = re.findall(r"node ([\w./\-]+)", error.message)
+        graph = backend.session().graph
+        waited = _ancestors(self.optimizer.gradients_finite.op)
+        try:
+            return bool(names) and all(graph.get_operation_by_name(n) in waited for n in names)
+        except KeyError:  # a node that a graph pass has made
+            return False
 
     def arrays(self, feed: Feed, step: int) -> List[Any]:
         """What the graph is fed: arrays in the order of ``inputs``, then ``step`` if it has one."""
@@ -143,6 +174,17 @@ class TrainStep:
                 )
         names = [t.op.name if hasattr(t, "op") else t.name for t in self._fetches]
         return optimized.optimize(session.graph, session._config, names, devices)
+
+
+def _ancestors(operation: Any) -> Set[Any]:
+    """``operation`` and all that runs before it."""
+    found, waiting = {operation}, [operation]
+    while waiting:
+        top = waiting.pop()
+        new = {tensor.op for tensor in top.inputs} | set(top.control_inputs)
+        waiting += new - found
+        found |= new
+    return found
 
 
 def _dense(gradient: Any) -> Any:

@@ -25,19 +25,23 @@ def main(arguments: Optional[List[str]] = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("python", "print the path of the runtime's Python, building its environment if need be"),
+        ("choose", "say which runtime a command would get, and build nothing"),
         ("run", "run the runtime's Python with the arguments after --"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("--runtime", default="auto", help="auto, tf1, tf2, jax or dev")
+        command.add_argument("--runtime", default="auto", help="auto, tf1, tf2, nvtf1, jax, dev")
         command.add_argument("--python", default="", help="a Python with TensorFlow, used as it is")
-        if name == "run":
+        if name != "python":
             command.add_argument("--recipe", help="run recipes/RECIPE.py with the arguments")
             command.add_argument("rest", nargs=argparse.REMAINDER)
     options = parser.parse_args(arguments)
     try:
         recipe = getattr(options, "recipe", None)
-        prefix = [] if recipe is None else ["-m", check_recipe(recipe, options.root)]
-        choice = choose(options.runtime, options.python)
+        prefix = [] if recipe is None else recipe_words(recipe, options.root)
+        choice = choose(options.runtime, options.python, getattr(options, "rest", ()))
+        if options.command == "choose":
+            print(choice.line())
+            return 0
         if options.runtime != "dev":
             say(choice.line())
         if choice.provided and choice.python:
@@ -48,6 +52,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
             python = str(ensure(choice, options.root))
     except SetupError as error:
         say(f"error: {error}")
+        return 2
+    except OSError as error:  # a read-only checkout, a full disk
+        say(
+            f"error: {error.filename or options.root}: {error.strerror}; environments are built in"
+            f" {options.root / '.venvs'}, which must be writable for that"
+        )
         return 2
     except KeyboardInterrupt:
         say("interrupted; the same command again goes on from here")
@@ -74,6 +84,19 @@ def complete(python: str, installing: bool, root: Path) -> None:
     command = [python, "-m", "scripts.container_install"]
     if subprocess.run(command, stdout=2, cwd=str(root)).returncode:
         raise SetupError(f"`{' '.join(command)}` failed; its message is above.")
+
+
+def recipe_words(name: str, root: Path) -> List[str]:
+    """What Python is told to run for a recipe; the recipe's flags come behind it.
+
+    Raises:
+      SetupError: there is no such recipe.
+    """
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise SetupError(f"RECIPE={name} is no file.")
+        return ["-m", "amp_xla", "train", "--recipe", name, "--"]
+    return ["-m", check_recipe(name, root)]
 
 
 def check_recipe(name: str, root: Path) -> str:

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -22,6 +23,8 @@ from scripts.environment.runtimes import Choice
 from scripts.environment.uv import say, uv
 
 STAMP = "amp_xla-stamp.json"
+# As NVIDIA's own `nvidia-pyindex` sets it. Not reached from where this was written.
+NVIDIA_INDEX = "https://pypi.ngc.nvidia.com"
 
 
 def ensure(choice: Choice, root: Path) -> Path:
@@ -33,6 +36,8 @@ def ensure(choice: Choice, root: Path) -> Path:
     folder = root / ".venvs" / choice.runtime.name
     python = folder / "bin" / "python"
     lock_file = root / "requirements" / choice.runtime.lock
+    if _lacks_nvidia(lock_file):
+        lock_file = _lock_here(choice, lock_file, root)
     if _is_whole(folder, lock_file, choice):
         return python
     with _only_builder(root, choice.runtime.name) as held:
@@ -40,6 +45,51 @@ def ensure(choice: Choice, root: Path) -> Path:
         if not _is_whole(folder, lock_file, choice):
             _build(choice, folder, lock_file, root, held)
     return python
+
+
+def _lacks_nvidia(lock_file: Path) -> bool:
+    """The lock was made where NVIDIA's index could not be reached, and leaves its packages open."""
+    asked = lock_file.with_suffix(".in")
+    wanted = asked.exists() and re.search(r"^nvidia-tensorflow", asked.read_text(), re.MULTILINE)
+    locked = re.search(r"^nvidia-tensorflow==", lock_file.read_text(), re.MULTILINE)
+    return bool(wanted) and not locked
+
+
+def _lock_here(choice: Choice, lock_file: Path, root: Path) -> Path:
+    """The lock with NVIDIA's packages and their hashes, made once on this machine.
+
+    Raises:
+      SetupError: NVIDIA's index does not answer, or has no such package.
+    """
+    whole = root / ".venvs" / f"{choice.runtime.name}.lock.txt"
+    mark = f"# of {lock_file.name} {_fingerprint(lock_file)}\n"
+    if whole.exists() and whole.read_text().startswith(mark):
+        return whole
+    with _only_builder(root, f"{choice.runtime.name}-lock") as held:
+        say(f"locking NVIDIA's packages from {nvidia_index()} (once) ...")
+        partial = whole.with_suffix(".partial")
+        try:
+            _uv(
+                *(uv(root), held, "pip", "compile", "--quiet", "--no-header", "--generate-hashes"),
+                *("--index", nvidia_index(), "--python-version", choice.runtime.pythons[0]),
+                *("--override", str(lock_file.with_name("container.overrides.txt"))),
+                *("--constraint", str(lock_file), str(lock_file.with_suffix(".in"))),
+                *("--output-file", str(partial)),
+            )
+        except SetupError as error:
+            raise SetupError(
+                f"{error}\nNVIDIA's package index {nvidia_index()} did not give what"
+                f" {lock_file.with_suffix('.in').name} asks for. NVIDIA_INDEX=<address> names a"
+                " mirror; RUNTIME=tf2 needs none; make docker-train has it all in an image."
+            ) from error
+        whole.write_text(mark + partial.read_text())
+        partial.unlink()
+    return whole
+
+
+def nvidia_index() -> str:
+    """The address of the package index that has NVIDIA's TensorFlow 1.15."""
+    return os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
 
 
 def _is_whole(folder: Path, lock_file: Path, choice: Choice) -> bool:
@@ -110,8 +160,10 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, held: IO[s
                 f"{error}\nuv could not get Python {python}. Install one of {wanted} yourself"
                 " (Debian, Ubuntu: sudo apt-get install python3), then the same command again."
             ) from error
-    interpreter = str(folder / "bin" / "python")
-    _uv(program, held, "pip", "sync", "--quiet", "--python", interpreter, str(lock_file))
+    sync = ["pip", "sync", "--quiet", "--python", str(folder / "bin" / "python")]
+    if "\nnvidia-tensorflow==" in lock_file.read_text():
+        sync += ["--index", nvidia_index()]
+    _uv(program, held, *sync, str(lock_file))
     stamp = {"lock": _fingerprint(lock_file), "python": python, "built": time.strftime("%F %T")}
     partial = folder / (STAMP + ".partial")
     partial.write_text(json.dumps(stamp, indent=1) + "\n")

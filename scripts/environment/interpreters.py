@@ -63,7 +63,7 @@ def candidates(minor: str) -> Iterator[str]:
     Version managers' own folders come before PATH: their shims are slow, and those that are not
     switched on fail although the Python is there.
     """
-    home = Path.home()
+    home = Path(os.path.expanduser("~"))  # no error for a user id without an entry, as Path.home()
 
     def env(name: str, default: Path) -> Path:
         return Path(os.environ.get(name) or default)

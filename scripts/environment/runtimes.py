@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 from scripts.environment.container import (
     distributions,
@@ -13,16 +14,19 @@ from scripts.environment.container import (
     tensorflow_version,
 )
 from scripts.environment.errors import SetupError
+from scripts.environment.gpu import TF2_IMAGE, Device, container_hint, find_device
 from scripts.environment.interpreters import Interpreter, find, probe
 
 
 class Runtime(NamedTuple):
     """An environment that can be built from a lock file."""
 
-    name: str
+    name: str  # of its folder and its lock
     pythons: Tuple[str, ...]  # minor versions that its lock was made for, best first
     gigabytes: float  # on disk; the download is about half of it
     can_download: bool  # uv knows where to get such a Python
+
+    title: str = ""  # what the user is told, where that is not the name
 
     @property
     def lock(self) -> str:
@@ -36,11 +40,18 @@ RUNTIMES: Dict[str, Runtime] = {
         # PyPI has TensorFlow 1.15 for Python 3.7 at most; uv offers Python from 3.8 on.
         Runtime("tf1", ("3.7",), 1.6, can_download=False),
         Runtime("tf2", ("3.12", "3.11", "3.10"), 2.1, can_download=True),
+        # The same with the CUDA libraries: what RUNTIME=tf2 means where there is a GPU. A folder of
+        # its own, because a login node and a GPU node may share a checkout.
+        Runtime(
+            "tf2-cuda", ("3.12", "3.11", "3.10"), 5.0, can_download=True, title="tf2 with CUDA"
+        ),
+        # NVIDIA's wheels of TensorFlow 1.15, which PyPI does not have.
+        Runtime("nvtf1", ("3.8",), 7.0, can_download=True),
         Runtime("jax", ("3.12", "3.13", "3.11"), 0.6, can_download=True),
         Runtime("dev", ("3.12", "3.11", "3.13", "3.10"), 0.2, can_download=True),
     )
 }
-REQUESTS = ("auto", "tf1", "tf2", "jax")
+REQUESTS = ("auto", "tf1", "tf2", "nvtf1", "jax")
 
 
 class Choice(NamedTuple):
@@ -54,20 +65,21 @@ class Choice(NamedTuple):
 
     def line(self) -> str:
         """The one line that tells the user."""
-        return f"runtime {self.runtime.name}: {self.reason}"
+        return f"runtime {self.runtime.title or self.runtime.name}: {self.reason}"
 
 
-def choose(request: str, python: str = "") -> Choice:
+def choose(request: str, python: str = "", arguments: Sequence[str] = ()) -> Choice:
     """Turn RUNTIME= and PYTHON= into a runtime and a Python.
 
     Args:
-      request: `auto`, `tf1`, `tf2`, `jax`, or `dev` for the checkers.
+      request: `auto`, `tf1`, `tf2`, `nvtf1`, `jax`, or `dev` for the checkers.
       python: path of a Python that has TensorFlow and is to be used as it is; '' to look for one.
+      arguments: of the command; `--device cpu` among them needs no CUDA libraries.
 
     Raises:
       SetupError: an unknown request, or one that this machine can't fulfil.
     """
-    if request not in RUNTIMES and request != "auto":
+    if request not in (*REQUESTS, "dev"):
         raise SetupError(f"RUNTIME={request} is unknown. Allowed: {', '.join(REQUESTS)}.")
     if request == "dev":
         return _environment("dev", "the checkers")
@@ -88,7 +100,12 @@ def choose(request: str, python: str = "") -> Choice:
         choice = _provided(request, Interpreter(sys.executable, sys.version_info[:3]), "container")
         if choice:
             return choice
-    return _automatic() if request == "auto" else _environment(request, f"RUNTIME={request}")
+    device = find_device(os.environ, arguments)
+    if request == "auto" and device.unreached:
+        return _built(RUNTIMES["tf2"], device.what, container_hint()[4:])
+    if request == "auto":
+        return _on_gpu(device) if device.cuda else _automatic(device.what)
+    return _environment(request, f"RUNTIME={request}", device)
 
 
 def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice]:
@@ -97,7 +114,8 @@ def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice
     if version is None:
         return None
     name = runtime_of(version)
-    if request not in ("auto", name):
+    # NVIDIA's wheels and its image are one runtime to everybody else.
+    if request not in ("auto", name, f"nv{name}"):
         raise SetupError(
             f"RUNTIME={request}, but this {origin}'s {python} has TensorFlow {version}, which is"
             f" {name}. Say RUNTIME={name} or RUNTIME=auto, or start from a {request} image."
@@ -106,21 +124,49 @@ def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice
     return Choice(RUNTIMES[name], python, True, reason, "bert4keras" in installed)
 
 
-def _automatic() -> Choice:
+def _on_gpu(device: Device) -> Choice:
+    """Never the stock TensorFlow 1.15, whose CUDA 10 no GPU since Ampere works with."""
+    tf2, nvtf1 = RUNTIMES["tf2-cuda"], RUNTIMES["nvtf1"]
+    if device.blackwell:
+        why = (
+            f"{device.what}; its kernels are compiled at the first start, half an hour, or refused"
+        )
+        other = f"a container that has them: make docker-train BASE_IMAGE={TF2_IMAGE}"
+        return _built(tf2, f"{why}; {other}")
+    python = None if find(tf2.pythons) else find(nvtf1.pythons)
+    if python:
+        return _built(nvtf1, device.what, f"RUNTIME=tf2{container_hint()} for the other")
+    other = f"RUNTIME=nvtf1{container_hint()} for NVIDIA's TensorFlow 1.15"
+    return _built(tf2, device.what, other)
+
+
+def _automatic(what: str) -> Choice:
+    """No GPU to reach, for the reason `what`: TensorFlow 1.15 if its Python is there."""
+    before = f"{what}; " if what else ""
     unsupported = _no_tensorflow_1()
     if unsupported:
-        return _environment("tf2", unsupported)
+        return _built(RUNTIMES["tf2"], before + unsupported)
     python = find(RUNTIMES["tf1"].pythons)
     if python is None:
-        return _environment("tf2", "no Python 3.7 found, which TensorFlow 1.15 needs")
-    return Choice(RUNTIMES["tf1"], python, False, f"found {python}; RUNTIME=tf2 for the other")
+        why = "no Python 3.7 found, which TensorFlow 1.15 needs"
+        return _built(RUNTIMES["tf2"], before + why)
+    reason = f"{before}found {python}; RUNTIME=tf2 for the other"
+    return Choice(RUNTIMES["tf1"], python, False, reason)
 
 
-def _environment(name: str, why: str) -> Choice:
-    runtime = RUNTIMES[name]
-    unsupported = _no_tensorflow_1() if name == "tf1" else ""
+def _environment(name: str, why: str, device: Optional[Device] = None) -> Choice:
+    unsupported = _no_tensorflow_1() if name in ("tf1", "nvtf1") else ""
     if unsupported:
-        raise SetupError(f"RUNTIME=tf1: {unsupported}. Use RUNTIME=tf2.")
+        raise SetupError(f"RUNTIME={name}: {unsupported}. Use RUNTIME=tf2.")
+    device = device or Device(False)
+    why += f"; {device.what}" if device.what else ""
+    if name == "tf1" and device.cuda:
+        why += ", which this TensorFlow's CUDA 10 "
+        why += "may not reach" if device.old else "does not reach: RUNTIME=nvtf1 does"
+    return _built(RUNTIMES["tf2-cuda" if name == "tf2" and device.cuda else name], why)
+
+
+def _built(runtime: Runtime, why: str, other: str = "") -> Choice:
     python = find(runtime.pythons)
     if python is None and not runtime.can_download:
         raise SetupError(
@@ -129,7 +175,7 @@ def _environment(name: str, why: str) -> Choice:
             " or use the container (`make docker-train`), or RUNTIME=tf2."
         )
     using = f"using {python}" if python else f"uv will download Python {runtime.pythons[0]}"
-    return Choice(runtime, python, False, f"{why}; {using}")
+    return Choice(runtime, python, False, "; ".join(filter(None, (why, using, other))))
 
 
 def _no_tensorflow_1() -> str:

@@ -37,7 +37,8 @@ def say(text: str) -> None:
 
 
 def _candidates(tools: Path) -> Iterator[str]:
-    home = Path.home()
+    # Unlike Path.home(), no error for a user id without an entry (docker --user): "~" stays "~".
+    home = Path(os.path.expanduser("~"))
     found = shutil.which("uv")
     if found:
         yield found

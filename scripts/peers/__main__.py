@@ -19,13 +19,15 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from typing_extensions import Literal
+from typing_extensions import Annotated, Literal
 
-from amp_xla.config import exit_code, parse
 from amp_xla.errors import AmpXlaError
-from amp_xla.xla import machine, table
-from amp_xla.xla.measure import Request
-from amp_xla.xla.measuring import Child, ChildEnded, Outcome
+from amp_xla.process.arguments import make, parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.fields import within
+from amp_xla.speed import machine, table
+from amp_xla.speed.child import Request
+from amp_xla.speed.measure import Child, ChildEnded, Outcome
 from scripts.peers import corpus
 
 PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
@@ -43,35 +45,35 @@ class Config:
     """file to evaluate on"""
     vocab: Optional[str] = None
     """vocab.txt; none = trained"""
-    layers: int = 4
+    layers: Annotated[int, within(at_least=1)] = 4
     """transformer layers"""
-    hidden: int = 512
+    hidden: Annotated[int, within(at_least=8)] = 512
     """hidden size, a multiple of 64"""
-    batch_size: int = 0
+    batch_size: Annotated[int, within(at_least=0)] = 0
     """samples a step, packed rows hold that many on the average; 0 = 32, in pretraining 16"""
-    max_length: int = 0
+    max_length: Annotated[int, within(at_least=0)] = 0
     """tokens a sample; 0 = 256, in pretraining 128"""
-    vocab_size: int = 21128
+    vocab_size: Annotated[int, within(at_least=32)] = 21128
     """tokens of the vocabulary in pretraining"""
-    dropout: float = 0.1
+    dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share dropped"""
-    learning_rate: float = 2e-4
+    learning_rate: Annotated[float, within(above=0)] = 2e-4
     """peak, the same schedule for all"""
-    steps: int = 8
+    steps: Annotated[int, within(at_least=1)] = 8
     """timed steps a round, on so many different batches"""
-    rounds: int = 3
+    rounds: Annotated[int, within(at_least=1)] = 3
     """turns of each"""
-    epochs: int = 0
+    epochs: Annotated[int, within(at_least=0)] = 0
     """train each for so many epochs instead, and compare dev accuracies"""
     xla: str = "off"
     """XLA modes of this project's side, semicolons between them"""
     shapes: str = "6"
     """padded lengths that its buckets have, semicolons between several numbers"""
-    seed: int = 1
+    seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """of everything"""
     only: str = ""
     """parts of the names of the contestants to run, between semicolons; none = all"""
-    timeout: float = 3600.0
+    timeout: Annotated[float, within(above=0)] = 3600.0
     """seconds without an answer"""
     out: str = "runs/peers"
     """where to write .json and .md"""
@@ -134,14 +136,13 @@ def _recipe_words(config: Config) -> List[str]:
 
 def write_corpus(config: Config, path: str) -> Dict[str, Any]:
     """Tokens as the recipe makes them, into ``path``; the shape that peers are told."""
-    from amp_xla.data.labels import Labels
+    from amp_xla.data.text import corpora
+    from amp_xla.data.text.labels import Labels
     from recipes import classification
 
-    recipe = classification.Config(
-        train=config.train, dev=config.dev, vocab=config.vocab, max_length=config.max_length
-    )
-    train, dev = classification.read_data(recipe)
-    tokenizer = classification.get_tokenizer(recipe, train)
+    recipe = make(classification.Config, train=config.train, dev=config.dev, vocab=config.vocab)
+    train, dev = recipe.files.read(corpora.pydoc, recipe.seed)
+    tokenizer = recipe.vocabulary.tokenizer(train.texts)
     labels = Labels.fit(train.labels or [])
     parts = []
     for data in (train, dev):
@@ -171,7 +172,7 @@ def contestants(
                 name = f"amp_xla {Outcome(precision, xla).name}, {kind}"
                 request = Request("classification", (*words, *flags), precision, xla)
                 asked = json.dumps(dataclasses.asdict(request))
-                out[name] = [sys.executable, "-m", "amp_xla.xla.measure", asked]
+                out[name] = [sys.executable, "-m", "amp_xla.speed.child", asked]
     out["bert4keras fp32, DataGenerator"] = [
         sys.executable, "-m", "scripts.peers.plain_bert4keras", path, json.dumps(shape),
     ]  # fmt: skip

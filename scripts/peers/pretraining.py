@@ -36,11 +36,12 @@ def ours(shape: Dict[str, Any]) -> Step:
     """This package's model and optimizer, as the pretraining recipe builds them."""
     from amp_xla import setup
 
-    setup.configure(precision=shape["precision"], xla=shape["xla"])
+    resolved = setup.resolve(precision=shape["precision"], xla=shape["xla"])
     from amp_xla.backend import tf
-    from amp_xla.training import dropout, job, losses
-    from amp_xla.training.language_model import LanguageModel
-    from amp_xla.training.optimizing import scheduled
+    from amp_xla.models import dropout, losses
+    from amp_xla.models.language_model import LanguageModel
+    from amp_xla.optimizers.scheduled import scheduled
+    from amp_xla.training import job
     from amp_xla.training.step import TrainStep, initialize_variables
 
     job.seed_everything(shape["seed"])
@@ -58,7 +59,9 @@ def ours(shape: Dict[str, Any]) -> Step:
     }
     out = lm.head(inputs, lm.model.output)
     loss = losses.weighted_mean(out["loss"], tf.reshape(inputs["weights"], [-1]))
-    optimizer, rate = scheduled(shape["learning_rate"], 10**6, 0.01, clip_norm=1.0)
+    optimizer, rate = scheduled(
+        shape["learning_rate"], 10**6, 0.01, resolved.loss_scale, clip_norm=1.0
+    )
     train = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate)
     initialize_variables()
     number = iter(range(10**9))

@@ -1,4 +1,4 @@
-"""The measured side of a peer: the same commands as ``amp_xla.xla.measure``, any library."""
+"""The measured side of a peer: the same commands as ``amp_xla.speed.child``, any library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterator, Tuple
 
-from amp_xla.xla.measure import evenly, peak_resident, reply
+from amp_xla.speed.child import evenly, peak_resident, reply
 
 Batch = Tuple[Any, Any]  # token ids [B, L], labels [B]
 

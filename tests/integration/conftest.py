@@ -4,19 +4,21 @@ from typing import Any
 
 import pytest
 
-from tests.integration.killing import Run, Server
-
 
 @pytest.fixture(scope="session")
 def servers() -> Any:
     """Two fork servers, so that two processes can be alive at once."""
+    from tests.integration.killing import Server  # not for the runtime without a recipe's packages
+
     with Server() as first, Server() as second:
         yield [first, second]
 
 
 @pytest.fixture(scope="session")
-def reference(servers: Any, tmp_path_factory: Any) -> Run:
+def reference(servers: Any, tmp_path_factory: Any) -> Any:
     """The run that nobody interrupted."""
+    from tests.integration.killing import Run
+
     run = Run(servers[0], tmp_path_factory.mktemp("uninterrupted"))
     assert run() == 0, run.text()
     return run

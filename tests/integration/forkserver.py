@@ -14,16 +14,26 @@ A fault is chosen by the test and built in here, around the product's own functi
     {"second": 1.37}          SIGKILL after so many seconds, whatever is going on
     {"trained": 0.37}         the same, counted from the end of the process' first step
     {"signal": "SIGTERM", ...} with any of the above: this signal instead of SIGKILL
+    {"raise": "ValueError", ...} likewise: this exception, raised there
+    {"close": 9}              before step 9, whoever reads standard output and error goes away
+    {"deaf": true}            SIGHUP is ignored, as under nohup
     {"blind": true}           the free space of the disk looks unlimited
     {"pause": 9}              say so before step 9, then wait until the file "go" is there
+
+Standard output and error go to the job's file "out", unless it names a file "err" for the latter.
+"stdin" is a file; "stdout" is another file, "closed", or "unread": a pipe whose reader went away;
+"encoding" is that of standard output, as PYTHONIOENCODING sets it; "file_bytes" is as large as a
+file may grow, like a disk that is full from there on.
 """
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -67,6 +77,8 @@ class Faults:
 
     def hit(self, *where: Any) -> None:
         self.write("hit", *where)
+        if "raise" in self.spec:
+            raise getattr(builtins, self.spec["raise"])("a planted fault\nof two lines")
         os.kill(os.getpid(), getattr(signal, self.spec.get("signal", "SIGKILL")))
 
     def file_operation(self, name: str, args: Tuple[Any, ...]) -> None:
@@ -87,12 +99,14 @@ class Faults:
         timer.start()
 
     def install(self) -> None:
-        from amp_xla.training import bundle, checkpoint, durable, loop
+        from amp_xla.process import durable
+        from amp_xla.training import loop, run
+        from amp_xla.training.checkpoint import bundle, checkpoints
 
-        durable.os = checkpoint.os = CountingOs(self)  # type: ignore[attr-defined]
+        durable.os = checkpoints.os = run.os = CountingOs(self)  # type: ignore[attr-defined]
         if self.spec.get("blind"):
-            usage = checkpoint.shutil.disk_usage("/")
-            checkpoint.shutil.disk_usage = lambda path: usage._replace(free=1 << 60)
+            usage = checkpoints.shutil.disk_usage("/")
+            checkpoints.shutil.disk_usage = lambda path: usage._replace(free=1 << 60)
         write, restore, train = bundle.Bundle.write, bundle.Bundle.restore, loop.Loop.train
         faults = self
 
@@ -109,9 +123,10 @@ class Faults:
 
         def hit_train(this: Any, watch: Any) -> Any:
             this.step = Step(this.step, this.checkpoints, faults)
-            this.batches = Recorded(this.batches, this.state, faults)
-            dev = this.evaluate._batches
-            this.evaluate._batches = Evaluated(dev, faults)
+            seen = Recorded(this.job.batches, this.state, faults)
+            this.job = dataclasses.replace(this.job, batches=seen)
+            dev = this.job.evaluate._batches
+            this.job.evaluate._batches = Evaluated(dev, faults)
             try:
                 return train(this, watch)
             finally:
@@ -139,6 +154,11 @@ class Step:
             self._faults.write("paused", number)
             while not os.path.exists("go"):
                 time.sleep(0.02)
+        if self._faults.spec.get("close") == number:
+            read_end, write_end = os.pipe()
+            os.close(read_end)
+            os.dup2(write_end, 1)
+            os.dup2(write_end, 2)
         at = self._faults.spec.get("step")
         if at == [number, "before"]:
             self._faults.hit("step", number, "before")
@@ -183,17 +203,45 @@ class Evaluated:
             yield batch
 
 
+def streams(job: Dict[str, Any]) -> None:
+    """Standard input, output and error as the job wants them."""
+    if "stdin" in job:
+        os.dup2(os.open(job["stdin"], os.O_RDONLY), 0)
+    else:
+        sys.stdin.close()
+        sys.stdin = None  # type: ignore[assignment]
+    if "err" in job:
+        os.dup2(os.open(job["err"], os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    if job.get("stdout") == "unread":
+        read_end, write_end = os.pipe()
+        os.dup2(write_end, 1)
+        os.close(read_end)
+    elif job.get("stdout") == "closed":
+        os.close(1)
+        sys.stdout = None  # type: ignore[assignment]
+    elif "stdout" in job:
+        os.dup2(os.open(job["stdout"], os.O_WRONLY), 1)
+    if "encoding" in job:
+        sys.stdout.reconfigure(encoding=job["encoding"])  # type: ignore[union-attr]
+    if "file_bytes" in job:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_bytes"],) * 2)
+
+
 def child(job: Dict[str, Any]) -> int:
     """One training process: ``job`` has cwd, module, config, run, faults, log, out."""
     os.chdir(job["cwd"])
     descriptor = os.open(job["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
+    if "err" in job:
+        descriptor = os.open(job["err"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 2)
-    sys.stdin.close()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    faults = Faults(job.get("faults", {}), Path(job["log"]))
-    faults.install()
-    from amp_xla.config import exit_code
+    streams(job)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in a program of ours until it watches
+    deaf = job.get("faults", {}).get("deaf")
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if deaf else signal.SIG_DFL)
+    if "log" in job:
+        Faults(job.get("faults", {}), Path(job["log"])).install()
+    from amp_xla.process.exits import exit_code
     from amp_xla.training.launch import train
     from amp_xla.training.options import RunOptions
 

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from amp_xla.training import manifest
-from tests.core.process import ROOT
+from amp_xla.training.checkpoint import manifest
+from tests.running import ROOT
 
 MODULES = (
     "amp_xla.setup",
-    "amp_xla.data.batching",
+    "amp_xla.data.batches.buckets",
     "amp_xla.optimizers.adamw",
     "amp_xla.optimizers.schedule",
     "amp_xla.precision.optimizer",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from amp_xla import backend
-from tests.core.process import ROOT, environment, run_python
+from tests.running import ROOT, environment, run_python
 
 TINY = (
     "--layers", "1", "--hidden", "64", "--max-length", "24", "--shapes", "2", "--batch-size", "16",
@@ -89,7 +89,7 @@ def test_prints_no_wall_of_warnings(trained):
     assert noise == [] and len(lines) < 60
 
 
-@pytest.mark.parametrize("by_file", [True, False])
+@pytest.mark.parametrize("by_file", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_predicts_from_a_file_and_from_standard_input(trained, folder, by_file):
     text = "snow and wind\nsalt the soup\n"
     (folder / "new.txt").write_text(text)
@@ -107,6 +107,7 @@ def test_predicts_from_a_file_and_from_standard_input(trained, folder, by_file):
     assert all(0.5 < float(row[1]) <= 1 for row in rows)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_losses(trained, folder):
     result = recipe(folder, "--epochs", "3", "--name", "again")
     assert result.code == 0, result.err
@@ -119,6 +120,7 @@ def test_the_same_seed_gives_the_same_losses(trained, folder):
     assert losses("again") == losses("good")
 
 
+@pytest.mark.slow
 def test_xla_runs_in_clusters_when_asked_for(folder):
     result = recipe(folder, "--epochs", "1", "--name", "xla", "--xla", "on")
     assert result.code == 0, result.err
@@ -128,6 +130,7 @@ def test_xla_runs_in_clusters_when_asked_for(folder):
     assert (executed["half_nodes"] > 0) == (backend.half_dtype()[0] is not None)
 
 
+@pytest.mark.slow
 def test_xla_asked_for_and_not_there_is_an_error(folder):
     env = {"TF_XLA_FLAGS": "--tf_xla_min_cluster_size=1000000"}
     result = recipe(folder, "--epochs", "1", "--name", "no-xla", "--xla", "on", env=env)
@@ -145,6 +148,7 @@ def test_a_rewrite_that_silently_fails_stops_the_run(folder):
     assert "the graph rewrite did not run" in result.err and "Traceback" not in result.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint_that_predicts(folder):
     words = ("--train", "train.tsv", "--dev", "dev.tsv", *TINY, "--epochs", "500", "--name", "stop")
     process = subprocess.Popen(

@@ -20,7 +20,7 @@ SMALL = ["--precision", "fp32", "--micro-batch", "4", "--global-batch", "8", "--
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """A folder with a prepared corpus of grammar that can be learned in a minute."""
-    from amp_xla.data import prepare
+    from amp_xla.data.pretraining import prepare
 
     folder = tmp_path_factory.mktemp("pretraining")
     rng = np.random.RandomState(0)
@@ -43,7 +43,7 @@ def place(tmp_path_factory):
 def recipe(place, name, *args, code="", **environment):
     """Runs ``recipes.<name>`` in its own process; returns what it wrote to stderr and stdout."""
     script = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}\n"
-    script += f"from recipes import {name} as r\nfrom amp_xla.config import exit_code\n"
+    script += f"from recipes import {name} as r\nfrom amp_xla.process.exits import exit_code\n"
     script += f"sys.exit(exit_code(r.main, {[str(a) for a in args]!r}))"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=str(place), timeout=240, stdout=subprocess.PIPE,
@@ -93,8 +93,10 @@ def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
     assert steps[-1]["applied_steps"] == 60
 
 
+@pytest.mark.slow
 def test_on_real_text_counts_of_neighbours_are_a_better_start_than_chance(tmp_path):
-    from amp_xla.data import docstrings, prepare
+    from amp_xla.data.pretraining import prepare
+    from amp_xla.data.text import docstrings
 
     groups = docstrings.sources(most_bytes=100_000)
     texts = docstrings.distinct(docstrings.documents(group) for group in groups)
@@ -136,10 +138,10 @@ json.dump(names, open("names.json", "w"))
 
 def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     """Its own model, over the held-out sequences and masks: the loss and hits of the run's log."""
-    from amp_xla.data.manifest import Manifest, Sequences
-    from amp_xla.data.masking import Masking
-    from amp_xla.data.stream import Stream
-    from amp_xla.data.words import load_tokenizer
+    from amp_xla.data.pretraining.masking import Masking
+    from amp_xla.data.pretraining.prepared import Manifest, Sequences
+    from amp_xla.data.pretraining.stream import Stream
+    from amp_xla.data.pretraining.words import load_tokenizer
     from recipes.pretraining import Config
 
     run = place / "runs" / "pretraining" / "whole"
@@ -193,6 +195,7 @@ def test_classification_starts_from_the_weights(place, trained):
     assert "done: best dev accuracy" in output
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_bitwise(place, trained):
     """Stopped in the middle of a window of micro-batches, in a pass other than the first."""
     common = ["--data", "data", "--steps", "60", "--evaluate-every", "60", *SMALL]
@@ -221,6 +224,7 @@ step.TrainStep.__call__ = stopping
 
 
 @pytest.mark.parametrize("objective", ["lm", "unilm"])
+@pytest.mark.slow
 def test_the_other_objectives_learn(place, objective):
     code, output = recipe(
         place, "pretraining", "--data", "data", "--steps", "12", "--evaluate-every", "12",
@@ -233,6 +237,7 @@ def test_the_other_objectives_learn(place, objective):
     assert np.isfinite(losses[-1]) and losses[-1] < 5.0
 
 
+@pytest.mark.slow
 def test_an_average_of_the_weights_is_what_is_evaluated_and_saved(place):
     code, output = recipe(
         place, "pretraining", "--data", "data", "--steps", "12", "--evaluate-every", "12",
@@ -240,7 +245,8 @@ def test_an_average_of_the_weights_is_what_is_evaluated_and_saved(place):
         code="""
 import amp_xla.setup
 import numpy as np
-from amp_xla.training.language_model import HeldOut, LanguageModel
+from amp_xla.models.language_model import LanguageModel
+from amp_xla.training.evaluation import HeldOut
 from amp_xla.backend import K
 seen = {}
 def remember(cls, method, name):

@@ -13,7 +13,7 @@ from typing import Iterator, List
 
 import pytest
 
-from amp_xla.training import manifest
+from amp_xla.training.checkpoint import manifest
 from tests.integration.killing import Run, Server
 
 
@@ -37,6 +37,7 @@ def test_signals_in_every_phase_end_in_good_order(
         ({"evaluate": [0, 2]}, "SIGINT", 130, "after step 8"),
         # From the writer's thread: on a busy machine the loop is some steps further by then.
         ({"checkpoint": ["step-00000010", 1]}, "SIGUSR1", 0, "after step"),
+        ({"step": [21, "before"]}, "SIGHUP", 129, "after step 22"),
         ({"step": [22, "before"]}, "SIGTERM", 143, "after step 23"),
     ]
     for fault, name, code, where in phases:

@@ -9,8 +9,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from amp_xla.training import manifest
-from amp_xla.training.checkpoint import read_state
+from amp_xla.training.checkpoint import manifest, read_state
 from tests.integration.killing import Run, Server
 
 

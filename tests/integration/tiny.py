@@ -8,7 +8,7 @@ micro-batches, bucketed batches, evaluations that promote a best checkpoint. It 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Tuple
+from typing import Any, List, Tuple
 
 import numpy as np
 
@@ -26,10 +26,14 @@ class Config:
     hidden: int = 16
     accumulate: int = 2
     samples: int = 29
+    empty: bool = False
+    """the epochs have no batches"""
     overflow_at: Tuple[int, ...] = (3, 12)
     """micro-steps whose loss is infinite"""
     overflow_from: int = 10**9
     """all micro-steps from here on are infinite"""
+    fail_at: int = -1
+    """micro-step whose loss is an error of TensorFlow"""
     loss_scale: float = 64.0
     """where the dynamic scale starts"""
     minimum: float = 1.0
@@ -52,7 +56,7 @@ def options(config: Config) -> LoopOptions:
 
 def corpus(count: int, seed: int) -> Tuple[Any, Any]:
     """Sequences of 3 to 12 of 40 tokens; the label says which half of them is in the majority."""
-    from amp_xla.data.tokenizer import Encoded
+    from amp_xla.data.text.tokenizer import Encoded
 
     random = np.random.RandomState(seed)
     lengths = random.randint(3, 13, count)
@@ -62,17 +66,31 @@ def corpus(count: int, seed: int) -> Tuple[Any, Any]:
     return Encoded(tokens, offsets, lengths.astype(np.int32)), np.array(labels, np.int32)
 
 
-def build(config: Config) -> Any:
+def build_model(config: Config) -> Any:
+    from amp_xla.backend import keras
+    from amp_xla.models import dropout
+
+    tokens = keras.layers.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(41, config.hidden)(tokens)
+    x = dropout.Dropout(0.2, name="Drop")(x)
+    x = keras.layers.Dense(config.hidden, activation="tanh")(x)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    return keras.models.Model(tokens, keras.layers.Dense(2, name="Logits")(x))
+
+
+def build(config: Config, kept: Any = None) -> Any:
     from amp_xla import setup
 
-    setup.configure(precision="fp32")
-    from amp_xla.backend import keras, tf
-    from amp_xla.data.batching import Batches
+    resolved = setup.resolve(precision="fp32")
+    from amp_xla.backend import tf
+    from amp_xla.data.batches.buckets import Batches
+    from amp_xla.data.text.labels import Labels
+    from amp_xla.models import dropout, losses
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.schedule import warmup_decay
     from amp_xla.precision import DynamicLossScale
     from amp_xla.precision.optimizer import LossScaleOptimizer
-    from amp_xla.training import dropout, job, losses
+    from amp_xla.training import job
     from amp_xla.training.evaluation import Classification
     from amp_xla.training.step import Inference, TrainStep
 
@@ -82,12 +100,8 @@ def build(config: Config) -> Any:
     dev = Batches(*corpus(12, 2), [12], 4, shuffle=False)
 
     step_input = dropout.install(config.seed)
-    tokens = keras.layers.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(41, config.hidden)(tokens)
-    x = dropout.Dropout(0.2, name="Drop")(x)
-    x = keras.layers.Dense(config.hidden, activation="tanh")(x)
-    x = keras.layers.GlobalAveragePooling1D()(x)
-    model = keras.models.Model(tokens, keras.layers.Dense(2, name="Logits")(x))
+    model = build_model(config)
+    (tokens,) = model.inputs
     inputs = {
         "token_ids": tokens,
         "labels": tf.placeholder(tf.int32, [None]),
@@ -97,6 +111,9 @@ def build(config: Config) -> Any:
     hit = tf.reduce_any(tf.equal(step_input, list(config.overflow_at)))
     hit = tf.logical_or(hit, step_input >= config.overflow_from)
     loss = loss * tf.where(hit, float("inf"), 1.0)
+    if config.fail_at >= 0:
+        with tf.control_dependencies([tf.Assert(step_input < config.fail_at, ["planted"])]):
+            loss = tf.identity(loss)
     with dropout.inference():
         logits = model(tokens)
     dev_loss = losses.cross_entropy(inputs["labels"], logits)
@@ -121,7 +138,43 @@ def build(config: Config) -> Any:
 
     def save(path: str) -> None:
         with open(path, "w") as file:
-            file.write("\n".join(map(str, range(41))))
+            file.write("\n".join(words(config)))
 
+    if config.empty:
+        batches.steps_per_epoch = lambda epoch=0: 0  # type: ignore[method-assign]
     identity = {"train": f"{config.samples} random sequences"}
-    return job.Job(model, step, batches, evaluate, {"vocab.txt": save}, identity)
+    assets = {"vocab.txt": save, "labels.json": Labels(names(config)).save}
+    return job.Job(model, step, batches, evaluate, assets, resolved, identity)
+
+
+def words(config: Config) -> List[str]:
+    """The vocabulary: another run's has another order."""
+    return [str((i + config.seed) % 41) for i in range(41)]
+
+
+def names(config: Config) -> Tuple[str, ...]:
+    """The labels, likewise."""
+    return ("low", "high")[:: 1 if config.seed % 2 else -1]
+
+
+def predict(saved: Any, lines: List[str]) -> List[Tuple[str, float]]:
+    from amp_xla import setup
+
+    setup.configure(precision="fp32")
+    from amp_xla.backend import tf
+    from amp_xla.data.text.labels import Labels
+    from amp_xla.models import dropout
+    from amp_xla.training.checkpoint.checkpoints import restore_weights
+    from amp_xla.training.step import Inference
+
+    config = saved.config(Config)
+    with open(saved.asset("vocab.txt")) as file:
+        ids = {word: i for i, word in enumerate(file.read().split("\n"))}
+    labels = Labels.load(saved.asset("labels.json"))
+    with dropout.inference():
+        model = build_model(config)
+    restore_weights(saved.path, model.weights)
+    infer = Inference({"tokens": model.inputs[0]}, {"chances": tf.nn.softmax(model.output)})
+    tokens = np.array([[ids[word] for word in line.split()] for line in lines], np.int32)
+    rows = infer({"tokens": tokens})["chances"]
+    return [(labels.names[int(row.argmax())], float(row.max())) for row in rows]

@@ -6,6 +6,7 @@ pip, offline: only the packages are toys.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ import pytest
 from scripts import container_install
 from scripts.environment.container import distributions
 from scripts.environment.errors import SetupError
+from scripts.environment.interpreters import find
 from tests.packaging.checkout import ROOT, run
 
 TAGS = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
@@ -39,6 +41,7 @@ def wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
 @pytest.fixture(scope="module")
 def image(tmp_path_factory):
     """A Python with pip, a TensorFlow 1.15, its numpy and two packages that are old."""
+    pytest.importorskip("ensurepip", reason="Debian's Pythons come without it; no pip, no venv")
     folder = tmp_path_factory.mktemp("image")
     wheels = folder / "wheels"
     wheels.mkdir()
@@ -141,13 +144,36 @@ def test_moving_what_was_there_is_seen():
     "tensorflow, expected",
     [
         ("2.17.0+nv25.2", "tf-keras==2.17.0"),
-        ("2.16.1", "tf-keras~=2.16.0"),
+        ("2.19.1", "tf-keras~=2.19.0"),
         ("2.13.0", None),
     ],
 )
 def test_keras_follows_the_images_tensorflow(tensorflow, expected):
     pins = container_install.fit_keras({"tf-keras": "tf-keras==2.17.0"}, tensorflow)
     assert pins.get("tf-keras") == expected
+    older = container_install.fit_keras({"tf-keras": "tf-keras==2.17.0"}, "2.16.1")["tf-keras"]
+    assert older.startswith("tf-keras==2.16.0 --hash=sha256:")
+
+
+@pytest.mark.parametrize("minor, code", [("3.6", 2), ("3.8", 0), ("3.9", 2), ("3.12", 0)])
+def test_a_base_with_another_python_is_refused_in_one_sentence(minor, code):
+    """By that Python itself: a SyntaxError is no sentence."""
+    found = find([minor])
+    if found is None:
+        pytest.skip(f"no Python {minor} on this machine")
+    done = run([found.path, str(ROOT / "scripts" / "container_base.py")])
+    assert done.returncode == code, done.stderr
+    if code:
+        assert re.fullmatch(rf"error: this base has Python {minor}\. Supported: .*\n", done.stderr)
+
+
+def test_hashes_are_checked(base, image):
+    with pytest.raises(SetupError, match="install --no-deps --require-hashes"):
+        install(base, "bert4keras==0.11.3 --hash=sha256:" + "0" * 64)
+    file = image / "wheels" / "bert4keras-0.11.3-py3-none-any.whl"
+    right = hashlib.sha256(file.read_bytes()).hexdigest()
+    after = install(base, f"bert4keras==0.11.3 \\\n    --hash=sha256:{right}")
+    assert after["bert4keras"] == "0.11.3"
 
 
 def test_a_bare_container_is_told_to_run_make_env_and_make_env_does_it(base, image):
@@ -169,7 +195,8 @@ def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):
     step = re.search(r"^RUN .*python3 -m (scripts\.container_install.*)$", text, re.MULTILINE)
     assert step is not None
     for sources, target in re.findall(r"^COPY (.+) (\S+)$", text[: step.start()], re.MULTILINE):
-        for source in sources.split():
+        found = [path.relative_to(ROOT) for s in sources.split() for path in sorted(ROOT.glob(s))]
+        for source in found:
             place = layer / target
             if (ROOT / source).is_dir():
                 shutil.copytree(str(ROOT / source), str(place))

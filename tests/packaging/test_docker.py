@@ -6,6 +6,7 @@ So they prove our half of the conversation, not what the engine makes of it.
 
 from __future__ import annotations
 
+import csv
 import os
 from pathlib import Path
 from typing import List
@@ -28,6 +29,10 @@ esac
 """
 
 
+REVISION = run("git describe --always --dirty=+ --abbrev=10 --match=".split()).stdout.strip()
+TAG = (REVISION or "unknown").replace("+", "-changed")
+
+
 class Docker:
     """`make docker-*` with the fake docker; what docker was told, call by call."""
 
@@ -36,8 +41,9 @@ class Docker:
         self.runs = folder / "my runs"
         self.bin = folder / "bin"
         self.bin.mkdir()
-        (self.bin / "docker").write_text(FAKE_DOCKER)
-        (self.bin / "docker").chmod(0o755)
+        for name in ("docker", "podman"):
+            (self.bin / name).write_text(FAKE_DOCKER)
+            (self.bin / name).chmod(0o755)
         self.status = 0
         self.said = ""
 
@@ -72,8 +78,9 @@ def test_build(docker):
     assert options(build, "--build-arg") == [
         "BASE_IMAGE=nvcr.io/nvidia/tensorflow:23.03-tf1-py3",
         "RUNTIME=tf1",
+        f"REVISION={REVISION}",
     ]
-    assert options(build, "--tag") == ["amp_xla:tf1"]
+    assert options(build, "--tag") == ["amp_xla:tf1", f"amp_xla:tf1-{TAG}"]
 
 
 def test_train(docker):
@@ -128,6 +135,83 @@ def test_wrong_gpus_are_refused_before_the_build(docker):
     assert "GPUS=two is not understood. Allowed: all, none, or indices" in docker.said
 
 
+SECRETS = ("TF_VAR_password", "TF_TOKEN_app", "TF_HTTP_PASSWORD", "TF_CLI_ARGS", "TF_LOG")
+TRAVEL = """AMP_XLA_XLA TF_CPP_MIN_LOG_LEVEL TF_ENABLE_ONEDNN_OPTS TF_FORCE_GPU_ALLOW_GROWTH
+TF_GPU_ALLOCATOR TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL NCCL_DEBUG HOROVOD_FUSION_THRESHOLD
+XLA_FLAGS NVIDIA_TF32_OVERRIDE CUDA_VISIBLE_DEVICES""".split()
+
+
+def test_only_names_that_are_settings_travel(docker):
+    values = dict.fromkeys((*SECRETS, *TRAVEL), "off")
+    call = docker.make("docker-train", AMP_XLA_DRIVER_ROOT="/x", **values)[-1]
+    given = options(call, "--env")
+    assert set(TRAVEL) <= set(given)
+    assert not set(given) & {*SECRETS, "AMP_XLA_DRIVER_ROOT"}
+
+
+def test_a_container_has_time_to_stop_in_order(docker):
+    assert options(docker.make("docker-train")[-1], "--stop-timeout") == ["300"]
+
+
+def test_files_that_the_arguments_name_are_mounted(docker, tmp_path):
+    odd = tmp_path / "my texts" / "a b.tsv"
+    odd.parent.mkdir()
+    odd.write_text("a\tb\n")
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("[PAD]\n")
+    earlier = docker.runs / "pretraining" / "x"
+    arguments = f"--train '{odd}' --vocab={vocab} --bert '{earlier}' --name out --packed"
+    call = docker.make("docker-train", f"ARGS={arguments}")[-1]
+    assert docker.status == 0, docker.said
+    mounted = options(call, "--volume")
+    assert {f"{odd}:{odd}:ro", f"{vocab}:{vocab}:ro"} <= set(mounted) and len(mounted) == 3
+    assert call[call.index("--") + 1 :] == [
+        *("--train", str(odd), f"--vocab={vocab}", "--bert", f"{WORKSPACE}/runs/pretraining/x"),
+        *("--name", "out", "--packed"),
+    ]
+
+
+def test_a_relative_path_means_the_same_file_inside(docker):
+    call = docker.make("docker-train", "ARGS=--train README.md --dev ./README.md")[-1]
+    readme = str(ROOT / "README.md")
+    assert f"{readme}:{readme}:ro" in options(call, "--volume")
+    assert call[-4:] == ["--train", readme, "--dev", readme]
+
+
+def test_a_file_that_is_not_there_is_named_before_the_build(docker):
+    assert docker.make("docker-train", "ARGS=--train /no/such.tsv") == []
+    assert docker.status == 2
+    assert "error: --train /no/such.tsv: no such file or folder here" in docker.said
+    assert "DATA=" in docker.said
+
+
+def test_other_commands_write_where_the_user_finds_it(docker, tmp_path):
+    texts, out = tmp_path / "texts.txt", tmp_path / "made" / "here"
+    texts.write_text("a\n")
+    command = f"predict --run '{docker.runs}/classification/latest' --file {texts}"
+    call = docker.make("docker-run", f"CMD={command}")[-1]
+    place = call.index("-m", call.index("amp_xla:tf1") + 5)
+    assert call[place:] == [
+        *("-m", "amp_xla", "predict", "--run", f"{WORKSPACE}/runs/classification/latest"),
+        *("--file", str(texts)),
+    ]
+    call = docker.make("docker-run", f"CMD=prepare --corpus {texts} --out {out}")[-1]
+    assert f"{out}:{out}" in options(call, "--volume") and out.is_dir()
+    docker.make("docker-run")
+    assert docker.status == 2 and "docker-run needs a command" in docker.said
+
+
+def test_podman(docker):
+    build, _, call = docker.make("docker-train", "ENGINE=podman", "GPUS=0,1")[1:]
+    assert build[0] == "build" and docker.status == 0
+    assert options(call, "--device") == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
+    assert options(call, "--gpus") == []
+    # Rootless: the files that it writes are this user's.
+    assert options(call, "--userns") == ([] if os.getuid() == 0 else ["keep-id"])
+    docker.make("docker-train", "ENGINE=lxc")
+    assert docker.status == 2 and "Allowed: docker, podman" in docker.said
+
+
 def test_settings_travel_into_the_container(docker):
     call = docker.make("docker-train", AMP_XLA_PRECISION="amp", TF_XLA_FLAGS="--a --b")[-1]
     assert {"AMP_XLA_PRECISION", "TF_XLA_FLAGS"} <= set(options(call, "--env"))
@@ -143,6 +227,31 @@ def test_data_is_mounted_read_only_where_it_lies(docker, tmp_path):
     assert docker.status != 0 and "DATA=/no/such does not exist" in docker.said
 
 
+def test_several_folders_and_names_with_spaces_and_colons(docker, tmp_path):
+    plain, odd = tmp_path / "plain", tmp_path / 'a b: c, "d"'
+    plain.mkdir()
+    odd.mkdir()
+    call = docker.make("docker-train", f"DATA={plain} {tmp_path}")[-1]
+    assert {f"{plain}:{plain}:ro", f"{tmp_path}:{tmp_path}:ro"} <= set(options(call, "--volume"))
+    call = docker.make("docker-train", f"DATA={odd}")[-1]
+    (mount,) = options(call, "--mount")
+    assert next(csv.reader([mount])) == ["type=bind", f"source={odd}", f"target={odd}", "readonly"]
+    docker.runs = tmp_path / "runs: mine"
+    call = docker.make("docker-train")[-1]
+    (mount,) = options(call, "--mount")
+    assert next(csv.reader([mount])) == [
+        *("type=bind", f"source={docker.runs}", f"target={WORKSPACE}/runs")
+    ]
+
+
+@pytest.mark.parametrize("name", ["IMAGE", "BASE_IMAGE"])
+@pytest.mark.parametrize("value", ["--privileged", "x'; touch pwned;'", "$(touch pwned)", "a b"])
+def test_what_is_no_image_s_name_is_refused_before_docker_sees_it(docker, name, value):
+    assert docker.make("docker-shell", f"{name}={value.replace('$', '$$')}") == []
+    assert docker.status == 2 and f"error: {name}={value} is not an image's name" in docker.said
+    assert not (ROOT / "pwned").exists()
+
+
 @pytest.mark.parametrize(
     "variables, base, image",
     [
@@ -151,12 +260,13 @@ def test_data_is_mounted_read_only_where_it_lies(docker, tmp_path):
         (["BASE_IMAGE=a:22.12-tf2-py3"], "a:22.12-tf2-py3", "amp_xla:tf2"),
         (["BASE_IMAGE=a:21.09-tf1-py3"], "a:21.09-tf1-py3", "amp_xla:tf1"),
         (["BASE_IMAGE=mine:1"], "mine:1", "amp_xla:auto"),
+        (["BASE_IMAGE=a/b@sha256:01", "RUNTIME=tf1"], "a/b@sha256:01", "amp_xla:tf1"),
         (["BASE_IMAGE=mine:1", "RUNTIME=tf2", "IMAGE=b:3"], "mine:1", "b:3"),
     ],
 )
 def test_the_image_and_the_runtime_follow_each_other(docker, variables, base, image):
     build = docker.make("docker-build", *variables)[-1]
-    assert f"BASE_IMAGE={base}" in build and options(build, "--tag") == [image]
+    assert f"BASE_IMAGE={base}" in build and options(build, "--tag")[0] == image
 
 
 @pytest.mark.parametrize("wrong, image", [("tf1", "x:25.02-tf2-py3"), ("tf2", "x:23.03-tf1-py3")])

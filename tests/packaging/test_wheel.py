@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 import zipfile
 
 import pytest
 
 from tests.packaging.checkout import ROOT
+from tests.packaging.wheel import build
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The built wheel, made by the setuptools of this runtime from a copy of what is versioned."""
-    folder = tmp_path_factory.mktemp("wheel")
-    copy = folder / "copy"
-    copy.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(str(ROOT / name), str(copy))
-    for name in ("amp_xla", "recipes", "scripts", "tests"):
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(str(ROOT / name), str(copy / name), ignore=ignore)
-    code = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
-    subprocess.run(
-        [sys.executable, "-c", code, str(folder)],
-        cwd=str(copy),
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return zipfile.ZipFile(str(next(folder.glob("*.whl"))))
+    return zipfile.ZipFile(str(build(tmp_path_factory.mktemp("wheel"))))
 
 
 def test_it_holds_every_module_of_the_package_and_every_recipe(wheel):
@@ -61,6 +43,6 @@ def test_metadata(wheel):
 
 def test_the_command_and_the_licence(wheel):
     entry = next(name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
-    assert "amp-xla = amp_xla.cli:main" in wheel.read(entry).decode()
+    assert "amp-xla = amp_xla.commands.cli:main" in wheel.read(entry).decode()
     licence = next(name for name in wheel.namelist() if name.endswith("LICENSE"))
     assert wheel.read(licence) == (ROOT / "LICENSE").read_bytes()

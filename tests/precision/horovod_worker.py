@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 
 from amp_xla.backend import K, keras, tf
-from amp_xla.precision import DynamicLossScale, agreement, sok
+from amp_xla.precision import DynamicLossScale, agreement
+from amp_xla.precision.compat import sok
 from amp_xla.precision.optimizer import LossScaleOptimizer
 
 import horovod.tensorflow as hvd  # isort: skip  # after the backend has chosen graph mode

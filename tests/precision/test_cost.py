@@ -14,6 +14,7 @@ def clean():
     K.clear_session()
 
 
+@pytest.mark.slow
 def test_dynamic_scaling_costs_at_most_five_per_cent():
     # A smaller model than `make bench-loss-scale`'s, so fixed costs weigh more, not less.
     config = Config(layers=4, hidden=256, batch_size=8, length=128, rounds=15)

@@ -9,15 +9,15 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.precision import DynamicLossScale
-from amp_xla.precision.optimizer import LossScaleOptimizer
-from amp_xla.precision.sok import (
+from amp_xla.precision.compat.sok import (
     LossScaleOptimizer as SokLossScaleOptimizer,
 )
-from amp_xla.precision.sok import (
+from amp_xla.precision.compat.sok import (
     is_embedding_variable,
     split_embedding_variable_from_others,
     split_pairs,
 )
+from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.training import same
 
 VOCABULARY, WIDTH = 1009, 5

@@ -27,7 +27,7 @@ CASES = (
 ROOT = Path(__file__).resolve().parents[2]
 
 # The first run on a machine compiles Horovod, which takes minutes; later ones find the wheel.
-pytestmark = [pytest.mark.horovod, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def built() -> bool:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from amp_xla.precision.neurai import policy, scale
+from amp_xla.precision.compat.neurai import policy, scale
 from tests.precision.snippets import blocks, run
 
 pytestmark = pytest.mark.jax

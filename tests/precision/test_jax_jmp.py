@@ -1,4 +1,4 @@
-"""jmp's own tests run against amp_xla.precision.jmp, and what jmp itself gets wrong."""
+"""jmp's own tests run against amp_xla.precision.compat.jmp, and what jmp itself gets wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import amp_xla.precision.jmp as jmp
+import amp_xla.precision.compat.jmp as jmp
 
 pytestmark = pytest.mark.jax
 
@@ -37,7 +37,7 @@ print("ran", result.testsRun, "failed", len(result.failures) + len(result.errors
 
 
 def test_jmps_own_97_tests_pass():
-    code = RUN_JMPS_TESTS.format(ours="amp_xla.precision.jmp", prefix="amp_xla.")
+    code = RUN_JMPS_TESTS.format(ours="amp_xla.precision.compat.jmp", prefix="amp_xla.")
     done = subprocess.run(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
@@ -132,7 +132,7 @@ def test_what_jmp_gets_wrong_is_really_wrong_there():
 
 
 def test_neurai_has_the_same():
-    from amp_xla.precision.neurai import policy, scale
+    from amp_xla.precision.compat.neurai import policy, scale
 
     assert scale.DynamicLossScale is jmp.DynamicLossScale
     assert policy.get_policy is jmp.get_policy

@@ -24,7 +24,7 @@ from amp_xla.precision.jax import (
     select_tree,
     value_and_grad,
 )
-from amp_xla.precision.jax_optax import loss_scaled
+from amp_xla.precision.jax.optax import loss_scaled
 from amp_xla.precision.monitor import LossScaleWarning, Monitor
 from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
 
@@ -346,9 +346,9 @@ def test_policies_cast_jax_trees():
 def test_half_dtype_starts_no_device_before_it_is_asked():
     code = (
         "import jax, jax._src.xla_bridge as bridge;"
-        "import amp_xla.precision.jmp, amp_xla.precision.neurai;"
+        "import amp_xla.precision.compat.jmp, amp_xla.precision.compat.neurai;"
         "assert not bridge._backends, bridge._backends;"
-        "amp_xla.precision.jmp.half_dtype(); assert bridge._backends"
+        "amp_xla.precision.compat.jmp.half_dtype(); assert bridge._backends"
     )
     subprocess.run(
         [sys.executable, "-c", code], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"}

@@ -9,7 +9,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.errors import SettingsError
 from amp_xla.precision import DynamicLossScale, Policy, PolicyRules, get_policy
-from amp_xla.precision.keras import (
+from amp_xla.precision.compat.keras import (
     from_keras,
     graph_rewrite,
     mixed_precision,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,14 @@ from hypothesis import given, settings
 from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.precision import DynamicLossScale as Value
-from amp_xla.precision.tensorflow import DynamicLossScale, StaticLossScale, all_finite, select_tree
+from amp_xla.precision import arrays
+from amp_xla.precision.tensorflow import (
+    DynamicLossScale,
+    LossScaleVariables,
+    StaticLossScale,
+    all_finite,
+    select_tree,
+)
 from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
 
 
@@ -108,3 +117,27 @@ def test_select_tree():
         chosen = select_tree(pred, {"a": tf.ones(2)}, {"a": tf.zeros(2)})
         assert session.run(chosen, {pred: True})["a"].tolist() == [1, 1]
         assert session.run(chosen, {pred: False})["a"].tolist() == [0, 0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Quartering(Value):
+    """A rule that this package does not have: a quarter after an overflow, else an eighth more."""
+
+    def adjust(self, grads_finite):
+        xp = arrays.namespace(self.loss_scale, self.counter, grads_finite)
+        factor = xp.where(grads_finite, np.float32(1.125), np.float32(0.25))
+        return self.replace(self.loss_scale * factor, self.counter)
+
+
+def test_a_new_rule_is_a_class_with_an_adjust_and_nothing_else():
+    """What CONTRIBUTING.md promises: variables and sessions take it as it is."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        finite = tf.placeholder(tf.bool, [])
+        state = LossScaleVariables(Quartering(64.0))
+        step = state.adjust(finite)
+        session.run(tf.global_variables_initializer())
+        seen = []
+        for flag in (True, False, True):
+            session.run(step, {finite: flag})
+            seen.append(float(session.run(state.loss_scale)))
+    assert seen == [72.0, 18.0, 20.25]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -13,16 +14,12 @@ import numpy as np
 import pytest
 
 import amp_xla.setup  # noqa: F401
-from amp_xla import backend, verify
+from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.training import bundle, durable, manifest
-from amp_xla.training.checkpoint import (
-    CheckpointError,
-    Checkpoints,
-    NotFiniteError,
-    find,
-    restore_weights,
-)
+from amp_xla.commands import verify
+from amp_xla.process import durable
+from amp_xla.training.checkpoint import CheckpointError, bundle, find, manifest
+from amp_xla.training.checkpoint.checkpoints import Checkpoints, NotFiniteError, restore_weights
 
 SHAPES = {"weight": (31, 7), "slot": (5,), "half": (3,)}
 
@@ -67,6 +64,29 @@ def test_what_was_saved_comes_back(tmp_path: Path, variables: List[Any]) -> None
     session.run(variables[0].assign(tf.zeros_like(variables[0])))
     restore_weights(tmp_path / "step-00000001", variables[:1])
     assert np.array_equal(before[0], session.run(variables[0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "found", "wanted"),
+    [
+        ("weight", (7, 31), tf.float32, "float32[31,7]", "float32[7,31]"),
+        ("weight", (31, 7), tf.float64, "float32[31,7]", "float64[31,7]"),
+        ("other", (1,), tf.float32, "none", "float32[1]"),
+    ],
+)
+def test_tensors_are_compared_before_they_are_restored(
+    tmp_path: Path, variables: List[Any], name: str, shape: Any, dtype: Any, found: str, wanted: str
+) -> None:
+    saved(tmp_path, variables, (1,))
+    backend.K.clear_session()
+    made = tf.get_variable(name, shape, dtype, tf.ones_initializer())
+    backend.session().run(tf.global_variables_initializer())
+    said = rf"tensor {name}: found {re.escape(found)}, wanted {re.escape(wanted)}"
+    with pytest.raises(CheckpointError, match=said):
+        restore_weights(tmp_path / "step-00000001", [made])
+    with pytest.raises(CheckpointError, match="holds another model.*tensor count: found int64"):
+        Checkpoints(tmp_path, [made]).restore(tmp_path / "step-00000001")
+    assert np.array_equal(backend.session().run(made), np.ones(shape))
 
 
 def test_a_snapshot_does_not_change_with_later_steps(variables: List[Any]) -> None:

@@ -7,8 +7,9 @@ import pytest
 import tf_keras
 
 from amp_xla import backend
-from amp_xla.precision import DynamicLossScale, sok
-from amp_xla.precision.keras import set_policy
+from amp_xla.precision import DynamicLossScale
+from amp_xla.precision.compat import sok
+from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.snippets import blocks, run
 

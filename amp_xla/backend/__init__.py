@@ -1,0 +1,314 @@
+"""One door to TensorFlow, Keras and bert4keras, on TensorFlow 1.15 and 2.x.
+
+``from amp_xla.backend import tf, keras, K`` gives ``tf.compat.v1``, legacy Keras 2 and its
+backend, in graph mode, on both. No other module asks which TensorFlow this is.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from amp_xla.backend import nvidia
+from amp_xla.errors import SetupOrderError, UnsupportedError
+from amp_xla.process.quiet import quiet_stderr, set_log_defaults
+from amp_xla.process.typed import environment
+
+# bert4keras masks with -inf and `where` from this version on; before, it had an infinity to set,
+# and its CRF compared scores with a fixed -1e6.
+SAFE_MASKS = (0, 11, 5)
+CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
+MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
+
+
+@functools.lru_cache(maxsize=None)
+def tensorflow() -> Any:
+    """The raw ``tensorflow`` module, imported quietly; switches nothing to graph mode."""
+    os.environ.setdefault("TF_KERAS", "1")
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+    set_log_defaults()
+    with quiet_stderr():
+        try:
+            import tensorflow as module
+        except ImportError as error:
+            raise UnsupportedError(
+                f"TensorFlow cannot be imported ({error}); install it ({environment()}), or run "
+                f"inside NVIDIA's TensorFlow container"
+            ) from error
+        module.get_logger().setLevel("ERROR")
+    return module
+
+
+def version() -> Tuple[int, int]:
+    """TensorFlow's (major, minor)."""
+    major, minor = tensorflow().__version__.split(".")[:2]
+    return int(major), int(minor)
+
+
+def kind() -> str:
+    """``tf1`` (1.15) or ``tf2``."""
+    found = version()
+    if found == (1, 15):
+        return "tf1"
+    if found[0] == 2:
+        return "tf2"
+    raise UnsupportedError(
+        f"TensorFlow {tensorflow().__version__} is not supported; supported: 1.15, 2.x"
+    )
+
+
+def is_fork() -> bool:
+    """True on NVIDIA's TensorFlow 1.15, whose optimizers know loss scaling from the environment."""
+    return kind() == "tf1" and hasattr(tensorflow().compat.v1.train.Optimizer, "doing_loss_scaling")
+
+
+def has_lite() -> bool:
+    """True where ``--tf_xla_auto_jit=fusible`` is known: NVIDIA's TensorFlow 1.15, TensorFlow 2."""
+    return kind() == "tf2" or is_fork()
+
+
+@functools.lru_cache(maxsize=None)
+def _prepare() -> Dict[str, Any]:
+    """Graph mode, resource variables, legacy Keras under every name bert4keras uses."""
+    raw = tensorflow()
+    v1 = raw.compat.v1
+    if raw.executing_eagerly() and kind() == "tf2":
+        try:
+            v1.disable_eager_execution()
+        except ValueError as error:
+            raise SetupOrderError(
+                "TensorFlow has already been used eagerly in this process, and bert4keras "
+                "training here is graph mode: import amp_xla.setup before the first "
+                "TensorFlow operation"
+            ) from error
+    v1.enable_resource_variables()
+    # One kind of tf.cond on both: Switch and Merge, which the graph passes of 1.15 know too.
+    v1.disable_control_flow_v2()
+    v1.logging.set_verbosity(v1.logging.ERROR)
+    if kind() == "tf1":
+        return {"tf": v1, "keras": raw.keras, "K": raw.keras.backend}
+    return {"tf": v1, **_legacy_keras(raw)}
+
+
+def _legacy_keras(raw: Any) -> Dict[str, Any]:
+    """Makes ``import keras`` and ``tf.keras`` mean Keras 2 with TensorFlow 1's session calls."""
+    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() not in ("1", "true"):
+        raise SetupOrderError(
+            "TensorFlow was told not to use legacy Keras: unset TF_USE_LEGACY_KERAS"
+        )
+    try:
+        import tf_keras
+        from tf_keras.src import backend as source
+    except ImportError as error:
+        raise UnsupportedError(
+            f"legacy Keras is missing ({error}); install the tf-keras of TensorFlow's own "
+            f"version, here tf-keras~={raw.__version__.rsplit('.', 1)[0]}.0"
+        ) from error
+    loaded = sys.modules.get("keras")
+    if loaded is not None and getattr(loaded, "__version__", "2").startswith("3"):
+        raise SetupOrderError(
+            f"Keras {loaded.__version__} is already imported; put `import amp_xla.setup` above "
+            f"the import that loads keras"
+        )
+    import tf_keras.optimizers.legacy as legacy
+
+    for optimizers in (tf_keras.optimizers, raw.keras.optimizers):
+        for name in dir(legacy):
+            # bert4keras subclasses keras.optimizers.Optimizer the way Keras 2.3 had it.
+            if isinstance(getattr(legacy, name), type):
+                setattr(optimizers, name, getattr(legacy, name))
+    _seed_each_variable(source)
+    for backend in (tf_keras.backend, raw.keras.backend):
+        backend.get_session = source.get_session
+        backend.set_session = source.set_session
+    sys.modules["keras"] = tf_keras
+    for name in ("backend", "layers", "models", "optimizers", "initializers", "activations"):
+        sys.modules[f"keras.{name}"] = getattr(tf_keras, name)
+    return {"tf": raw.compat.v1, "keras": tf_keras, "K": tf_keras.backend}
+
+
+def _seed_each_variable(source: Any) -> None:
+    """Unseeded initializers draw anew for each variable, as they do on TensorFlow 1.15.
+
+    tf-keras makes them stateless: one instance returns the same numbers at every call, and
+    bert4keras shares one among the query, key and value kernels of an attention layer, which
+    would start out equal.
+    """
+    generator = source.RandomGenerator
+    original = generator._set_rng_type
+
+    def set_rng_type(self: Any, rng_type: Optional[str], **kwargs: Any) -> None:
+        if rng_type == generator.RNG_STATELESS and self._seed is None:
+            rng_type = generator.RNG_LEGACY_STATEFUL
+        original(self, rng_type, **kwargs)
+
+    generator._set_rng_type = set_rng_type
+    from tf_keras.src.initializers import initializers
+
+    initializers.Initializer._warn_reuse = lambda self: None
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("tf", "keras", "K"):
+        return _prepare()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def bert4keras(name: str = "backend") -> Any:
+    """A bert4keras module, e.g. ``bert4keras("models")``, with everything below it in order."""
+    _prepare()
+    with quiet_stderr():
+        try:
+            return importlib.import_module(f"bert4keras.{name}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] != "bert4keras":
+                raise
+            raise UnsupportedError("bert4keras is not installed; pip install bert4keras") from None
+
+
+def bert4keras_version() -> Tuple[int, ...]:
+    """E.g. (0, 11, 3)."""
+    _prepare()
+    return tuple(int(part) for part in importlib.import_module("bert4keras").__version__.split("."))
+
+
+def session() -> Any:
+    """Keras' session for the default graph, made with the options of ``amp_xla.setup``."""
+    return _prepare()["K"].get_session()
+
+
+def set_graph_rewrite(half_dtype: Optional[str]) -> None:
+    """Turns the auto-mixed-precision pass on for every session made from now on, or off.
+
+    Args:
+      half_dtype: ``float16``, ``bfloat16`` (oneDNN on CPU) or None for off.
+
+    Source: ``BaseSession.__init__`` consults this global state for sessions with any config, and
+    Keras builds its config from the context's options; together they cover user-made sessions.
+    """
+    from tensorflow.python.training.experimental import mixed_precision_global_state as state
+
+    raw = tensorflow()
+    half, brain = half_dtype == "float16", half_dtype == "bfloat16"
+    if kind() == "tf1":
+        state.mixed_precision_graph_rewrite_is_enabled = half
+        raw.config.optimizer.set_experimental_options({"auto_mixed_precision": half})
+        return
+    state.set_mixed_precision_graph_rewrite_enabled(half)
+    raw.config.optimizer.set_experimental_options(
+        {"auto_mixed_precision": half, "auto_mixed_precision_onednn_bfloat16": brain}
+    )
+
+
+def session_config(half_dtype: Optional[str], base: Optional[Any] = None) -> Any:
+    """A ConfigProto with the rewrite on, for scripts that make their own ``tf.Session``."""
+    v1 = tensorflow().compat.v1
+    config = v1.ConfigProto(allow_soft_placement=True)
+    if base is not None:
+        config.CopyFrom(base)
+    rewrite = config.graph_options.rewrite_options
+    if half_dtype == "float16":
+        rewrite.auto_mixed_precision = 1  # RewriterConfig.ON
+    if half_dtype == "bfloat16":
+        rewrite.auto_mixed_precision_onednn_bfloat16 = 1
+    return config
+
+
+def nvidia_device(environ: Mapping[str, str]) -> bool:
+    """True where an NVIDIA GPU is visible to this process; asks the kernel, not TensorFlow.
+
+    TensorFlow 2 reads its XLA flags when it lists devices, so ``amp_xla.setup`` must not ask it.
+    """
+    return nvidia.has_device(environ)
+
+
+def used() -> bool:
+    """True once TensorFlow has made a session or listed devices: its flags are read by then."""
+    from tensorflow.python.client import session as client
+
+    if client._python_session_create_counter.get_cell().value() > 0:
+        return True
+    return kind() == "tf2" and _physical_gpus.cache_info().currsize > 0
+
+
+@functools.lru_cache(maxsize=None)
+def _physical_gpus() -> Tuple[Any, ...]:
+    # The first look at the devices is where TensorFlow reports on drivers it lacks.
+    with quiet_stderr():
+        return tuple(tensorflow().config.experimental.get_visible_devices("GPU"))
+
+
+def hide_gpus() -> None:
+    """No session made from now on uses a GPU. TensorFlow has made none yet, or it is an error.
+
+    CUDA_VISIBLE_DEVICES alone comes too late where TensorFlow 1.15 has listed its devices.
+    """
+    if _physical_gpus():
+        tensorflow().config.experimental.set_visible_devices([], "GPU")
+        _physical_gpus.cache_clear()
+
+
+def gpus() -> List[str]:
+    """Names of the GPUs TensorFlow can use; none of them is initialised by asking."""
+    return [device.name for device in _physical_gpus()]
+
+
+def compute_capability() -> Optional[Tuple[int, int]]:
+    """The lowest compute capability among the GPUs TensorFlow sees; None without one."""
+    if not gpus():
+        return None
+    raw = tensorflow()
+    details = getattr(raw.config.experimental, "get_device_details", None)
+    if details is not None:
+        return min(tuple(details(d).get("compute_capability", (0, 0))) for d in _physical_gpus())
+    told = [gpu.capability for gpu in _driver().gpus]
+    if told and None not in told:
+        return min((c[0], c[1]) for c in told if c is not None)
+    # Older drivers do not tell; TensorFlow's own device list does, but asking starts the GPU.
+    from tensorflow.python.client import device_lib
+
+    config = raw.compat.v1.ConfigProto()
+    config.gpu_options.allow_growth = True
+    found = [d.physical_device_desc for d in device_lib.list_local_devices(config)]
+    words = [d.rpartition("compute capability: ")[2] for d in found if "capability" in d]
+    versions = [nvidia.version(word) for word in words]
+    return min((v[0], v[1]) for v in versions) if versions else None
+
+
+@functools.lru_cache(maxsize=None)
+def _driver() -> nvidia.Driver:
+    return nvidia.look(os.environ)
+
+
+def half_dtype() -> Tuple[Optional[str], str]:
+    """What ``precision=amp`` means on this machine, and why.
+
+    Returns:
+      (``float16`` | ``bfloat16`` | None, one clause for the user).
+    """
+    capability = compute_capability()
+    if capability is not None:
+        name = f"GPU of compute capability {capability[0]}.{capability[1]}"
+        if capability >= MIN_CAPABILITY:
+            return "float16", name
+        return None, f"{name}; mixed precision needs 7.0 or newer"
+    if kind() == "tf1":
+        return None, "no GPU, and TensorFlow 1.15 has no half precision on CPU"
+    if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() in ("0", "false"):
+        return None, "no GPU, and oneDNN is off (TF_ENABLE_ONEDNN_OPTS=0)"
+    if not _cpu_has_bfloat16():
+        return None, "no GPU, and this CPU has no AVX-512 for oneDNN's bfloat16"
+    return "bfloat16", "no GPU; bfloat16 on CPU through oneDNN"
+
+
+def _cpu_has_bfloat16() -> bool:
+    """oneDNN's rule for bfloat16 kernels: AVX-512 or AVX-NE-CONVERT."""
+    try:
+        with open("/proc/cpuinfo") as info:
+            flags = next((line for line in info if line.startswith("flags")), "").split()
+    except OSError:
+        return False
+    return "avx512f" in flags or "avx_ne_convert" in flags

@@ -1,0 +1,1 @@
+"""What a user types: ``amp-xla <command>``."""

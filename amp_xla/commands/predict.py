@@ -1,0 +1,71 @@
+"""``python -m amp_xla predict``: labels for new text, from a file or from standard input."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import List, Optional, Tuple
+
+from amp_xla.data.text.lines import called, every_line
+from amp_xla.errors import AmpXlaError
+from amp_xla.process import output
+from amp_xla.process.arguments import own_recipe, parse, recipe_module
+from amp_xla.process.typed import typed
+from amp_xla.training.checkpoint import Saved, find
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Label new text with a trained run."""
+
+    run: str = "runs/classification/latest"
+    """run folder, as printed at the end of training"""
+    file: Optional[str] = None
+    """one text a line, also gzipped (a second text after a tab for pairs); none = standard input"""
+    checkpoint: Optional[str] = None
+    """name of a checkpoint in the run folder; none = best"""
+    recipe: Optional[str] = None
+    """path of the recipe's file, where it is not one of this project; none = as the run says"""
+
+
+def main(argv: List[str]) -> int:
+    """The command: prints label, probability and text, separated by tabs.
+
+    Line i of the output answers line i of the input; to a blank one the answer is a blank one. What
+    a line is, ``data.lines.every_line`` says, for training and here.
+    """
+    config = parse(Config, argv, "python -m amp_xla predict")
+    saved = Saved(find(Path(config.run), config.checkpoint))
+    recipe = config.recipe or own_recipe(saved.recipe)
+    predict = getattr(recipe_module(recipe), "predict", None)
+    if predict is None:
+        raise AmpXlaError(
+            f"recipe {recipe} has nothing to predict; its weights start another recipe: "
+            f"{typed('train', ['--bert', config.run])}"
+        )
+    lines = _lines(config.file)
+    texts = [line for line in lines if line.strip()]
+    answers = iter(predict(saved, texts))
+    output.lines(_answer(line, next(answers)) if line.strip() else "" for line in lines)
+    return 0
+
+
+def _answer(text: str, answer: Tuple[str, float]) -> str:
+    label, probability = answer
+    return f"{label}\t{probability:.4f}\t{text}"
+
+
+def _lines(file: Optional[str]) -> List[str]:
+    if file is None and sys.stdin is not None and sys.stdin.isatty():
+        print("type texts, one a line; end with Ctrl-D", file=sys.stderr)
+    path = "-" if file is None else file
+    lines, bad = every_line(path)
+    if bad:
+        raise AmpXlaError(
+            f"{called(path)}, line {bad[0].line}: {bad[0].reason} ({len(bad):,} such lines); text "
+            f"in UTF-8 is needed"
+        )
+    if not any(line.strip() for line in lines):
+        raise AmpXlaError(f"{called(path)} has no text")
+    return lines

@@ -1,0 +1,1 @@
+"""Samples to batches of few shapes, in an order by counter."""

@@ -1,0 +1,1 @@
+"""Text files and corpora to labelled texts, labels and token ids."""

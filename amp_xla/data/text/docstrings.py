@@ -1,0 +1,89 @@
+"""The built-in corpus to pretrain on: docstrings of the standard library and installed packages."""
+
+from __future__ import annotations
+
+import ast
+import math
+import os
+import re
+import sysconfig
+import warnings
+from typing import Dict, Iterable, Iterator, List, Tuple
+
+from amp_xla.data.text import corpora
+
+SKIPPED = frozenset(["test", "tests", "testing", "idle_test", "__pycache__", "site-packages"])
+GROUP = 50  # files a task
+
+
+def sources(most_bytes: int) -> List[List[Tuple[str, str]]]:
+    """Groups of (package, path of a .py file): the standard library, then what is installed.
+
+    Args:
+      most_bytes: of source text a package; of a larger one every n-th file is taken. Without a
+        limit TensorFlow's own documentation would be half of the text, the standard library's,
+        which the classification recipe is about, a twelfth.
+    """
+    packages: Dict[str, List[Tuple[str, int]]] = {}
+    paths = sysconfig.get_paths()
+    for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
+        for here, folders, names in os.walk(root):
+            folders[:] = sorted(set(folders) - SKIPPED)
+            for name in sorted(names):
+                path = os.path.join(here, name)
+                if name.endswith(".py") and not name.startswith("test_"):
+                    package = os.path.relpath(path, root).split(os.sep)[0]
+                    package = package[:-3] if package.endswith(".py") else package
+                    packages.setdefault(package, []).append((path, os.path.getsize(path)))
+    found: List[Tuple[str, str]] = []
+    for package, files in packages.items():
+        every = max(1, math.ceil(sum(size for _, size in files) / most_bytes))
+        found += [(package, path) for path, _ in files[::every]]
+    return [found[i : i + GROUP] for i in range(0, len(found), GROUP)]
+
+
+def documents(group: List[Tuple[str, str]]) -> List[str]:
+    """Docstrings of 5 words or more, without those that the classification corpus evaluates on.
+
+    White space is made single spaces. Where copies are dropped is up to the caller.
+    """
+    out: List[str] = []
+    for package, path in group:
+        own = re.compile(re.escape(package), re.IGNORECASE)
+        for text in _docstrings(path):
+            text = " ".join(text.split())
+            if len(text.split()) < corpora.MIN_WORDS:
+                continue
+            # The corpus of the classification recipe takes a package's own name out first.
+            if not corpora._is_dev(" ".join(own.sub(" ", text).split())):
+                out.append(text)
+    return out
+
+
+def distinct(groups: Iterable[List[str]]) -> List[str]:
+    """Texts in order, each once."""
+    return list(dict.fromkeys(text for group in groups for text in group))
+
+
+def _docstrings(path: str) -> Iterator[str]:
+    try:
+        with open(path, "rb") as handle, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            source = handle.read()
+            if b'"""' not in source and b"'''" not in source:
+                return
+            todo: List[ast.AST] = [ast.parse(source)]
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    while todo:
+        node = todo.pop()
+        assert isinstance(node, kinds)
+        text = ast.get_docstring(node)
+        if text and "\0" not in text:
+            try:
+                text.encode("utf-8")
+                yield text
+            except UnicodeEncodeError:
+                pass
+        todo += [child for child in reversed(node.body) if isinstance(child, kinds)]

@@ -1,0 +1,336 @@
+"""WordPiece ids equal to bert4keras' Tokenizer, for many texts at once.
+
+bert4keras' rules for characters (what is a space, punctuation, CJK, dropped) differ from HF
+tokenizers' BertNormalizer in places: private-use and newly assigned characters, text that spells
+"[SEP]". So the characters are handled here, by one table for `str.translate`; HF tokenizers cuts
+each *distinct* word into pieces once, and numpy puts the sequences together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import unicodedata
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+# Only distinct words reach HF tokenizers: too little work for its threads, and after it has used
+# them every later fork (data workers, subprocesses) prints a warning. Read at import.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers.models import WordPiece
+
+from amp_xla.data.errors import DataError
+from amp_xla.data.text.vocabulary import (
+    WORD_MAX_CHARS,
+    doubts,
+    load_vocab,
+    save_vocab,
+    train_vocab,
+)
+
+CHUNK = 4096  # texts cut into words at a time: bounds the memory
+MAX_KNOWN_WORDS = 2_000_000  # forget and start again beyond: about 300 MB
+REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """Token ids of many texts, ragged: sample i is `token_ids[offsets[i]:offsets[i + 1]]`.
+
+    token_ids: int32 [tokens]; offsets: int64 [samples + 1]; first_lengths: int32 [samples], the
+    tokens of segment 0 ([CLS] first [SEP]), the rest is segment 1 (second [SEP]).
+    """
+
+    token_ids: np.ndarray
+    offsets: np.ndarray
+    first_lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [samples]: tokens of each, [CLS] and [SEP] counted."""
+        return np.diff(self.offsets)
+
+    @property
+    def segment_ids(self) -> np.ndarray:
+        """int32 [tokens], 0 or 1, ragged like `token_ids`."""
+        position = np.arange(len(self.token_ids)) - np.repeat(self.offsets[:-1], self.lengths)
+        return (position >= np.repeat(self.first_lengths, self.lengths)).astype(np.int32)
+
+    def row(self, i: int) -> Tuple[List[int], List[int]]:
+        """(token ids, segment ids) of sample i as lists: what bert4keras' `encode` returns."""
+        ids = self.token_ids[self.offsets[i] : self.offsets[i + 1]].tolist()
+        first = int(self.first_lengths[i])
+        return ids, [0] * first + [1] * (len(ids) - first)
+
+
+class _Characters(Dict[int, str]):
+    """Code point -> replacement, filled as characters turn up (bert4keras `_tokenize`)."""
+
+    def __init__(self, drop_marks: bool) -> None:
+        super().__init__()
+        self._drop_marks = drop_marks
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        category = unicodedata.category(char)
+        if self._drop_marks and category == "Mn":
+            new = ""
+        elif 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
+            new = " " + char + " "  # ASCII symbols such as + and $ too, whatever their category
+        elif category.startswith("P") or _is_cjk(code):
+            new = " " + char + " "
+        elif char in " \n\r\t" or category == "Zs":
+            new = " "
+        elif code == 0xFFFD or category in ("Cc", "Cf"):
+            new = ""
+        else:
+            new = char
+        self[code] = new
+        return new
+
+
+def _is_cjk(code: int) -> bool:
+    return (
+        0x4E00 <= code <= 0x9FFF
+        or 0x3400 <= code <= 0x4DBF
+        or 0x20000 <= code <= 0x2A6DF
+        or 0x2A700 <= code <= 0x2B73F
+        or 0x2B740 <= code <= 0x2B81F
+        or 0x2B820 <= code <= 0x2CEAF
+        or 0xF900 <= code <= 0xFAFF
+        or 0x2F800 <= code <= 0x2FA1F
+    )
+
+
+class WordSplitter:
+    """Texts to words: lower case and accents off if asked, symbols and CJK characters apart."""
+
+    def __init__(self, lowercase: bool) -> None:
+        self._lowercase = lowercase
+        self._characters = _Characters(drop_marks=lowercase)
+
+    def __call__(self, text: str) -> List[str]:
+        if self._lowercase:
+            text = unicodedata.normalize("NFD", text.lower())
+        return text.translate(self._characters).split()
+
+
+class Tokenizer:
+    """A WordPiece vocabulary at work. `tokens[i]` is the token with id i."""
+
+    def __init__(self, tokens: Sequence[str], lowercase: bool = True, source: str = "") -> None:
+        self.tokens = list(tokens)
+        self.lowercase = lowercase
+        self._ids = {token: i for i, token in enumerate(self.tokens)}
+        missing = [token for token in REQUIRED if token not in self._ids]
+        where = source or "vocabulary"
+        if missing:
+            raise DataError(
+                f"{where}: {len(self.tokens):,} tokens without {', '.join(missing)}; a BERT "
+                f"vocabulary has one token a line and {', '.join(REQUIRED)} among them"
+            )
+        if self._ids["[PAD]"] != 0:
+            raise DataError(
+                f"{where}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be the first, because "
+                "bert4keras takes id 0 for padding"
+            )
+        self._pieces = HFTokenizer(
+            WordPiece(vocab=self._ids, unk_token="[UNK]", max_input_chars_per_word=WORD_MAX_CHARS)
+        )
+        self._split = WordSplitter(lowercase)
+        self._forget()
+
+    @classmethod
+    def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
+        """Reads a Google-format `vocab.txt`: one token a line, its id the line number from 0."""
+        return cls(load_vocab(vocab_path), lowercase, source=vocab_path)
+
+    @classmethod
+    def train(
+        cls, texts: Sequence[str], vocab_size: int = 8000, lowercase: bool = True
+    ) -> Tokenizer:
+        """Learns a WordPiece vocabulary of at most `vocab_size` tokens from `texts`."""
+        split = WordSplitter(lowercase)
+        return cls(train_vocab((split(text) for text in texts), vocab_size), lowercase)
+
+    def save(self, path: str) -> None:
+        """Writes `vocab.txt`; `load` of it gives the same ids."""
+        save_vocab(path, self.tokens)
+
+    def save_settings(self, path: str) -> None:
+        """Writes `tokenizer_config.json`: what else than the vocabulary decides the ids."""
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"do_lower_case": self.lowercase}, file)
+            file.write("\n")
+
+    @property
+    def assets(self) -> Dict[str, Callable[[str], None]]:
+        """File name -> what writes it: all that a run keeps of a tokenizer."""
+        return {"vocab.txt": self.save, "tokenizer_config.json": self.save_settings}
+
+    def doubts(self, encoded: Encoded) -> str:
+        """``vocabulary.doubts`` about what `encode` made of the training texts."""
+        ids = encoded.token_ids
+        total = int(((ids != self.cls_id) & (ids != self.sep_id)).sum())
+        return doubts(self.tokens, int((ids == self.unk_id).sum()), total)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids: the height of the embedding matrix."""
+        return len(self.tokens)
+
+    @property
+    def pad_id(self) -> int:
+        """Always 0."""
+        return self._ids["[PAD]"]
+
+    @property
+    def unk_id(self) -> int:
+        """Id of every word that the vocabulary cannot spell."""
+        return self._ids["[UNK]"]
+
+    @property
+    def cls_id(self) -> int:
+        """Id of the first token of every sample."""
+        return self._ids["[CLS]"]
+
+    @property
+    def sep_id(self) -> int:
+        """Id of the token that ends each text."""
+        return self._ids["[SEP]"]
+
+    @property
+    def mask_id(self) -> int:
+        """Id of [MASK]; `DataError` if the vocabulary has none (only pretraining needs it)."""
+        if "[MASK]" not in self._ids:
+            raise DataError("the vocabulary has no [MASK]; masked language modelling needs one")
+        return self._ids["[MASK]"]
+
+    @property
+    def hidden_id(self) -> int:
+        """Id that stands for a token that is not to be seen: [MASK], or [UNK] without one."""
+        return self._ids.get("[MASK]", self.unk_id)
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        pairs: Optional[Sequence[str]] = None,
+        max_length: Optional[int] = None,
+    ) -> Encoded:
+        """`[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`, at most `max_length` tokens each.
+
+        Too long a sample loses tokens from the end of its text, of a pair always from the
+        longer side, as bert4keras' `encode(maxlen=max_length)` does.
+        """
+        least = 2 if pairs is None else 3
+        if max_length is not None and max_length < least:
+            raise DataError(f"max_length is {max_length}; [CLS] and [SEP] alone take {least}")
+        first, first_counts = self._flat(texts)
+        if pairs is None:
+            kept = first_counts
+            if max_length is not None:
+                kept = np.minimum(kept, max_length - 2)
+            return self._joined([(first, first_counts, kept)])
+        if len(pairs) != len(texts):
+            raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
+        second, second_counts = self._flat(pairs)
+        # In bert4keras' terms, where each side still has its [CLS] and [SEP] and the longer
+        # side, at a tie the first, loses a token until both fit max_length + 1.
+        a, b = first_counts + 2, second_counts + 2
+        if max_length is not None:
+            room = max_length + 1
+            a_kept = np.where(a + b <= room, a, np.minimum(a, np.maximum(room // 2, room - b)))
+            b = np.minimum(b, room - a_kept)
+            a = a_kept
+        return self._joined([(first, first_counts, a - 2), (second, second_counts, b - 2)])
+
+    def _joined(self, sides: Sequence[Tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Encoded:
+        """[CLS], then each side's first `kept` pieces and a [SEP]."""
+        lengths = 1 + sum(kept + 1 for _, _, kept in sides)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        out = np.full(int(offsets[-1]), self.sep_id, np.int32)
+        out[offsets[:-1]] = self.cls_id
+        target = offsets[:-1] + 1
+        for pieces, counts, kept in sides:
+            source = np.cumsum(counts) - counts
+            out[_ranges(target, kept)] = pieces[_ranges(source, kept)]
+            target = target + kept + 1
+        return Encoded(out, offsets, (sides[0][2] + 2).astype(np.int32))
+
+    def _flat(self, texts: Sequence[str]) -> Tuple[np.ndarray, np.ndarray]:
+        """Piece ids of all texts end to end (int32), and how many each text has (int64)."""
+        pieces: List[np.ndarray] = [np.zeros(0, np.int32)]
+        counts: List[np.ndarray] = [np.zeros(0, np.int64)]
+        for start in range(0, len(texts), CHUNK):
+            cut = [self._split(text) for text in texts[start : start + CHUNK]]
+            words = [word for text in cut for word in text]
+            if len(self._words) > MAX_KNOWN_WORDS:
+                self._forget()
+            index = np.fromiter(map(self._words.__getitem__, words), np.int64, len(words))
+            self._learn()
+            lengths = self._word_lengths[index]
+            pieces.append(self._word_pieces[_ranges(self._word_starts[index], lengths)])
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            words_end = np.cumsum([len(text) for text in cut])
+            counts.append(np.diff(np.concatenate([[0], ends[words_end]])))
+        return np.concatenate(pieces), np.concatenate(counts).astype(np.int64)
+
+    def _forget(self) -> None:
+        self._words = Words()
+        self._word_pieces: np.ndarray = np.zeros(0, np.int32)
+        self._word_starts: np.ndarray = np.zeros(0, np.int64)
+        self._word_lengths: np.ndarray = np.zeros(0, np.int64)
+
+    def _learn(self) -> None:
+        """Cuts the words that were not met before and remembers their pieces."""
+        new = self._words.take_new()
+        if not new:
+            return
+        # What is not cut is looked up whole: words that are too long, as bert4keras does, and half
+        # surrogate pairs, which cannot pass into Rust.
+        cut = [word for word in new if len(word) <= WORD_MAX_CHARS and _encodable(word)]
+        encodings = self._pieces.encode_batch(cut, add_special_tokens=False)
+        pieces = {word: encoding.ids for word, encoding in zip(cut, encodings)}
+        ids = [pieces.get(word) or [self._ids.get(word, self.unk_id)] for word in new]
+        lengths = np.array([len(piece) for piece in ids], np.int64)
+        starts = len(self._word_pieces) + np.cumsum(lengths) - lengths
+        flat = np.array([piece for word in ids for piece in word], np.int32)
+        self._word_pieces = np.concatenate([self._word_pieces, flat])
+        self._word_starts = np.concatenate([self._word_starts, starts])
+        self._word_lengths = np.concatenate([self._word_lengths, lengths])
+
+
+class Words(Dict[str, int]):
+    """Word -> running number; a word that is looked up for the first time gets the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: List[str] = []
+
+    def __missing__(self, word: str) -> int:
+        self._new.append(word)
+        self[word] = number = len(self)
+        return number
+
+    def take_new(self) -> List[str]:
+        """Words met since the last call, in the order of their numbers."""
+        new, self._new = self._new, []
+        return new
+
+
+def _encodable(word: str) -> bool:
+    return not any("\ud800" <= char <= "\udfff" for char in word)
+
+
+def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """starts[0], starts[0] + 1, ..., (lengths[0] of them), starts[1], ..."""
+    total = int(lengths.sum())
+    shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+    return np.arange(total, dtype=np.int64) + shift

@@ -1,0 +1,138 @@
+"""WordPiece vocabularies: read, write, learn."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+from pathlib import Path
+from typing import Iterable, List, Sequence
+
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers.models import WordPiece
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.trainers import WordPieceTrainer
+
+from amp_xla.data.errors import DataError
+from amp_xla.data.text.lines import read_bytes
+from amp_xla.process import durable
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut into pieces
+# The trainer takes words, not counts: a count is played to it as repetitions, scaled below this.
+MAX_REPEATS = 100_000
+UNKNOWN_SAID, UNKNOWN_REFUSED = 0.1, 0.5  # shares of a text's tokens
+
+
+def load_vocab(path: str) -> List[str]:
+    """Tokens in id order. The id is the line number, also after lines that are blank."""
+    return parse_vocab(read_bytes(path), path)
+
+
+def parse_vocab(data: bytes, path: str) -> List[str]:
+    """What ``load_vocab`` makes of the bytes of ``path``."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a UTF-8 vocabulary: {error}") from None
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    # The first word of the line, as bert4keras reads it: some lists carry counts behind it.
+    return [line.split()[0] if line.split() else line.strip() for line in lines]
+
+
+def fingerprint(tokens: Sequence[str]) -> str:
+    """SHA-256 (hex) of the tokens in order: other ids, another fingerprint."""
+    return hashlib.sha256("\n".join(tokens).encode()).hexdigest()
+
+
+def doubts(tokens: Sequence[str], unknown: int, total: int) -> str:
+    """Lines to show, each begun by a line break, about a vocabulary that may be the wrong one.
+
+    Tokens that stand twice are said and not refused: there are published vocabularies with some,
+    and taking one out would move all ids behind it.
+
+    Args:
+      tokens: the vocabulary.
+      unknown: how many of the ``total`` tokens of the training texts it turned into [UNK].
+
+    Raises:
+      DataError: most of them; nothing can be learned from such texts.
+    """
+    said = ""
+    counts = collections.Counter(filter(None, tokens))
+    twice = [token for token, count in counts.items() if count > 1]
+    if twice:
+        lines = [i for i, token in enumerate(tokens, start=1) if token == twice[0]]
+        said += (
+            f"\nwarning: {len(twice):,} tokens of the vocabulary stand there more than once, e.g. "
+            f"{twice[0]!r} in lines {', '.join(map(str, lines[:5]))}; the last one counts"
+        )
+    share = unknown / max(total, 1)
+    if share > UNKNOWN_SAID:
+        found = (
+            f"{share:.0%} of the tokens of the training texts are [UNK]: is this the vocabulary "
+            "for their language, and --lowercase or --no-lowercase as it was made?"
+        )
+        if share > UNKNOWN_REFUSED:
+            raise DataError(found)
+        said += f"\nwarning: {found}"
+    return said
+
+
+def save_vocab(path: str, tokens: Sequence[str]) -> None:
+    """One token a line."""
+    durable.write(Path(path), "".join(token + "\n" for token in tokens).encode("utf-8"))
+
+
+def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> List[str]:
+    """At most `vocab_size` tokens: the special ones, the commonest characters, learned pieces.
+
+    The same texts in any order give the same tokens. Pieces are merged by HF tokenizers' trainer
+    (most frequent pair first) as long as a pair occurs twice.
+    """
+    counts: collections.Counter = collections.Counter()
+    for words in words_of_texts:
+        counts.update(words)
+    room = vocab_size - len(SPECIAL_TOKENS)
+    if not counts or room < 1:
+        raise DataError(
+            f"a vocabulary of {vocab_size} tokens from {len(counts):,} distinct words; needed: "
+            f"more than {len(SPECIAL_TOKENS)} tokens, and text"
+        )
+    characters: collections.Counter = collections.Counter()
+    for word, count in counts.items():
+        characters[word[0]] += count
+        for char in word[1:]:
+            characters["##" + char] += count
+    # At most half of the room goes to single characters, the other half to what they spell.
+    commonest = sorted(characters, key=lambda piece: (-characters[piece], piece))
+    alphabet = sorted(commonest[: max(1, room // 2)], key=lambda piece: (len(piece), piece))
+    kept = set(alphabet)
+    # A word with a character outside the alphabet can't be spelled: it must not teach pairs.
+    spellable = sorted(
+        word
+        for word in counts
+        if len(word) <= WORD_MAX_CHARS
+        and word[0] in kept
+        and all("##" + char in kept for char in word[1:])
+    )
+    # The trainer hands out ids in the order of a hash map with a random key and settles ties
+    # between pairs by id, so two runs would learn different vocabularies. Declaring the alphabet
+    # beforehand fixes the ids.
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIAL_TOKENS) + alphabet,
+        continuing_subword_prefix="##",
+        limit_alphabet=len(set("".join(spellable))),
+        show_progress=False,
+    )
+    scale = max(1, max(counts.values()) // MAX_REPEATS)
+    hf = HFTokenizer(WordPiece(unk_token="[UNK]"))
+    hf.pre_tokenizer = WhitespaceSplit()
+    hf.train_from_iterator(
+        (" ".join([word] * -(-counts[word] // scale)) for word in spellable), trainer=trainer
+    )
+    vocab = hf.get_vocab()
+    return sorted(vocab, key=lambda token: vocab[token])

@@ -1,0 +1,1 @@
+"""Reading and optimizing GraphDefs: nodes, shapes, FLOPs, grappler passes, what was executed."""

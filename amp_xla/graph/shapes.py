@@ -1,0 +1,213 @@
+"""Shapes and matrix-product FLOPs of a training graph for one batch shape, without running it.
+
+bert4keras computes shapes at run time, so plain shape inference knows next to nothing. With the
+placeholders' shapes given, constant folding evaluates those computations, and inference goes
+through.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla.backend import tf
+from amp_xla.graph import optimized
+from amp_xla.graph.nodes import MATMULS, by_name, parse_input
+from amp_xla.process.quiet import quiet_stderr
+
+Shape = Optional[Tuple[int, ...]]  # None where a dimension is unknown
+_MAX_ROUNDS = 8  # each round resolves one more level of shape arithmetic; 3 were seen to do
+_INT = {"int32": np.int32, "int64": np.int64}
+
+
+@dataclasses.dataclass(frozen=True)
+class MatMul:
+    """One matrix product.
+
+    Attributes:
+      name: node name.
+      batch: number of products of this size.
+      m, n, k: rows, columns and the dimension summed over; for an Einsum the product of the
+        dimensions of each kind.
+      dimensions: m, n, k as single dimensions, an Einsum's several; what alignment is about.
+    """
+
+    name: str
+    batch: int
+    m: int
+    n: int
+    k: int
+    dimensions: Tuple[int, ...]
+
+    @property
+    def flops(self) -> int:
+        """A multiplication and an addition each."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    @property
+    def unaligned(self) -> Tuple[int, ...]:
+        """Dimensions that are not multiples of 8, which is what fp16 tensor cores like."""
+        return tuple(sorted({d for d in self.dimensions if d % 8}))
+
+    @property
+    def padding(self) -> float:
+        """Work with every dimension rounded up to a multiple of 8, over the work now."""
+        return float(np.prod([-(-d // 8) * 8 / d for d in self.dimensions]))
+
+
+def static_shapes(
+    graph_def: Any, fetches: Sequence[str], placeholders: Mapping[str, Sequence[int]]
+) -> Dict[str, List[Shape]]:
+    """Node name -> shapes of its outputs.
+
+    Args:
+      graph_def: GraphDef; not changed.
+      fetches: op names that matter.
+      placeholders: op name -> shape it will be fed with; those not named keep their own.
+    """
+    from tensorflow.python.grappler import cluster as grappler_cluster
+    from tensorflow.python.grappler import item as grappler_item
+    from tensorflow.python.grappler import tf_optimizer
+
+    current = _with_known_inputs(graph_def, placeholders)
+    config = tf.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers.append("constfold")
+    options.min_graph_nodes = -1
+    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    found: Dict[str, List[Shape]] = {}
+    with quiet_stderr():
+        cluster = grappler_cluster.Cluster(devices=[optimized.named_device(device, "CPU")])
+        for _ in range(_MAX_ROUNDS):
+            meta_graph = optimized.item(current, fetches)
+            properties = grappler_item.Item(meta_graph).GetOpProperties()
+            before = len(found)
+            for name, outputs in properties.items():
+                shapes = [_shape(p.shape) for p in outputs]
+                if name not in found and None not in shapes:
+                    found[name] = shapes
+            if len(found) == before:
+                break
+            current = tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
+    return found
+
+
+def _shape(proto: Any) -> Shape:
+    dims = tuple(d.size for d in proto.dim)
+    return None if proto.unknown_rank or any(d < 0 for d in dims) else dims
+
+
+def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
+    """Placeholders become random numbers of the given shape: inference takes fed nodes for
+    unknown, and a constant would be folded away with all that depends on it."""
+    result = tf.GraphDef()
+    result.CopyFrom(graph_def)
+    for node in list(result.node):
+        node.attr.pop("_class", None)
+        if node.op == "Placeholder":
+            shape = placeholders.get(node.name)
+            if shape is None:
+                shape = _shape(node.attr["shape"].shape)
+            if shape is not None:
+                _random(result, node, tf.as_dtype(node.attr["dtype"].type), shape)
+    return result
+
+
+def _random(graph_def: Any, node: Any, dtype: Any, shape: Sequence[int]) -> None:
+    name = node.name
+    if not (dtype.is_floating or dtype.name in _INT):
+        return
+    node.Clear()
+    node.name = name
+    node.attr["T"].type = tf.int32.as_datatype_enum
+    inputs = [("shape", np.array(shape, np.int32))]
+    if dtype.is_floating:
+        node.op = "RandomUniform"
+        node.attr["dtype"].type = dtype.as_datatype_enum
+    else:
+        node.op = "RandomUniformInt"
+        node.attr["Tout"].type = dtype.as_datatype_enum
+        inputs += [(n, np.array(v, _INT[dtype.name])) for n, v in (("minval", 0), ("maxval", 1))]
+    for suffix, value in inputs:
+        constant = graph_def.node.add(name=f"{name}/{suffix}", op="Const")
+        constant.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
+        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
+        node.input.append(constant.name)
+
+
+def matmuls(graph_def: Any, shapes: Mapping[str, List[Shape]]) -> Tuple[List[MatMul], List[str]]:
+    """All matrix products whose sizes are known, and the names of those that are not.
+
+    One inside a loop is counted once, as the number of rounds is not known.
+    """
+    nodes = by_name(graph_def)
+    known, unknown = [], []
+    for node in graph_def.node:
+        if node.op in MATMULS:
+            inputs = [_input_shape(nodes, shapes, text) for text in node.input]
+            inputs = inputs[: 2 if node.op not in ("Einsum", "XlaEinsum") else None]
+            operands = [s for s in inputs if s is not None]
+            product = _matmul(node, operands) if len(operands) == len(inputs) else None
+            if product is None:
+                unknown.append(node.name)
+            else:
+                known.append(product)
+    return known, unknown
+
+
+def _input_shape(nodes: Mapping[str, Any], shapes: Mapping[str, List[Shape]], text: str) -> Shape:
+    name, index = parse_input(text)
+    outputs = shapes.get(name, [])
+    return outputs[index] if 0 <= index < len(outputs) else None
+
+
+def _matmul(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
+    if node.op in ("Einsum", "XlaEinsum"):
+        return _einsum(node, inputs)
+    left, right = inputs
+    if len(left) < 2 or len(right) < 2:
+        return None
+    if node.op == "MatMul":
+        swap_left, swap_right = node.attr["transpose_a"].b, node.attr["transpose_b"].b
+    else:
+        swap_left, swap_right = node.attr["adj_x"].b, node.attr["adj_y"].b
+    # Stored [m, k], or [k, m] where it is to be swapped.
+    k, m = left[-2:] if swap_left else left[-2:][::-1]
+    n = right[-2] if swap_right else right[-1]
+    batch = np.broadcast(np.empty(left[:-2]), np.empty(right[:-2])).size if left[:-2] else 1
+    return MatMul(node.name, int(batch), m, n, k, (m, n, k))
+
+
+def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
+    equation = node.attr["equation"].s.decode().replace(" ", "")
+    left, _, output = equation.partition("->")
+    terms = left.split(",")
+    sizes: Dict[str, int] = {}
+    for term, shape in zip(terms, inputs):
+        if "..." in term:
+            head, _, tail = term.partition("...")
+            middle = shape[len(head) : len(shape) - len(tail)]
+            for position, size in enumerate(reversed(middle)):
+                sizes[f".{position}"] = max(size, sizes.get(f".{position}", 1))
+            shape = shape[: len(head)] + shape[len(shape) - len(tail) :]
+            term = head + tail
+        for letter, size in zip(term, shape):
+            sizes[letter] = size
+    if len(terms) != 2:
+        return None
+    first, second = (set(t.replace(".", "")) for t in terms)
+    kept = set(output.replace(".", ""))
+    batch = [s for x, s in sizes.items() if x[0] == "." or (x in first & second and x in kept)]
+    rows = [sizes[x] for x in sorted((first - second) & kept)]
+    columns = [sizes[x] for x in sorted((second - first) & kept)]
+    summed = [s for x, s in sizes.items() if x[0] != "." and x not in kept]
+    parts = (batch, rows, columns, summed)
+    b, m, n, k = (int(np.prod(part, dtype=np.int64)) for part in parts)
+    return MatMul(node.name, b, m, n, k, tuple(rows + columns + summed))
+
+
+def element_bytes(shapes: Sequence[Shape], width: int = 4) -> int:
+    """Bytes of tensors of ``width`` bytes an element; unknown shapes count as nothing."""
+    return sum(width * int(np.prod(s, dtype=np.int64)) for s in shapes if s is not None)

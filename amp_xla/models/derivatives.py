@@ -1,0 +1,219 @@
+"""GELU, layer norm and attention with derivatives written by hand.
+
+TensorFlow's own derivative of a formula goes back through every operation of it and keeps what
+each of them needs: for bert4keras' GELU five tensors of [B, L, 4 * hidden], for its layer norm
+four of [B, L, hidden]. By hand it takes two of each, and half as many kernels. The values are
+those of bert4keras' formulas; weights have the same names and shapes.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Callable, Optional, Tuple
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.models import dropout
+
+
+def install() -> None:
+    """Makes every bert4keras model built from now on use them.
+
+    A GELU that was chosen by hand (``bert4keras.backend.set_gelu("tanh")``) stays.
+    """
+    # Not in bert4keras.layers: the methods there look their own class up by this name.
+    models = backend.bert4keras("models")
+    models.LayerNormalization = _layer_normalization()
+    models.MultiHeadAttention = multi_head_attention()
+    activations = keras.utils.get_custom_objects()
+    if activations.get("gelu") is backend.bert4keras().gelu_erf:
+        activations["gelu"] = gelu
+
+
+def gelu(x: Any) -> Any:
+    """x * P(N(0, 1) <= x), by the error function.
+
+    Args:
+      x: floats of any shape.
+
+    Returns:
+      The same shape and dtype.
+
+    Source: Hendrycks and Gimpel, arXiv:1606.08415.
+    """
+
+    def value(x: Any) -> Tuple[Any, Callable[[Any], Any]]:
+        below = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
+
+        def derivative(dy: Any) -> Any:
+            density = tf.exp(tf.square(x) * -0.5)
+            return dy * (below + (x * (1.0 / math.sqrt(2.0 * math.pi))) * density)
+
+        return x * below, derivative
+
+    return tf.custom_gradient(value)(x)
+
+
+def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over the last axis.
+
+    Args:
+      x: floats [..., hidden].
+      gamma: [hidden], the scale.
+      beta: [hidden], the offset.
+      epsilon: added to the variance. A row of equal numbers gives beta, even where float16
+        takes epsilon for 0.
+
+    Returns:
+      The shape and dtype of x.
+
+    Source: Ba, Kiros and Hinton, arXiv:1607.06450.
+    """
+    rows = list(range(x.shape.ndims - 1))
+
+    def value(x: Any, gamma: Any, beta: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any, Any]]]:
+        centred = x - K.mean(x, -1, keepdims=True)
+        variance = K.mean(tf.square(centred), -1, keepdims=True)
+        deviation = tf.sqrt(variance + epsilon)
+        # This division is on no list of ops that may run in half precision: what follows keeps
+        # the digits of float32.
+        normal = tf.math.divide_no_nan(centred, deviation)
+
+        def derivative(dy: Any) -> Tuple[Any, Any, Any]:
+            dnormal = dy * gamma
+            along = K.mean(dnormal * normal, -1, keepdims=True)
+            dx = dnormal - K.mean(dnormal, -1, keepdims=True) - normal * along
+            dx *= tf.math.divide_no_nan(tf.ones_like(deviation), deviation)
+            return dx, tf.reduce_sum(dy * normal, rows), tf.reduce_sum(dy, rows)
+
+        return normal * gamma + beta, derivative
+
+    return tf.custom_gradient(value)(x, gamma, beta)
+
+
+def attention(
+    query: Any, key: Any, value: Any, bias: Optional[Any] = None, kept: Optional[Any] = None
+) -> Any:
+    """softmax(query key^T + bias) value, for each head; with dropout in between.
+
+    Args:
+      query: floats [B, L, heads, D], divided by sqrt(D) already: that is less work here than on
+        the products, and keeps them small enough for float16.
+      key, value: floats [B, M, heads, D].
+      bias: float that broadcasts to [B, heads, L, M], or None; it gets no gradient.
+      kept: bool or numbers [B, heads, L, M] that attention weights are multiplied by, or None:
+        dropout. It gets no gradient.
+
+    Returns:
+      [B, L, heads, D], the dtype of ``value``.
+
+    Source: Vaswani et al., arXiv:1706.03762. The softmax's derivative needs, for each query, the
+    sum of its weights times their gradients. That is the product of the output and its gradient
+    (Dao et al., arXiv:2205.14135, section B.4): a sum over D numbers and not over M.
+    """
+
+    def forward(query: Any, key: Any, value: Any) -> Tuple[Any, Callable[[Any], Any]]:
+        q, k, v = (tf.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+        scores = tf.matmul(q, k, transpose_b=True)
+        if bias is not None:
+            scores += tf.cast(bias, scores.dtype)
+        weights = tf.nn.softmax(scores)
+        used = weights if kept is None else weights * tf.cast(kept, weights.dtype)
+        out = tf.matmul(used, v)
+
+        def derivative(dy: Any) -> Tuple[Any, Any, Any]:
+            dout = tf.transpose(dy, (0, 2, 1, 3))
+            dused = tf.matmul(dout, v, transpose_b=True)
+            along = tf.reduce_sum(dout * out, -1, keepdims=True)
+            if kept is None:
+                dscores = weights * (dused - along)
+            else:
+                dscores = used * dused - weights * along
+            dquery = tf.matmul(dscores, k)
+            dkey = tf.matmul(dscores, q, transpose_a=True)
+            dvalue = tf.matmul(used, dout, transpose_a=True)
+            return tuple(tf.transpose(x, (0, 2, 1, 3)) for x in (dquery, dkey, dvalue))
+
+        return tf.transpose(out, (0, 2, 1, 3)), derivative
+
+    return tf.custom_gradient(forward)(query, key, value)
+
+
+@functools.lru_cache(maxsize=None)
+def _layer_normalization() -> Any:
+    """bert4keras' layer of the same name, in its usual form; other forms are left to it."""
+    original = backend.bert4keras("layers").LayerNormalization
+    recompute_grad = backend.bert4keras().recompute_grad
+
+    class LayerNormalization(original):  # type: ignore[misc, valid-type]
+        def call(self, inputs: Any) -> Any:
+            if self.conditional or not (self.zero_mean and self.unit_variance):
+                return super().call(inputs)
+            if self.scale is not True or self.offset is not True:
+                return super().call(inputs)
+            return self._usual(inputs)
+
+        @recompute_grad
+        def _usual(self, inputs: Any) -> Any:
+            gamma, beta = (tf.convert_to_tensor(w) for w in (self.gamma, self.beta))
+            return layer_norm(inputs, gamma, beta, self.epsilon)
+
+    return LayerNormalization
+
+
+@functools.lru_cache(maxsize=None)
+def multi_head_attention() -> Any:
+    """The class: bert4keras' layer of this name in its usual form; other forms are left to it."""
+    original = backend.bert4keras("layers").MultiHeadAttention
+
+    class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
+        def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
+            if (
+                self.normalization != "softmax"
+                or self.return_attention_scores
+                or kwargs.get("p_bias")
+            ):
+                return super().pay_attention_to(inputs, mask, **kwargs)
+            query, key, value = inputs[:3]
+            if self.attention_scale:
+                query *= self.key_size**-0.5
+            bias = _bias(mask[1], inputs[3] if kwargs.get("a_bias") else None)
+            shape = tf.stack([tf.shape(query)[0], self.heads, tf.shape(query)[1], tf.shape(key)[1]])
+            kept, share = self._kept(shape, self.attention_dropout or 0.0)
+            out = attention(query, key, value, bias, kept)
+            return (out if share == 1.0 else out * (1.0 / share)), None
+
+        def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
+            """(numbers or bools to multiply attention weights by, what their mean is)."""
+            if dropout.installed() or not rate:
+                kept = dropout.kept(self.name, shape, rate)
+                return kept, (1.0 if kept is None else 1.0 - rate)
+            # Keras' own, which knows whether this is training.
+            return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
+
+    return MultiHeadAttention
+
+
+def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
+    """bert4keras' mask of the keys [B, M] and its bias or mask of pairs, as one bias.
+
+    The latter is a number or a bool, and broadcasts to [B, heads, L, M] or lacks the heads.
+    """
+    if bias is not None:
+        bias = bias[:, None] if bias.shape.ndims == 3 else bias
+        bias = banned(bias) if bias.dtype == tf.bool else bias
+    if mask is None:
+        return bias
+    keys = banned(tf.cast(mask, tf.bool)[:, None, None])
+    return keys if bias is None else bias + keys
+
+
+def banned(allowed: Any) -> Any:
+    """A bias of attention: 0 where True, else bert4keras' minus infinity.
+
+    That is a large number, or one that float16 holds (``K.set_infinity``); bert4keras 0.11.5 and
+    later have none to set.
+    """
+    infinity = getattr(backend.bert4keras(), "infinity", lambda: 1e4)
+    return (tf.cast(allowed, tf.float32) - 1.0) * infinity()

@@ -1,0 +1,107 @@
+"""bert4keras encoders and the heads that recipes put on them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Optional
+
+from amp_xla import backend
+from amp_xla.backend import keras, tf
+from amp_xla.models import derivatives
+from amp_xla.models.dropout import Dropout
+from amp_xla.models.weights import google
+
+# bert4keras' words for what Google's bert_config.json calls otherwise
+_GOOGLE = {
+    "max_position": "max_position_embeddings",
+    "dropout_rate": "hidden_dropout_prob",
+    "attention_dropout_rate": "attention_probs_dropout_prob",
+}
+
+
+def encoder(
+    bert: Optional[str],
+    kind: Any = "bert",
+    length: Optional[int] = None,
+    weights: bool = True,
+    **configs: Any,
+) -> Any:
+    """A bert4keras BERT encoder.
+
+    Args:
+      bert: folder with ``bert_config.json`` and a checkpoint in Google's format, whose shapes
+        win over ``configs``; None builds an untrained one from ``configs``.
+      kind: bert4keras' name of the architecture, or a class of its.
+      length: tokens of the longest sequence; weights must have positions for them.
+      weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
+      **configs: arguments of ``build_transformer_model``.
+
+    Returns:
+      Keras model: int token ids and segment ids [B, L] -> float32 [B, L, hidden].
+
+    Raises:
+      AmpXlaError: the folder lacks a file, or one is damaged or does not fit; names it.
+    """
+    if bert is None:
+        return build_transformer_model(model=kind, hidden_act="gelu", **configs)
+    config = Path(bert) / google.CONFIG
+    google.read_config(config)
+    prefix = google.read(bert, configs.get("vocab_size"), length).prefix if weights else None
+    rates = {k: configs[k] for k in ("dropout_rate", "attention_dropout_rate") if k in configs}
+    return build_transformer_model(str(config), prefix, model=kind, **rates)
+
+
+def write_config(bert: Optional[str], path: str, **configs: Any) -> None:
+    """Writes the ``bert_config.json`` from which ``encoder`` makes the same model again.
+
+    Args:
+      bert, **configs: as ``encoder`` gets them.
+      path: of the file.
+    """
+    if bert is not None:
+        Path(path).write_bytes((Path(bert) / google.CONFIG).read_bytes())
+        return
+    config = {_GOOGLE.get(name, name): value for name, value in configs.items()}
+    config.update(type_vocab_size=2, hidden_act="gelu")
+    Path(path).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
+    """bert4keras' function of this name, its GELU and layer norm differentiated by hand."""
+    derivatives.install()
+    return backend.bert4keras("models").build_transformer_model(*args, **kwargs)
+
+
+def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
+    """Mean of the token vectors (padding left out), dropout, one linear layer.
+
+    Args:
+      encoder_model: inputs token ids [B, L] first; 0 is padding. Output [B, L, hidden].
+      classes: number of labels.
+      dropout: rate before the linear layer.
+
+    Returns:
+      Keras model with the same inputs -> float32 logits [B, classes].
+    """
+    pooled = keras.layers.Lambda(mean_over_tokens, name="Pooling")(
+        [encoder_model.output, encoder_model.inputs[0]]
+    )
+    return head(pooled, encoder_model.inputs, classes, dropout)
+
+
+def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
+    """float [N, hidden] -> Keras model from ``inputs`` to float32 logits [N, classes]."""
+    pooled = Dropout(dropout, name="Pooling-Dropout")(pooled)
+    logits = keras.layers.Dense(
+        classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits"
+    )(pooled)
+    return keras.models.Model(inputs, logits)
+
+
+def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
+    """[float [B, L, hidden], token ids [B, L]] -> float [B, hidden]; id 0 is left out."""
+    vectors, token_ids = pair
+    weights = tf.cast(tf.not_equal(token_ids, 0), vectors.dtype)[:, :, None]
+    # At least one: a padding row has no token, and 0 / 0 would poison the whole batch.
+    return tf.reduce_sum(vectors * weights, 1) / tf.maximum(tf.reduce_sum(weights, 1), 1.0)

@@ -1,0 +1,85 @@
+"""Option group: a BERT encoder, from scratch or from a checkpoint, with a head on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, Callable, Dict, Optional
+
+from typing_extensions import Annotated
+
+from amp_xla.errors import SettingsError
+from amp_xla.process.fields import MAY_CHANGE, within
+
+HEAD = 64  # the size of an attention head, in units of the hidden size
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderOptions:
+    """The encoder."""
+
+    # Its weights are part of every checkpoint: where they came from does not matter to a resume.
+    bert: Annotated[Optional[str], MAY_CHANGE] = None
+    """folder with bert_config.json, vocab.txt and a checkpoint in Google's format"""
+    layers: Annotated[int, within(at_least=1)] = 3
+    """transformer layers, without --bert"""
+    hidden: Annotated[int, within(at_least=8)] = 192
+    """hidden size, without --bert; a multiple of 8 for tensor cores, and of 64 (a head's size)"""
+    dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
+    """share of activations and attention weights dropped in training"""
+
+    def __post_init__(self) -> None:
+        if self.hidden > HEAD and self.hidden % self.heads:
+            lower = self.hidden // HEAD * HEAD
+            raise SettingsError(
+                f"--hidden {self.hidden}: cannot be shared by {self.heads} attention heads; "
+                f"allowed is a multiple of {HEAD}, such as {lower} or {lower + HEAD}"
+            )
+
+    @property
+    def heads(self) -> int:
+        """Attention heads, without ``bert``."""
+        return max(1, self.hidden // HEAD)
+
+    def classifier(
+        self,
+        vocab_size: int,
+        classes: int,
+        max_length: int,
+        layout: Any = None,
+        weights: bool = True,
+    ) -> Any:
+        """Token ids and segment ids, int [B, L] -> logits, float32 [B, classes].
+
+        Args:
+          vocab_size: tokens.
+          classes: number of labels.
+          max_length: most tokens of a sample.
+          layout: of packed rows, whose model has two inputs more.
+          weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
+
+        Raises:
+          AmpXlaError: the folder ``bert`` lacks a file.
+        """
+        from amp_xla.models import encoders, packed
+
+        kind: Any = packed.Packed(layout) if layout else encoders
+        encoder = kind.encoder(
+            self.bert, length=max_length, weights=weights, **self._shape(vocab_size, max_length)
+        )
+        return kind.classifier(encoder, classes, self.dropout)
+
+    def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:
+        """What writes the ``bert_config.json`` of the encoder in ``classifier``, given a path."""
+        from amp_xla.models import encoders
+
+        shape = self._shape(vocab_size, max_length)
+        return functools.partial(encoders.write_config, self.bert, **shape)
+
+    def _shape(self, vocab_size: int, max_length: int) -> Dict[str, Any]:
+        return dict(
+            vocab_size=vocab_size, hidden_size=self.hidden, num_hidden_layers=self.layers,
+            num_attention_heads=self.heads, intermediate_size=4 * self.hidden,
+            max_position=max(512, max_length), dropout_rate=self.dropout,
+            attention_dropout_rate=self.dropout,
+        )  # fmt: skip

@@ -1,0 +1,51 @@
+"""A recipe's optimizer: a schedule by applied steps, an update rule, loss scaling around it."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple, Type
+
+from amp_xla.backend import tf
+from amp_xla.optimizers.adamw import AdamW
+from amp_xla.optimizers.schedule import warmup_decay
+from amp_xla.precision.optimizer import LossScaleOptimizer
+
+
+def scheduled(
+    peak: float,
+    total_steps: int,
+    warmup: float,
+    loss_scale: Any,
+    decay: str = "linear",
+    rule: Type[Any] = AdamW,
+    weight_decay: float = 0.01,
+    clip_norm: Optional[float] = None,
+    accumulate: int = 1,
+) -> Tuple[LossScaleOptimizer, Any]:
+    """An optimizer whose rate, clipping and counters see unscaled gradients and applied steps.
+
+    Args:
+      peak: highest learning rate.
+      total_steps: updates of the whole run.
+      warmup: share of them until the peak, 0 to 1.
+      loss_scale: ``Resolved.loss_scale``: a number, or ``dynamic``.
+      decay: ``linear``, ``cosine`` or ``constant``.
+      rule: ``AdamW`` or ``LAMB``.
+      weight_decay: decoupled, not on norms and biases.
+      clip_norm: global gradient norm to clip to; 0 or None = no clipping.
+      accumulate: micro-batches an update.
+
+    Returns:
+      The optimizer, and its learning rate as a float32 scalar tensor.
+    """
+    applied = tf.get_variable(
+        "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
+    )
+    rate = warmup_decay(applied, peak, int(warmup * total_steps), total_steps, decay)
+    optimizer = LossScaleOptimizer(
+        rule(rate, weight_decay=weight_decay),
+        loss_scale,
+        global_clipnorm=clip_norm or None,
+        accumulate=accumulate,
+        applied_steps=applied,
+    )
+    return optimizer, rate

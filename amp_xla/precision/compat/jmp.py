@@ -1,0 +1,146 @@
+"""jmp's names on this package's policies and loss scales.
+
+``import amp_xla.precision.compat.jmp as jmp``.
+
+What differs from jmp 0.0.4, each a defect there: the minimum survives ``jit``; the README's
+dynamic example runs; static values do not retrace; gradients are unscaled in float32 whatever
+the scale's type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any, Dict, Tuple, Union
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from amp_xla.precision import arrays, pytrees
+from amp_xla.precision.dtypes import SPELLINGS, canonical, half_dtype
+from amp_xla.precision.jax import all_finite, select_tree
+from amp_xla.precision.loss_scale import (
+    LARGEST_SCALE,
+    SMALLEST_SCALE,
+    NoOpLossScale,
+    _LossScale,
+    concrete,
+    next_state,
+)
+from amp_xla.precision.policy import Policy, cast_to_full, cast_to_half, get_policy
+
+__all__ = (
+    "DynamicLossScale",
+    "LossScale",
+    "NoOpLossScale",
+    "Policy",
+    "StaticLossScale",
+    "all_finite",
+    "cast_to_full",
+    "cast_to_half",
+    "get_policy",
+    "half_dtype",
+    "select_tree",
+)
+
+dtype_to_names: Dict[Any, Tuple[str, ...]] = {
+    getattr(jnp, name): spellings for name, spellings in SPELLINGS.items()
+}
+name_to_dtype: Dict[str, Any] = {
+    spelling: dtype for dtype, spellings in dtype_to_names.items() for spelling in spellings
+}
+
+
+def parse_dtype(value: str) -> Any:
+    """A JAX scalar type from a name."""
+    return getattr(jnp, canonical(value))
+
+
+@dataclasses.dataclass(frozen=True)
+class StaticLossScale(_LossScale):
+    """A constant scale; a leaf, so that another value does not retrace.
+
+    A literal 0 is no leaf: it scales nothing that could be unscaled, and jmp has it so.
+    """
+
+    loss_scale: Any
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
+
+    def adjust(self, grads_finite: Any) -> StaticLossScale:
+        del grads_finite
+        return self
+
+
+@dataclasses.dataclass(frozen=True)
+class DynamicLossScale(_LossScale):
+    """jmp's signature; see ``amp_xla.precision.DynamicLossScale`` for the algorithm.
+
+    Attributes:
+      loss_scale: float32 scalar.
+      counter: int32 scalar, finite steps since the last change.
+      period: finite steps before the scale grows.
+      factor: what it is multiplied or divided by.
+      min_loss_scale: where it stops shrinking.
+    """
+
+    loss_scale: Any
+    counter: Any = 0
+    period: Any = 2000
+    factor: Any = 2
+    min_loss_scale: Any = 1.0
+
+    def __post_init__(self) -> None:
+        _warn_if_not_floating(self.loss_scale, "loss_scale")
+        _warn_if_not_floating(self.min_loss_scale, "min_loss_scale")
+        put = object.__setattr__
+        put(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
+        put(self, "counter", arrays.int32_scalar(self.counter))
+        put(self, "min_loss_scale", float(concrete(self.min_loss_scale)))
+
+    def adjust(self, grads_finite: Any) -> DynamicLossScale:
+        """Returns the next state dependent on whether grads are finite."""
+        assert jnp.ndim(grads_finite) == 0, "Expected boolean scalar"
+        scale, counter = next_state(
+            self.loss_scale,
+            self.counter,
+            grads_finite,
+            growth_interval=int(self.period),
+            growth_factor=self.factor,
+            backoff_factor=1 / self.factor,
+            minimum=max(self.min_loss_scale, SMALLEST_SCALE),
+            maximum=LARGEST_SCALE,
+        )
+        new = object.__new__(type(self))
+        values = (scale, counter, self.period, self.factor, self.min_loss_scale)
+        for field, value in zip(dataclasses.fields(self), values):
+            object.__setattr__(new, field.name, value)
+        return new
+
+
+LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
+
+pytrees.declare(DynamicLossScale, ("loss_scale", "counter"), ("period", "factor", "min_loss_scale"))
+pytrees.register()
+
+
+def _flatten_static(value: StaticLossScale) -> Any:
+    zero = isinstance(value.loss_scale, np.float32) and value.loss_scale == 0
+    return ((), True) if zero else ((value.loss_scale,), False)
+
+
+def _unflatten_static(zero: bool, children: Any) -> StaticLossScale:
+    new = object.__new__(StaticLossScale)
+    object.__setattr__(new, "loss_scale", np.float32(0) if zero else children[0])
+    return new
+
+
+jax.tree_util.register_pytree_node(StaticLossScale, _flatten_static, _unflatten_static)
+
+
+def _warn_if_not_floating(x: Any, name: str) -> None:
+    found = arrays.dtype_name(x)
+    if found is not None and not arrays.is_float(x):
+        warnings.warn(f"Expected floating type for {name}, got {found}", stacklevel=4)

@@ -1,0 +1,108 @@
+"""SparseOperationKit 1.x's names for mixed precision, on this package's ``LossScaleOptimizer``.
+
+``import amp_xla.precision.compat.sok as sok`` gives
+``sok.tf.keras.mixed_precision.LossScaleOptimizer`` and
+``sok.split_embedding_variable_from_others``. Embedding variables that are sharded over ranks
+count in the decision to skip, and their gradients are left to their own rank.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+from amp_xla.precision import loss_scale as scales
+from amp_xla.precision import optimizer as wrapper
+
+__all__ = (
+    "LossScaleOptimizer",
+    "is_embedding_variable",
+    "split_embedding_variable_from_others",
+    "split_pairs",
+    "tf",
+)
+
+Predicate = Callable[[Any], bool]
+
+
+class LossScaleOptimizer(wrapper.LossScaleOptimizer):
+    """Takes what TensorFlow 1.15's and 2.x's ``LossScaleOptimizer`` take, and this package's.
+
+    Args:
+      opt: the optimizer to wrap.
+      loss_scale: a number, ``"dynamic"``, a loss scale of this package or of TensorFlow; or, as
+        TensorFlow 2 has its second argument, a boolean: dynamic or not.
+      dynamic: False for a constant ``initial_scale``.
+      initial_scale: where a dynamic scale starts, or the constant.
+      dynamic_growth_steps: finite steps before a dynamic scale doubles.
+      **more: arguments of ``amp_xla.precision.optimizer.LossScaleOptimizer``.
+    """
+
+    def __init__(
+        self,
+        opt: Any,
+        loss_scale: Any = "dynamic",
+        dynamic: Optional[bool] = None,
+        initial_scale: Optional[float] = None,
+        dynamic_growth_steps: Optional[int] = None,
+        **more: Any,
+    ) -> None:
+        if isinstance(loss_scale, bool):
+            loss_scale, dynamic = "dynamic", loss_scale
+        if dynamic is False:
+            if initial_scale is None:
+                raise ValueError("a constant loss scale needs initial_scale")
+            loss_scale = initial_scale
+        elif initial_scale is not None or dynamic_growth_steps is not None:
+            loss_scale = scales.DynamicLossScale(
+                scales.DEFAULT_INITIAL if initial_scale is None else initial_scale,
+                growth_interval=dynamic_growth_steps or scales.DEFAULT_GROWTH_INTERVAL,
+            )
+        super().__init__(opt, _of_tensorflow(loss_scale), **more)
+
+
+def _of_tensorflow(loss_scale: Any) -> Any:
+    """This package's loss scale for one of TensorFlow's, by what it is configured with."""
+    config: Dict[str, Any] = getattr(loss_scale, "get_config", dict)()
+    if "increment_period" in config:
+        return scales.DynamicLossScale(
+            config["initial_loss_scale"],
+            growth_interval=config["increment_period"],
+            growth_factor=config["multiplier"],
+        )
+    return config.get("loss_scale_value", loss_scale)
+
+
+def is_embedding_variable(variable: Any) -> bool:
+    """True for SparseOperationKit's own variables and for those of Keras' Embedding layers."""
+    if any("EmbeddingVariable" in cls.__name__ for cls in type(variable).__mro__):
+        return True
+    return variable.name.partition(":")[0].rpartition("/")[2] == "embeddings"
+
+
+def split_embedding_variable_from_others(
+    variables: Iterable[Any], predicate: Predicate = is_embedding_variable
+) -> Tuple[List[Any], List[Any]]:
+    """(embedding variables, the others), each in the order given.
+
+    Ask for gradients of these lists, or split pairs with ``split_pairs``: slicing gradients of
+    all variables by the lists' lengths is right only where embeddings come first.
+    """
+    every = list(variables)
+    return [v for v in every if predicate(v)], [v for v in every if not predicate(v)]
+
+
+def split_pairs(
+    grads_and_vars: Iterable[Tuple[Any, Any]], predicate: Predicate = is_embedding_variable
+) -> Tuple[List[Tuple[Any, Any]], List[Tuple[Any, Any]]]:
+    """(pairs of embedding variables, the other pairs): a gradient stays with its variable."""
+    every = list(grads_and_vars)
+    return [p for p in every if predicate(p[1])], [p for p in every if not predicate(p[1])]
+
+
+# sok.tf.keras.mixed_precision.LossScaleOptimizer is how SparseOperationKit's users know it.
+tf = types.SimpleNamespace(
+    keras=types.SimpleNamespace(
+        mixed_precision=types.SimpleNamespace(LossScaleOptimizer=LossScaleOptimizer)
+    )
+)

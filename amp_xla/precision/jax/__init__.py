@@ -1,0 +1,169 @@
+"""Loss scaling in JAX: the loss scales as pytrees, one call for scaled gradients, Optax.
+
+Nothing here calls back to the host: a step compiles into one program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar, Union
+
+import jax
+import jax.numpy as jnp
+
+from amp_xla.precision import pytrees
+from amp_xla.precision.arrays import map_floats, map_with_path, widen
+from amp_xla.precision.loss_scale import (
+    DynamicLossScale,
+    LossScale,
+    NoOpLossScale,
+    StaticLossScale,
+)
+from amp_xla.precision.policy import Policy, PolicyRules, get_policy
+
+__all__ = (
+    "DynamicLossScale",
+    "Gradients",
+    "LossScale",
+    "NoOpLossScale",
+    "StaticLossScale",
+    "all_finite",
+    "select_tree",
+    "value_and_grad",
+)
+
+T = TypeVar("T")
+Axis = Union[str, Tuple[str, ...], None]
+Predicate = Callable[[str], bool]
+
+pytrees.register()
+
+
+def all_finite(tree: Any) -> jax.Array:
+    """A boolean scalar: every element of every floating or complex leaf is finite.
+
+    An empty tree is finite; integers, PRNG keys and None count as finite.
+    """
+    tests = [
+        jnp.all(jnp.isfinite(leaf))
+        for leaf in jax.tree_util.tree_leaves(tree)
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
+    ]
+    return jnp.stack(tests).all() if tests else jnp.array(True)
+
+
+def select_tree(pred: jax.Array, a: T, b: T) -> T:
+    """The tree ``a`` where ``pred`` is true, else ``b``; leaf by leaf, both are computed.
+
+    Raises:
+      AssertionError: ``pred`` is not a boolean scalar.
+    """
+    if jnp.ndim(pred) != 0 or jnp.result_type(pred) != jnp.bool_:
+        raise AssertionError(f"expected boolean scalar, got {jax.typeof(pred)}")
+    return jax.tree_util.tree_map(functools.partial(jnp.where, pred), a, b)
+
+
+class Gradients(NamedTuple):
+    """What ``value_and_grad`` gives.
+
+    Attributes:
+      value: the unscaled loss, float32; with ``has_aux`` the pair (loss, aux).
+      grads: unscaled float32 gradients, averaged over ``axis_name``.
+      finite: boolean scalar, the same on every device of ``axis_name``: apply only if true.
+      loss_scale: for the next step.
+    """
+
+    value: Any
+    grads: Any
+    finite: jax.Array
+    loss_scale: Any
+
+
+def value_and_grad(
+    fn: Callable[..., Any],
+    loss_scale: Any,
+    policy: Union[Policy, str, PolicyRules, None] = None,
+    has_aux: bool = False,
+    axis_name: Axis = None,
+    argnums: Union[int, Tuple[int, ...]] = 0,
+    model_parallel: Optional[Predicate] = None,
+) -> Callable[..., Gradients]:
+    """``jax.value_and_grad`` with loss scaling, casting and agreement between devices.
+
+    Args:
+      fn: returns the loss, or (loss, aux) with ``has_aux``.
+      loss_scale: in force for this step; pass it through ``jit`` as an argument.
+      policy: floating arguments are cast to its compute dtype, aux to its output dtype; rules
+        cast each parameter by its path. None casts nothing. Gradients have the parameters' own
+        dtype, or float32 where that is half.
+      has_aux: as in ``jax.value_and_grad``.
+      axis_name: mapped axis of data parallelism (``pmap``, ``shard_map``, ``vmap``): gradients
+        and loss are averaged over it and the decision is common.
+      argnums: as in ``jax.value_and_grad``.
+      model_parallel: predicate of a gradient's path (``embedding/table``): such a gradient
+        belongs to this device alone; it counts in the decision and is not averaged.
+
+    Returns:
+      A function of ``fn``'s arguments that returns ``Gradients``.
+    """
+    rules = policy if isinstance(policy, PolicyRules) or policy is None else get_policy(policy)
+
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        if rules is not None:
+            args, kwargs = rules.cast_to_compute(args), rules.cast_to_compute(kwargs)
+        result = fn(*args, **kwargs)
+        loss, aux = result if has_aux else (result, None)
+        if isinstance(rules, Policy):
+            aux = rules.cast_to_output(aux)
+        return loss_scale.scale(widen(loss)), (widen(loss), aux)
+
+    differentiate = jax.value_and_grad(scaled, argnums=argnums, has_aux=True)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Gradients:
+        if axis_name is not None:
+            args = _vary(args, axis_name)
+        (_, (loss, aux)), grads = differentiate(*args, **kwargs)
+        grads = loss_scale.unscale(map_floats(widen, grads))
+        finite = all_finite(grads)
+        if axis_name is not None:
+            loss = jax.lax.pmean(loss, axis_name)
+            grads = _average(grads, axis_name, model_parallel)
+            # A sum of finite gradients may still overflow, alike on every device.
+            finite = jnp.logical_and(finite, all_finite(grads))
+            finite = jax.lax.pmin(finite.astype(jnp.int32), axis_name).astype(jnp.bool_)
+        value = (loss, aux) if has_aux else loss
+        return Gradients(value, grads, finite, loss_scale.adjust(finite))
+
+    return wrapped
+
+
+def _average(grads: Any, axis_name: Axis, model_parallel: Optional[Predicate]) -> Any:
+    def mean(path: str, leaf: Any) -> Any:
+        if model_parallel is not None and model_parallel(path):
+            return leaf
+        return jax.lax.pmean(leaf, axis_name)
+
+    return map_with_path(mean, grads)
+
+
+def _vary(tree: Any, axis_name: Axis) -> Any:
+    """Tells ``shard_map`` that replicated arguments count as this device's own.
+
+    It would otherwise sum their gradients over devices while differentiating, before they are
+    unscaled and with nothing left to average.
+    """
+    names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+
+    def vary(leaf: Any) -> Any:
+        typed = jax.typeof(leaf)
+        # JAX 0.10 says it in manual_axis_type, JAX 0.7 said it in vma.
+        axes = getattr(typed, "manual_axis_type", None)
+        known = getattr(typed, "vma", frozenset()) if axes is None else axes.varying
+        missing = tuple(name for name in names if name not in known)
+        if missing:
+            with contextlib.suppress(ValueError):  # a vmap axis: nothing there is replicated
+                return jax.lax.pcast(leaf, missing, to="varying")
+        return leaf
+
+    return jax.tree_util.tree_map(vary, tree)

@@ -1,0 +1,1 @@
+"""What every process of ours needs: command line, signals, exit codes, files that survive."""

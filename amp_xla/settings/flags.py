@@ -1,0 +1,189 @@
+"""Settings -> environment variables. Pure: takes an environment, returns what to change.
+
+TensorFlow reads these once, so they must be set before it is imported. What a user has set
+already is merged with, or, where it contradicts the settings, refused by name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Dict, List, Mapping, Optional
+
+from amp_xla.errors import SettingsError
+from amp_xla.settings import Settings
+
+XLA_FLAGS = "TF_XLA_FLAGS"
+GRAPH_REWRITE = "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"
+FULL_AMP = "TF_ENABLE_AUTO_MIXED_PRECISION"
+FORK_LOSS_SCALING = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
+TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+_REWRITE_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+_LISTS_TF1 = ("WHITELIST", "GRAYLIST", "BLACKLIST", "CLEARLIST")
+_LISTS_TF2 = ("ALLOWLIST", "INFERLIST", "DENYLIST", "CLEARLIST")
+_REWRITE_OTHERS = ("LEVEL", "LOG_PATH", "IGNORE_PERFORMANCE", "EMULATE_FP16", "SIMULATE_GPU")
+_TRUE, _FALSE = ("1", "true"), ("0", "false")
+# Variables TensorFlow parses with ReadBoolFromEnvVar: anything else aborts the process or is
+# silently taken for false.
+_BOOLEANS = (GRAPH_REWRITE, FULL_AMP, FORK_LOSS_SCALING, "TF_ENABLE_ONEDNN_OPTS") + tuple(
+    _REWRITE_PREFIX + name for name in ("IGNORE_PERFORMANCE", "EMULATE_FP16")
+)
+
+XLA_MODE_FLAGS: Dict[str, Dict[str, str]] = {
+    "off": {},
+    "on": {"--tf_xla_auto_jit": "1"},
+    "no_lazy": {"--tf_xla_auto_jit": "1", "--tf_xla_enable_lazy_compilation": "false"},
+    "lite": {"--tf_xla_auto_jit": "fusible"},
+}
+CPU_JIT = "--tf_xla_cpu_global_jit"
+
+
+def environment(settings: Settings, environ: Mapping[str, str], gpu: bool = True) -> Dict[str, str]:
+    """The variables to set, on top of ``environ``, for ``settings``.
+
+    Args:
+      settings: what is wanted.
+      environ: what is there now; not changed.
+      gpu: False adds the flag without which XLA leaves CPU graphs alone.
+
+    Returns:
+      Variable name -> new value. Applying it twice changes nothing more.
+
+    Raises:
+      SettingsError: ``environ`` contradicts ``settings``; the message names both sides.
+    """
+    changes = {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"}
+    for name in changes:
+        if environ.get(name, "1").lower() not in _TRUE:
+            raise SettingsError(
+                f"{name}={environ[name]} contradicts amp_xla, which needs {name}=1 "
+                f"(graph-rewrite AMP works on TensorFlow's own Keras only); unset it"
+            )
+    changes.update(_precision(settings, environ))
+    if settings.device == "cpu":
+        changes[VISIBLE_DEVICES] = "-1"
+    xla = _xla(settings, environ.get(XLA_FLAGS, ""), gpu)
+    if xla != environ.get(XLA_FLAGS, ""):
+        changes[XLA_FLAGS] = xla
+    return changes
+
+
+def _precision(settings: Settings, environ: Mapping[str, str]) -> Dict[str, str]:
+    if settings.precision == "amp":
+        for name in (FULL_AMP, FORK_LOSS_SCALING):
+            if environ.get(name, "0").lower() in _TRUE:
+                raise SettingsError(
+                    f"{name}={environ[name]} turns on NVIDIA's own dynamic loss scaling inside "
+                    f"tf.train optimizers, on top of amp_xla's: unset it and choose with "
+                    f"AMP_XLA_LOSS_SCALE instead"
+                )
+        if environ.get(GRAPH_REWRITE, "1").lower() not in _TRUE:
+            raise SettingsError(
+                f"{GRAPH_REWRITE}={environ[GRAPH_REWRITE]} contradicts precision=amp; unset it, "
+                f"or set AMP_XLA_PRECISION=tf32"
+            )
+        # Both are read by NVIDIA's TensorFlow 1.15 only; the session options cover the others.
+        return {GRAPH_REWRITE: "1", FORK_LOSS_SCALING: "0"}
+    for name in (GRAPH_REWRITE, FULL_AMP):
+        if environ.get(name, "0").lower() in _TRUE:
+            raise SettingsError(
+                f"{name}={environ[name]} contradicts precision={settings.precision}; unset it, "
+                f"or set AMP_XLA_PRECISION=amp"
+            )
+    if settings.precision == "fp32":
+        return {TF32_OVERRIDE: "0"}
+    if environ.get(TF32_OVERRIDE) == "0":
+        raise SettingsError(
+            f"{TF32_OVERRIDE}=0 contradicts precision=tf32; unset it, or set AMP_XLA_PRECISION=fp32"
+        )
+    return {}
+
+
+def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
+    """``--a=1 --b`` -> ``{"--a": "1", "--b": None}``, in order; the last of a name wins."""
+    flags: Dict[str, Optional[str]] = {}
+    # A comma ends a flag only where the next one begins: `--tf_xla_ops_to_cluster=PW,RED` is one.
+    for word in re.split(r"\s+|,(?=--)", text.strip()) if text.strip() else []:
+        name, _, value = word.partition("=")
+        if not name.startswith("--"):
+            raise SettingsError(
+                f"{XLA_FLAGS}={text!r}: {word!r} is not a flag; allowed: words like "
+                f"--tf_xla_auto_jit=1, separated by spaces"
+            )
+        flags.pop(name, None)
+        flags[name] = value if "=" in word else None
+    return flags
+
+
+def _xla(settings: Settings, current: str, gpu: bool) -> str:
+    if current and not current.lstrip().startswith("-"):
+        raise SettingsError(
+            f"{XLA_FLAGS}={current!r} names a file of flags, which cannot be merged with "
+            f"xla={settings.xla}; put the flags themselves into {XLA_FLAGS}"
+        )
+    flags = parse_xla_flags(current)
+    wanted: Dict[str, Optional[str]] = dict(XLA_MODE_FLAGS[settings.xla])
+    if settings.xla == "off":
+        jit = flags.get("--tf_xla_auto_jit")
+        if jit not in (None, "0", "-1"):
+            raise SettingsError(
+                f"{XLA_FLAGS} has --tf_xla_auto_jit={jit} but xla=off; set AMP_XLA_XLA to on, "
+                f"no_lazy or lite, or remove the flag"
+            )
+        return current
+    if not gpu:
+        wanted[CPU_JIT] = None
+    for name, value in wanted.items():
+        # 1 and 2 are the same level in every TensorFlow since 1.13.
+        same = {value, "2"} if (name, value) == ("--tf_xla_auto_jit", "1") else {value}
+        if name in flags and flags[name] not in same and value is not None:
+            raise SettingsError(
+                f"{XLA_FLAGS} has {name}={flags[name]} but xla={settings.xla} needs "
+                f"{name}={value}; remove one of the two"
+            )
+        flags.setdefault(name, value)
+    return " ".join(n if v is None else f"{n}={v}" for n, v in flags.items())
+
+
+def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[str]:
+    """What is misspelt in the environment, one sentence each; empty when all is well.
+
+    Args:
+      environ: the environment to read.
+      tf_major: 1 or 2 adds the rules that differ by TensorFlow; None leaves them out.
+    """
+    problems = []
+    growth = environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
+    if growth is not None and growth not in ("true", "false"):
+        problems.append(
+            f"TF_FORCE_GPU_ALLOW_GROWTH={growth} is ignored by TensorFlow; allowed: true, false"
+        )
+    for name in _BOOLEANS:
+        value = environ.get(name)
+        if value is not None and value.lower() not in _TRUE + _FALSE:
+            problems.append(f"{name}={value} is not a boolean; allowed: 0, 1, true, false")
+    for name in sorted(environ):
+        if name.startswith(_REWRITE_PREFIX):
+            problems.extend(_check_rewrite(name, environ[name], tf_major))
+    return problems
+
+
+def _check_rewrite(name: str, value: str, tf_major: Optional[int]) -> List[str]:
+    rest = name[len(_REWRITE_PREFIX) :]
+    if rest in _REWRITE_OTHERS:
+        return []
+    stem, _, action = rest.rpartition("_")
+    lists = {1: _LISTS_TF1, 2: _LISTS_TF1 + _LISTS_TF2}.get(tf_major or 2, _LISTS_TF1)
+    if stem in lists and action in ("ADD", "REMOVE"):
+        return []
+    allowed = [f"{_REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
+    allowed += [_REWRITE_PREFIX + other for other in _REWRITE_OTHERS]
+    if tf_major == 1 and stem in _LISTS_TF2 and action in ("ADD", "REMOVE"):
+        new = dict(zip(_LISTS_TF2, _LISTS_TF1))[stem]
+        hint = f"TensorFlow 1.15 calls it {_REWRITE_PREFIX}{new}_{action}"
+    else:
+        close = difflib.get_close_matches(name, allowed, 1)
+        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+    return [f"{name}={value} is ignored by this TensorFlow; {hint}"]

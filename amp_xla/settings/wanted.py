@@ -1,0 +1,184 @@
+"""What the user wants: precision, XLA mode and the numeric constants. Pure Python.
+
+``Settings`` is the one value that the rest of the package reads. It comes from keyword
+arguments, from ``AMP_XLA_*`` environment variables, or both (arguments win).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+from amp_xla.errors import SettingsError
+
+PREFIX = "AMP_XLA_"
+PRECISIONS: Tuple[str, ...] = ("fp32", "tf32", "amp")
+XLA_MODES: Tuple[str, ...] = ("off", "on", "no_lazy", "lite")
+DEVICES: Tuple[str, ...] = ("auto", "cpu", "gpu")
+# Read elsewhere, and no setting: a folder that stands for the machine in tests (backend.nvidia).
+_NO_SETTINGS = ("AMP_XLA_DRIVER_ROOT",)
+
+# Two additive masks can meet on one attention score (padding and causal), so the largest
+# infinity whose double still fits float16 (max 65504) is the bound.
+MAX_HALF_INFINITY = 32752.0
+# Below this a constant rounds to zero in float16 (half of the smallest subnormal, 2**-25).
+MIN_HALF_EPSILON = 2.0**-25
+
+LossScaleSetting = Union[float, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything ``amp_xla.setup`` decides, validated.
+
+    Attributes:
+      precision: ``fp32`` (true float32, TF32 off), ``tf32`` (the GPU's default) or ``amp``
+        (the auto-mixed-precision graph rewrite).
+      xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (on, every cluster compiled at first
+        sight), ``lite`` (only what XLA can fuse, matrix products stay TensorFlow's; not
+        on the stock 1.15).
+      infinity: the number bert4keras masks with, dimensionless; None = 1e4 for amp, else
+        bert4keras' own (1e12). bert4keras 0.11.5 masks with ``where`` and has no such number.
+      epsilon: Keras' fuzz factor, dimensionless; None = 1e-5 for amp, else Keras' own (1e-7).
+        bert4keras' LAMB uses it as a learning-rate floor: keep it below your learning rate.
+      loss_scale: what the loss is multiplied by before the backward pass: a number, or
+        ``dynamic``; None = 1000 where amp means float16, 1 elsewhere (bfloat16 has float32's
+        range and needs none).
+      device: ``auto`` (the GPU where there is one; a GPU that TensorFlow cannot use is an error
+        before training), ``cpu`` (never a GPU) or ``gpu`` (an error without one).
+
+    Raises:
+      SettingsError: a value is not allowed; the message lists what is.
+    """
+
+    precision: str = "amp"
+    xla: str = "off"
+    infinity: Optional[float] = None
+    epsilon: Optional[float] = None
+    loss_scale: Optional[LossScaleSetting] = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("xla", self.xla, XLA_MODES)
+        _one_of("device", self.device, DEVICES)
+        object.__setattr__(self, "infinity", _positive("infinity", self.infinity))
+        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon))
+        object.__setattr__(self, "loss_scale", _loss_scale(self.loss_scale))
+        if self.precision == "amp":
+            if self.infinity is not None and self.infinity > MAX_HALF_INFINITY:
+                raise SettingsError(
+                    f"infinity={self.infinity:g} does not fit float16 arithmetic (two masks may "
+                    f"add up, the largest float16 is 65504): with precision=amp it must be at "
+                    f"most {MAX_HALF_INFINITY:g}; 1e4 is the tried value"
+                )
+            if self.epsilon is not None and self.epsilon < MIN_HALF_EPSILON:
+                raise SettingsError(
+                    f"epsilon={self.epsilon:g} rounds to zero in float16: with precision=amp it "
+                    f"must be at least {MIN_HALF_EPSILON:.1e}; 1e-5 is the tried value"
+                )
+
+    @property
+    def effective_infinity(self) -> Optional[float]:
+        """The number to give ``K.set_infinity``, or None to leave bert4keras' own."""
+        if self.infinity is None and self.precision == "amp":
+            return 1e4
+        return self.infinity
+
+    @property
+    def effective_epsilon(self) -> Optional[float]:
+        """The number to give ``K.set_epsilon``, or None to leave Keras' own."""
+        if self.epsilon is None and self.precision == "amp":
+            return 1e-5
+        return self.epsilon
+
+    def effective_loss_scale(self, half_dtype: Optional[str]) -> LossScaleSetting:
+        """The loss scale for a device whose half precision is ``half_dtype``.
+
+        Args:
+          half_dtype: ``float16``, ``bfloat16``, or None where training runs in float32.
+        """
+        if self.loss_scale is not None:
+            return self.loss_scale
+        return 1000.0 if self.precision == "amp" and half_dtype == "float16" else 1.0
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
+        """Reads ``AMP_XLA_*``; keyword arguments that are not None win over them.
+
+        Raises:
+          SettingsError: an unknown ``AMP_XLA_`` name, or a value that is not allowed.
+        """
+        names = {PREFIX + f.name.upper(): f.name for f in dataclasses.fields(cls)}
+        values: Dict[str, Any] = {}
+        for key, value in environ.items():
+            if not key.startswith(PREFIX) or key in _NO_SETTINGS:
+                continue
+            if key not in names:
+                raise SettingsError(
+                    f"unknown environment variable {key}{_hint(key, names)}; "
+                    f"known are {', '.join(sorted(names))}"
+                )
+            if value.strip():
+                values[names[key]] = value.strip()
+        unknown = set(overrides) - set(names.values())
+        if unknown:
+            name = sorted(unknown)[0]
+            raise SettingsError(
+                f"unknown setting {name!r}{_hint(name, names.values())}; "
+                f"known are {', '.join(names.values())}"
+            )
+        values.update({k: v for k, v in overrides.items() if v is not None})
+        return cls(**values)
+
+    def describe(self) -> str:
+        """One line, e.g. ``precision=amp xla=off infinity=1e4 epsilon=1e-5 loss_scale=auto``."""
+        parts = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if (field.name, value) == ("device", "auto"):
+                continue  # says nothing: where it matters the device itself is named
+            parts.append(f"{field.name}={'auto' if value is None else _plain(value)}")
+        return " ".join(parts)
+
+
+def _plain(value: Union[float, str]) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _hint(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _one_of(name: str, value: Any, allowed: Tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SettingsError(
+            f"{name}={value!r} is not known{_hint(str(value), allowed)}; "
+            f"allowed: {', '.join(allowed)}"
+        )
+
+
+def _number(name: str, value: Any, allowed: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{name}={value!r} is not a number; allowed: {allowed}") from None
+    if not math.isfinite(number) or number <= 0 or isinstance(value, bool):
+        raise SettingsError(f"{name}={value!r} must be finite and above 0; allowed: {allowed}")
+    return number
+
+
+def _positive(name: str, value: Any) -> Optional[float]:
+    return None if value is None else _number(name, value, "a number such as 1e4 or 1e-5")
+
+
+def _loss_scale(value: Any) -> Optional[LossScaleSetting]:
+    if value is None or value == "dynamic":
+        return value
+    number = _number("loss_scale", value, "1, a number such as 1000, or dynamic")
+    if number > 3.4e38:
+        raise SettingsError(f"loss_scale={value!r} does not fit float32; allowed: up to 3.4e38")
+    return number

@@ -1,0 +1,128 @@
+"""What this machine is and which precisions and XLA modes exist on it.
+
+Asked in a process of its own, because looking at a GPU through TensorFlow holds some of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+import sys
+from typing import Dict, List, Tuple
+
+from amp_xla.backend import nvidia
+from amp_xla.settings import PRECISIONS, XLA_MODES
+
+_PROBE = "import json, amp_xla.speed.machine as m; print(json.dumps(m.probe()))"
+
+DEVICE = "AMP_XLA_DEVICE"
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Attributes: see ``probe``; ``absent`` says why a precision or mode is not tried."""
+
+    device: str
+    gpu: bool
+    driver: str
+    tensorflow: str
+    bert4keras: str
+    fork: bool
+    half_dtype: str
+    python: str
+    container: str
+    cores: int
+    memory_gib: float
+
+    @property
+    def absent(self) -> Dict[str, str]:
+        """Precision or XLA mode -> the reason why it does not exist here."""
+        out = {}
+        if not self.gpu:
+            out["tf32"] = "tensor cores only: on a CPU it is fp32"
+        if not self.half_dtype:
+            out["amp"] = "TensorFlow has no half precision on this device"
+        if self.tensorflow.startswith("1.") and not self.fork:
+            out["lite"] = "of 1.15, only NVIDIA's TensorFlow has it"
+        return out
+
+    def ladder(self) -> List[Tuple[str, str]]:
+        """(precision, XLA mode) that exist here: without XLA first, those are soon measured."""
+        absent = self.absent
+        return [
+            (precision, xla)
+            for xla in XLA_MODES
+            for precision in PRECISIONS
+            if precision not in absent and xla not in absent
+        ]
+
+    def describe(self) -> str:
+        """One line."""
+        where = f"driver {self.driver}" if self.gpu else f"{self.cores} cores"
+        return (
+            f"{self.device}, {where}, {self.memory_gib:.0f} GiB; TensorFlow {self.tensorflow}, "
+            f"bert4keras {self.bert4keras}, Python {self.python}"
+        )
+
+
+def look() -> Machine:
+    """Asks a fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE],
+        capture_output=True,  # on a failure stderr is in the error: a line for who asked
+        env=clean_environment(),
+        check=True,
+    )
+    return Machine(**json.loads(done.stdout.decode().splitlines()[-1]))
+
+
+def clean_environment() -> Dict[str, str]:
+    """This process' environment without switches: what is measured is what is asked for."""
+    dropped = ("AMP_XLA_", "TF_XLA", "TF_AUTO_MIXED", "TF_ENABLE_AUTO", "NVIDIA_TF32", "XLA_FLAGS")
+    kept = (DEVICE, nvidia.ROOT_VARIABLE)
+    env = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(dropped)}
+    if env.get(DEVICE) == "cpu":
+        env["CUDA_VISIBLE_DEVICES"] = "-1"
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    paths = [root, os.getcwd(), env.get("PYTHONPATH", "")]
+    env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return env
+
+
+def probe() -> Dict[str, object]:
+    """Facts about this process' TensorFlow and device, as ``Machine`` has them."""
+    from amp_xla import backend
+
+    gpus = backend.gpus()
+    name, driver = (_cpu_name(), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    if gpus:
+        first = next(iter(nvidia.look(os.environ).gpus), nvidia.Gpu("GPU", ""))
+        name, driver, memory = f"{len(gpus)} x {first.name}", first.driver, first.total or memory
+    return {
+        "device": name,
+        "gpu": bool(gpus),
+        "driver": driver,
+        "tensorflow": backend.tensorflow().__version__,
+        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
+        "fork": backend.is_fork(),
+        "half_dtype": backend.half_dtype()[0] or "",
+        "python": platform.python_version(),
+        "container": os.environ.get("NVIDIA_BUILD_ID") or os.environ.get("container", ""),  # noqa: SIM112
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory, 1),
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            text = file.read()
+    except OSError:
+        return platform.processor() or platform.machine()
+    name = next((x.split(":")[1].strip() for x in text.splitlines() if "model name" in x), "CPU")
+    half = " with AVX-512 BF16" if "avx512_bf16" in text else ""
+    return f"{name}{' with AMX' if 'amx_bf16' in text else half}"

@@ -1,0 +1,121 @@
+"""Train a recipe with its defaults and keep what came out in docs/results/recorded.json.
+
+    make record RECIPE=classification RUNTIME=tf1
+
+What README and the recipe's docstring state is held against that file by a test. A record takes
+the place of the one of the same recipe and runtime; its minutes are those of the whole command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+from typing_extensions import Literal
+
+from amp_xla.process.arguments import parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.revision import revision
+from amp_xla.speed import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORDS = ROOT / "docs" / "results" / "recorded.json"
+# Recipe -> (key in metrics.jsonl, its name for readers, the best of them).
+RESULTS: Dict[str, Any] = {
+    "classification": ("dev_accuracy", "dev accuracy", max),
+    "pretraining": ("dev_loss", "held-out loss", min),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Train with the defaults, and record the result with its command, minutes and machine."""
+
+    recipe: Literal["classification", "pretraining"] = "classification"
+    """which recipe"""
+
+
+def main() -> int:
+    """The command."""
+    config = parse(Config, prog="python -m scripts.record")
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.monotonic()
+        code = subprocess.run(
+            [sys.executable, "-m", f"recipes.{config.recipe}"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        ).returncode
+        if code:
+            return code
+        run = Path(folder) / "runs" / config.recipe / "latest"
+        record = describe(config.recipe, run, time.monotonic() - began)
+    keep(record)
+    print(f"{stated(record)}\nREADME: {cell(record)}")
+    return 0
+
+
+def describe(recipe: str, run: Path, seconds: float) -> Dict[str, Any]:
+    """What a finished run, and this machine, have to say for themselves."""
+    key, metric, best = RESULTS[recipe]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    here = machine.look()
+    return {
+        "recipe": recipe,
+        "runtime": "tf1" if here.tensorflow.startswith("1.") else "tf2",
+        "command": f"make train RECIPE={recipe}",
+        "seed": json.loads((run / "config.json").read_text())["seed"],
+        "metric": metric,
+        "result": round(best(line[key] for line in lines if line.get(key) is not None), 4),
+        "minutes": round(seconds / 60, 1),
+        "minutes_of": "the whole command",
+        "hardware": f"{here.device}, {here.cores} cores, load {os.getloadavg()[2]:.0f}",
+        "tensorflow": here.tensorflow,
+        "bert4keras": here.bert4keras,
+        "python": here.python,
+        "date": datetime.date.today().isoformat(),
+        "revision": revision(),
+    }
+
+
+def keep(record: Dict[str, Any], path: Path = RECORDS) -> None:
+    """Puts ``record`` in the place of the one it follows."""
+    same = ("recipe", "runtime")
+    records = [r for r in load(path) if any(r[key] != record[key] for key in same)] + [record]
+    records.sort(key=lambda r: [r[key] for key in same])
+    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+
+
+def load(path: Path = RECORDS) -> List[Dict[str, Any]]:
+    """All records."""
+    found: List[Dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
+    return found
+
+
+def stated(record: Dict[str, Any]) -> str:
+    """The sentence for a recipe's docstring."""
+    return (
+        f"TensorFlow {record['tensorflow']}: {record['metric']} {record['result']}, seed "
+        f"{record['seed']}, {_time(record)}; {record['hardware']}; {record['date']}."
+    )
+
+
+def cell(record: Dict[str, Any]) -> str:
+    """The same for README's table."""
+    return f"{record['metric']} {record['result']}, {_time(record)}"
+
+
+def _time(record: Dict[str, Any]) -> str:
+    return "not timed" if record["minutes"] is None else f"{record['minutes']:g} minutes"
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,79 @@
+"""The printed header, pasted on top of an ordinary bert4keras script, trains."""
+
+from __future__ import annotations
+
+import pytest
+
+from amp_xla import backend
+from tests.running import run_python
+
+RUNTIME = backend.kind()
+
+# What people write: no import of amp_xla, plain compile and fit.
+SCRIPT = """
+import numpy as np
+from bert4keras.backend import keras
+from bert4keras.models import build_transformer_model
+from bert4keras.optimizers import Adam
+
+bert = build_transformer_model(
+    model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=1,
+    intermediate_size=128, hidden_act="gelu", max_position=16, return_keras_model=False)
+output = keras.layers.Lambda(lambda x: x[:, 0])(bert.model.output)
+output = keras.layers.Dense(2, activation="softmax")(output)
+model = keras.models.Model(bert.model.inputs, output)
+model.compile(loss=LOSS, optimizer=Adam(1e-3))
+rng = np.random.RandomState(0)
+tokens = rng.randint(1, 64, (256, 16))
+labels = (tokens[:, 1] > 32).astype("float32")
+history = model.fit([tokens, tokens * 0], labels, batch_size=32, epochs=6, verbose=0)
+losses = history.history["loss"]
+print(losses[0], losses[-1])
+"""
+
+
+def header(*flags):
+    result = run_python("-m", "amp_xla", "header", "--runtime", RUNTIME, *flags)
+    assert result.code == 0, result.err
+    return result.out
+
+
+@pytest.mark.parametrize("flags", [(), ("--xla", "on", "--no-gpu"), ("--precision", "fp32")])
+def test_a_pasted_header_trains(tmp_path, flags):
+    block = header(*flags)
+    assert "amp_xla" not in block.partition("\n")[2], "the block stands on its own"
+    scaled = "LOSS_SCALE" in block
+    loss = "scale_loss(keras.losses.sparse_categorical_crossentropy)"
+    script = SCRIPT.replace("LOSS", loss if scaled else "'sparse_categorical_crossentropy'")
+    (tmp_path / "train.py").write_text(block + script)
+    result = run_python("train.py", cwd=tmp_path, env={"PYTHONPATH": ""})
+    assert result.code == 0, result.err
+    first, last = map(float, result.out.splitlines()[-1].split())
+    assert last < 0.9 * first
+    assert (first > 100) == scaled, "the raw form shows the scaled loss"
+
+
+def test_every_line_says_why():
+    lines = header("--xla", "no_lazy").splitlines()[1:-1]
+    assert len(lines) > 8
+    assert [line for line in lines if "  # " not in line] == []
+
+
+@pytest.mark.parametrize(
+    "flags, word",
+    [
+        (("--loss-scale", "dynamic"), "LossScaleOptimizer"),
+        (("--infinity", "1e9"), "at most 32752"),
+    ],
+)
+def test_what_no_header_can_do_is_refused(flags, word):
+    result = run_python("-m", "amp_xla", "header", *flags)
+    assert result.code == 2 and result.out == ""
+    assert word in result.err and "Traceback" not in result.err
+
+
+def test_a_misspelt_command_and_flag_get_a_hint():
+    result = run_python("-m", "amp_xla", "hedder")
+    assert result.code == 2 and "did you mean header?" in result.err
+    result = run_python("-m", "amp_xla", "header", "--xlaa", "on")
+    assert result.code == 2 and "--xla " in result.err

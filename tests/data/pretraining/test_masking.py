@@ -1,0 +1,193 @@
+"""Masks: their rates, their words, and that they depend on (seed, pass, sequence) alone."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from amp_xla.data.errors import DataError
+from amp_xla.data.pretraining.masking import UNITS, Masking, positions_for
+from amp_xla.data.text.tokenizer import Tokenizer
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+VOCAB, LENGTH = 1000, 128
+
+
+def masking(**changes):
+    return Masking(**{**dict(mask_id=MASK, special_ids=(PAD, UNK, CLS, SEP, MASK),
+                             vocab_size=VOCAB, length=LENGTH), **changes})  # fmt: skip
+
+
+def text(rows, seed=0, longest=6):
+    """Sequences of words of 1 to ``longest`` pieces, two documents each, the last one padded."""
+    rng = np.random.RandomState(seed)
+    ids = rng.randint(5, VOCAB, (rows, LENGTH)).astype(np.int32)
+    starts = np.zeros((rows, LENGTH), bool)
+    for row in range(rows):
+        begins = np.cumsum(np.minimum(rng.geometric(0.6, LENGTH), longest))
+        starts[row, begins[begins < LENGTH]] = True
+    ids[:, 0], ids[:, 64], ids[:, -1] = CLS, SEP, SEP
+    ids[-1, 40:] = PAD
+    starts[:, [0, 1, 64, 65, -1]] = True
+    return ids, starts
+
+
+def below(statistic, freedom):
+    """Chi-square below its 99.9% quantile (Wilson-Hilferty); our draws vary less than coins."""
+    quantile = freedom * (1 - 2 / (9 * freedom) + 3.09 * np.sqrt(2 / (9 * freedom))) ** 3
+    return statistic < quantile
+
+
+def masked_tokens(result, ids):
+    where = np.zeros(ids.shape, bool)
+    rows, columns = np.nonzero(result.weights)
+    where[rows, result.positions[rows, columns]] = True
+    return where
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_rates_on_a_hundred_thousand_tokens(unit):
+    ids, starts = text(900)
+    result = masking(unit=unit)(ids, starts, 3, np.arange(len(ids)))
+    ordinary = ids > MASK
+    n = int(ordinary.sum())
+    assert n > 100_000
+    where = masked_tokens(result, ids)
+    assert not (where & ~ordinary).any()
+    share = where.sum() / n
+    assert abs(share - 0.15) < 0.003, share
+    new, old = result.token_ids[where], ids[where]
+    random = (new != MASK) & (new != old)
+    counts = np.array([(new == MASK).sum(), random.sum(), (new == old).sum()])
+    expected = np.array([0.8, 0.1 * (1 - 1 / (VOCAB - 5)), 0.1]) * where.sum()
+    assert below(((counts - expected) ** 2 / expected).sum(), 2), counts / where.sum()
+    assert (result.token_ids[~where] == ids[~where]).all()
+    # Replacements are any ordinary token, each as likely.
+    bins = np.bincount((new[random] - 5) * 20 // (VOCAB - 5), minlength=20)
+    assert new[random].min() > MASK and below(((bins - bins.mean()) ** 2 / bins.mean()).sum(), 19)
+
+
+def test_words_of_every_length_are_as_likely_as_bert4keras_coins():
+    # bert4keras' pretraining/data_utils.py throws one coin of 15% for each word.
+    ids, starts = text(2000, longest=4)
+    where = masked_tokens(masking()(ids, starts, 0, np.arange(len(ids))), ids)
+    begin = starts.copy()
+    word = np.cumsum(begin, 1) + np.arange(len(ids))[:, None] * LENGTH
+    ordinary = ids > MASK
+    sizes = np.bincount(word[ordinary], minlength=word.max() + 1)
+    hits = np.bincount(word[ordinary], where[ordinary], minlength=word.max() + 1)
+    assert set(np.unique(hits[sizes > 0] / sizes[sizes > 0])) == {0.0, 1.0}  # never half a word
+    statistic, lengths = 0.0, range(1, 5)
+    for size in lengths:
+        words = sizes == size
+        expected = 0.15 * words.sum()
+        got = (hits[words] > 0).sum()
+        statistic += (got - expected) ** 2 * (1 / expected + 1 / (words.sum() - expected))
+    assert below(statistic, len(lengths)), statistic
+    # And so is every place in a sequence.
+    columns = [c for c in range(2, LENGTH - 2) if c not in (63, 64, 65)]
+    got, expected = where[:-1, columns].sum(0), 0.15 * (len(ids) - 1)
+    assert below(((got - expected) ** 2 / (expected * 0.85)).sum(), len(columns))
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_masks_depend_on_seed_pass_and_sequence_alone(unit):
+    ids, starts = text(12)
+    mask = masking(unit=unit, seed=7)
+    whole = mask(ids, starts, 5, np.arange(100, 112))
+    for rows in ([3], [11, 2], list(range(5, 12))):
+        part = mask(ids[rows], starts[rows], 5, 100 + np.array(rows))
+        for one, other in zip(part, whole):
+            np.testing.assert_array_equal(one, other[rows])
+    others = [masking(unit=unit, seed=8)(ids, starts, 5, np.arange(100, 112)),
+              mask(ids, starts, 6, np.arange(100, 112)),
+              mask(ids, starts, 5, np.arange(12))]  # fmt: skip
+    for other in others:
+        assert (other.positions != whole.positions).any()
+
+
+def test_passes_mask_different_words_and_in_time_all_of_them():
+    ids, starts = text(20)
+    seen = np.zeros(ids.shape, int)
+    for epoch in range(60):
+        seen += masked_tokens(masking()(ids, starts, epoch, np.arange(20)), ids)
+    ordinary = ids > MASK
+    assert (seen[ordinary] > 0).mean() > 0.999 and abs(seen[ordinary].mean() / 60 - 0.15) < 0.005
+
+
+def test_labels_are_what_stood_there_and_the_room_is_fixed():
+    ids, starts = text(500)
+    result = masking()(ids, starts, 0, np.arange(500))
+    assert result.positions.shape == result.labels.shape == (500, 24)
+    assert 0.2 * LENGTH >= 24
+    counts = result.weights.sum(1)
+    assert counts.max() <= 24 and (counts[:-1] >= 12).all()
+    real = result.weights > 0
+    np.testing.assert_array_equal(
+        np.take_along_axis(ids, result.positions, 1)[real], result.labels[real]
+    )
+    assert not result.positions[~real].any() and not result.labels[~real].any()
+    assert [a.dtype for a in result] == [np.int32, np.int32, np.int32, np.float32]
+
+
+def test_spans_are_longer_than_words():
+    ids, starts = text(300)
+    ids, starts = np.where(ids < 5, ids, 7), np.ones_like(starts)
+
+    def run(unit):
+        where = masked_tokens(masking(unit=unit)(ids, starts, 0, np.arange(300)), ids)
+        edges = np.diff(where.astype(int), axis=1) == 1
+        return where.sum() / edges.sum()
+
+    # SpanBERT's mean is 3.8 words; chance neighbours lengthen both a little.
+    word, span = run("word"), run("span")
+    assert 1.0 < word < 1.5 and 3.2 < span < 5.5
+
+
+@pytest.mark.parametrize("length", [16, 32, 64, 128, 256, 512])
+def test_predicted_positions_are_at_most_a_fifth(length):
+    count = positions_for(length, 0.15)
+    assert 0.15 * (length - 2) <= count <= 0.2 * length or length < 32
+    assert count % 8 == 0 or count < 16
+
+
+def test_a_word_longer_than_the_room_is_masked_in_part_and_never_overflows():
+    ids = np.full((4, LENGTH), 9, np.int32)
+    ids[:, 0], ids[:, -1] = CLS, SEP
+    starts = np.zeros((4, LENGTH), bool)
+    starts[:, [0, 1, LENGTH - 1]] = True
+    result = masking()(ids, starts, 0, np.arange(4))
+    assert (result.weights.sum(1) <= 24).all() and result.weights.sum() > 0
+
+
+def test_rows_without_words_have_no_labels():
+    ids = np.zeros((2, LENGTH), np.int32)
+    ids[:, 0], ids[:, 1] = CLS, SEP
+    result = masking()(ids, np.ones_like(ids, bool), 0, np.arange(2))
+    assert not result.weights.any() and (result.token_ids == ids).all()
+
+
+@pytest.mark.parametrize(
+    "changes, word", [({"unit": "line"}, "span"), ({"rate": 0.0}, "0.15"), ({"vocab_size": 5}, "5")]
+)
+def test_what_cannot_be_is_said(changes, word):
+    with pytest.raises(DataError, match=word):
+        masking(**changes)
+
+
+def test_a_vocabulary_without_mask_is_an_error():
+    plain = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
+    with pytest.raises(DataError, match=r"\[MASK\]"):
+        Masking.of(plain, LENGTH, 0.15, "word", 1)
+    full = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    assert Masking.of(full, LENGTH, 0.15, "word", 1).special_ids == tuple(range(5))
+
+
+def test_uniforms_do_not_repeat_across_streams():
+    from amp_xla.data.pretraining.masking import uniform
+
+    draws = [uniform(seed, epoch, stream, np.arange(3), 5).tobytes()
+             for seed, epoch, stream in itertools.product((0, 1), (0, 1), (0, 1))]  # fmt: skip
+    assert len(set(draws)) == len(draws)

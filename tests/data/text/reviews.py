@@ -1,0 +1,17 @@
+"""The Chinese reviews of the workplace, where they are; the same is tested on built-in text."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.running import ROOT
+
+FOLDER = ROOT.parent / "shared" / "data"
+VOCAB = FOLDER / "vocab_zh.txt"
+TRAIN = FOLDER / "sentiment" / "sentiment.train.data"
+VALID = FOLDER / "sentiment" / "sentiment.valid.data"
+
+needed = pytest.mark.skipif(
+    not VOCAB.is_file(),
+    reason="the Chinese reviews are not beside the repository; built-in text is tested instead",
+)

@@ -1,0 +1,74 @@
+"""Labels keep their ids across files, and strangers are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import List
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amp_xla.data.errors import DataError
+from amp_xla.data.text.labels import Labels
+
+
+def test_numbers_are_sorted_by_value_then_text_by_code_point() -> None:
+    labels = Labels.fit(["10", "b", "2", "a", "-1", "0.5", "nan", "2"])
+    assert labels.names == ("-1", "0.5", "2", "10", "a", "b", "nan")
+    ids = labels.ids(["10", "a", "-1"])
+    assert ids.dtype == np.int32 and ids.tolist() == [3, 4, 0]
+    assert labels.decode(ids) == ["10", "a", "-1"]
+
+
+texts = st.lists(st.text(st.characters(blacklist_categories=["Cs"])), min_size=2, max_size=30)
+
+
+@given(texts.filter(lambda names: len(set(names)) > 1), st.randoms())
+def test_ids_survive_the_file_and_do_not_depend_on_order(
+    tmp_path_factory: pytest.TempPathFactory, names: List[str], random: object
+) -> None:
+    path = str(tmp_path_factory.mktemp("labels") / "labels.json")
+    labels = Labels.fit(names)
+    shuffled = list(names)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert Labels.fit(shuffled) == labels
+    labels.save(path)
+    again = Labels.load(path)
+    assert again == labels and again.ids(names).tolist() == labels.ids(names).tolist()
+    assert labels.decode(labels.ids(names)) == names
+    assert sorted(set(labels.ids(names).tolist())) == list(range(len(labels)))
+
+
+def test_an_unseen_label_is_named_with_its_count() -> None:
+    labels = Labels.fit(["good", "bad"])
+    with pytest.raises(DataError) as error:
+        labels.ids(["good", "so-so", "so-so", "awful"], source="dev.tsv")
+    message = str(error.value)
+    assert "dev.tsv" in message and "'so-so' (2 times)" in message and "'awful' (1" in message
+    assert "'bad', 'good'" in message
+
+
+def test_one_class_or_swapped_columns_are_errors() -> None:
+    with pytest.raises(DataError, match="here: 3 samples with only this label: 'a'"):
+        Labels.fit(["a"] * 3, "here")
+    with pytest.raises(DataError, match="none"):
+        Labels.fit([])
+    with pytest.raises(DataError, match="swapped"):
+        Labels.fit([f"a whole sentence {i}" for i in range(200)])
+
+
+def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "labels.json"
+    with pytest.raises(DataError, match="no such file"):
+        Labels.load(str(path))
+    for content in ("{", '{"a": 1}', "[1, 2]", '["a", "a"]'):
+        path.write_text(content)
+        with pytest.raises(DataError):
+            Labels.load(str(path))
+
+
+def test_a_folder_in_its_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        Labels.load(str(tmp_path))

@@ -1,0 +1,218 @@
+"""Ids are bert4keras' ids, on real text and on every kind of character."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amp_xla.data.errors import DataError
+from amp_xla.data.text import corpora
+from amp_xla.data.text.readers import read
+from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from tests.data.text import reviews
+from tests.running import run_python
+
+# bert4keras imports TensorFlow: it answers in a process of its own, everything at once.
+BERT4KERAS = """
+import json, sys
+from amp_xla import backend
+with open(sys.argv[1]) as handle:
+    jobs = json.load(handle)
+Tokenizer = backend.bert4keras("tokenizers").Tokenizer
+answers = {}
+for name, (vocab, lower, texts, pairs, maxlens) in jobs.items():
+    tokenizer = Tokenizer(vocab, do_lower_case=lower)
+    samples = list(zip(texts, pairs or [None] * len(texts)))
+    answers[name] = [
+        [tokenizer.encode(text, pair, maxlen=maxlen) for text, pair in samples]
+        for maxlen in maxlens
+    ]
+with open(sys.argv[2], "w") as handle:
+    json.dump(answers, handle)
+"""
+Job = Tuple[str, bool, List[str], Optional[List[str]], List[Optional[int]]]
+Rows = List[Tuple[List[int], List[int]]]
+
+
+def strange_texts(count: int) -> List[str]:
+    """Characters of every kind that tokenizers have disagreed on, with each other's neighbours."""
+    kinds: List[Callable[[random.Random], str]] = [
+        lambda r: chr(r.randrange(32, 127)),
+        lambda r: r.choice("abcdefghijklmnop ") * r.choice([1, 1, 2]),
+        lambda r: chr(r.randrange(0x4E00, 0x9FFF)),
+        lambda r: chr(r.randrange(0xC0, 0x250)),  # accents
+        lambda r: chr(r.randrange(0x300, 0x370)),  # combining marks
+        lambda r: chr(r.randrange(0, 32)),  # control
+        lambda r: chr(r.randrange(0x7F, 0xC0)),
+        lambda r: chr(r.randrange(0x2000, 0x2070)),  # spaces, joiners, U+2028
+        lambda r: chr(r.randrange(0x3000, 0x3100)),  # kana, CJK punctuation
+        lambda r: chr(r.randrange(0xAC00, 0xD7A4)),  # Hangul falls apart in NFD
+        lambda r: chr(r.randrange(0xE000, 0xE010)),  # private use
+        lambda r: chr(r.randrange(0xF900, 0xFB00)),  # compatibility ideographs
+        lambda r: chr(r.randrange(0xFF00, 0x10000)),  # full width, U+FFFD
+        lambda r: chr(r.randrange(0x1F300, 0x1FB00)),  # emoji, some not yet assigned in 3.7
+        lambda r: chr(r.randrange(0x20000, 0x2A700)),
+        lambda r: chr(r.randrange(0xD800, 0xE000)),  # half a surrogate pair
+        lambda r: chr(r.randrange(0x110000)),
+        lambda r: r.choice(["[CLS]", "[SEP]", "[PAD]", "[MASK]", "##ing", "ΣΑΣ", "İI", "ﬁ", "ß"]),
+        lambda r: "a" * r.choice([99, 100, 101, 199, 200, 201]),
+    ]
+    rng = random.Random(5)
+    return [
+        "".join(rng.choice(kinds)(rng) for _ in range(rng.randrange(0, 24))) for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Learned from the built-in corpus and from the strange texts, half of it at least."""
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
+    texts = corpora.pydoc()[0].texts + [
+        text.encode("utf-8", "ignore").decode() for text in strange_texts(2000)[:1000]
+    ]
+    Tokenizer.train(texts, 6000).save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def jobs(vocab: Path) -> Dict[str, Job]:
+    """name -> (vocabulary, lower case, texts, pairs, cuts)."""
+    strange = strange_texts(1500)
+    train, dev = corpora.pydoc()
+    rng = random.Random(3)
+    some = ["the", "of", "return", "class", "method", "第", "二", "unknown-ish"]
+    short = [" ".join(rng.choices(some, k=rng.randrange(0, 12))) for _ in range(400)]
+    path = str(vocab)
+    jobs: Dict[str, Job] = {
+        "strange": (path, True, strange, None, [None, 12]),
+        "strange, cased": (path, False, strange, strange[::-1], [None, 12]),
+        "documents": (path, True, dev.texts, train.texts[: len(dev)], [96]),
+        "pairs at every cut": (path, True, short[:200], short[200:], [3, 4, 5, 6, 7, 8, 15, 16]),
+        "texts at every cut": (path, True, short, None, [2, 3, 4, 9]),
+    }
+    if reviews.VOCAB.is_file():
+        texts = read(str(reviews.VALID)).texts
+        assert len(texts) == 2111
+        path = str(reviews.VOCAB)
+        jobs["reviews"] = (path, True, texts, None, [None, 256])
+        jobs["reviews as pairs"] = (path, False, texts[:400], texts[400:800], [128])
+    return jobs
+
+
+@pytest.fixture(scope="module")
+def answers(jobs: Dict[str, Job], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("bert4keras")
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    done = run_python("-c", BERT4KERAS, str(folder / "jobs.json"), str(folder / "answers.json"))
+    assert done.code == 0, done.err
+    return json.loads((folder / "answers.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "strange",
+        "strange, cased",
+        "documents",
+        "pairs at every cut",
+        "texts at every cut",
+        pytest.param("reviews", marks=reviews.needed),
+        pytest.param("reviews as pairs", marks=reviews.needed),
+    ],
+)
+def test_ids_equal_bert4keras(name: str, jobs: Dict[str, Job], answers: Any) -> None:
+    vocab, lower, texts, pairs, maxlens = jobs[name]
+    tokenizer = Tokenizer.load(vocab, lowercase=lower)
+    assert len(answers[name]) == len(maxlens)
+    for maxlen, expected in zip(maxlens, answers[name]):
+        encoded = tokenizer.encode(texts, pairs, max_length=maxlen)
+        assert len(encoded) == len(expected) == len(texts)
+        for i, row in enumerate(expected):
+            assert list(encoded.row(i)) == row, (maxlen, texts[i], pairs and pairs[i])
+
+
+def test_a_word_too_long_to_cut_is_looked_up_whole() -> None:
+    tokenizer = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "##a", "a" * 201])
+    ids = [tokenizer.encode(["a" * n]).row(0)[0][1:-1] for n in (1, 200, 201, 202)]
+    assert ids == [[4], [4] + [5] * 199, [6], [1]]
+
+
+def encode_all(tokenizer: Tokenizer, texts: List[str], pairs: Any, length: int) -> Rows:
+    encoded = tokenizer.encode(texts, pairs, max_length=length)
+    return [encoded.row(i) for i in range(len(encoded))]
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), min_size=1, max_size=12),
+    st.integers(3, 20),
+)
+def test_a_batch_is_its_samples(small: Tokenizer, data: List[Tuple[str, str]], length: int) -> None:
+    """Texts do not influence each other, whatever the tokenizer met before."""
+    texts, pairs = [text for text, _ in data], [pair for _, pair in data]
+    for seconds in (None, pairs):
+        together = encode_all(small, texts, seconds, length)
+        fresh = Tokenizer(small.tokens, small.lowercase)
+        alone = [
+            encode_all(fresh, [text], seconds and [seconds[i]], length)[0]
+            for i, text in enumerate(texts)
+        ]
+        assert together == alone
+        for ids, segments in together:
+            assert ids[0] == small.cls_id and ids[-1] == small.sep_id
+            assert len(ids) == len(segments) <= length and 0 not in ids
+            assert segments == sorted(segments) and ids.count(small.sep_id) == 1 + bool(seconds)
+
+
+@pytest.fixture(scope="module")
+def small() -> Tokenizer:
+    return Tokenizer.train(["the cat sat on the mat 你好 世界 hello, world!"] * 3, 60)
+
+
+def test_encoded_is_ragged(small: Tokenizer) -> None:
+    encoded = small.encode(["the cat", "", "你好"], ["mat", "sat", ""])
+    assert encoded.token_ids.dtype == np.int32 and encoded.segment_ids.dtype == np.int32
+    assert encoded.lengths.tolist() == [len(encoded.row(i)[0]) for i in range(3)]
+    flat = [s for i in range(3) for s in encoded.row(i)[1]]
+    assert encoded.segment_ids.tolist() == flat
+    empty = small.encode([])
+    assert isinstance(empty, Encoded) and len(empty) == 0 and empty.token_ids.size == 0
+
+
+def test_many_words_are_forgotten_not_confused(
+    small: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"cat{i} mat{i * 7}" for i in range(200)]
+    expected = encode_all(small, texts, None, 64)
+    monkeypatch.setattr("amp_xla.data.text.tokenizer.MAX_KNOWN_WORDS", 10)
+    monkeypatch.setattr("amp_xla.data.text.tokenizer.CHUNK", 7)
+    assert encode_all(Tokenizer(small.tokens), texts, None, 64) == expected
+
+
+def test_lengths_too_short_are_errors(small: Tokenizer) -> None:
+    with pytest.raises(DataError, match=r"max_length.*1"):
+        small.encode(["a"], max_length=1)
+    with pytest.raises(DataError, match=r"max_length.*2"):
+        small.encode(["a"], ["b"], max_length=2)
+    with pytest.raises(DataError, match="1 texts but 2 second"):
+        small.encode(["a"], ["b", "c"])
+
+
+def test_special_ids_and_their_absence(small: Tokenizer) -> None:
+    assert small.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    ids: Dict[str, int] = dict(
+        pad=small.pad_id, unk=small.unk_id, cls=small.cls_id, sep=small.sep_id, mask=small.mask_id
+    )
+    assert list(ids.values()) == [0, 1, 2, 3, 4] and small.vocab_size == len(small.tokens)
+    with pytest.raises(DataError, match=r"v.txt: 3 tokens without \[CLS\], \[SEP\]"):
+        Tokenizer(["[PAD]", "[UNK]", "a"], source="v.txt")
+    with pytest.raises(DataError, match=r"\[PAD\] is line 2; it must be the first"):
+        Tokenizer(["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
+    with pytest.raises(DataError, match="masked language"):
+        _ = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]).mask_id

@@ -1,0 +1,122 @@
+"""Vocabularies come back as they were written, and are learned alike in every process."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amp_xla.data.errors import DataError
+from amp_xla.data.text import corpora
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, load_vocab, train_vocab
+from tests.running import run_python
+
+SCRIPT = """
+import hashlib
+from amp_xla.data.text import corpora
+from amp_xla.data.text.tokenizer import Tokenizer
+tokens = Tokenizer.train(corpora.pydoc()[0].texts[::-1], 3000).tokens
+print(hashlib.sha256("\\n".join(tokens).encode()).hexdigest())
+"""
+
+
+def test_another_process_learns_the_same_from_the_same_texts_in_another_order() -> None:
+    tokens = Tokenizer.train(corpora.pydoc()[0].texts, 3000).tokens
+    assert len(tokens) == 3000
+    here = hashlib.sha256("\n".join(tokens).encode()).hexdigest()
+    done = run_python("-c", SCRIPT, env={"PYTHONHASHSEED": "1"})
+    assert done.code == 0, done.err
+    assert done.out.strip() == here
+
+
+words = st.lists(
+    st.text(st.sampled_from("abc的好é"), min_size=1, max_size=6), min_size=1, max_size=20
+)
+
+
+@given(st.lists(words, min_size=1, max_size=5), st.integers(6, 60))
+def test_size_and_spelling(texts: list, size: int) -> None:
+    tokens = train_vocab(texts, size)
+    assert tokens[:5] == list(SPECIAL_TOKENS)
+    assert 5 < len(tokens) <= size and len(set(tokens)) == len(tokens)
+    characters = {"##" + c for text in texts for word in text for c in word[1:]}
+    characters |= {word[0] for text in texts for word in text}
+    if 2 * len(characters) <= size - 5:  # then every word can be spelled
+        assert characters <= set(tokens)
+        tokenizer = Tokenizer(tokens, lowercase=False)
+        for text in texts:
+            ids, _ = tokenizer.encode([" ".join(text)]).row(0)
+            assert tokenizer.unk_id not in ids
+
+
+def test_frequent_words_become_tokens() -> None:
+    vocab = train_vocab([["training", "precision"]] * 50 + [["rare"]], 200)
+    assert {"training", "precision"} <= set(vocab) and "rare" not in vocab
+
+
+def test_counts_beyond_what_is_played_to_the_trainer_are_scaled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("amp_xla.data.text.vocabulary.MAX_REPEATS", 10)
+    vocab = train_vocab([["often"]] * 1000 + [["seldom"]] * 300, 100)
+    assert {"often", "seldom"} <= set(vocab)
+
+
+def test_nothing_to_learn_from() -> None:
+    for texts, size in (([], 100), ([["a"]], 5)):
+        with pytest.raises(DataError, match="needed: more than 5 tokens, and text"):
+            train_vocab(texts, size)
+
+
+@given(st.lists(st.text(st.sampled_from("ab#的[]"), min_size=1, max_size=5), unique=True))
+def test_file_round_trip(tmp_path_factory: pytest.TempPathFactory, extra: list) -> None:
+    path = str(tmp_path_factory.mktemp("vocab") / "vocab.txt")
+    tokens = list(SPECIAL_TOKENS) + extra
+    Tokenizer(tokens).save(path)
+    again = Tokenizer.load(path)
+    assert again.tokens == tokens
+    assert again.encode(["ab 的 a"]).row(0) == Tokenizer(tokens).encode(["ab 的 a"]).row(0)
+
+
+def test_ids_are_line_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n\r\n[CLS] 17\r\n[SEP]\r\n\u2028\r\na\r\na".encode())
+    assert load_vocab(str(path)) == ["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "", "a", "a"]
+    tokenizer = Tokenizer.load(str(path))
+    assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.vocab_size) == (3, 4, 8)
+    assert tokenizer.encode(["a b"]).row(0)[0] == [3, 7, 1, 4]  # of copies the last, as Google's
+
+
+def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        Tokenizer.load(str(tmp_path / "vocab.txt"))
+    (tmp_path / "vocab.txt").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(DataError, match="not a UTF-8 vocabulary"):
+        Tokenizer.load(str(tmp_path / "vocab.txt"))
+    (tmp_path / "vocab.txt").write_text("")
+    with pytest.raises(DataError, match=r"without \[PAD\]"):
+        Tokenizer.load(str(tmp_path / "vocab.txt"))
+
+
+def test_a_token_that_stands_twice_is_said() -> None:
+    tokens = [*SPECIAL_TOKENS, "a", "", "", "b", "a"]
+    said = Tokenizer(tokens).doubts(Tokenizer(tokens).encode(["a b"]))
+    assert said.count("\n") == 1
+    assert "1 tokens" in said and "'a' in lines 6, 10" in said
+
+
+def test_a_vocabulary_for_other_texts_is_said_or_refused() -> None:
+    tokenizer = Tokenizer([*SPECIAL_TOKENS, "a", "b"])
+
+    def doubts(text: str) -> str:
+        return tokenizer.doubts(tokenizer.encode([text]))
+
+    assert doubts("a b a b a b a b a 的") == ""
+    said = doubts("a b a b a b 的 的")
+    assert "25% of the tokens" in said and said.count("\n") == 1
+    with pytest.raises(DataError, match="75% of the tokens of the training texts are .UNK."):
+        doubts("a 的 的 的")

@@ -1,0 +1,78 @@
+"""Commands as users type them, each a process of its own, forked from one that has TensorFlow."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple
+
+from tests.integration.killing import MODULES, Server
+
+RECIPE = "recipes.classification"
+PREDICT, VERIFY = "amp_xla.commands.predict", "amp_xla.commands.verify"
+LOADED = (*MODULES, RECIPE, PREDICT, VERIFY, "amp_xla.models.encoders", "amp_xla.models.packed")
+
+
+class Result(NamedTuple):
+    """What a command left: its exit code, and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def error(self) -> str:
+        """The one line that says what is wrong; there is no traceback and no second one."""
+        assert "Traceback" not in self.err, self.err
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, self.err
+        assert self.err.splitlines()[-1] == lines[0], self.err
+        return lines[0]
+
+
+class Commands:
+    """Runs commands in ``folder``.
+
+    Args:
+      server: a fork server, ``Server(LOADED)``.
+      folder: the working directory.
+      scratch: where their output goes.
+    """
+
+    def __init__(self, server: Server, folder: Path, scratch: Path) -> None:
+        self._server, self.folder, self._scratch = server, folder, scratch
+
+    def __call__(self, module: str, *argv: Any) -> Result:
+        return self.job({"module": module, "argv": [str(word) for word in argv]})
+
+    def job(self, job: Dict[str, Any]) -> Result:
+        """Any job of the fork server's."""
+        paths = [self._scratch / name for name in ("out.txt", "err.txt")]
+        for path in paths:
+            path.write_bytes(b"")
+        where = {"cwd": str(self.folder), "out": str(paths[0]), "err": str(paths[1])}
+        self._server.start({**where, **job})
+        code = self._server.wait()
+        return Result(code, *(path.read_text("utf-8", "replace") for path in paths))
+
+
+def bytes_of(folder: Path) -> Dict[str, str]:
+    """Every file, link and folder under ``folder`` with a hash of what it holds."""
+    found: Dict[str, str] = {}
+    for place, folders, files in os.walk(str(folder)):
+        for name in folders + files:
+            path = Path(place) / name
+            if path.is_symlink():
+                what = "-> " + os.readlink(str(path))
+            elif path.is_dir():
+                what = "folder"
+            else:
+                what = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[str(path.relative_to(folder))] = what
+    return found
+
+
+def lines_of(out: str) -> List[str]:
+    """The lines a command printed."""
+    return out.splitlines()

@@ -1,0 +1,254 @@
+"""What users give by mistake: an exit code and one line each, and nothing on the disk is changed.
+
+Real commands in real processes, forked from one that has TensorFlow imported.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import pytest
+
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
+from tests.integration.killing import MODULES, Run, Server
+from tests.models import google_folder
+
+TINY = (
+    "--train", "train.tsv", "--dev", "dev.tsv", "--layers", "1", "--hidden", "64", "--max-length",
+    "16", "--shapes", "1", "--vocab-size", "80", "--precision", "fp32", "--epochs", "1",
+)  # fmt: skip
+WORDS = {"weather": "rain wind snow sun cloud", "kitchen": "soup bread pan salt oven"}
+# Blank lines, and characters at which str.splitlines cuts though no file of lines ends one there.
+LINES = [
+    "rain wind", "", "salt\u2028soup", " \x0c", "snow\x0csun", "pan\x85oven", "sun\rrain", "中文",
+]  # fmt: skip
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Place:
+    """A folder with data and a trained run, and commands started in it."""
+
+    def __init__(self, folder: Path, server: Server) -> None:
+        self.folder, self._server = folder, server
+
+    def __call__(self, module: str, *argv: str, **job: Any) -> Result:
+        out, err = self.folder / "out", self.folder / "err"
+        for path in (out, err):
+            path.write_bytes(b"")
+        self._server.start(
+            {
+                "cwd": str(self.folder), "module": module, "argv": list(argv),
+                "log": "/dev/null", "out": str(out), "err": str(err), **job,
+            }
+        )  # fmt: skip
+        code = self._server.wait()
+        # Bytes: reading as text would turn a carriage return into the end of a line.
+        return Result(code, out.read_bytes().decode(), err.read_bytes().decode())
+
+    def train(self, *flags: str, **job: Any) -> Result:
+        return self("recipes.classification", *TINY, *flags, **job)
+
+    def predict(self, *flags: str, **job: Any) -> Result:
+        words = ("predict", "--run", "runs/classification/good")
+        return self("amp_xla.commands.cli", *words, *flags, **job)
+
+    def state(self) -> Dict[str, str]:
+        """SHA-256 of every file of the runs, and the folders."""
+        found = {}
+        for path in sorted((self.folder / "runs").rglob("*")):
+            data = path.read_bytes() if path.is_file() else b"folder"
+            found[str(path)] = hashlib.sha256(data).hexdigest()
+        return found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """One for all tests here: it has imported what they start."""
+    with Server((*MODULES, "recipes.classification", "amp_xla.commands.predict")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: Any, server: Server) -> Place:
+    folder = tmp_path_factory.mktemp("inputs")
+    rng = random.Random(1)
+    for name, count in (("train.tsv", 128), ("dev.tsv", 32)):
+        rows = []
+        for label in rng.choices(sorted(WORDS), k=count):
+            rows.append(" ".join(rng.choices(WORDS[label].split(), k=5)) + f"\t{label}\n")
+        (folder / name).write_text("".join(rows), encoding="utf-8")
+    (folder / "bomb.tsv.gz").write_bytes(gzip.compress(b"rain" * (20 << 20), 6))
+    (folder / "texts.txt").write_text("\n".join(LINES), encoding="utf-8")
+    (folder / "dos.txt").write_bytes("\r\n".join([*LINES, ""]).encode("utf-8-sig"))
+    (folder / "utf8.txt").write_bytes(b"rain\nsn\xffow\n")
+    (folder / "many.txt").write_text("rain sun\n" * 9000)
+    words = " ".join(WORDS.values()).split()
+    google_folder.write(folder / "bert", vocabulary=[*SPECIAL_TOKENS, *words])
+    made = Place(folder, server)
+    result = made.train("--name", "good")
+    assert result.code == 0, result.err
+    return made
+
+
+def errors(text: str) -> List[str]:
+    assert "Traceback" not in text
+    return [line for line in text.splitlines() if line.startswith("error: ")]
+
+
+@pytest.mark.parametrize("file", ["texts.txt", "dos.txt"])
+def test_each_line_has_its_answer(place: Place, file: str) -> None:
+    result = place.predict("--file", file)
+    assert result.code == 0, result.err
+    answers = result.out.split("\n")
+    assert answers.pop() == ""
+    assert len(answers) == len(LINES)
+    for line, answer in zip(LINES, answers):
+        if line.strip():
+            label, chance, text = answer.split("\t")
+            assert label in WORDS and 0.5 <= float(chance) <= 1 and text == line
+        else:
+            assert answer == ""
+
+
+def test_answers_are_utf8_whatever_the_locale(place: Place) -> None:
+    expected = place.predict("--file", "texts.txt").out
+    for encoding in ("ascii", "latin-1"):
+        result = place.predict("--file", "texts.txt", encoding=encoding)
+        assert (result.code, result.out) == (0, expected), result.err
+
+
+PREDICT: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
+    "no such file": (("--file", "nowhere.txt"), {}, 2, "error: nowhere.txt: no such file"),
+    "a folder": (("--file", "runs"), {}, 2, "error: runs: cannot be read"),
+    "not UTF-8": (("--file", "utf8.txt"), {}, 2, "error: utf8.txt, line 2: is not UTF-8"),
+    "a bomb": (("--file", "bomb.tsv.gz"), {}, 2, "error: bomb.tsv.gz: unpacks to more than"),
+    "nothing": ((), {"stdin": "/dev/null"}, 2, "error: standard input has no text"),
+    "closed input": ((), {}, 2, "error: standard input is closed"),
+    "closed output": (
+        ("--file", "texts.txt"), {"stdout": "closed"}, 2, "error: standard output is closed"
+    ),
+    "full": (("--file", "texts.txt"), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"),
+    "full, much": (
+        ("--file", "many.txt"), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"
+    ),
+    "unread": (("--file", "texts.txt"), {"stdout": "unread"}, 141, "standard output was closed"),
+    "unread, much": (
+        ("--file", "many.txt"), {"stdout": "unread"}, 141, "standard output was closed"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", sorted(PREDICT))
+def test_predict_says_what_is_wrong_in_a_line(place: Place, case: str) -> None:
+    flags, job, code, line = PREDICT[case]
+    before = place.state()
+    result = place.predict(*flags, **job)
+    assert result.code == code, result.err
+    (said,) = [text for text in result.err.splitlines() if not text.startswith("settings:")]
+    assert said.startswith(line) and "Traceback" not in result.err
+    assert place.state() == before
+
+
+def spoil(folder: Path, what: str) -> None:
+    config = {**google_folder.CONFIG, "vocab_size": 15}
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    if what == "truncated":
+        data.write_bytes(data.read_bytes()[:-3000])
+    elif what == "no data file":
+        data.unlink()
+    elif what == "heads":
+        config["num_attention_heads"] = 3
+    elif what == "more layers":
+        config["num_hidden_layers"] = 12
+    elif what == "vocabulary":
+        with open(str(folder / "vocab.txt"), "a") as file:
+            file.write("extra\n")
+    (folder / "bert_config.json").write_text("{" if what == "not JSON" else json.dumps(config))
+
+
+TRAIN: Dict[str, Tuple[Optional[str], Tuple[str, ...], Tuple[str, ...]]] = {
+    "truncated": ("truncated", (), ("bert_model.ckpt: tensor", "damaged")),
+    "no data file": ("no data file", (), ("bert_model.ckpt.data-00000-of-00001",)),
+    "heads": ("heads", (), ("bert_config.json: num_attention_heads 3",)),
+    "more layers": ("more layers", (), ("num_hidden_layers 12", "bert_model.ckpt holds 2")),
+    "vocabulary": ("vocabulary", (), ("vocab_size 15, the vocabulary 16 tokens",)),
+    "not JSON": ("not JSON", (), ("cannot read", "bert_config.json")),
+    "positions": ("", ("--max-length", "64"), ("max_position_embeddings 32", "64 tokens")),
+    "bomb": (None, ("--train", "bomb.tsv.gz"), ("bomb.tsv.gz: unpacks to more than",)),
+    "unknown": (None, ("--vocab", "foreign.txt"), ("of the tokens", "are [UNK]")),
+}
+
+
+@pytest.mark.parametrize("case", sorted(TRAIN))
+def test_training_says_what_is_wrong_before_it_begins(
+    place: Place, tmp_path: Path, case: str
+) -> None:
+    what, flags, words = TRAIN[case]
+    (place.folder / "foreign.txt").write_text("\n".join([*SPECIAL_TOKENS, "мир", "труд"]) + "\n")
+    before = place.state()
+    if what is not None:
+        folder = tmp_path / "bert"
+        shutil.copytree(str(place.folder / "bert"), str(folder))
+        spoil(folder, what)
+        flags = (*flags, "--bert", str(folder))
+    result = place.train("--name", "refused", *flags)
+    assert result.code == 2, result.err
+    (said,) = errors(result.err)
+    assert result.err.endswith(said + "\n")
+    for word in words:
+        assert word in said
+    assert place.state() == before
+
+
+def test_weights_that_are_whole_are_trained_on(place: Place) -> None:
+    result = place.train("--name", "from-bert", "--bert", "bert")
+    assert result.code == 0, result.err
+
+
+def test_a_disk_that_fills_up_while_a_small_file_is_written(place: Place) -> None:
+    """The vocabulary is the first file that is too large."""
+    words = [f"word{i:05d}" for i in range(3000)]
+    vocab = [*SPECIAL_TOKENS, *" ".join(WORDS.values()).split(), *words]
+    (place.folder / "large.txt").write_text("\n".join(vocab) + "\n")
+    result = place.train("--name", "full", "--vocab", "large.txt", file_bytes=20_000)
+    assert result.code == 2
+    (said,) = errors(result.err)
+    assert "vocab.txt" in said and "File too large" in said
+
+
+def test_lines_of_the_metrics_that_are_none(server: Server, tmp_path: Path) -> None:
+    run = Run(server, tmp_path)
+    assert run({"step": [9, "before"]}) == -9
+    metrics = run.path / "metrics.jsonl"
+    good = metrics.read_text()
+    metrics.write_text('null\n[]\n3\n{"step": null}\n{"step": "3"}\n' + good + '{"step": 1, "lo')
+    assert run() == 0, run.text()
+    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    assert steps == sorted(steps) and len(steps) > len(good.splitlines())
+
+
+def test_another_batch_size_is_refused_or_forced_and_said(server: Server, tmp_path: Path) -> None:
+    run = Run(server, tmp_path, evaluate_every=5)
+    pid = run.start({"pause": 14})  # the checkpoint of step 10 is written: step 2 of epoch 1
+    os.kill(pid, signal.SIGKILL)
+    assert server.wait() == -9
+    assert run(config={"batch_size": 64}) == 2
+    (said,) = errors(run.text())
+    assert "setting batch_size: 4 then, 64 now" in said
+    assert run(config={"batch_size": 64}, force_resume=True) == 2
+    said = errors(run.text())[1]
+    assert "steps now: go on with the batch size and steps it had" in said
+    assert run() == 0, run.text()

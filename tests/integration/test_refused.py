@@ -1,0 +1,336 @@
+"""Refusals leave a run as it was, copies in a run folder decide nothing, old runs go on.
+
+Each row is a command as a user types it: what was done to the folder before, the exit code, words
+of the one line on stderr. Where it is refused, not a byte of the folder may have changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any, Callable, List, Tuple
+
+import pytest
+
+from amp_xla import backend
+from amp_xla.process import durable
+from amp_xla.training import documents
+from amp_xla.training.checkpoint import manifest
+from tests.integration.commands import LOADED, PREDICT, RECIPE, VERIFY, Commands, bytes_of
+from tests.integration.killing import Server
+from tests.integration.test_classification import write_corpus
+
+HERE = Path(__file__).parent
+TINY = (
+    "--layers", "1", "--hidden", "8", "--max-length", "12", "--shapes", "1", "--batch-size", "16",
+    "--learning-rate", "2e-2", "--vocab-size", "80", "--log-every", "2", "--seed", "3",
+    "--precision", "fp32",
+)  # fmt: skip
+RUN = Path("runs/classification/mine")
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    with Server(LOADED) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def trained(server: Server, tmp_path_factory: Any) -> Path:
+    """A folder with data, a run ``mine`` of two epochs and its answers."""
+    folder: Path = tmp_path_factory.mktemp("trained")
+    write_corpus(folder / "train.tsv", 64, 1)
+    write_corpus(folder / "other.tsv", 64, 7)
+    write_corpus(folder / "dev.tsv", 16, 2)
+    (folder / "new.txt").write_text("snow and wind\nsalt the soup\nthe pan with rain\n")
+    command = Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+    assert train(command, "--name", "mine").code == 0
+    answers = predict(command)
+    assert answers.code == 0, answers.err
+    (folder / "answers.txt").write_text(answers.out)
+    return folder
+
+
+@pytest.fixture
+def command(server: Server, trained: Path, tmp_path: Path) -> Commands:
+    """Commands in a copy of ``trained``."""
+    shutil.copytree(str(trained), str(tmp_path / "copy"), symlinks=True)
+    (tmp_path / "scratch").mkdir()
+    return Commands(server, tmp_path / "copy", tmp_path / "scratch")
+
+
+def train(command: Commands, *flags: str, data: str = "train.tsv", epochs: int = 2) -> Any:
+    words = ("--train", data, "--dev", "dev.tsv", *TINY, "--epochs", str(epochs))
+    return command(RECIPE, *words, *flags)
+
+
+def predict(command: Commands, *flags: str) -> Any:
+    return command(PREDICT, "--run", str(RUN), "--file", "new.txt", *flags)
+
+
+def answers(command: Commands) -> str:
+    return (command.folder / "answers.txt").read_text()
+
+
+def nothing(run: Path) -> None:
+    pass
+
+
+def without(*names: str) -> Callable[[Path], None]:
+    def remove(run: Path) -> None:
+        for name in names:
+            shutil.rmtree(str(run / name)) if (run / name).is_dir() else (run / name).unlink()
+
+    return remove
+
+
+def folder_at(name: str) -> Callable[[Path], None]:
+    def put(run: Path) -> None:
+        (run / name).unlink()
+        (run / name).mkdir()
+
+    return put
+
+
+def only_metrics(run: Path) -> None:
+    for path in list(run.iterdir()):
+        if path.name != "metrics.jsonl":
+            shutil.rmtree(str(path)) if path.is_dir() else path.unlink()
+
+
+def damaged(run: Path) -> None:
+    for path in manifest.steps(run / "checkpoints"):
+        (path / "tensors.index").write_bytes(b"")
+
+
+def latest_elsewhere(run: Path) -> None:
+    latest = run.parent / "latest"
+    latest.unlink()
+    latest.symlink_to("/nowhere")
+
+
+MINE = ("--name", "mine")
+REFUSED: List[Tuple[str, Callable[[Path], None], Tuple[str, ...], str, List[str]]] = [
+    ("other data", nothing, (*MINE, "--resume"), "other.tsv", ["data train", "file vocab.txt"]),
+    ("another model, forced", nothing, (*MINE, "--resume", "--force-resume", "--hidden", "16"),
+     "train.tsv", ["holds another model", "float32[8] then, float32[16] now"]),
+    ("a lock that is not there", without(".lock"), (*MINE, "--resume"), "other.tsv", ["data"]),
+    ("no checkpoints", without("checkpoints"), (*MINE, "--resume"), "train.tsv",
+     ["checkpoints are gone", "config.json", "delete the folder"]),
+    ("no checkpoints, no config", without("checkpoints", "config.json"), (*MINE, "--resume"),
+     "train.tsv", ["checkpoints are gone", "metrics.jsonl"]),
+    ("metrics alone", only_metrics, (*MINE, "--resume"), "train.tsv", ["metrics.jsonl"]),
+    ("metrics alone, no --resume", only_metrics, MINE, "train.tsv", ["holds a run already"]),
+    ("all damaged", damaged, (*MINE, "--resume"), "train.tsv", ["tensors.index", "no whole"]),
+    ("a run already", nothing, MINE, "train.tsv", ["holds a run already", "--resume"]),
+    ("config.json a folder", folder_at("config.json"), (*MINE, "--resume"), "train.tsv",
+     ["mine/config.json is a folder"]),
+    ("vocab.txt a folder", folder_at("vocab.txt"), (*MINE, "--resume"), "train.tsv",
+     ["mine/vocab.txt is a folder"]),
+    ("latest is lost", latest_elsewhere, ("--resume",), "train.tsv", ["latest", "--name", "mine"]),
+    ("warm start, other sizes", nothing, ("--name", "warm", "--warm-start", str(RUN), "--hidden",
+     "16"), "train.tsv", ["tensor Embedding", "found float32[512,8], wanted float32[512,16]"]),
+    ("warm start, other words", nothing, ("--name", "warm", "--warm-start", str(RUN)), "other.tsv",
+     ["vocab.txt is another"]),
+    *[(f"name {name!r}", nothing, ("--name", name), "train.tsv", ["--name", "cannot be"])
+      for name in ("../../../x", "/abs", ".", "..", "", "latest", "a/b", ".hidden")],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [row[0] for row in REFUSED])
+def test_what_is_refused_leaves_every_byte(command: Commands, name: str) -> None:
+    (row,) = [row for row in REFUSED if row[0] == name]
+    _, prepare, flags, data, words = row
+    prepare(command.folder / RUN)
+    before = bytes_of(command.folder)
+    result = train(command, *flags, data=data)
+    assert result.code == 2, result.err
+    for word in words:
+        assert word in result.error
+    assert bytes_of(command.folder) == before
+    if (command.folder / RUN / "checkpoints").exists() and prepare is not damaged:
+        assert predict(command).out == answers(command)
+
+
+def put(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def write(run: Path) -> None:
+        (run / name).write_bytes(change((run / name).read_bytes()))
+
+    return write
+
+
+COPIES: List[Tuple[str, Callable[[Path], None]]] = [
+    ("labels.json", put("labels.json", lambda data: b'["weather", "kitchen"]')),
+    ("labels.json", put("labels.json", lambda data: b'["kitchen", "weather", "more"]')),
+    ("labels.json", without("labels.json")),
+    ("vocab.txt", put("vocab.txt", lambda data: b"\n".join(reversed(data.split(b"\n"))))),
+    ("config.json", put("config.json", lambda data: data.replace(b'"hidden": 8', b'"hidden": 64'))),
+    ("config.json", put("config.json", lambda data: data[:100])),
+    ("config.json", without("config.json")),
+    ("run.json", put("run.json", lambda data: data.replace(b"classification", b"antigravity"))),
+    ("run.json", put("run.json", lambda data: b"null")),
+    ("run.json", without("run.json")),
+    ("bert_config.json", put("bert_config.json", lambda data: data.replace(b"8", b"9"))),
+]
+
+
+@pytest.mark.parametrize("number", range(len(COPIES)))
+def test_copies_decide_nothing_and_are_repaired(command: Commands, number: int) -> None:
+    name, change = COPIES[number]
+    run = command.folder / RUN
+    first = (run / name).read_bytes()
+    change(run)
+    assert predict(command).out == answers(command)
+    found = command(VERIFY, "--run", str(RUN))
+    assert (found.code, found.err) == (1, "")
+    assert f"{name}  " in found.out
+    resumed = train(command, "--name", "mine", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert f"written anew in {RUN}: {name} (" in resumed.err
+    if name not in ("config.json", "run.json"):
+        assert (run / name).read_bytes() == first
+    assert command(VERIFY, "--run", str(RUN)).code == 0
+
+
+def signed_again(checkpoint: Path) -> None:
+    """A manifest for what lies there now, as somebody who means harm would make it."""
+    (checkpoint / "MANIFEST").unlink()
+    manifest.write(checkpoint, checkpoint.name)
+
+
+FORGED = [
+    ({"recipe": "evil"}, "which is none of this project (classification, pretraining)"),
+    ({"recipe": "evil.deeper"}, "say where it is: --recipe"),
+    ({"version": 99}, "made by a newer amp_xla"),
+    ({"version": "1"}, "version is '1'"),
+    ({"loop": {"step": "8", "not_finite_in_a_row": 0}}, "loop.step is text, not a whole number"),
+    ({"identity": []}, "identity is a list, not an object"),
+    (
+        {"identity": {"assets": {}, "config": {"hidden": "8"}}},
+        "--hidden '8': allowed is a whole number",
+    ),
+    ({"identity": {"assets": {}, "config": {"hiden": 8}}}, "unknown keys hiden"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(FORGED)))
+def test_a_checkpoint_that_somebody_made_up_is_data(command: Commands, number: int) -> None:
+    change, words = FORGED[number]
+    (command.folder / "evil.py").write_text("open('executed', 'w').write('')\n")
+    for path in manifest.steps(command.folder / RUN / "checkpoints"):
+        state = json.loads((path / "state.json").read_text())
+        durable.write(path / "state.json", json.dumps({**state, **change}).encode())
+        signed_again(path)
+    result = predict(command)
+    assert result.code == 2
+    assert words in result.error
+    assert not (command.folder / "executed").exists()
+    assert command(VERIFY, "--run", str(RUN)).code in (0, 1, 2)
+
+
+def test_a_recipe_of_ones_own_is_named_on_the_command_line(command: Commands) -> None:
+    import recipes.classification
+
+    source = Path(recipes.classification.__file__)
+    shutil.copy(str(source), str(command.folder / "mine.py"))
+    assert predict(command, "--recipe", "./mine.py").out == answers(command)
+    assert "/other.py" in predict(command, "--recipe", "./other.py").error
+
+
+def test_latest_moves_with_the_first_checkpoint(command: Commands) -> None:
+    latest = command.folder / "runs" / "classification" / "latest"
+    assert os.readlink(str(latest)) == "mine"
+    failed = train(command, "--name", "bad", "--keep", "0")
+    assert failed.code == 2
+    assert os.readlink(str(latest)) == "mine"
+    assert train(command, "--name", "good", epochs=1).code == 0
+    assert os.readlink(str(latest)) == "good"
+
+
+def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
+    result = train(command, "--name", "mine", "--resume", epochs=3)
+    assert result.code == 0, result.err
+    assert "extended, epochs 2 then, 3 now: the learning rate goes on" in result.err
+    assert "at step 8 of 12" in result.err
+    lines = (command.folder / RUN / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["step"] == 12
+    assert command(VERIFY, "--run", str(RUN)).code == 0
+    shorter = train(command, "--name", "mine", "--resume", epochs=1)
+    assert shorter.code == 2
+    assert "setting epochs: 3 then, 1 now" in shorter.error
+
+
+@pytest.fixture
+def bert(trained: Path, tmp_path: Path) -> Path:
+    """A BERT folder in Google's format, with the vocabulary of ``trained``."""
+    from amp_xla.models.language_model import LanguageModel
+
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    shutil.copy(str(trained / RUN / "vocab.txt"), str(folder))
+    backend.K.clear_session()
+    model = LanguageModel(len((folder / "vocab.txt").read_text().splitlines()), 12, 1, 16, 1)
+    model.write_checkpoint(str(folder))
+    model.write_config(str(folder / "bert_config.json"))
+    backend.K.clear_session()
+    return folder
+
+
+@pytest.mark.parametrize("after", ["gone", "another"])
+def test_a_fine_tuned_run_does_not_need_its_bert_again(
+    command: Commands, bert: Path, after: str
+) -> None:
+    assert train(command, "--name", "tuned", "--bert", str(bert)).code == 0
+    run = str(RUN.parent / "tuned")
+    first = command(PREDICT, "--run", run, "--file", "new.txt")
+    assert first.code == 0, first.err
+    if after == "gone":
+        shutil.rmtree(str(bert))
+    else:  # `latest` moved: other words, another shape
+        (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
+        (bert / "bert_config.json").write_text("{}")
+    assert command(PREDICT, "--run", run, "--file", "new.txt").out == first.out
+    more = train(command, "--name", "tuned", "--bert", str(bert), "--resume", epochs=3)
+    assert more.code == 0, more.err
+    assert "its vocabulary, architecture and weights" in more.err
+    assert command(VERIFY, "--run", run).code == 0
+
+
+@pytest.fixture
+def old(server: Server, tmp_path: Path) -> Commands:
+    """A run as it was written before checkpoints held their assets, on this TensorFlow."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "scratch").mkdir()
+    with tarfile.open(str(HERE / f"old-run-{backend.kind()}.tar.gz")) as archive:
+        archive.extractall(str(tmp_path / "old"))
+    (tmp_path / "old" / "runs" / "classification" / "old").rename(tmp_path / "old" / RUN)
+    return Commands(server, tmp_path / "old", tmp_path / "scratch")
+
+
+def test_a_run_of_before_predicts_verifies_and_goes_on(old: Commands) -> None:
+    assert predict(old).out == answers(old)
+    assert old(VERIFY, "--run", str(RUN)).code == 0
+    state = manifest.steps(old.folder / RUN / "checkpoints")[-1] / "state.json"
+    identity = documents.read(state)["identity"]
+    assert "bert_config.json" not in identity["assets"]
+    # What a machine can do in half precision is part of a run's identity.
+    same = identity["settings"]["half precision"] == backend.half_dtype()[0]
+    flags = ("--name", "mine", "--resume", *(() if same else ("--force-resume",)))
+    resumed = train(old, *flags, epochs=2)
+    assert resumed.code == 0, resumed.err
+    assert "extended, epochs 1 then, 2 now" in resumed.err
+    newest = manifest.steps(old.folder / RUN / "checkpoints")[-1]
+    assert {"vocab.txt", "labels.json", "bert_config.json"} <= set(os.listdir(str(newest)))
+    assert predict(old).code == 0
+
+
+def test_an_old_runs_vocabulary_is_compared(old: Commands) -> None:
+    vocab = old.folder / RUN / "vocab.txt"
+    vocab.write_bytes(vocab.read_bytes() + b"more\n")
+    assert "vocab.txt is not the one that" in predict(old).error
+    found = old(VERIFY, "--run", str(RUN))
+    assert found.code == 1
+    assert "vocab.txt  differs" in found.out

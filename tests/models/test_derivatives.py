@@ -1,0 +1,273 @@
+"""GELU, layer norm, attention by hand: bert4keras' values, true derivatives, fewer tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.models import derivatives, dropout
+from amp_xla.models.encoders import build_transformer_model
+
+ROWS = np.random.RandomState(1).normal(0, 2, (3, 5, 16))
+SLOPES = np.random.RandomState(2).normal(0, 1, ROWS.shape)
+GAMMA = np.random.RandomState(3).normal(1, 0.3, 16)
+BETA = np.random.RandomState(4).normal(0, 0.3, 16)
+
+
+@pytest.fixture(autouse=True)
+def session():
+    """What a test installs is taken back: other tests ask for bert4keras' own."""
+    before = [(m, dict(vars(m))) for m in map(backend.bert4keras, ("models", "layers"))]
+    gelu = keras.utils.get_custom_objects()["gelu"]
+    with tf.Graph().as_default(), tf.Session() as session:
+        K.set_session(session)
+        yield session
+    for module, names in before:
+        vars(module).update(names)
+    keras.utils.get_custom_objects()["gelu"] = gelu
+    K.clear_session()
+
+
+def theirs(x, gamma, beta, epsilon):
+    """Layer norm operation by operation; TensorFlow differentiates it."""
+    centred = x - tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(centred), -1, keepdims=True)
+    return centred / tf.sqrt(variance + epsilon) * gamma + beta
+
+
+def with_gradients(session, function, *arrays):
+    """[value, gradient in each argument] for the slopes above."""
+    tensors = [tf.constant(array) for array in arrays]
+    value = function(*tensors)
+    return session.run([value, *tf.gradients(value, tensors, tf.cast(SLOPES, value.dtype))])
+
+
+def check_equal(found, expected, tolerance):
+    for one, other in zip(found, expected):
+        assert one.dtype == other.dtype and one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 2e-6)])
+def test_gelu(session, dtype, tolerance):
+    x = (3 * ROWS).astype(dtype)
+    expected = with_gradients(session, backend.bert4keras().gelu_erf, x)
+    check_equal(with_gradients(session, derivatives.gelu, x), expected, tolerance)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 0.1])
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 5e-6)])
+def test_layer_norm(session, dtype, tolerance, epsilon):
+    arrays = [array.astype(dtype) for array in (ROWS, GAMMA, BETA)]
+    expected = with_gradients(session, lambda *args: theirs(*args, epsilon), *arrays)
+    found = with_gradients(session, lambda *args: derivatives.layer_norm(*args, epsilon), *arrays)
+    check_equal(found, expected, tolerance)
+
+
+QUERY, KEY, VALUE = np.random.RandomState(6).normal(0, 1, (3, 2, 5, 3, 4))
+KEPT = np.random.RandomState(7).uniform(size=(2, 3, 5, 5)) < 0.7
+SAME = np.array([[0, 0, 0, 1, 1], [0, 1, 1, 1, -1]])
+BANNED = np.where(SAME[:, None, :, None] == SAME[:, None, None, :], 0.0, -1e4)
+
+
+def theirs_of_attention(query, key, value, bias, kept):
+    """Attention operation by operation; TensorFlow differentiates it."""
+    scores = tf.einsum("bjhd,bkhd->bhjk", query, key)
+    weights = tf.nn.softmax(scores if bias is None else scores + bias)
+    if kept is not None:
+        weights *= tf.cast(kept, weights.dtype)
+    return tf.einsum("bhjk,bkhd->bjhd", weights, value)
+
+
+@pytest.mark.parametrize("bias", [None, BANNED], ids=["all", "banned"])
+@pytest.mark.parametrize("kept", [None, KEPT], ids=["whole", "dropout"])
+@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 5e-6)])
+def test_attention(session, dtype, tolerance, kept, bias):
+    arrays = [array.astype(dtype) for array in (QUERY, KEY, VALUE)]
+    bias = None if bias is None else bias.astype(dtype)
+
+    def run(function):
+        tensors = [tf.constant(array) for array in arrays]
+        value = function(*tensors, bias, kept)
+        return session.run([value, *tf.gradients(value, tensors, tf.square(value) + 1)])
+
+    check_equal(run(derivatives.attention), run(theirs_of_attention), tolerance)
+
+
+def test_what_is_banned_gets_nothing(session):
+    value = tf.constant(VALUE)
+    out = derivatives.attention(tf.constant(QUERY), tf.constant(KEY), value, BANNED)
+    slopes = session.run(tf.gradients(out[:, 0], value)[0])
+    assert (np.abs(slopes[SAME[:, :1] != SAME]) == 0).all()
+    assert (np.abs(slopes[SAME[:, :1] == SAME]) > 0).all()
+
+
+def test_attention_to_nothing_is_finite_in_half_precision(session):
+    """A row of padding alone, whose bias is bert4keras' infinity for float16, twice."""
+    arrays = [array.astype(np.float16) for array in (QUERY, KEY, VALUE)]
+    tensors = [tf.constant(array) for array in arrays]
+    bias = derivatives.banned(tf.zeros([2, 1, 5, 5], tf.bool))
+    assert session.run(tf.reduce_max(bias)) <= -1e4
+    out = derivatives.attention(*tensors, tf.clip_by_value(2 * bias, -2e4, 0.0))
+    for found in session.run([out, *tf.gradients(out, tensors)]):
+        assert found.dtype == np.float16 and np.isfinite(found).all()
+
+
+def test_derivatives_are_the_slopes_of_the_values(session):
+    """Not against formulas this time: against differences of the values themselves."""
+    x = tf.placeholder(tf.float64, ROWS.shape)
+    for y in (derivatives.gelu(x), derivatives.layer_norm(x, GAMMA, BETA, 1e-5)):
+        slope = tf.gradients(y, x, SLOPES)[0]
+        direction = np.random.RandomState(5).normal(0, 1, ROWS.shape)
+        ahead, behind = (session.run(y, {x: ROWS + step * direction}) for step in (1e-5, -1e-5))
+        expected = np.sum(SLOPES * (ahead - behind)) / 2e-5
+        found = np.sum(session.run(slope, {x: ROWS}) * direction)
+        assert found == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_a_row_of_equal_numbers_is_finite(session, dtype):
+    """In float16 bert4keras' epsilon of 1e-12 is 0: 0 / 0 there."""
+    arrays = [np.full(ROWS.shape, 7.0).astype(dtype), GAMMA.astype(dtype), BETA.astype(dtype)]
+    value, *gradients = with_gradients(
+        session, lambda *args: derivatives.layer_norm(*args, 1e-12), *arrays
+    )
+    np.testing.assert_array_equal(value, np.broadcast_to(arrays[2], ROWS.shape))
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("large", [30.0, 300.0, 6e4])
+def test_gelu_of_large_numbers_in_half_precision(session, large):
+    x = np.full(ROWS.shape, large, np.float16)
+    x[..., ::2] *= -1
+    value, gradient = with_gradients(session, derivatives.gelu, x)
+    np.testing.assert_array_equal(value, np.maximum(x, 0))
+    np.testing.assert_array_equal(gradient, np.where(x > 0, SLOPES, 0).astype(np.float16))
+
+
+CONFIG = dict(
+    vocab_size=50, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=128, hidden_act="gelu", max_position=16, dropout_rate=0.0,
+)  # fmt: skip
+# The second row has padding.
+INPUTS = [np.arange(32).reshape(2, 16) + 5, np.arange(32).reshape(2, 16) % 16 > 7]
+INPUTS[0][1, 11:] = 0
+
+
+def outcome(build, **more):
+    """Names of the weights; output and gradients; operations of the backward pass."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        K.set_session(session)
+        model = build(model="bert", **CONFIG, **more)
+        random = np.random.RandomState(0)
+        K.batch_set_value([(w, random.normal(0, 0.1, w.shape)) for w in model.weights])
+        before = len(session.graph.get_operations())
+        slopes = tf.gradients(tf.reduce_sum(tf.square(model.output)), model.trainable_weights)
+        count = len(session.graph.get_operations()) - before
+        dense = [tf.convert_to_tensor(slope) for slope in slopes if slope is not None]
+        values = session.run([model.output, *dense], dict(zip(model.inputs, INPUTS)))
+        return [w.name for w in model.weights], values, count
+
+
+@pytest.mark.parametrize("application", ["encoder", "lm", "unilm"])
+def test_a_model_has_the_same_values_gradients_and_names(session, application):
+    theirs_ = outcome(backend.bert4keras("models").build_transformer_model, application=application)
+    ours = outcome(build_transformer_model, application=application)
+    layers = [name.split("/", 1)[0] for name in theirs_[0]]
+    assert [name.split("/", 1)[0] for name in ours[0]] == layers
+    assert len(ours[1]) == len(theirs_[1]) > 30
+    for found, expected in zip(ours[1], theirs_[1]):
+        # A bias of the keys changes nothing: its gradient is what rounding leaves, 1e-10.
+        tolerance = 1e-4 * np.abs(expected).max() + 1e-8
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=tolerance)
+    assert ours[2] < 0.9 * theirs_[2]
+
+
+def test_a_gelu_chosen_by_hand_stays(session):
+    module = backend.bert4keras()
+    try:
+        module.set_gelu("tanh")
+        derivatives.install()
+        assert keras.utils.get_custom_objects()["gelu"] is module.gelu_tanh
+    finally:
+        module.set_gelu("erf")
+    derivatives.install()
+    assert keras.utils.get_custom_objects()["gelu"] is derivatives.gelu
+
+
+@pytest.mark.parametrize("form", [{"zero_mean": False}, {"scale": False}, {"conditional": True}])
+def test_other_forms_of_the_layer_are_bert4keras_own(session, form):
+    original = backend.bert4keras("layers").LayerNormalization
+    derivatives.install()
+    installed = backend.bert4keras("models").LayerNormalization
+    assert installed is not original and issubclass(installed, original)
+    inputs = keras.layers.Input((5, 16))
+    inputs = [inputs, keras.layers.Input((8,))] if form.get("conditional") else inputs
+    outputs = [layer(**form)(inputs) for layer in (original, installed)]
+    K.get_session().run(tf.global_variables_initializer())
+    feeds = dict(zip(tf.nest.flatten(inputs), [ROWS, np.ones((3, 8))]))
+    theirs_, ours = session.run(outputs, feeds)
+    np.testing.assert_array_equal(theirs_, ours)
+
+
+def attend(rate, **settings):
+    """A layer over made-up vectors, the second text with padding: its output."""
+    layer = backend.bert4keras("models").MultiHeadAttention(
+        heads=2, head_size=4, attention_dropout=rate, kernel_initializer="ones", name="look",
+        **settings,
+    )  # fmt: skip
+    x = tf.constant(QUERY.reshape(2, 15, 4), tf.float32)
+    mask = tf.constant(np.arange(15) < np.array([[15], [9]]))
+    return layer([x, x, x], mask=[mask] * 3)
+
+
+def check_mean(runs, expected):
+    """The mean of the runs is what is expected, to five times its standard error."""
+    error = runs.std(0) / np.sqrt(len(runs))
+    assert (np.abs(runs.mean(0) - expected) <= 5 * error + 1e-6).all()
+
+
+def test_dropout_of_attention_keeps_the_mean_and_is_that_of_the_step(session):
+    derivatives.install()
+    step = dropout.install(seed=3)
+    try:
+        dropped = attend(0.3)
+        with dropout.inference():
+            whole = attend(0.3)
+        plain = attend(0.0)
+        session.run(tf.global_variables_initializer())
+        runs = np.array([session.run(dropped, {step: i}) for i in range(400)])
+        np.testing.assert_array_equal(session.run(whole), session.run(plain))
+        check_mean(runs, session.run(whole))
+        assert np.abs(runs[0] - runs[1]).max() > 0.5
+        np.testing.assert_array_equal(session.run(dropped, {step: 1}), runs[1])
+    finally:
+        dropout._stream = dropout._Stream()
+
+
+def test_dropout_of_keras_without_the_stateless_one(session):
+    """In a script that only calls ``install``: Keras decides what is training."""
+    derivatives.install()
+    tf.set_random_seed(1)
+    dropout._set_learning_phase(1)
+    dropped = attend(0.3)
+    dropout._set_learning_phase(0)
+    whole, plain = attend(0.3), attend(0.0)
+    session.run(tf.global_variables_initializer())
+    runs = np.array([session.run(dropped) for _ in range(400)])
+    np.testing.assert_array_equal(session.run(whole), session.run(plain))
+    check_mean(runs, session.run(whole))
+    assert np.abs(runs[0] - runs[1]).max() > 0.5
+
+
+@pytest.mark.parametrize("form", [{"normalization": "softmax_plus"}, {}])
+def test_other_forms_of_attention_are_bert4keras_own(session, monkeypatch, form):
+    derivatives.install()
+    used = []
+    monkeypatch.setattr(
+        derivatives, "attention", lambda q, k, v, *_: used.append(1) or tf.zeros_like(v)
+    )
+    attend(0.0, **form)
+    assert bool(used) == (not form)

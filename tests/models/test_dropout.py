@@ -1,0 +1,79 @@
+"""Dropout masks are a function of (seed, layer, step), in training graphs only."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_xla.backend import tf
+from amp_xla.models import dropout
+
+
+class Graph:
+    """Two dropout layers over ones, the first one called twice."""
+
+    def __init__(self, seed=1, rate=0.25, noise_shape=None):
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.step = dropout.install(seed)
+            first = dropout.Dropout(rate, noise_shape=noise_shape, name="first")
+            second = dropout.Dropout(rate, name="second")
+            ones = tf.ones([200, 50])
+            self.training = [first(ones), first(ones), second(ones)]
+            with dropout.inference():
+                self.inference = first(ones)
+            self.again = second(ones)  # training mode is back after the block
+            self.session = tf.Session(graph=self.graph)
+
+    def run(self, tensor, step=0):
+        return self.session.run(tensor, {self.step: step})
+
+
+def test_the_same_step_gives_the_same_masks_in_another_session():
+    one, other = Graph(), Graph()
+    for a, b in zip(one.training, other.training):
+        np.testing.assert_array_equal(one.run(a, 7), one.run(a, 7))
+        np.testing.assert_array_equal(one.run(a, 7), other.run(b, 7))
+
+
+def test_steps_layers_calls_and_seeds_differ():
+    graph = Graph()
+    masks = [graph.run(tensor, 3) for tensor in graph.training]
+    other = Graph(seed=2)
+    masks += [graph.run(graph.training[0], 4), other.run(other.training[0], 3)]
+    for i, a in enumerate(masks):
+        for b in masks[:i]:
+            share = np.mean((a > 0) == (b > 0))
+            assert abs(share - (0.25**2 + 0.75**2)) < 0.03, "independent, not merely different"
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_keeps_the_expected_share_and_the_mean(rate):
+    graph = Graph(rate=rate)
+    out = np.stack([graph.run(graph.training[0], step) for step in range(20)])
+    assert np.mean(out > 0) == pytest.approx(1 - rate, abs=0.005)
+    assert out.mean() == pytest.approx(1.0, abs=0.01)
+    assert set(np.unique(out)) == {0.0, np.float32(1 / (1 - rate))}
+
+
+def test_noise_shape_shares_the_mask_over_an_axis():
+    graph = Graph(noise_shape=(None, 1))
+    out = graph.run(graph.training[0])
+    assert (out == out[:, :1]).all() and 0 < out.mean() < 2
+
+
+def test_inference_is_the_identity_and_training_comes_back():
+    graph = Graph()
+    assert (graph.run(graph.inference) == 1.0).all()
+    assert (graph.run(graph.again) == 0.0).any()
+
+
+def test_neither_graph_has_a_conditional():
+    kinds = {operation.type for operation in Graph().graph.get_operations()}
+    assert not kinds & {"Switch", "Merge", "If", "StatelessIf", "RandomUniform"}
+
+
+def test_building_without_a_stream_says_what_to_call():
+    dropout._stream = dropout._Stream()
+    with tf.Graph().as_default(), pytest.raises(RuntimeError, match="install"):
+        dropout.Dropout(0.5)(tf.ones([2, 2]))

@@ -1,0 +1,162 @@
+"""Weights in Google's format: one line naming file and tensor, before a model is built."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Callable, Dict, Tuple
+
+import numpy as np
+import pytest
+
+from amp_xla.models.weights import google
+from tests.models import google_folder
+
+DATA, INDEX = "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"
+QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
+Change = Callable[[Path], Any]
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: Any) -> Path:
+    return google_folder.write(tmp_path_factory.mktemp("weights") / "good")
+
+
+def config(**values: Any) -> Change:
+    """Keys of bert_config.json set; None takes one out."""
+
+    def change(folder: Path) -> None:
+        found = {**google_folder.CONFIG, **values}
+        kept = {key: value for key, value in found.items() if value is not None}
+        (folder / google.CONFIG).write_text(json.dumps(kept))
+
+    return change
+
+
+def text(data: bytes) -> Change:
+    return lambda folder: (folder / google.CONFIG).write_bytes(data)
+
+
+def cut(name: str, keep: float) -> Change:
+    def change(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: int(len(data) * keep)])
+
+    return change
+
+
+def flip(name: str, at: float) -> Change:
+    def change(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[int(len(data) * at)] ^= 16
+        (folder / name).write_bytes(bytes(data))
+
+    return change
+
+
+def without(name: str) -> Change:
+    return lambda folder: (folder / name).unlink()
+
+
+def directory(name: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return change
+
+
+CASES: Dict[str, Tuple[Change, Tuple[str, ...]]] = {
+    "truncated": (cut(DATA, 0.5), ("bert_model.ckpt", "tensor", "damaged")),
+    "empty": (cut(DATA, 0.0), ("bert_model.ckpt", "tensor", "damaged")),
+    "flipped": (flip(DATA, 0.4), ("bert_model.ckpt", "tensor", "damaged")),
+    "index truncated": (cut(INDEX, 0.5), (INDEX, "damaged")),
+    "index empty": (cut(INDEX, 0.0), (INDEX, "damaged")),
+    "index flipped": (flip(INDEX, 0.3), ("bert_model.ckpt",)),
+    "no data": (without(DATA), (DATA, "is there, but not")),
+    "no index": (without(INDEX), ("found: none",)),
+    "data is a folder": (directory(DATA), ("bert_model.ckpt",)),
+    "no config": (without(google.CONFIG), ("has no bert_config.json",)),
+    "config is a folder": (directory(google.CONFIG), ("cannot read", "directory")),
+    "not JSON": (text(b'{"vocab_size": 20,'), ("cannot read", google.CONFIG)),
+    "not UTF-8": (text(b"\xff\xfe"), ("cannot read", google.CONFIG)),
+    "a list": (text(b"[1]"), ("is not a JSON object",)),
+    "no hidden size": (config(hidden_size=None), ("hidden_size is missing",)),
+    "layers as text": (config(num_hidden_layers="2"), ('num_hidden_layers is "2"',)),
+    "heads 3": (config(num_attention_heads=3), ("num_attention_heads 3", "hidden_size 16")),
+    "heads 0": (config(num_attention_heads=0), ("num_attention_heads is 0",)),
+    "unknown act": (config(hidden_act="gelo"), ('hidden_act "gelo"',)),
+    "layers 3": (config(num_hidden_layers=3), ("num_hidden_layers 3", "holds 2", "layer_2/")),
+    "layers 10^9": (config(num_hidden_layers=10**9), ("holds 2", "layer_2/")),
+    "hidden 32": (config(hidden_size=32), (google.TOKENS, "[20, 16]", "[20, 32]")),
+    "intermediate 64": (
+        config(intermediate_size=64),
+        ("bert/encoder/layer_0/intermediate/dense/kernel", "[16, 32]", "[16, 64]"),
+    ),
+    "positions": (config(max_position_embeddings=64), (google.POSITIONS, "[32, 16]", "[64, 16]")),
+    "vocabulary": (config(vocab_size=21), (google.TOKENS, "[20, 16]", "[21, 16]")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_what_is_wrong_with_a_folder_is_one_line(case: str, good: Path, tmp_path: Path) -> None:
+    change, words = CASES[case]
+    folder = tmp_path / "bert"
+    shutil.copytree(str(good), str(folder))
+    change(folder)
+    with pytest.raises(google.WeightsError) as caught:
+        google.read(str(folder), vocab_size=20, length=16)
+    said = str(caught.value)
+    assert "\n" not in said and str(folder) in said
+    for word in words:
+        assert word in said
+
+
+@pytest.mark.parametrize(
+    "value, words",
+    [
+        (None, ("has no tensor",)),
+        (np.zeros((16, 8), np.float32), ("[16, 8]", "wants [16, 16]")),
+        (np.zeros((16, 16), np.int32), ("is int32", "float32")),
+        (np.full((16, 16), np.nan, np.float32), ("NaN",)),
+    ],
+)
+def test_a_wrong_tensor_is_named(value: Any, words: Tuple[str, ...], tmp_path: Path) -> None:
+    folder = google_folder.write(tmp_path / "bert", {QUERY: value})
+    with pytest.raises(google.WeightsError) as caught:
+        google.read(str(folder))
+    assert "\n" not in str(caught.value)
+    for word in (QUERY, "bert_model.ckpt", *words):
+        assert word in str(caught.value)
+
+
+def test_texts_and_vocabulary_must_fit(good: Path) -> None:
+    with pytest.raises(google.WeightsError, match="max_position_embeddings 32.*of 33 tokens"):
+        google.read(str(good), length=33)
+    with pytest.raises(google.WeightsError, match="vocab_size 20, the vocabulary 21 tokens"):
+        google.read(str(good), vocab_size=21)
+
+
+def test_what_is_right_is_taken(good: Path, tmp_path: Path, capfd: Any) -> None:
+    found = google.read(str(good), vocab_size=20, length=32, language_model=True)
+    assert found.config == google_folder.CONFIG
+    assert capfd.readouterr().err == ""
+    # Half precision is cast when it is loaded. No head is needed for an encoder.
+    values = {QUERY: np.zeros((16, 16), np.float16), "cls/predictions/output_bias": None}
+    folder = google_folder.write(tmp_path / "half", values)
+    google.read(str(folder))
+    with pytest.raises(google.WeightsError, match="cls/predictions/output_bias"):
+        google.read(str(folder), language_model=True)
+
+
+def test_layers_that_are_left_out_and_a_smaller_vocabulary_are_said(
+    good: Path, tmp_path: Path, capfd: Any
+) -> None:
+    folder = tmp_path / "bert"
+    shutil.copytree(str(good), str(folder))
+    config(num_hidden_layers=1)(folder)
+    google.read(str(folder), vocab_size=19)
+    said = capfd.readouterr().err
+    assert "holds 2 layers" in said and "takes the first 1" in said
+    assert "the vocabulary has 19 tokens" in said

@@ -1,0 +1,195 @@
+"""README's ways to install, walked in empty environments, far from any checkout.
+
+Each runtime's tests walk its own way: what pip builds and brings with it, README's script, and the
+commands that a user types where there is no Makefile.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import List
+
+import pytest
+
+from scripts.environment.uv import uv
+from tests.packaging.checkout import ROOT, shell_environment
+from tests.packaging.wheel import source
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not os.environ.get("CI"), reason="takes packages from a registry; CI=true runs it"
+    ),
+]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# The runtime jax collects this file, because it says `import jax` somewhere.
+RUNTIME = (
+    "jax"
+    if importlib.util.find_spec("tensorflow") is None
+    else ("tf1" if sys.version_info < (3, 8) else "tf2")
+)
+with_tensorflow = pytest.mark.skipif(RUNTIME == "jax", reason="this runtime has no TensorFlow")
+BERT4KERAS = "0.11.3" if RUNTIME == "tf1" else "0.11.5"
+# What NVIDIA's images bring, as far as README's script needs it.
+IMAGE = {
+    "tf1": "tensorflow-gpu==1.15.5 'h5py<3' 'numpy<1.19' 'protobuf<3.21'",
+    "tf2": "tensorflow==2.17.1 'setuptools<81'",
+}
+DATA = """
+import numpy as np
+token_ids = np.random.RandomState(1).randint(5, 60, (8, 16))
+segment_ids, labels = np.zeros_like(token_ids), np.random.RandomState(2).rand(8, 2)
+"""
+
+
+class Environment:
+    """An empty environment of this runtime's Python, and a working folder outside the checkout."""
+
+    def __init__(self, folder: Path, checkout: Path) -> None:
+        self.folder, self.checkout, self.python = (
+            folder,
+            checkout,
+            folder / "venv" / "bin" / "python",
+        )
+        self.uv = uv(ROOT)
+        base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}"
+        self.run([self.uv, "venv", "--quiet", "--python", str(base), str(folder / "venv")])
+
+    def run(self, words: List[str], code: int = 0, stdin: str = "") -> str:
+        """Both outputs of a command that must end with ``code``."""
+        done = subprocess.run(
+            words,
+            cwd=str(self.folder),
+            env=shell_environment(PYTHONPATH=""),
+            input=stdin.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=600,
+        )
+        said = done.stdout.decode()
+        assert done.returncode == code, f"{words}\n{said}"
+        return said
+
+    def install(self, line: str) -> None:
+        """A line of README, where ``.`` is the checkout."""
+        for part in line.split("&&"):
+            words = shlex.split(part)
+            assert words[:2] == ["pip", "install"], line
+            words = [re.sub(r"^\.(?=\[|$)", str(self.checkout), word) for word in words[2:]]
+            pip = [self.uv, "pip", "install", "--quiet", "--python", str(self.python)]
+            self.run([*pip, *words])
+
+    def amp_xla(self, line: str, code: int = 0, stdin: str = "") -> str:
+        """The installed command."""
+        words = [str(self.python.parent / "amp-xla"), *shlex.split(line)]
+        return self.run(words, code, stdin)
+
+
+def line_of_readme(*having: str) -> str:
+    lines = re.findall(r"^    (pip install .*?)(?:\s+# .*)?$", README, re.MULTILINE)
+    found = [line for line in lines if all(word in line for word in having)]
+    assert len(found) == 1, (having, lines)
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    return source(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory, checkout):
+    """Into one's own environment."""
+    made = Environment(tmp_path_factory.mktemp("own"), checkout)
+    made.install(line_of_readme(f"'.[{RUNTIME}]'"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def bert(own):
+    """A BERT folder, pretrained for two steps by the installed commands."""
+    text = "".join(f"{word} is a word, and so is {word}s.\n\n" for word in dir(str) * 5)
+    (own.folder / "text.txt").write_text(text)
+    own.amp_xla("prepare --corpus text.txt --out data --length 32 --vocab-size 128 --workers 1")
+    said = own.amp_xla(
+        "train --recipe pretraining -- --data data --steps 2 --global-batch 4 --micro-batch 4"
+        " --heldout 8 --name mine"
+    )
+    run = "runs/pretraining/mine"
+    # The closing line says what works with such a run, and it does.
+    assert f"amp-xla train -- --bert {run}" in said
+    assert "amp-xla train -- --bert" in own.amp_xla(f"predict --run {run}", code=2)
+    return own.folder / run
+
+
+def walk(environment: Environment, bert: Path) -> None:
+    """README's own script, as it stands there."""
+    script = re.search(r"<!-- run: script -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert script is not None
+    (environment.folder / "my_data.py").write_text(DATA)
+    (environment.folder / "script.py").write_text(script.group(1))
+    if not (environment.folder / "bert").exists():
+        (environment.folder / "bert").symlink_to(bert)
+    said = environment.run([str(environment.python), "script.py"])
+    assert "loss: " in said and "loss: nan" not in said
+
+
+@with_tensorflow
+def test_the_script_in_ones_own_environment(own, bert):
+    walk(own, bert)
+
+
+@with_tensorflow
+def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkout, bert):
+    container = Environment(tmp_path, checkout)
+    container.install(f"pip install {IMAGE[RUNTIME]}")
+    freeze = [container.uv, "pip", "freeze", "--python", str(container.python)]
+    before = set(container.run(freeze).splitlines())
+    container.install(line_of_readme("--no-deps .", BERT4KERAS))
+    assert before <= set(container.run(freeze).splitlines())
+    walk(container, bert)
+
+
+@with_tensorflow
+def test_every_command_is_there_and_its_advice_fits(own, bert):
+    line = "".join(f"{word} cold\train\nhot {word}\tsun\n" for word in dir(str))
+    (own.folder / "texts.tsv").write_text(line)
+    said = own.amp_xla(
+        f"train -- --train texts.tsv --dev texts.tsv --bert {bert} --epochs 1 --max-length 16"
+    )
+    hint = re.search(r"predict with: amp-xla (predict --run \S+) --file texts.txt", said)
+    assert hint is not None, said
+    assert "\tupper cold\n" in own.amp_xla(hint.group(1), stdin="upper cold\n")
+    assert "whole" in own.amp_xla("verify --run runs/classification/latest")
+    assert "import os" in own.amp_xla("header")
+    assert "make " not in own.amp_xla("doctor")
+    said = own.amp_xla("train --recipe clasification", code=2)
+    assert "classification, pretraining" in said and "Traceback" not in said
+    said = own.amp_xla("tuned -- --epochs 7", code=2)
+    assert "amp-xla tune --recipe classification -- --epochs 7" in said
+
+
+@pytest.mark.skipif(RUNTIME != "jax", reason="the way of the runtime jax")
+def test_jax_alone(own):
+    page = (ROOT / "docs" / "precision.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- run: jax -->\n```python\n(import jax\n.*?)```", page, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        own.run([str(own.python), "-c", block])
+
+
+@pytest.mark.skipif(RUNTIME != "jax", reason="the other runtimes have TensorFlow")
+def test_a_missing_tensorflow_is_said_in_a_line(own):
+    said = own.amp_xla("doctor")
+    assert "TensorFlow: not installed for" in said and "pip install 'amp-xla[tf2]'" in said
+    assert "Traceback" not in said and "make " not in said
+    said = own.amp_xla("train", code=2)
+    assert said.startswith("error: TensorFlow cannot be imported") and said.count("\n") == 1

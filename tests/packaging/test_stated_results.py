@@ -1,0 +1,74 @@
+"""README and each recipe's docstring state what was recorded, and nothing better."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+
+from scripts import record
+from tests.packaging.checkout import ROOT
+from tests.packaging.test_makefile import RECIPES
+
+RECORDS = record.load()
+IDS = [f"{r['recipe']}-{r['runtime']}" for r in RECORDS]
+
+
+def test_the_recipes_of_readme_have_a_record_of_each_runtime() -> None:
+    for name in ("classification", "pretraining"):
+        assert {f"{name}-tf1", f"{name}-tf2"} <= set(IDS)
+    assert {found["recipe"] for found in RECORDS} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("found", RECORDS, ids=IDS)
+def test_what_is_stated_was_recorded(found) -> None:
+    doc = importlib.import_module(f"recipes.{found['recipe']}").__doc__
+    assert found["command"] in doc
+    assert record.stated(found) in " ".join(doc.split())
+    row = next(
+        line
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"| `{found['command']}` |")
+    )
+    assert row.split(" | ")[{"tf1": 1, "tf2": 2}[found["runtime"]]].rstrip(" |") == record.cell(
+        found
+    )
+    if "page" in found:  # recorded before `make record` was: the page of results has it
+        page = (ROOT / "docs" / "results" / found["page"]).read_text(encoding="utf-8")
+        assert found["command"] in page and f"**{found['result']}**" in page
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_readme_stays_short(page) -> None:
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 125 - 5 * (page == "README.md") and max(map(len, lines)) <= 120
+
+
+def test_the_chinese_page_has_the_same_figures() -> None:
+    page = (ROOT / "README.zh.md").read_text(encoding="utf-8")
+    for found in RECORDS:
+        row = next(x for x in page.splitlines() if x.startswith(f"| `{found['command']}` |"))
+        assert str(found["result"]) in row and (
+            not found["minutes"] or f"{found['minutes']:g} 分钟" in row
+        )
+
+
+def test_a_run_becomes_a_record(tmp_path) -> None:
+    """Of a run folder as training leaves it, on this machine."""
+    lines = [
+        {"step": 1, "loss": 2.0},
+        {"step": 2, "dev_accuracy": 0.5},
+        {"step": 4, "dev_accuracy": 0.75},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "config.json").write_text('{"seed": 7}')
+    found = record.describe("classification", tmp_path, 90.0)
+    assert (found["result"], found["minutes"], found["seed"]) == (0.75, 1.5, 7)
+    path = tmp_path / "recorded.json"
+    record.keep({**found, "result": 0.1}, path)
+    record.keep(found, path)
+    assert record.load(path) == [found]
+    assert record.stated(found).startswith(
+        f"TensorFlow {found['tensorflow']}: dev accuracy 0.75, seed 7, 1.5"
+    )

@@ -1,0 +1,181 @@
+"""Settings fields: ranges, marks, option groups, and what is saved of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import math
+import re
+from typing import Optional, Tuple
+
+import pytest
+from typing_extensions import Annotated
+
+from amp_xla.errors import SettingsError
+from amp_xla.process.arguments import document, load, make, parse
+from amp_xla.process.fields import (
+    MAY_CHANGE,
+    SAME_SPEED,
+    Range,
+    changed,
+    fields,
+    flat,
+    part,
+    unmarked,
+    within,
+)
+from tests.running import ROOT
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """A group."""
+
+    rate: Annotated[float, within(at_least=0, below=1), SAME_SPEED] = 0.5
+    """a rate"""
+    count: Annotated[Optional[int], within(at_least=1)] = None
+    """a count"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """About the run."""
+
+    name: Annotated[Optional[str], MAY_CHANGE] = None
+    """its name"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Try settings out."""
+
+    steps: Annotated[int, within(above=0, at_most=10**6), MAY_CHANGE] = 3
+    """how many"""
+    sizes: Tuple[int, ...] = (1, 2)
+    """sizes"""
+    group: Group = Group(rate=0.25)
+    run: Run = Run()
+
+
+@pytest.mark.parametrize(
+    "range_, text, inside, outside",
+    [
+        (Range(at_least=0, below=1), "0 to below 1", (0, 0.5, 0.999), (-1e-9, 1, 2)),
+        (Range(above=0, at_most=1), "above 0 to 1", (1e-9, 1), (0, 1.1)),
+        (Range(at_least=1), "1 or more", (1, 10**12), (0, 0.9)),
+        (Range(above=0), "above 0", (1e-30,), (0, -1)),
+        (Range(0, at_most=2**32 - 1), "0 to 4,294,967,295", (0, 2**32 - 1), (2**32, -1)),
+        (Range(), "any finite number", (-1e300,), ()),
+    ],
+)
+def test_ranges(range_, text, inside, outside):
+    assert str(range_) == text
+    assert all(value in range_ for value in inside)
+    never = (math.nan, math.inf, -math.inf, None, "1", True)
+    assert not any(value in range_ for value in (*outside, *never))
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ("--rate 1", "--rate 1.0: allowed is 0 to below 1"),
+        ("--rate nan", "--rate nan: allowed is 0 to below 1"),
+        ("--rate=-inf", "--rate -inf: allowed is 0 to below 1"),
+        ("--count 0", "--count 0: allowed is a whole number, 1 or more"),
+        ("--steps 0", "--steps 0: allowed is a whole number, above 0 to 1,000,000"),
+        ("--steps 1e3", "'1e3' is not a whole number: --steps INT how many"),
+        ("--rate x", "'x' is not a number: --rate FLOAT a rate"),
+        ("--stepz 1", "Unrecognized options: --stepz; did you mean --steps INT"),
+    ],
+)
+def test_a_command_line_that_cannot_be_is_one_line(words, message, capsys):
+    with pytest.raises(SettingsError) as raised:
+        parse(Config, words.split(), "try")
+    assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
+    given = parse(Config, ["--rate", "0.5", "--count", "7", "--name", "a"], "try")
+    assert given == Config(group=Group(0.5, 7), run=Run("a"))
+    assert parse(Config, []) == Config()
+    with pytest.raises(SystemExit) as end:
+        parse(Config, ["--help"], "try")
+    assert end.value.code == 0
+    shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    assert "--rate FLOAT a rate (0 to below 1; default: 0.25)" in shown
+    assert "(above 0 to 1,000,000; default: 3)" in shown
+
+
+def test_changed_reaches_into_the_groups():
+    new = changed(Config(), rate=0.75, steps=5)
+    assert (new.group.rate, new.steps, new.group.count) == (0.75, 5, None)
+    with pytest.raises(SettingsError, match="no setting bogus"):
+        changed(Config(), bogus=1)
+    with pytest.raises(SettingsError, match="--rate 2"):
+        changed(Config(), rate=2)
+
+
+def test_marks_and_parts():
+    assert MAY_CHANGE in fields(Config)["steps"].marks
+    assert set(unmarked(Config(), SAME_SPEED)) == {"steps", "sizes", "count", "name"}
+    assert part(Config(), Group) == Group(0.25) and part(Config(), Range) is None
+    assert flat(Config()) == {
+        "steps": 3,
+        "sizes": (1, 2),
+        "rate": 0.25,
+        "count": None,
+        "name": None,
+    }
+
+
+def test_what_is_saved_is_read_again(tmp_path):
+    path = tmp_path / "config.json"
+    config = make(Config, rate=0.5, count=4, name="a")
+    path.write_text(json.dumps(document(config)))
+    assert json.loads(path.read_text())["run"] == {"name": "a"}
+    assert changed(load(Config, path), sizes=(1, 2)) == config
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('{"rate": 1.5}', "--rate 1.5: allowed is 0 to below 1"),
+        ('{"rate": NaN}', "--rate nan"),
+        ('{"rate": "x"}', "--rate 'x': allowed"),
+        ('{"count": 1.5}', "--count 1.5: allowed is a whole number"),
+        ('{"steps": null}', "--steps None"),
+        ('{"bogus": 1}', "unknown keys bogus"),
+        ("[]", "not a JSON object"),
+        ("{", "cannot read"),
+    ],
+)
+def test_a_saved_config_that_cannot_be_names_file_and_setting(tmp_path, text, message):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(SettingsError, match=re.escape(message)) as raised:
+        load(Config, tmp_path / "config.json")
+    assert str(tmp_path / "config.json") in str(raised.value)
+
+
+CONFIGS = sorted(
+    str(path.relative_to(ROOT))[:-3].replace("/", ".").replace(".__init__", "")
+    for folder in ("amp_xla", "recipes", "scripts")
+    for path in (ROOT / folder).rglob("*.py")
+    if re.search(r"^class Config\b", path.read_text(), re.MULTILINE)
+)
+
+
+@pytest.mark.parametrize("module", CONFIGS)
+def test_every_numeric_flag_has_a_range_that_its_default_is_in(module):
+    config = importlib.import_module(module).Config
+    defaults = flat(config())
+    for name, field in fields(config).items():
+        if field.numbers():
+            assert field.range is not None, f"{module}: {field.flag} has no range"
+        assert field.problem(defaults[name]) is None
+
+
+def test_all_commands_were_found():
+    assert {"recipes.classification", "recipes.pretraining", "amp_xla.speed.tune"} <= set(CONFIGS)
+    assert len(CONFIGS) >= 15

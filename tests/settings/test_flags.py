@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from amp_xla.errors import SettingsError
+from amp_xla.settings import Settings, flags
+
+
+def environment(environ=None, gpu=True, **settings):
+    return flags.environment(Settings(**settings), environ or {}, gpu)
+
+
+@pytest.mark.parametrize(
+    "mode, expected",
+    [
+        ("on", "--tf_xla_auto_jit=1"),
+        ("no_lazy", "--tf_xla_auto_jit=1 --tf_xla_enable_lazy_compilation=false"),
+        ("lite", "--tf_xla_auto_jit=fusible"),
+    ],
+)
+def test_the_ladder(mode, expected):
+    assert environment(xla=mode)["TF_XLA_FLAGS"] == expected
+    assert "TF_XLA_FLAGS" not in environment(xla="off")
+
+
+def test_on_a_cpu_xla_needs_one_more_flag():
+    flag = environment(xla="on", gpu=False)["TF_XLA_FLAGS"]
+    assert flag.split() == ["--tf_xla_auto_jit=1", "--tf_xla_cpu_global_jit"]
+
+
+def test_merges_with_what_the_user_has_and_changes_nothing_twice():
+    mine = {"TF_XLA_FLAGS": "--tf_xla_min_cluster_size=2  --tf_xla_clustering_debug"}
+    merged = environment(mine, xla="no_lazy")["TF_XLA_FLAGS"]
+    assert merged.split()[:2] == ["--tf_xla_min_cluster_size=2", "--tf_xla_clustering_debug"]
+    assert merged.split()[2:] == ["--tf_xla_auto_jit=1", "--tf_xla_enable_lazy_compilation=false"]
+    assert environment({"TF_XLA_FLAGS": merged}, xla="no_lazy").get("TF_XLA_FLAGS") is None
+
+
+def test_a_value_may_hold_commas():
+    mine = {"TF_XLA_FLAGS": "--tf_xla_ops_to_cluster=PW,RED,--tf_xla_min_cluster_size=2"}
+    flags = environment(mine, xla="on")["TF_XLA_FLAGS"].split()
+    assert flags[:2] == ["--tf_xla_ops_to_cluster=PW,RED", "--tf_xla_min_cluster_size=2"]
+
+
+def test_level_two_is_level_one():
+    assert "TF_XLA_FLAGS" not in environment({"TF_XLA_FLAGS": "--tf_xla_auto_jit=2"}, xla="on")
+
+
+@pytest.mark.parametrize(
+    "environ, settings, words",
+    [
+        ({"TF_XLA_FLAGS": "--tf_xla_auto_jit=1"}, {"xla": "off"}, ["--tf_xla_auto_jit=1", "off"]),
+        ({"TF_XLA_FLAGS": "--tf_xla_auto_jit=0"}, {"xla": "on"}, ["--tf_xla_auto_jit=0", "on"]),
+        ({"TF_XLA_FLAGS": "flags.txt"}, {"xla": "on"}, ["flags.txt", "file"]),
+        ({"TF_XLA_FLAGS": "--a=1 b"}, {"xla": "on"}, ["'b' is not a flag"]),
+        ({"TF_KERAS": "0"}, {}, ["TF_KERAS=0"]),
+        ({"TF_ENABLE_AUTO_MIXED_PRECISION": "1"}, {}, ["AUTO_MIXED_PRECISION=1", "loss scaling"]),
+        (
+            {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1"},
+            {"precision": "tf32"},
+            ["GRAPH_REWRITE=1", "tf32"],
+        ),
+        (
+            {"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "0"},
+            {"precision": "amp"},
+            ["GRAPH_REWRITE=0", "amp"],
+        ),
+        ({"NVIDIA_TF32_OVERRIDE": "0"}, {"precision": "tf32"}, ["NVIDIA_TF32_OVERRIDE=0"]),
+    ],
+)
+def test_a_contradiction_names_both_sides(environ, settings, words):
+    with pytest.raises(SettingsError) as error:
+        environment(environ, **settings)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_precision_switches():
+    amp = environment(precision="amp")
+    assert amp["TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"] == "1"
+    assert amp["TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"] == "0"
+    assert environment(precision="fp32")["NVIDIA_TF32_OVERRIDE"] == "0"
+    assert "NVIDIA_TF32_OVERRIDE" not in environment(precision="tf32")
+    assert all(environment(precision=p)["TF_KERAS"] == "1" for p in ("fp32", "tf32", "amp"))
+
+
+REWRITE = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+
+
+@pytest.mark.parametrize(
+    "environ, major, words",
+    [
+        ({"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, None, ["ALLOW_GROWTH=1", "true, false"]),
+        ({REWRITE + "ALLOWLIST_ADD": "Softmax"}, 1, ["ignored", REWRITE + "WHITELIST_ADD"]),
+        ({REWRITE + "DENYLIST_REMOVE": "Log"}, 1, [REWRITE + "BLACKLIST_REMOVE"]),
+        ({REWRITE + "WHITLIST_ADD": "Log"}, 1, ["did you mean", REWRITE + "WHITELIST_ADD"]),
+        ({"TF_ENABLE_AUTO_MIXED_PRECISION": "yes"}, None, ["=yes", "0, 1, true, false"]),
+        ({REWRITE + "IGNORE_PERFORMANCE": "on"}, None, ["=on", "not a boolean"]),
+    ],
+)
+def test_misspelt_variables_are_reported(environ, major, words):
+    (problem,) = flags.check(environ, major)
+    for word in words:
+        assert word in problem
+
+
+@pytest.mark.parametrize(
+    "environ, major",
+    [
+        ({"TF_FORCE_GPU_ALLOW_GROWTH": "true"}, 1),
+        ({REWRITE + "BLACKLIST_REMOVE": "Softmax,Log", REWRITE + "GRAYLIST_ADD": "Softmax,Log"}, 1),
+        ({REWRITE + "ALLOWLIST_ADD": "Einsum"}, 2),
+        ({REWRITE + "LEVEL": "TREAT_INFER_AS_DENY"}, 2),
+        ({"TF_ENABLE_ONEDNN_OPTS": "0"}, 2),
+    ],
+)
+def test_right_spellings_pass(environ, major):
+    assert flags.check(environ, major) == []

@@ -1,0 +1,212 @@
+"""``amp_xla.setup`` in fresh processes: what reaches TensorFlow, and what is refused in time."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from amp_xla import backend
+from tests.running import run_python
+
+TF1 = backend.kind() == "tf1"
+
+# Trains two steps of a small BERT with plain Keras and prints what the session really had.
+PROBE = """
+import amp_xla.setup
+import numpy as np
+from bert4keras.models import build_transformer_model
+from bert4keras.optimizers import Adam
+from bert4keras.backend import K
+from amp_xla.backend import session, tf
+from amp_xla.graph import executed
+model = build_transformer_model(
+    model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=1,
+    intermediate_size=128, hidden_act="gelu", max_position=16)
+model.compile(loss="mse", optimizer=Adam(1e-3))
+batch = [np.ones((4, 16)), np.zeros((4, 16))]
+model._make_train_function()
+run = model.train_function
+run.run_options = tf.RunOptions(output_partition_graphs=True)
+run.run_metadata = tf.RunMetadata()
+losses = [model.train_on_batch(batch, np.zeros((4, 16, 64))) for _ in range(2)]
+assert losses[1] < losses[0], losses
+found = executed.count(run.run_metadata.partition_graphs)
+options = session()._config.graph_options.rewrite_options
+own = tf.Session(config=tf.ConfigProto())._config.graph_options.rewrite_options
+print(dict(
+    rewrite=options.auto_mixed_precision == 1,
+    bfloat16=getattr(options, "auto_mixed_precision_onednn_bfloat16", 0) == 1,
+    own=own.auto_mixed_precision == 1,
+    half=found.half_nodes, clusters=found.clusters, epsilon=K.epsilon(),
+    infinity=getattr(K, "infinity", lambda: None)()))
+"""
+
+
+def probe(script=PROBE, **env):
+    result = run_python("-c", script, env=env)
+    assert result.code == 0, result.err
+    return eval(result.out.splitlines()[-1]), result.err
+
+
+def test_amp_reaches_the_session_that_trains():
+    seen, err = probe()
+    assert seen["epsilon"] == 1e-5
+    assert seen["clusters"] == 0
+    if TF1:
+        # float16 needs a GPU; the switch is on all the same, for user-made sessions too.
+        assert seen["rewrite"] and seen["own"] and seen["half"] == 0
+        assert seen["infinity"] == 1e4
+    else:
+        expected = backend.half_dtype()[0]
+        assert seen["bfloat16"] or expected == "float16"
+        assert (seen["half"] > 0) == (expected is not None)
+    assert err == "", "a user of a quiet script should see no wall of warnings"
+
+
+@pytest.mark.slow
+def test_fp32_trains_without_rewrite_and_with_the_usual_constants():
+    seen, _ = probe(AMP_XLA_PRECISION="fp32")
+    assert not seen["rewrite"] and not seen["bfloat16"] and not seen["own"]
+    assert seen["half"] == 0 and seen["clusters"] == 0
+    assert seen["epsilon"] == 1e-7
+    assert seen["infinity"] == (1e12 if TF1 else None)
+
+
+def test_xla_clusters_are_in_the_executed_graph_and_user_flags_survive():
+    script = PROBE + "\nimport os; flags = os.environ['TF_XLA_FLAGS']\nprint(dict(seen=flags))"
+    result = run_python(
+        "-c",
+        script,
+        env={"AMP_XLA_XLA": "on", "TF_XLA_FLAGS": "--tf_xla_min_cluster_size=3"},
+    )
+    assert result.code == 0, result.err
+    seen, flags = map(eval, result.out.splitlines()[-2:])
+    assert seen["clusters"] > 0
+    assert flags["seen"].split()[:2] == ["--tf_xla_min_cluster_size=3", "--tf_xla_auto_jit=1"]
+
+
+# Without the shim bert4keras cannot be imported at all beside TensorFlow 2.17.
+LATE = "from bert4keras.models import Transformer" if TF1 else "from tf_keras import layers"
+
+
+@pytest.mark.parametrize("first", [LATE, pytest.param("import tensorflow", marks=pytest.mark.slow)])
+def test_too_late_an_import_names_the_line_to_move(tmp_path, first):
+    script = tmp_path / "script.py"
+    script.write_text(f"import os\nos.environ['TF_KERAS'] = '1'\n{first}\nimport amp_xla.setup\n")
+    result = run_python(str(script))
+    assert result.code != 0
+    last = result.err.splitlines()[-1]
+    assert "SetupOrderError" in last and f"line 3 of script.py: `{first}`" in last
+
+
+@pytest.mark.slow
+def test_a_late_import_is_fine_where_every_flag_is_set_already(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import tensorflow\nimport amp_xla.setup\nprint('ok')\n")
+    env = {
+        "TF_KERAS": "1",
+        "TF_USE_LEGACY_KERAS": "1",
+        "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1",
+        "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0",
+    }
+    assert run_python(str(script), env=env).out == "ok\n"
+
+
+@pytest.mark.parametrize(
+    "env, words",
+    [
+        ({"AMP_XLA_XLA": "lite"}, ["UnsupportedError", "fusible", "off, on, no_lazy"]),
+        ({"AMP_XLA_PRECISION": "half"}, ["precision='half'", "fp32, tf32, amp"]),
+        ({"AMP_XLA_PRECISSION": "amp"}, ["did you mean AMP_XLA_PRECISION?"]),
+        ({"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, ["ALLOW_GROWTH=1", "true, false"]),
+        ({"TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "ja"}, ["=ja", "GRAPH_REWRITE"]),
+    ],
+)
+def test_bad_settings_stop_before_training(env, words):
+    if "lite" in env.values() and backend.has_lite():
+        pytest.skip("this TensorFlow has XLA Lite")
+    result = run_python("-c", "import amp_xla.setup", env=env)
+    assert result.code != 0
+    last = result.err.splitlines()[-1]
+    for word in words:
+        assert word in last
+
+
+@pytest.mark.skipif(not TF1, reason="TensorFlow 2 knows the new list names")
+def test_list_names_of_tensorflow_2_are_refused_on_tensorflow_1():
+    env = {"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD": "Einsum"}
+    last = run_python("-c", "import amp_xla.setup", env=env).err.splitlines()[-1]
+    assert "TensorFlow 1.15 calls it TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_WHITELIST_ADD" in last
+
+
+CONFIGURE = """
+    from amp_xla import setup
+    setup.configure(precision="fp32", xla="on")
+    import os
+    assert "--tf_xla_auto_jit=1" in os.environ["TF_XLA_FLAGS"]
+    assert "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE" not in os.environ
+    from bert4keras.backend import K
+    assert K.epsilon() == 1e-7
+    setup.configure(precision="amp")  # still in time; xla is off again
+    assert "TF_XLA_FLAGS" not in os.environ and K.epsilon() == 1e-5
+    from amp_xla.backend import session
+    session()
+    assert setup.configure(precision="amp") == setup.current()  # says nothing new: allowed
+    try:
+        setup.configure(precision="amp", xla="on")
+    except setup.SetupOrderError as error:
+        print(error)
+"""
+
+
+def test_configure_from_python_until_a_session_exists():
+    result = run_python("-c", textwrap.dedent(CONFIGURE))
+    assert result.code == 0, result.err
+    assert "already made a session" in result.out and "--tf_xla_auto_jit=1" in result.out
+
+
+CRF = """
+    import amp_xla.setup
+    from bert4keras.layers import {layer}
+    {layer}()
+    print("built")
+"""
+
+
+@pytest.mark.parametrize(
+    "layer",
+    ["ConditionalRandomField", pytest.param("MaximumEntropyMarkovModel", marks=pytest.mark.slow)],
+)
+def test_crf_with_amp_is_refused_where_it_would_be_wrong(layer):
+    result = run_python("-c", textwrap.dedent(CRF.format(layer=layer)))
+    if backend.bert4keras_version() >= (0, 11, 5):
+        assert result.out == "built\n"
+        return
+    assert result.code != 0
+    last = result.err.splitlines()[-1]
+    for word in (layer, "0.11.3", "-1e6", "AMP_XLA_PRECISION=tf32", "0.11.5"):
+        assert word in last
+
+
+@pytest.mark.slow
+def test_crf_in_full_precision_is_left_alone():
+    script = textwrap.dedent(CRF.format(layer="ConditionalRandomField"))
+    assert run_python("-c", script, env={"AMP_XLA_PRECISION": "fp32"}).out == "built\n"
+
+
+QKV = """
+    import amp_xla.setup
+    from bert4keras.models import build_transformer_model
+    model = build_transformer_model(
+        model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=1,
+        intermediate_size=128, hidden_act="gelu", max_position=16)
+    attention = model.get_layer("Transformer-0-MultiHeadSelfAttention")
+    query, _, key, _, value = attention.get_weights()[:5]
+    print(abs(query - key).max() > 0.01, abs(query - value).max() > 0.01)
+"""
+
+
+@pytest.mark.slow
+def test_query_key_and_value_start_out_different():
+    assert run_python("-c", textwrap.dedent(QKV)).out == "True True\n"

@@ -1,0 +1,119 @@
+"""The run folder: what is looked at, what is refused, and that looking writes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amp_xla.errors import AmpXlaError
+from amp_xla.process.revision import revision
+from amp_xla.training.run import RunFolder, check_name
+from tests.integration.commands import bytes_of
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: Any) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "latest", "a/b", "../../../x", "/abs", ".hidden", "new\nline", "a\0b"]
+)
+def test_a_name_is_one_component_of_a_path(name: str) -> None:
+    with pytest.raises(AmpXlaError, match="cannot be a run's name"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["mine", "2026-11-22", "名前", "a b", "-x", "x.y"])
+def test_other_names_may_be(name: str) -> None:
+    assert check_name(name) == name
+
+
+def test_looking_writes_nothing(here: Path) -> None:
+    RunFolder("r", "mine", resume=True)
+    RunFolder("r")
+    assert bytes_of(here) == {}
+    run = RunFolder("r", "mine")
+    run.begin()
+    run.close()
+    (run.path / ".lock").unlink()
+    before = bytes_of(here)
+    again = RunFolder("r", "mine", resume=True)
+    assert (again.continues, again.newest()) == (False, None)
+    again.close()
+    assert bytes_of(here) == before
+
+
+def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
+    run = RunFolder("r", "mine")
+    run.begin()
+    (run.path / "metrics.jsonl").write_text("{}\n")
+    run.close()
+    assert not (here / "runs" / "r" / "latest").exists()
+    with pytest.raises(AmpXlaError, match="holds a run already"):
+        RunFolder("r", "mine")
+    again = RunFolder("r", "mine", resume=True)
+    again.begin()
+    again.has_checkpoint()
+    again.close()
+    assert (here / "runs" / "r" / "latest").resolve().name == "mine"
+    with pytest.raises(AmpXlaError, match=r"holds a run \(checkpoints, metrics.jsonl\)"):
+        RunFolder("r", "mine", resume=True)
+
+
+def test_the_newest_run_is_the_one_that_latest_names(here: Path) -> None:
+    assert not RunFolder("r", resume=True).continues
+    for name in ("one", "two"):
+        run = RunFolder("r", name)
+        run.begin()
+        run.has_checkpoint()
+        (run.checkpoints / "step-00000001").mkdir()
+        run.close()
+    run = RunFolder("r", resume=True)
+    assert (run.name, run.continues) == ("two", True)
+    run.close()
+    latest = here / "runs" / "r" / "latest"
+    for target in (None, "../../elsewhere", "three", "/tmp"):
+        latest.unlink()
+        if target:
+            latest.symlink_to(target)
+        with pytest.raises(AmpXlaError, match="say with --name which run to resume: one, two"):
+            RunFolder("r", resume=True)
+        latest.symlink_to("two") if target is None else None
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+def test_links_are_not_followed(here: Path, name: str) -> None:
+    run = RunFolder("r", "mine")
+    run.begin()
+    run.close()
+    (here / "precious").write_text("data")
+    path = run.path / name
+    if path.exists():
+        path.unlink()
+    path.symlink_to(here / "precious")
+    with pytest.raises(AmpXlaError, match=f"{name} is"):
+        RunFolder("r", "mine", resume=True)
+    assert (here / "precious").read_text() == "data"
+
+
+def test_an_uncommitted_change_marks_the_revision(here: Path) -> None:
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=str(here), check=True, stdout=subprocess.PIPE)
+
+    assert revision(here) is None
+    git("init", "-q")
+    (here / "code.py").write_text("1\n")
+    git("add", ".")
+    git("commit", "-qm", "one")
+    git("tag", "v1")
+    clean = revision(here)
+    assert clean is not None
+    assert 7 <= len(clean) <= 12
+    (here / "code.py").write_text("2\n")
+    assert revision(here) == f"{clean}+changes"
