@@ -38,7 +38,14 @@ def header(*flags):
     return result.out
 
 
-@pytest.mark.parametrize("flags", [(), ("--xla", "on", "--no-gpu"), ("--precision", "fp32")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--xla", "on", "--no-gpu"),
+        pytest.param((), marks=pytest.mark.slow),
+        pytest.param(("--precision", "fp32"), marks=pytest.mark.slow),
+    ],
+)
 def test_a_pasted_header_trains(tmp_path, flags):
     block = header(*flags)
     assert "amp_xla" not in block.partition("\n")[2], "the block stands on its own"

@@ -60,6 +60,7 @@ def test_it_predicts_where_the_user_says_which_file_it_is(trained, folder):
     assert done.code == 2 and "majority" in done.err and "--recipe" in done.err
 
 
+@pytest.mark.slow
 def test_it_is_inspected_and_rehearsed(folder):
     said = command(folder, "inspect", "--recipe", "majority.py", "--", "--breadth", "64")
     assert "a virtual GPU 8.0" in said and "Mix" in said

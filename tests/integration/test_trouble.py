@@ -27,6 +27,7 @@ def finite(run: Run) -> None:
 TROUBLE = dict(accumulate=1, nonfinite_limit=3, overflow_at=[9, 10, 11], loss_scale=1024.0)
 
 
+@pytest.mark.slow
 def test_rolls_back_once_and_goes_on_with_the_next_batches(
     servers: List[Server], tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from scripts.environment.errors import SetupError
 from scripts.environment.interpreters import Interpreter, find
 from scripts.environment.runtimes import Choice, Runtime
 
+pytestmark = pytest.mark.once
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MINOR = "{}.{}".format(*sys.version_info)
 # Behaves like uv as far as `build` can tell. UV_SLOW: seconds that an installation takes; UV_FAILS:

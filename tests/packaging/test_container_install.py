@@ -23,6 +23,8 @@ from scripts.environment.errors import SetupError
 from scripts.environment.interpreters import find
 from tests.packaging.checkout import ROOT, run
 
+pytestmark = pytest.mark.once
+
 TAGS = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from tests.packaging.checkout import ROOT, run
 
+pytestmark = pytest.mark.once
+
 WORKSPACE = "/workspace/amp_xla"
 FAKE_DOCKER = """#!/bin/sh
 for argument; do printf '%s\\n' "$argument"; done >> "$FAKE_LOG"

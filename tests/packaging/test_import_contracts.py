@@ -10,6 +10,8 @@ import pytest
 
 from tests.packaging.checkout import ROOT, run
 
+pytestmark = pytest.mark.once
+
 
 # The checkers' environment is built where it is not there yet.
 def slow_and_network(test):

@@ -9,6 +9,8 @@ import pytest
 
 from scripts.environment import interpreters
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):

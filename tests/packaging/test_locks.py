@@ -13,6 +13,8 @@ from scripts.environment.container import canonical
 from scripts.environment.runtimes import RUNTIMES
 from tests.packaging.checkout import ROOT
 
+pytestmark = pytest.mark.once
+
 REQUIREMENTS = ROOT / "requirements"
 LOCKS = sorted(REQUIREMENTS.glob("*.in"))
 

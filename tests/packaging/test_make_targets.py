@@ -14,7 +14,7 @@ import pytest
 from tests.packaging.checkout import ROOT, run
 from tests.packaging.test_makefile import DEFINED
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.once, pytest.mark.timeout(900)]
 MODEL = "--layers 1 --hidden 64 --max-length 16"
 DATA = f"--train train.tsv --dev dev.tsv {MODEL} --shapes 1 --vocab-size 100 --epochs 1"
 

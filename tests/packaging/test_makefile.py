@@ -10,6 +10,8 @@ import pytest
 
 from tests.packaging.checkout import ROOT, run
 
+pytestmark = pytest.mark.once
+
 MAKEFILE = (ROOT / "Makefile").read_text()
 DEFINED = re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)
 RECIPES = sorted(p.stem for p in (ROOT / "recipes").glob("[!_]*.py"))

@@ -24,6 +24,8 @@ from scripts.environment.runtimes import Choice, Runtime
 from tests.packaging.checkout import ROOT
 from tests.packaging.test_container_install import wheel
 
+pytestmark = pytest.mark.once
+
 MINOR = "{}.{}".format(*sys.version_info)
 
 
@@ -127,6 +129,7 @@ def test_a_wheel_that_is_not_the_locked_one_is_refused(root: Path, tmp_path: Pat
     assert not stamp.exists()
 
 
+@pytest.mark.slow  # uv tries again a few times
 def test_an_index_that_does_not_answer_names_the_ways_out(
     root: Path, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

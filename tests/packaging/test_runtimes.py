@@ -12,6 +12,8 @@ from scripts.environment.errors import SetupError
 from scripts.environment.gpu import Device
 from scripts.environment.interpreters import Interpreter
 
+pytestmark = pytest.mark.once
+
 PYTHON_37 = Interpreter("/opt/python3.7", (3, 7, 16))
 PYTHON_312 = Interpreter("/opt/python3.12", (3, 12, 1))
 

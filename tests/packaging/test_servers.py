@@ -15,6 +15,8 @@ import pytest
 
 from tests.packaging.checkout import ROOT, run
 
+pytestmark = pytest.mark.once
+
 PAGE = (ROOT / "docs" / "servers.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (\S.*)$", PAGE, re.MULTILINE)
 WRITES = """#!/bin/sh

@@ -11,6 +11,8 @@ from scripts import record
 from tests.packaging.checkout import ROOT
 from tests.packaging.test_makefile import RECIPES
 
+pytestmark = pytest.mark.once
+
 RECORDS = record.load()
 IDS = [f"{r['recipe']}-{r['runtime']}" for r in RECORDS]
 

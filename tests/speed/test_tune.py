@@ -140,6 +140,7 @@ def test_the_largest_batch_is_found_and_run(capsys, monkeypatch):
     assert int(seen) == pytest.approx(int(predicted), rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_told_from_one_that_cannot_be_measured():
     said = []
     with pytest.raises(DoesNotFit):
