@@ -15,6 +15,10 @@ class SetupOrderError(AmpXlaError, RuntimeError):
     """A switch would be thrown too late to be seen by TensorFlow."""
 
 
+class DataError(AmpXlaError, ValueError):
+    """The user's data cannot be used as it is: file, line or value, what was found and allowed."""
+
+
 class UnsupportedError(AmpXlaError, RuntimeError):
     """This TensorFlow, bert4keras or device cannot do what was asked."""
 

@@ -16,6 +16,7 @@ from typing import Any, Optional
 # Old name -> new one; what lies below an old name lies below the new one.
 NAMES = {
     "amp_xla.config": "amp_xla.process.arguments",
+    "amp_xla.data.errors": "amp_xla.errors",
     "amp_xla.flags": "amp_xla.settings.flags",
     "amp_xla.precision.jax_optax": "amp_xla.precision.jax.optax",
     "amp_xla.precision.jmp": "amp_xla.precision.compat.jmp",

@@ -25,11 +25,11 @@ from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining import cooccurrence, prepare
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.pretraining.stream import Stream
+from amp_xla.errors import DataError
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.fields import MAY_CHANGE, within

@@ -18,9 +18,9 @@ import numpy as np
 
 from amp_xla.data.batches.lengths import choose_lengths, plan_leftovers
 from amp_xla.data.batches.order import Permutation, permutation
-from amp_xla.data.batches.protocol import Fed
-from amp_xla.data.errors import DataError
+from amp_xla.data.batches.protocol import ByStep, Fed, check
 from amp_xla.data.text.tokenizer import Encoded
+from amp_xla.errors import DataError
 
 __all__ = ["Batch", "Batches", "choose_lengths"]
 
@@ -62,7 +62,7 @@ class _Bucket:
         return len(self.own) + self.adopted
 
 
-class Batches:
+class Batches(ByStep):
     """The batches of a corpus.
 
     Samples of a bucket that fill no batch join the next longer bucket where that costs fewer
@@ -95,12 +95,7 @@ class Batches:
         token_budget: bool = False,
         drop_remainder: bool = False,
     ) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch_size={batch_size}; it must be positive")
-        if not len(encoded):
-            raise DataError("no samples to make batches of")
-        if label_ids is not None and len(label_ids) != len(encoded):
-            raise DataError(f"{len(encoded):,} samples but {len(label_ids):,} labels")
+        check(encoded, label_ids, batch_size)
         buckets = sorted({int(length) for length in lengths})
         sizes = encoded.lengths
         longest = int(sizes.max())
@@ -170,14 +165,7 @@ class Batches:
         many = "" if len(self.shapes) == 1 else "s"
         return f"padding {self.padding_share:.1%}, {len(self.shapes)} shape{many}: {shapes}"
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Batches ``start``, ``start + 1``, ... of ``epoch``; earlier ones are not made."""
-        steps = self.steps_per_epoch(epoch)
-        if not 0 <= start <= steps:
-            raise ValueError(f"start={start}; epoch {epoch} has steps 0 to {steps}")
-        return self._batches(epoch, start, steps)
-
-    def _batches(self, epoch: int, start: int, steps: int) -> Iterator[Batch]:
+    def _from(self, epoch: int, start: int, steps: int) -> Iterator[Batch]:
         plan = np.arange(start, steps)
         orders: List[Optional[Permutation]] = [None] * len(self._buckets)
         if self._shuffle:

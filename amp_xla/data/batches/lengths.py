@@ -6,7 +6,7 @@ from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from amp_xla.data.errors import DataError
+from amp_xla.errors import DataError
 
 
 def choose_lengths(

@@ -15,8 +15,8 @@ import numpy as np
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.counter import uniform
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
 
 _STREAM = 40  # apart from masking's
 

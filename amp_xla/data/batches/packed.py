@@ -25,9 +25,9 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from amp_xla.data.batches.order import permutation
-from amp_xla.data.batches.protocol import Fed
-from amp_xla.data.errors import DataError
+from amp_xla.data.batches.protocol import ByStep, Fed, check
 from amp_xla.data.text.tokenizer import Encoded
+from amp_xla.errors import DataError
 
 SAMPLE_ORDER, ROW_ORDER = 0, 1  # streams of the order; row r of a step uses ROW_ORDER + r
 GAIN = 0.001  # another slot a row must save this share of all tokens, or it is not worth its cost
@@ -107,7 +107,7 @@ class PackedBatch(Fed):
     index: int
 
 
-class PackedBatches:
+class PackedBatches(ByStep):
     """The packed batches of a corpus: one shape, and ``Batches``' protocol.
 
     Args:
@@ -134,12 +134,7 @@ class PackedBatches:
         shuffle: bool = True,
         layout: Optional[Layout] = None,
     ) -> None:
-        if batch_size < 1:
-            raise DataError(f"batch_size={batch_size}; it must be positive")
-        if not len(encoded):
-            raise DataError("no samples to make batches of")
-        if label_ids is not None and len(label_ids) != len(encoded):
-            raise DataError(f"{len(encoded):,} samples but {len(label_ids):,} labels")
+        check(encoded, label_ids, batch_size)
         sizes = encoded.lengths
         longest = int(sizes.max())
         length = layout.blocks[0][1] if layout else length
@@ -187,14 +182,7 @@ class PackedBatches:
             f"{mean:.0f} samples a step"
         )
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[PackedBatch]:
-        """The batches of `epoch` from step `start` on; earlier ones are not made."""
-        steps = self.steps_per_epoch(epoch)
-        if not 0 <= start <= steps:
-            raise ValueError(f"start is step {start}; epoch {epoch} has steps 0 to {steps}")
-        return self._iterate(epoch, start, steps)
-
-    def _iterate(self, epoch: int, start: int, steps: int) -> Iterator[PackedBatch]:
+    def _from(self, epoch: int, start: int, steps: int) -> Iterator[PackedBatch]:
         plan = self._epoch_rows(epoch)
         members = self._epoch_members(epoch)
         for step in range(start, steps):

@@ -1,4 +1,4 @@
-"""What a training loop asks of batches, whoever makes them."""
+"""What a training loop asks of batches, and what all that make them of samples have in common."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import Any, Dict, Iterator, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Protocol
+
+from amp_xla.data.text.tokenizer import Encoded
+from amp_xla.errors import DataError
 
 
 class FeedBatch(Protocol):
@@ -50,3 +53,31 @@ class Fed:
     def feed(self) -> Dict[str, np.ndarray]:
         """Every array by its name; a step takes those that it has placeholders for."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+
+class ByStep:
+    """Gives a source whose batches can be made from any step on, ``_from``, its ``epoch``."""
+
+    def steps_per_epoch(self, epoch: int = 0) -> int:
+        """Batches of ``epoch``."""
+        raise NotImplementedError
+
+    def _from(self, epoch: int, start: int, steps: int) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Batches ``start``, ``start + 1``, ... of ``epoch``; earlier ones are not made."""
+        steps = self.steps_per_epoch(epoch)
+        if not 0 <= start <= steps:
+            raise ValueError(f"start={start}; epoch {epoch} has steps 0 to {steps}")
+        return self._from(epoch, start, steps)
+
+
+def check(encoded: Encoded, label_ids: Optional[np.ndarray], batch_size: int) -> None:
+    """Raises DataError where batches cannot be made: no samples, not a label each, no rows."""
+    if batch_size < 1:
+        raise DataError(f"batch_size={batch_size}; it must be positive")
+    if not len(encoded):
+        raise DataError("no samples to make batches of")
+    if label_ids is not None and len(label_ids) != len(encoded):
+        raise DataError(f"{len(encoded):,} samples but {len(label_ids):,} labels")

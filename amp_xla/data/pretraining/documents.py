@@ -15,9 +15,9 @@ import os
 import re
 from typing import Any, BinaryIO, Iterator, List, Optional, Tuple
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining import records
 from amp_xla.data.text.lines import unpacked
+from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")

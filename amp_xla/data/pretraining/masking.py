@@ -14,8 +14,8 @@ from typing import NamedTuple, Tuple
 import numpy as np
 
 from amp_xla.data.counter import uniform
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
 
 UNITS = ("word", "span", "token")
 # SpanBERT (arXiv 1907.10529): geometric lengths, p = 0.2, at most 10 words.

@@ -20,7 +20,6 @@ import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining import records, words
 from amp_xla.data.pretraining.documents import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
@@ -28,7 +27,7 @@ from amp_xla.data.pretraining.sequences import to_sequences
 from amp_xla.data.text import docstrings
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
-from amp_xla.errors import SettingsError
+from amp_xla.errors import DataError, SettingsError
 from amp_xla.process.arguments import parse
 from amp_xla.process.fields import check, within
 from amp_xla.process.stopping import Stopped

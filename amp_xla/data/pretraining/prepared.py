@@ -8,10 +8,10 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining import records, words
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import doubts, fingerprint
+from amp_xla.errors import DataError
 
 FORMAT = 1
 MANIFEST, VOCAB, UNITS = "manifest.json", "vocab.txt", "units"

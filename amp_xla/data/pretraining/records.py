@@ -17,7 +17,7 @@ from typing import Any, Iterator, List, Tuple
 import google_crc32c
 import numpy as np
 
-from amp_xla.data.errors import DataError
+from amp_xla.errors import DataError
 
 _CRC_MASK_DELTA = np.uint32(0xA282EAD8)
 

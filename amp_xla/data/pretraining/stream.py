@@ -18,9 +18,9 @@ import numpy as np
 from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Fed
 from amp_xla.data.counter import uniform
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import Sequences
+from amp_xla.errors import DataError
 
 BLOCK, GROUP = 64, 256  # 16,384 sequences are shuffled among each other; 5 MB at 128 tokens
 AHEAD = 4  # batches that are ready before they are asked for

@@ -7,10 +7,10 @@ from typing import Any, List, Tuple
 
 import numpy as np
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining import records
 from amp_xla.data.text.tokenizer import Tokenizer, Words
 from amp_xla.data.text.vocabulary import parse_vocab
+from amp_xla.errors import DataError
 
 # Share of one-character CJK tokens above which a vocabulary is a Chinese one. Google's Chinese
 # BERT has 0.35, its English one 0.01, its multilingual one 0.12.

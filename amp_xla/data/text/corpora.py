@@ -13,8 +13,8 @@ import sysconfig
 import warnings
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.dataset import Dataset
+from amp_xla.errors import DataError
 
 PACKAGES = 12  # classes: the packages with most docstrings
 DEV_SHARE = 0.15

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from typing import Iterable, List, NamedTuple, Optional
 
-from amp_xla.data.errors import DataError
+from amp_xla.errors import DataError
 
 
 class BadLine(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.errors import DataError
+from amp_xla.errors import DataError
 
 # Names that are known without being asked for, (text, pair), first hit wins: GLUE's and CLUE's,
 # then what exports are commonly called.

@@ -6,9 +6,9 @@ import json
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.fields import Asked, Fields, Unusable, choose
 from amp_xla.data.text.lines import Line
+from amp_xla.errors import DataError
 
 LOOKED_AT = 100  # lines that are asked for their keys: the first alone may lack one
 

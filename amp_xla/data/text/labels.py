@@ -10,7 +10,7 @@ from typing import List, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.errors import DataError
+from amp_xla.errors import DataError
 from amp_xla.process import durable
 
 SHOWN = 20

@@ -8,8 +8,8 @@ import os
 import sys
 from typing import Any, Iterator, List, Tuple
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.dataset import BadLine
+from amp_xla.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")

@@ -9,10 +9,10 @@ from typing import Callable, Optional, Sequence, Tuple
 import numpy as np
 from typing_extensions import Annotated, Literal
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text import readers
 from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
 from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, within
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.fields import Asked, Fields, Unusable, choose, is_header
 from amp_xla.data.text.lines import Line
+from amp_xla.errors import DataError
 
 
 def parser(

@@ -23,7 +23,6 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.vocabulary import (
     WORD_MAX_CHARS,
     doubts,
@@ -31,6 +30,7 @@ from amp_xla.data.text.vocabulary import (
     save_vocab,
     train_vocab,
 )
+from amp_xla.errors import DataError
 
 CHUNK = 4096  # texts cut into words at a time: bounds the memory
 MAX_KNOWN_WORDS = 2_000_000  # forget and start again beyond: about 300 MB

@@ -12,8 +12,8 @@ from tokenizers.models import WordPiece
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.lines import read_bytes
+from amp_xla.errors import DataError
 from amp_xla.process import durable
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amp_xla.data.batches.lengths import choose_lengths, plan_leftovers
-from amp_xla.data.errors import DataError
+from amp_xla.errors import DataError
 
 
 def bucket_tokens(sizes: Sequence[int], buckets: Sequence[int]) -> int:

@@ -8,8 +8,8 @@ import pytest
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.noise import HiddenTokens
 from amp_xla.data.batches.packed import PackedBatches
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
 
 WORDS = [f"word{i}" for i in range(200)]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

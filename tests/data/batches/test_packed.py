@@ -17,10 +17,10 @@ from amp_xla.data.batches.packed import (
     choose_layout,
     pack,
 )
-from amp_xla.data.errors import DataError
 from amp_xla.data.text import corpora
 from amp_xla.data.text.readers import read
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
 from tests.data.pretraining.corpus import digest, encoded
 from tests.data.text import reviews
 

@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining.masking import UNITS, Masking, positions_for
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
 
 PAD, UNK, CLS, SEP, MASK = range(5)
 VOCAB, LENGTH = 1000, 128

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from amp_xla.backend import tf
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining import documents, prepare, records
 from amp_xla.data.pretraining.documents import Reading, files_of, texts_of, units
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.pretraining.records import DamagedShard, RecordLayout
 from amp_xla.data.pretraining.words import Jieba, Pieces
+from amp_xla.errors import DataError
 from tests.process import trees
 
 ROOT = Path(__file__).parents[3]

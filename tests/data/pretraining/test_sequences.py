@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.sequences import to_sequences
 from amp_xla.data.pretraining.stream import Order, Stream
+from amp_xla.errors import DataError
 
 CLS, SEP, LENGTH = 2, 3, 16
 

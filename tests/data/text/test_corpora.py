@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text import corpora
+from amp_xla.errors import DataError
 from tests.running import run_python
 
 SCRIPT = (

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.labels import Labels
+from amp_xla.errors import DataError
 
 
 def test_numbers_are_sorted_by_value_then_text_by_code_point() -> None:

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.lines import every_line, read_lines, unpacked
 from amp_xla.data.text.readers import read
-from amp_xla.errors import AmpXlaError
+from amp_xla.errors import AmpXlaError, DataError
 from tests.data.text import reviews
 
 TEXTS = ["good book", 'a "quoted" one', "第三本 很好\u2028really"]

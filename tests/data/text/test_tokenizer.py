@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text import corpora
 from amp_xla.data.text.readers import read
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.errors import DataError
 from tests.data.text import reviews
 from tests.running import run_python
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.errors import DataError
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, load_vocab, train_vocab
+from amp_xla.errors import DataError
 from tests.running import run_python
 
 SCRIPT = """
