@@ -122,7 +122,7 @@ def foretold(shape: Mapping[str, Any]) -> Dict[str, Any]:
     capability = backend.compute_capability() or (8, 0)
     arrays = train.arrays(feed(batch(shape)), 0)
     report = inspect(train, gpu=".".join(map(str, capability)), batch=arrays)
-    return {"half_nodes": report.half_nodes}
+    return {"half_nodes": report.half_nodes, "flops": report.matmul_flops}
 
 
 def hugging_face(shape: Mapping[str, Any]) -> protocol.Contestant:

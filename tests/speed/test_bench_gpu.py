@@ -1,0 +1,182 @@
+"""``make bench-gpu``: a trial for real, cut off and gone on with; its page; what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+
+from amp_xla.speed.machine import Machine
+from scripts.bench_gpu.__main__ import Bench, Config
+from scripts.bench_gpu.page import NOT_MEASURED, goals, render
+from scripts.bench_gpu.record import (
+    CONTESTANTS,
+    INSPECT,
+    PAGE,
+    SHAPES,
+    TRIAL,
+    Record,
+    Row,
+    plan,
+    read,
+    source,
+)
+from scripts.peers.pretraining import model_flops
+from tests.running import ROOT, environment, run_python
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+BASE = "BERT-base 64 x 128"
+H100 = Machine("1 x NVIDIA H100", True, "550.1", "2.17.1", "0.11.5", False, "float16", "3.12.1",
+               "", 16, 79.6)  # fmt: skip
+# Few rows, of every sort that there is on both TensorFlows; XLA where 2.17 has half precision.
+ONLY = "4 x 16, fp32;4 x 16, inspect;4 x 16, amp + xla on"
+
+
+def command(out: Path, *words: str) -> List[str]:
+    return ["-m", "scripts.bench_gpu", "--out", str(out), "--peer", "/nowhere/python", *words]
+
+
+def rows(out: Path) -> List[Any]:
+    path = out.with_suffix(".json")
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
+def test_a_trial_is_cut_off_and_goes_on(tmp_path) -> None:
+    out = tmp_path / "new" / "gpu"
+    words = command(out, "--trial", "--steps", "3", "--only", ONLY)
+    run = subprocess.Popen(
+        [sys.executable, *words], cwd=str(ROOT), env=environment(NO_GPU), stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + 120
+    while not rows(out) and time.monotonic() < until and run.poll() is None:
+        time.sleep(0.02)
+    run.send_signal(signal.SIGTERM)
+    said = run.communicate(timeout=30)[1].decode()
+    assert run.returncode == 143, said
+    assert "without PyTorch: /nowhere/python: No such file" in said
+    kept = rows(out)
+    tf2 = kept[0]["of"]["tensorflow"].startswith("2.")
+    assert len(kept) < 2 + tf2, "the signal came too late to cut anything off"
+
+    done = run_python(*words, "--abreast", "2", env=NO_GPU)
+    assert done.code == 0, done.err
+    found = rows(out)
+    assert found[: len(kept)] == kept  # not measured twice
+    assert {row["status"] for row in found} == {"ok"}
+    assert len(found) == 2 + tf2
+    by_name = {(row["shape"], row["contestant"]): row for row in found}
+    for row in found:
+        if row["contestant"] != INSPECT:
+            assert len(row["seconds"]) == 3 and row["loss"] > 0 and row["peak_bytes"] > 1e8
+    told = by_name["tiny 4 x 16", INSPECT]
+    assert told["half_nodes"] > 50
+    assert abs(told["flops"] / model_flops(TRIAL["tiny 4 x 16"]) - 1) < 0.01
+    if tf2:
+        row = by_name["tiny 4 x 16", "amp + xla on"]
+        assert row["half_nodes"] > 50 and row["clusters"] > 0 and row["ceiling"] > 0
+    page = out.with_suffix(".md").read_text()
+    assert done.out == page + "\n"
+    assert "these are no results" in page and re.search(r"\| fp32 +\| \d+\.\d +\|", page)
+    assert json.loads(out.with_suffix(".json").read_text())["trial"]
+
+
+def test_what_is_refused_leaves_no_file(tmp_path) -> None:
+    done = run_python(*command(tmp_path / "gpu"), env=NO_GPU)
+    assert done.code == 2 and done.err.startswith("error: no GPU that TensorFlow "), done.err
+    assert done.err.count("\n") == 1 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--trial", "--out", "docs/results/gpu"], "a trial is no result: choose an --out outside"),
+        (["--only", "fp16"], "--only fp16: no row is called so; names: BERT-base 32 x 512; "),
+        (["--seconds", "0"], "--seconds"),
+    ],
+)
+def test_bad_words_are_one_line(words, why, tmp_path) -> None:
+    done = run_python("-m", "scripts.bench_gpu", *words)
+    assert done.code == 2 and why in done.err and done.err.count("\n") == 1, done.err
+
+
+def test_the_committed_page_is_what_the_record_says() -> None:
+    """After a change of page.py: ``python -m scripts.bench_gpu --render``."""
+    record = read(PAGE.with_suffix(".json"), trial=False)
+    assert PAGE.read_text(encoding="utf-8") == render(record)
+
+
+def row(contestant: str, seconds: float, shape: str = BASE, **more: Any) -> Row:
+    more.setdefault("of", {"tensorflow": "2.17.1", "source": "abc"})
+    return Row(shape, contestant, date="2026-11-23", seconds=[seconds] * 20, **more)
+
+
+def test_figures_goals_and_bad_rows() -> None:
+    flops = model_flops(SHAPES[BASE])
+    failed = Row(BASE, "fp32", {"source": "abc"}, "2026-11-23", "out of memory", "OOM when allocat")
+    record = Record(rows=[
+        row("amp + xla on", 0.1, half_nodes=900, clusters=7, ceiling=flops / 0.1 / 0.5,
+            peak_bytes=3 * 2**30, warm_seconds=41.0),
+        row("tf32", 0.15, ceiling=flops / 0.15),
+        row("PyTorch bf16, torch.compile", 0.2, ceiling=flops / 0.1 / 0.4, of={"source": "abc"}),
+        Row(BASE, INSPECT, {}, "2026-11-23", half_nodes=880),
+        failed,
+    ])  # fmt: skip
+    body = {line.split("|")[1].strip(): line for line in render(record).splitlines() if "|" in line}
+    cells = [cell.strip() for cell in body["amp + xla on"].split("|")[2:-1]]
+    # The best product counts, whoever got it: PyTorch's, so half precision's share is 40%, not 50%.
+    assert cells == ["100.0", "640.0", "3.00", f"{flops / 1e11:.3g}", "40%", "1.50x", "880, 900",
+                     "7", "41.0", "ok"]  # fmt: skip
+    assert body["fp32"].split("|")[-2].strip() == "out of memory: OOM when allocat"
+    assert body["amp"].split("|")[-2].strip() == NOT_MEASURED
+    verdicts = [[cell.strip() for cell in line.split("|")[2:4]] for line in goals(record)[2:]]
+    assert verdicts == [
+        ["1.50x: missed", NOT_MEASURED],
+        ["2.00x: met", NOT_MEASURED],
+        ["40%: missed", NOT_MEASURED],
+    ]
+
+
+def test_the_plan_holds_every_row_once_and_the_goals_first() -> None:
+    found = plan(Record())
+    asked = {(shape, name) for shape in SHAPES for name in CONTESTANTS}
+    assert sorted(p for p in found if p[1] != INSPECT) == sorted(asked)
+    assert [shape for shape, name in found if name == INSPECT] == [BASE, "BERT-large 16 x 128"]
+    assert {name for _, name in found[:12]} == {"amp + xla on", "tf32", "amp",
+                                                "PyTorch bf16, torch.compile"}  # fmt: skip
+
+
+def test_rows_of_another_machine_or_code_are_not_mixed_in(tmp_path, capsys) -> None:
+    of = {"device": H100.device, "driver": "550.1", "tensorflow": "2.17.1", "bert4keras": "0.11.5",
+          "python": "3.12.1", "source": source(), "steps": "20"}  # fmt: skip
+    record = Record(rows=[
+        row("amp", 0.1, of=of),
+        row("fp32", 0.1, of={**of, "driver": "535.2"}),
+        row("PyTorch bf16", 0.1, of={"torch": "1"}),  # PyTorch is not here now: it stays
+    ])  # fmt: skip
+    out = tmp_path / "gpu"
+    record.write(out.with_suffix(".json"))
+    bench = Bench(Config(peer="/nowhere/python"), record, H100, out, time.monotonic())
+    bench.part_with_others()
+    assert [r.contestant for r in record.rows] == ["amp", "PyTorch bf16"]
+    assert len(read(tmp_path / "gpu.before.json", trial=False).rows) == 3
+    assert "not mixed in, because of another driver: 1 rows" in capsys.readouterr().err
+    assert (BASE, "fp32") in bench.todo() and (BASE, "amp") not in bench.todo()
+    assert all("PyTorch" not in name for _, name in bench.todo())
+    older = dataclasses.replace(H100, tensorflow="1.15.5")
+    todo = Bench(Config(peer="/nowhere/python"), Record(), older, out, time.monotonic()).todo()
+    assert (BASE, "amp + xla lite") not in todo and (BASE, "amp + xla on") in todo
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "{", '{"rows": [{"shape": "a"}]}'])
+def test_a_damaged_record_is_one_line(text, tmp_path) -> None:
+    (tmp_path / "gpu.json").write_text(text)
+    with pytest.raises(Exception, match="is not a record of bench-gpu"):
+        read(tmp_path / "gpu.json", trial=False)
