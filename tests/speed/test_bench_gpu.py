@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, List
+from typing import Any, ClassVar, Dict, List, Tuple
 
 import pytest
 
 from amp_xla.speed.machine import Machine
+from amp_xla.speed.measure import ChildEnded
 from scripts.bench_gpu.__main__ import Bench, Config
 from scripts.bench_gpu.page import NOT_MEASURED, goals, render
 from scripts.bench_gpu.record import (
@@ -173,6 +174,56 @@ def test_rows_of_another_machine_or_code_are_not_mixed_in(tmp_path, capsys) -> N
     older = dataclasses.replace(H100, tensorflow="1.15.5")
     todo = Bench(Config(peer="/nowhere/python"), Record(), older, out, time.monotonic()).todo()
     assert (BASE, "amp + xla lite") not in todo and (BASE, "amp + xla on") in todo
+
+
+class Fake:
+    """A row's process; tf32 lacks memory beside others."""
+
+    alive: ClassVar[List[Fake]] = []
+    timed: ClassVar[List[Tuple[str, List[bool]]]] = []  # who, and whether each other stood still
+
+    def __init__(self, shape: str, contestant: str) -> None:
+        self.name, self.halted = contestant, False
+        self.alive.append(self)
+
+    def answer(self, seconds: float) -> Dict[str, Any]:
+        if self.name == "tf32" and len(self.alive) > 1:
+            raise ChildEnded("out of memory", "OOM when allocating")
+        return {"warm_seconds": 1.0, "half_nodes": 5, "flops": 1.0}
+
+    def ask(self, seconds: float, do: str, **more: Any) -> Dict[str, Any]:
+        if do == "steps":
+            self.timed.append((self.name, [o.halted for o in self.alive if o is not self]))
+        return {"seconds": [0.1] * more.get("steps", 0), "loss": 1.0, "peak_bytes": 1}
+
+    def halt(self) -> None:
+        self.halted = True
+
+    def go_on(self) -> None:
+        self.halted = False
+
+    def close(self) -> None:
+        self.alive.remove(self)
+
+
+def test_each_is_timed_alone_and_out_of_memory_beside_others_is_no_result(tmp_path) -> None:
+    config = Config(only="tiny 4 x 16, ", peer="/nowhere/python", abreast=3)
+    record = Record(trial=True)
+    bench = Bench(config, record, H100, tmp_path / "gpu", time.monotonic())
+    bench._start = Fake  # type: ignore[assignment, method-assign]
+    bench.run()
+    assert Fake.timed[0] == ("amp + xla on", [True, True])
+    assert Fake.timed[-1] == ("tf32", [])
+    assert {r.status for r in record.rows} == {"ok"} and not Fake.alive
+    assert len(record.rows) == 7 and not bench.todo()
+
+
+def test_when_the_time_is_up_nothing_half_done_is_kept(tmp_path) -> None:
+    config = Config(seconds=0.2, peer="/nowhere/python")
+    bench = Bench(config, Record(trial=True), H100, tmp_path / "gpu", time.monotonic())
+    with pytest.raises(ChildEnded):
+        bench.run()
+    assert len(bench.todo()) == 13 and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"rows": [{"shape": "a"}]}'])
