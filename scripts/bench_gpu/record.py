@@ -18,7 +18,7 @@ PAGE = ROOT / "docs" / "results" / "gpu.md"
 INSPECT = "inspect"
 BERT = {"max_length": 128, "vocab_size": 21128, "dropout": 0.1, "learning_rate": 1e-4, "seed": 1}
 BASE, LARGE = {**BERT, "layers": 12, "hidden": 768}, {**BERT, "layers": 24, "hidden": 1024}
-TINY = {**BERT, "layers": 2, "hidden": 64, "vocab_size": 512}
+TINY = {**BERT, "layers": 1, "hidden": 64, "vocab_size": 512}
 Numbers = Dict[str, Any]  # what scripts.peers.pretraining calls a shape
 # What a table is about -> the step that is measured.
 SHAPES: Dict[str, Numbers] = {
