@@ -50,6 +50,7 @@ def rows(out: Path) -> List[Any]:
     return json.loads(path.read_text())["rows"] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_trial_is_cut_off_and_goes_on(tmp_path) -> None:
     out = tmp_path / "new" / "gpu"
     words = command(out, "--trial", "--steps", "3", "--abreast", "2", "--only", ONLY)
@@ -87,12 +88,14 @@ def test_a_trial_is_cut_off_and_goes_on(tmp_path) -> None:
     assert json.loads(out.with_suffix(".json").read_text())["trial"]
 
 
+@pytest.mark.once
 def test_what_is_refused_leaves_no_file(tmp_path) -> None:
     done = run_python(*command(tmp_path / "gpu"), env=NO_GPU)
     assert done.code == 2 and done.err.startswith("error: no GPU that TensorFlow "), done.err
     assert done.err.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -106,6 +109,7 @@ def test_bad_words_are_one_line(words, why, tmp_path) -> None:
     assert done.code == 2 and why in done.err and done.err.count("\n") == 1, done.err
 
 
+@pytest.mark.once
 def test_the_committed_page_is_what_the_record_says() -> None:
     """After a change of page.py: ``python -m scripts.bench_gpu --render``."""
     record = read(PAGE.with_suffix(".json"), trial=False)
@@ -117,6 +121,7 @@ def row(contestant: str, seconds: float, shape: str = BASE, **more: Any) -> Row:
     return Row(shape, contestant, date="2026-11-23", seconds=[seconds] * 20, **more)
 
 
+@pytest.mark.once
 def test_figures_goals_and_bad_rows() -> None:
     flops = model_flops(SHAPES[BASE])
     failed = Row(BASE, "fp32", {"source": "abc"}, "2026-11-23", "out of memory", "OOM when allocat")
@@ -143,6 +148,7 @@ def test_figures_goals_and_bad_rows() -> None:
     ]
 
 
+@pytest.mark.once
 def test_the_plan_holds_every_row_once_and_the_goals_first() -> None:
     found = plan(Record())
     asked = {(shape, name) for shape in SHAPES for name in CONTESTANTS}
@@ -152,6 +158,7 @@ def test_the_plan_holds_every_row_once_and_the_goals_first() -> None:
                                                 "PyTorch bf16, torch.compile"}  # fmt: skip
 
 
+@pytest.mark.once
 def test_rows_of_another_machine_or_code_are_not_mixed_in(tmp_path, capsys) -> None:
     of = {"device": H100.device, "driver": "550.1", "tensorflow": "2.17.1", "bert4keras": "0.11.5",
           "python": "3.12.1", "source": source(), "steps": "20"}  # fmt: skip
@@ -204,6 +211,7 @@ class Fake:
         self.alive.remove(self)
 
 
+@pytest.mark.once
 def test_each_is_timed_alone_and_out_of_memory_beside_others_is_no_result(tmp_path) -> None:
     config = Config(only="tiny 4 x 16, ", peer="/nowhere/python", abreast=3)
     record = Record(trial=True)
@@ -216,6 +224,7 @@ def test_each_is_timed_alone_and_out_of_memory_beside_others_is_no_result(tmp_pa
     assert len(record.rows) == 7 and not bench.todo()
 
 
+@pytest.mark.once
 def test_when_the_time_is_up_nothing_half_done_is_kept(tmp_path) -> None:
     config = Config(seconds=0.2, peer="/nowhere/python")
     bench = Bench(config, Record(trial=True), H100, tmp_path / "gpu", time.monotonic())
@@ -224,6 +233,7 @@ def test_when_the_time_is_up_nothing_half_done_is_kept(tmp_path) -> None:
     assert len(bench.todo()) == 13 and not list(tmp_path.iterdir())
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("text", ["{}", "[]", "{", '{"rows": [{"shape": "a"}]}'])
 def test_a_damaged_record_is_one_line(text, tmp_path) -> None:
     (tmp_path / "gpu.json").write_text(text)
