@@ -118,22 +118,32 @@ class Child:
         words = json.dumps(dataclasses.asdict(request))
         return cls(children.command("amp_xla.speed.child", words), environ)
 
+    def tell(self, **command: Any) -> None:
+        """Sends a command; if the process is gone, the next ``answer`` says so."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write((json.dumps(command) + "\n").encode())
+            self._process.stdin.flush()
+
     def ask(self, seconds: float, **command: Any) -> Dict[str, Any]:
         """Sends a command and waits for its answer.
 
         Raises:
           ChildEnded: it ended, or said nothing for ``seconds`` and was ended.
         """
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write((json.dumps(command) + "\n").encode())
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._ended() from None
+        self.tell(**command)
         return self.answer(seconds)
 
+    def halt(self) -> None:
+        """The process stands still until ``go_on``, so that another one can be timed alone."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Undoes ``halt``."""
+        self._process.send_signal(signal.SIGCONT)
+
     def answer(self, seconds: float) -> Dict[str, Any]:
-        """Waits for one line; see ``ask``."""
+        """Waits for the next line; see ``ask``."""
         assert self._process.stdout is not None
         until = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:

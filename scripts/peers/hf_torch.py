@@ -14,7 +14,7 @@ import sys
 from typing import Any, Iterator
 
 from scripts.peers import corpus, protocol
-from scripts.peers.hugging_face import autocast, bert_config
+from scripts.peers.hugging_face import autocast, bert_config, peak
 
 
 def main() -> int:
@@ -91,7 +91,7 @@ def main() -> int:
                 right += int((found == dev.labels[i : i + 64]).sum())
         return right / len(held)
 
-    protocol.serve(epoch, step, accuracy)
+    protocol.serve(epoch, protocol.Contestant(step, peak=peak), accuracy)
     return 0
 
 

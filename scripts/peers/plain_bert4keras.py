@@ -88,7 +88,8 @@ def main() -> int:
             right += int((found == dev.labels[i : i + 64]).sum())
         return right / len(samples)
 
-    protocol.serve(lambda number: data.__iter__(True), step, accuracy)
+    contestant = protocol.Contestant(step)
+    protocol.serve(lambda number: data.__iter__(True), contestant, accuracy)
     return 0
 
 

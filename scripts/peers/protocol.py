@@ -7,16 +7,33 @@ import json
 import math
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 from amp_xla.speed.child import evenly, peak_resident, reply
 
 Batch = Tuple[Any, Any]  # token ids [B, L], labels [B]
 
 
+class Contestant(NamedTuple):
+    """One side of the comparison.
+
+    Attributes:
+      step: one training step; returns the loss.
+      facts: what it has to say after the warm-up.
+      peak: the most memory so far, bytes.
+      ceiling: (rows and columns, seconds, products a call) -> the best rate of a matrix product in
+        its precision, FLOPs a second.
+    """
+
+    step: Callable[[Batch], float]
+    facts: Callable[[], Dict[str, Any]] = dict
+    peak: Callable[[], int] = peak_resident
+    ceiling: Optional[Callable[[int, float, int], float]] = None
+
+
 def serve(
     epoch: Callable[[int], Iterator[Batch]],
-    step: Callable[[Batch], float],
+    contestant: Contestant,
     accuracy: Callable[[], float],
     warm_steps: int = 2,
 ) -> None:
@@ -24,11 +41,12 @@ def serve(
 
     Args:
       epoch: its number -> batches, in the peer's own order and padding.
-      step: one training step; returns the loss.
+      contestant: who steps.
       accuracy: on the dev set.
       warm_steps: of each batch, before anything is timed.
     """
 
+    step = contestant.step
     feeds: Iterator[Batch] = iter(())
     making = 0.0
     reply()
@@ -38,12 +56,14 @@ def serve(
             began = time.perf_counter()
             batches = list(epoch(0))
             making = (time.perf_counter() - began) / len(batches)
-            found = evenly([batch[0].size for batch in batches], command["sample"])
-            chosen = [batches[i] for i in found]
+            sizes = [batch[0].size for batch in batches]
+            chosen = [batches[i] for i in evenly(sizes, command["sample"])]
+            began = time.perf_counter()
             for batch in chosen * warm_steps:
                 step(batch)
+            warm = time.perf_counter() - began
             feeds = itertools.cycle(chosen)
-            reply()
+            reply(warm_seconds=warm, **contestant.facts())
         elif command["do"] == "steps":
             reply(**_steps(feeds, step, command["steps"], making))
         elif command["do"] == "train":
@@ -55,7 +75,10 @@ def serve(
             seconds = time.perf_counter() - began
             reply(seconds=seconds, samples=samples, accuracy=accuracy())
         elif command["do"] == "end":
-            reply(peak_bytes=peak_resident())
+            found: Dict[str, Any] = {"peak_bytes": contestant.peak()}
+            if command.get("ceiling") and contestant.ceiling is not None:
+                found["ceiling"] = contestant.ceiling(*command["ceiling"])
+            reply(**found)
             return
 
 

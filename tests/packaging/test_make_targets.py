@@ -46,6 +46,7 @@ SMALL: Dict[str, Small] = {
     ),
     "bench": Small(["BENCH=--compare bench.json bench.json"], "error: bench.json is not", 2),
     "bench-peers": Small([], "error: .venvs/peers/bin/python is missing", 2),
+    "bench-gpu": Small(["ARGS=--trial --render"], "written: runs/gpu.md"),
     "bench-loop": Small(["ARGS=--steps 2 --rounds 1"], "ms"),
     "bench-loss-scale": Small(
         ["ARGS=--layers 1 --hidden 64 --batch-size 2 --length 8 --rounds 2"], "dynamic"
@@ -67,6 +68,7 @@ QUICK = (
     "header",
     "bench",
     "bench-peers",
+    "bench-gpu",
     "test",
     "clean",
     "clean-env",

@@ -167,6 +167,7 @@ def test_the_collection_finds_them_everywhere() -> None:
         assert name in sources, name
     assert 'make train ARGS="--name mine --resume"' in lines  # an indented block
     assert "make bench-peers" in lines  # in a sentence
+    assert Printed("docs/results/gpu.md", "make bench-gpu") in PRINTED
     assert "amp-xla predict --run VALUE --file texts.txt" in lines  # a closing line
     assert 'make predict RUN=VALUE ARGS="--file texts.txt"' in lines  # the same in a checkout
     assert any(p.source == "scripts/docker.sh" for p in PRINTED)  # a shell's message
