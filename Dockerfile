@@ -27,7 +27,7 @@ RUN mkdir -p "${HOME}" runs && chmod 1777 "${HOME}" runs
 
 COPY . .
 # A TensorFlow that cannot be imported is a failed build, not a surprise in a queue. No GPU needed.
-RUN AMP_XLA_DEVICE=cpu python3 -c "import amp_xla.setup as s; print('imports:', s.describe())"
+RUN python3 -m scripts.container_install --check
 
 # What was built, in the image's labels and in every run's run.json.
 ARG BASE_IMAGE

@@ -58,7 +58,7 @@ docker-build: ; $(DOCKER) build ## Build the image from BASE_IMAGE
 docker-train: ; $(DOCKER) train --recipe "$$RECIPE" -- $(ARGS) ## Train RECIPE in the image, on a GPU; results in runs/
 docker-run: ; $(DOCKER) run -- $(CMD) ## Another command in the image: CMD="predict --run runs/... --file texts.txt"
 apptainer-train: ; @ENGINE=apptainer exec scripts/docker.sh train --recipe "$$RECIPE" -- $(ARGS) ## The same with Apptainer, where there is no Docker
-docker-test: ; $(DOCKER) test -- $(ARGS) ## Run the tests in the image
+docker-test: ; $(DOCKER) test -- $(ARGS) ## Run the quick tests in the image; ARGS="tests/data" picks some
 docker-shell: ; $(DOCKER) shell -- $(ARGS) ## Open a shell in the image
 
 ##@ See what AMP does

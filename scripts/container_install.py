@@ -46,8 +46,11 @@ def main() -> int:
         "--runtime", default="auto", choices=["auto", "tf1", "tf2"], help="refuse any other"
     )
     parser.add_argument("--dry-run", action="store_true", help="only say what would be installed")
+    parser.add_argument("--check", action="store_true", help="only import what is installed")
     options = parser.parse_args()
     try:
+        if options.check:
+            return check_import(sys.executable, ROOT)
         return install(sys.executable, options.runtime, ROOT, options.dry_run)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -89,6 +92,25 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> int
     if new:
         raise SetupError("the base and the additions don't fit:\n  " + "\n  ".join(sorted(new)))
     print(f"installed {len(wanted)}; {len(before) - len(rises)} of the base are as they were")
+    return 0
+
+
+def check_import(python: str, root: Path) -> int:
+    """Import TensorFlow, bert4keras and this project, without a GPU.
+
+    Raises:
+      SetupError: one of them fails; its own last line says why.
+    """
+    code = "import amp_xla.setup as setup; print('imported:', setup.current().describe())"
+    environment = {**os.environ, "AMP_XLA_DEVICE": "cpu"}
+    done = subprocess.run(
+        [python, "-c", code], cwd=str(root), env=environment, stderr=subprocess.PIPE
+    )
+    if done.returncode:
+        trace = done.stderr.decode(errors="replace").strip()
+        print(trace, file=sys.stderr)
+        why = trace.splitlines()[-1] if trace else f"exit code {done.returncode}"
+        raise SetupError(f"this image cannot train: {why}")
     return 0
 
 

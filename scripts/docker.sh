@@ -357,7 +357,10 @@ launch=(python3 -m scripts.environment run --runtime "$runtime")
 case $action in
     train) run "${launch[@]}" --recipe "$recipe" -- "${arguments[@]}" ;;
     run) run "${launch[@]}" -- -m amp_xla "$command" "${arguments[@]}" ;;
-    test) run "${launch[@]}" -- -m pytest -p no:cacheprovider "${arguments[@]}" ;;
+    test)
+        ((${#arguments[@]})) || arguments=(-m 'not slow and not network')
+        run "${launch[@]}" -- -m pytest -p no:cacheprovider "${arguments[@]}"
+        ;;
     shell)
         if (($#)); then run "$@"; else run bash; fi
         ;;

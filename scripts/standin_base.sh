@@ -6,7 +6,7 @@
 #
 # Needs root, debootstrap and buildah (Debian, Ubuntu: sudo apt-get install debootstrap buildah), a
 # package registry, and a Python 3.8 (tf1) or 3.12 (tf2) on this machine, which is copied into the image.
-# MIRROR is where debootstrap gets Debian from. No daemon: chroot isolation, vfs driver.
+# MIRROR is where debootstrap gets Debian from. No daemon: chroot isolation.
 #
 # What is not as in NVIDIA's images: no CUDA, stock TensorFlow. For tf1 it is PyPI's wheel for Python 3.7,
 # which runs on 3.8 but for two small modules: one in Python takes the place of the first, TensorFlow
@@ -104,11 +104,10 @@ install -D -m 644 "$bundle" "$tree$bundle"
 # Debian's and Ubuntu's Pythons come without it.
 rm -rf "$tree/opt/python/lib/python$minor/ensurepip"
 
-storage=(buildah --storage-driver vfs)
-container=$("${storage[@]}" from scratch)
-"${storage[@]}" add --quiet "$container" "$tree" / >/dev/null
-"${storage[@]}" config --env "NVIDIA_TENSORFLOW_VERSION=$version" --env NVIDIA_BUILD_ID=standin \
+container=$(buildah from scratch)
+buildah add --quiet "$container" "$tree" / >/dev/null
+buildah config --env "NVIDIA_TENSORFLOW_VERSION=$version" --env NVIDIA_BUILD_ID=standin \
     --env "PIP_CERT=$bundle" \
     --env PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin --cmd bash "$container"
-"${storage[@]}" commit --quiet --rm "$container" "localhost/standin:$runtime" >/dev/null
+buildah commit --quiet --rm "$container" "localhost/standin:$runtime" >/dev/null
 echo "localhost/standin:$runtime is ready ($(du -sm "$tree" | cut -f1) MB)" >&2

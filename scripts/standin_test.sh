@@ -4,24 +4,23 @@
 #   scripts/standin_test.sh tf1|tf2
 #
 # scripts/standin_base.sh says what it needs, and makes the base if it is not there. What Docker itself
-# does (mounts, users, signals) is buildah's here: chroot isolation, vfs driver, no daemon.
+# does (mounts, users, signals) is buildah's here: chroot isolation, no daemon.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 runtime=${1:-}
 image=localhost/amp_xla:$runtime-standin
-storage=(buildah --storage-driver vfs)
 
-"${storage[@]}" inspect --type image "localhost/standin:$runtime" >/dev/null 2>&1 ||
+buildah inspect --type image "localhost/standin:$runtime" >/dev/null 2>&1 ||
     scripts/standin_base.sh "$runtime"
 revision=$(git describe --always --dirty=+ --abbrev=10 --match= 2>/dev/null || echo unknown)
-"${storage[@]}" build --isolation chroot --layers=false --format docker \
+buildah build --isolation chroot --layers=false --format docker \
     --build-arg "BASE_IMAGE=localhost/standin:$runtime" --build-arg "RUNTIME=$runtime" \
     --build-arg "REVISION=$revision" --tag "$image" .
-container=$("${storage[@]}" from "$image")
+container=$(buildah from "$image")
 runs=$(mktemp -d)
-trap 'rm -rf "$runs"; "${storage[@]}" rm "$container" >/dev/null' EXIT
+trap 'rm -rf "$runs"; buildah rm "$container" >/dev/null' EXIT
 
 # In the container: train until the first line of metrics, SIGTERM, resume, check, predict.
 read -r -d '' lifetime <<'INSIDE' || true
@@ -56,7 +55,7 @@ for user in 0:0 12345:12345; do
     chown "$user" "$folder"
     chmod 755 "$runs"
     echo "== $image as $user" >&2
-    "${storage[@]}" run --isolation chroot --user "$user" --env "NAME=$name" --env "RUNTIME=$runtime" \
+    buildah run --isolation chroot --user "$user" --env "NAME=$name" --env "RUNTIME=$runtime" \
         --env TF_CPP_MIN_LOG_LEVEL=2 --volume "$folder:/workspace/amp_xla/runs" "$container" \
         -- bash -c "$lifetime"
     run=$folder/classification/$name

@@ -136,6 +136,20 @@ def test_a_python_without_tensorflow_is_refused(base):
         install(base, "bert4keras==0.11.3")
 
 
+def test_the_build_ends_with_an_import_of_what_is_there():
+    """The test's own Python: the name of what the check calls must exist."""
+    done = run([sys.executable, "-m", "scripts.container_install", "--check"])
+    assert done.returncode == 0, done.stderr
+    assert "imported: precision=" in done.stdout
+
+
+def test_a_tensorflow_that_cannot_be_imported_fails_the_build_in_one_sentence(base):
+    module = next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow.py"))
+    module.write_text("raise ImportError('libcudart.so.11: cannot open')\n")
+    with pytest.raises(SetupError, match="this image cannot train: .*libcudart.so.11"):
+        container_install.check_import(base, ROOT)
+
+
 def test_moving_what_was_there_is_seen():
     before = {"numpy": "1.22.4", "six": "1.16", "old": "1"}
     with pytest.raises(SetupError, match=r"numpy 1.22.4 -> 1.23.5, six 1.16 -> gone"):

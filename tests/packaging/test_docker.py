@@ -32,7 +32,8 @@ esac
 
 
 REVISION = run("git describe --always --dirty=+ --abbrev=10 --match=".split()).stdout.strip()
-TAG = (REVISION or "unknown").replace("+", "-changed")
+REVISION = REVISION or "unknown"  # an image has no git checkout
+TAG = REVISION.replace("+", "-changed")
 
 
 class Docker:
@@ -121,6 +122,8 @@ def test_shell_and_tests_in_the_image(docker):
         *("python3", "-m", "scripts.environment", "run", "--runtime", "tf2", "--"),
         *("-m", "pytest", "-p", "no:cacheprovider", "tests/data", "-k", "reader"),
     ]
+    quick = docker.make("docker-test")[-1]
+    assert quick[-2:] == ["-m", "not slow and not network"]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,10 @@ def test_what_doctor_says_there(machine: Stand, row: Row) -> None:
         assert any(f.level == level and re.search(words, f.what) for f in found), found
 
 
+BARE_312 = pytest.mark.skipif("3.12" in missing(["3.12"]), reason="no bare Python 3.12 here")
+
+
+@BARE_312
 def test_the_recipes_own_flag_is_understood(tmp_path: Path) -> None:
     machine = Stand(tmp_path)
     machine.python("3.12")
@@ -186,6 +190,7 @@ def test_the_recipes_own_flag_is_understood(tmp_path: Path) -> None:
     assert chosen(machine, *launcher).startswith("runtime tf2 with CUDA: RUNTIME=tf2; NVIDIA A100")
 
 
+@BARE_312
 def test_a_login_node_prepares_what_the_gpu_node_needs(tmp_path: Path) -> None:
     machine = Stand(tmp_path)
     machine.python("3.12")

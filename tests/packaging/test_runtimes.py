@@ -122,7 +122,8 @@ def test_an_older_tensorflow_is_refused(in_container):
         runtimes.choose("auto")
 
 
-def test_a_container_without_tensorflow_is_a_machine_like_any(machine, in_container):
+def test_a_container_without_tensorflow_is_a_machine_like_any(machine, in_container, monkeypatch):
+    monkeypatch.delenv("NVIDIA_TENSORFLOW_VERSION", raising=False)  # NVIDIA's images set it
     in_container(numpy="1.26.4")
     machine["3.7"] = PYTHON_37
     choice = runtimes.choose("auto")

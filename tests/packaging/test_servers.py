@@ -102,7 +102,8 @@ def test_the_definition_and_the_compose_file_say_what_the_dockerfile_says() -> N
     compose = (ROOT / "compose.yaml").read_text()
     (base,) = re.findall(r"^ARG BASE_IMAGE=(\S+)$", dockerfile, re.MULTILINE)
     assert f"BASE_IMAGE={base}\n" in definition and f"BASE_IMAGE:-{base}}}" in compose
-    for step in ("scripts/container_base.py", "-m scripts.container_install", "amp_xla.setup as s"):
+    install = "-m scripts.container_install"
+    for step in ("scripts/container_base.py", f"{install} --runtime", f"{install} --check"):
         assert step in dockerfile and step in definition
     for needed in ("requirements", "amp_xla", "recipes", "scripts", "tests", "Makefile"):
         assert re.search(rf"^    .*\b{needed}\b.* /workspace/amp_xla/$", definition, re.MULTILINE)
