@@ -74,6 +74,8 @@ class UpdateOptions:
     """decoupled, not on norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
+    recompute: Annotated[bool, MAY_CHANGE] = False
+    """compute transformer layers again in the backward pass: far less memory, a longer step"""
 
     def scheduled(self, total_steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
         """The optimizer and its learning rate; see ``amp_xla.optimizers.scheduled.scheduled``."""
@@ -81,7 +83,8 @@ class UpdateOptions:
 
         return scheduled(
             self.learning_rate, total_steps, self.warmup, loss_scale,
-            weight_decay=self.weight_decay, clip_norm=self.clip_norm, **how,
+            weight_decay=self.weight_decay, clip_norm=self.clip_norm,
+            recompute=self.recompute, **how,
         )  # fmt: skip
 
 
