@@ -11,6 +11,8 @@ REAL_TYPES = frozenset((FLOAT, 2, HALF, BFLOAT16))  # 2 = DT_DOUBLE
 MATMULS = frozenset(
     ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaEinsum")
 )
+# They want to know a shape, and run as soon as there is one.
+SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 # What the pass appends to the names of the casts it inserts, on 1.15 and on 2.x.
 _CAST_SUFFIX = re.compile(r"-\d+-CastToFp(16|32)(-\d+)?-AutoMixedPrecision$")
 

@@ -1,11 +1,11 @@
 """Transformer layers computed again in the backward pass, so that nothing of them is kept till then.
 
     forward, layer i      x ----------------------------------> ... -> y, everything else freed
-    backward, layer i     x + 0 * (gradient of y) -> the copies -> ... -> gradient of x
+    backward, layer i     x / 1 -> copies of the operations -> gradients, by the gradient of y
 
-Operations of a layer are copied, and what the backward pass reads of it is read from the copies.
-The zero is computed from the gradient, so the copies run no earlier than they are needed, and
-neither grappler nor XLA, which knows no control dependencies, can take them for the originals.
+What the backward pass reads of a layer it reads from the copies. The 1 is computed from the
+gradient of y, so the copies run no earlier than they are needed, and neither grappler nor XLA,
+which knows no control dependencies, can take them for the originals.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 """
@@ -17,12 +17,11 @@ from typing import Any, Collection, Dict, Iterable, List, Optional, Sequence, Se
 
 from amp_xla import backend
 from amp_xla.errors import SettingsError
-from amp_xla.graph.nodes import MATMULS, downstream, upstream
+from amp_xla.graph.nodes import MATMULS, SHAPES, downstream, upstream
 
 tf: Any = backend.tensorflow().compat.v1  # without Keras, which optimizers do without
+SCOPE = "recompute"  # of the copies' names
 _LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")  # bert4keras' names
-# They want to know a shape, and run as soon as there is one.
-_SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 # A place in the graph where a tensor is read: the operation, and which of its inputs it is.
 Read = Tuple[Any, int]
 
@@ -62,16 +61,20 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> int:
         )
     layers = [_Layer(ops, forward, backward, order) for _, ops in sorted(members.items())]
     after = [downstream([op for op, _ in layer.reads], backward) for layer in layers]
-    starts = [
-        layer.start(above - below) for layer, below, above in zip(layers, after, after[1:])
-    ]
+    starts = [layer.start(above - below) for layer, below, above in zip(layers, after, after[1:])]
     done = 0
-    with loss.graph.as_default(), tf.name_scope(None), tf.control_dependencies(None):
+    with loss.graph.as_default(), tf.control_dependencies(None), loss.graph.name_scope(f"{SCOPE}/"):
         for layer, start in zip(layers, starts):
             if start is not None:
                 layer.copy(start)
                 done += 1
     return done
+
+
+def copied_layer(name: str) -> Optional[int]:
+    """The number of the layer that a node is a copy of, or None."""
+    found = _LAYER.search(name) if name.startswith(f"{SCOPE}/") else None
+    return int(found.group(1)) if found else None
 
 
 class _Layer:
@@ -96,7 +99,7 @@ class _Layer:
                 reads += [
                     (user, index)
                     for user in users
-                    if user in backward and user.type not in _SHAPES
+                    if user in backward and user.type not in SHAPES
                     for index, tensor in enumerate(user.inputs)
                     if tensor.op is op
                 ]
@@ -113,8 +116,10 @@ class _Layer:
     def copy(self, start: Any) -> None:
         """Copies what is read, and all it takes; the copies come after the tensor ``start``."""
         wanted = [op.inputs[index].op for op, index in self.reads]
-        wanted = upstream(wanted, set(self._ops) - self._stay)
-        zero = -tf.nn.relu(-tf.abs(tf.reshape(start, [-1])[0]))  # no optimizer knows that it is
+        chosen = upstream(wanted, set(self._ops) - self._stay)
+        # Always 1, which no optimizer knows. The division is on no list of mixed precision's: the
+        # copies are converted as the originals are.
+        one = 1.0 + tf.nn.relu(-tf.abs(tf.reshape(start, [-1])[0]))
         copies: Dict[Any, Any] = {}
         late: Dict[str, Any] = {}
 
@@ -124,10 +129,10 @@ class _Layer:
             if tensor.op in self._stay or not tensor.dtype.is_floating or not tensor.op.inputs:
                 return tensor
             if tensor.name not in late:
-                late[tensor.name] = tensor + tf.cast(zero, tensor.dtype)
+                late[tensor.name] = tf.math.divide_no_nan(tensor, tf.cast(one, tensor.dtype))
             return late[tensor.name]
 
-        for op in sorted(wanted, key=self._order.__getitem__):
+        for op in sorted(chosen, key=self._order.__getitem__):
             inputs = [read(tensor) for tensor in op.inputs]
             waits = any(new is not old for new, old in zip(inputs, op.inputs))
             copies[op] = _copy(op, inputs, [] if waits else [start.op])
@@ -144,7 +149,7 @@ def _copy(op: Any, inputs: Sequence[Any], after: Sequence[Any]) -> Any:
             op.type,
             list(inputs),
             [tensor.dtype for tensor in op.outputs],
-            name=f"recompute/{op.name}",
+            name=op.name,
             attrs=attributes,
             op_def=op.op_def,
         )
@@ -160,7 +165,7 @@ def _given(ops: Sequence[Any]) -> Set[Any]:
     """
     found: Set[Any] = set()
     for op in ops:
-        fixed = op.op_def.is_stateful or "Random" in op.type or op.type in _SHAPES
+        fixed = op.op_def.is_stateful or "Random" in op.type or op.type in SHAPES
         if fixed or all(
             tensor.dtype != tf.bool
             and (tensor.op in found or (not tensor.op.inputs and tensor.op.type != "Placeholder"))
