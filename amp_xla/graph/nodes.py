@@ -1,4 +1,4 @@
-"""Reading GraphDefs: node inputs, output dtypes, ancestors, loop bodies; walks among operations."""
+"""Reading GraphDefs: node inputs, output dtypes, ancestors, loops; walks among operations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def closure(starts: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -
 
 
 def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None) -> Set[Any]:
-    """tf.Operations and all that runs before them, over control edges too; only those ``within``."""
+    """tf.Operations and all that runs before them by data or control, as far as ``within``."""
 
     def before(op: Any) -> List[Any]:
         found = [tensor.op for tensor in op.inputs] + list(op.control_inputs)

@@ -1,4 +1,4 @@
-"""Transformer layers computed again in the backward pass, so that nothing of them is kept till then.
+"""Transformer layers computed again in the backward pass, so that their activations are not kept.
 
     forward, layer i      x ----------------------------------> ... -> y, everything else freed
     backward, layer i     x / 1 -> copies of the operations -> gradients, by the gradient of y
