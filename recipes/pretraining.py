@@ -66,7 +66,8 @@ class Config:
     global_batch: Annotated[int, within(at_least=1)] = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
     micro_batch: Annotated[int, within(at_least=1)] = 16
-    """sequences a rank holds in memory at once; global_batch is made of whole ones"""
+    """sequences a rank holds in memory at once; global_batch is made of whole ones, or cut into
+    as many micro-batches as accumulate says"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """lamb for global batches of thousands"""
     decay: Literal["linear", "cosine", "constant"] = "linear"
@@ -95,7 +96,16 @@ def get_data(config: Config) -> Manifest:
 
 def accumulation(config: Config, ranks: int) -> int:
     """Micro-batches an update."""
-    together = config.micro_batch * ranks
+    given, together = config.update.accumulate, config.micro_batch * ranks
+    if given is not None:
+        fits = config.micro_batch in (Config.micro_batch, config.global_batch / given / ranks)
+        if config.global_batch % (given * ranks) or not fits:
+            raise DataError(
+                f"--accumulate {given} x {ranks} ranks: --global-batch {config.global_batch} is "
+                f"not so many micro-batches of --micro-batch {config.micro_batch} sequences; "
+                f"leave the latter out, or take another --global-batch"
+            )
+        return given
     if config.global_batch % together:
         raise DataError(
             f"--global-batch {config.global_batch} is not made of whole micro-batches: "
@@ -123,9 +133,9 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     job.seed_everything(config.seed)
     tokenizer = data.tokenizer()
     print(f"{data.describe()}{data.doubts(tokenizer)}", file=sys.stderr)
-    length, size = data.settings["length"], config.micro_batch
-    masking = Masking.of(tokenizer, length, config.mask_rate, config.mask, config.seed)
     accumulate = accumulation(config, ranks=1)
+    length, size = data.settings["length"], config.global_batch // accumulate
+    masking = Masking.of(tokenizer, length, config.mask_rate, config.mask, config.seed)
     options: Dict[str, Any] = dict(objective=config.objective, sep_id=tokenizer.sep_id)
     batches = Stream(
         Sequences(data), masking, size, config.steps * accumulate, seed=config.seed, **options
@@ -173,7 +183,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
 
     kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
     optimizer, rate = config.update.scheduled(
-        config.steps, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
+        config.steps * accumulate, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
         rule=averaged(kind, config.average) if config.average else kind,
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, measured)

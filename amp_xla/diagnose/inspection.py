@@ -18,7 +18,7 @@ from amp_xla.diagnose.inspection_report import (
     Report,
 )
 from amp_xla.diagnose.places import OUTSIDE, Places
-from amp_xla.graph import shapes, training_graph, virtual_gpu
+from amp_xla.graph import activations, shapes, training_graph, virtual_gpu
 from amp_xla.graph.nodes import FLOAT, HALF, by_name
 from amp_xla.graph.training_graph import TrainingGraph
 from amp_xla.graph.virtual_gpu import Rewritten
@@ -199,6 +199,7 @@ def _build(
     layers, blockers = builder.layers_and_blockers()
     casts = [n for n in builder.after.values() if n.op == "Cast"]
     pairs = [(n.attr["SrcT"].type, n.attr["DstT"].type) for n in casts]
+    kept = activations.kept(builder.after, builder.shapes)
     half_ops = {op: n for op, n in rewritten.counts.half_ops.items() if op != "Cast"}
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
@@ -213,6 +214,8 @@ def _build(
         matmul_flops=total,
         half_flops_share=half / total if total else 0.0,
         unmeasured=builder.unmeasured,
+        kept_bytes=kept.forward,
+        recomputed_bytes=kept.again,
         layers=layers,
         blockers=blockers,
         alignment=builder.alignment(total),

@@ -117,6 +117,8 @@ class Report:
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: the share of them in half precision, 0 to 1.
       unmeasured: matrix products whose size is not known before they run.
+      kept_bytes: activations kept from the forward to the backward pass.
+      recomputed_bytes: those that --recompute computes again, of the layer that has most.
       layers, blockers, alignment, constants: see their classes; the largest first.
     """
 
@@ -132,6 +134,8 @@ class Report:
     matmul_flops: int
     half_flops_share: float
     unmeasured: Sequence[str]
+    kept_bytes: int
+    recomputed_bytes: int
     layers: Sequence[LayerReport]
     blockers: Sequence[BlockerReport]
     alignment: Sequence[AlignmentReport]
@@ -174,6 +178,10 @@ def _head(report: Report) -> str:
         f"{report.casts_to_half + report.casts_to_float} casts inserted: {report.casts_to_half} "
         f"to float16, {report.casts_to_float} back",
     ]
+    kept = f"{si(report.kept_bytes)}B of activations are kept from the forward to the backward pass"
+    if report.recomputed_bytes:
+        kept += f"; up to {si(report.recomputed_bytes)}B, a layer's, are computed again"
+    lines.append(kept)
     if report.unmeasured:
         lines.append(
             f"{len(report.unmeasured)} matrix products are left out of these shares, their sizes "

@@ -1,16 +1,18 @@
-"""Reading GraphDefs: node inputs, output dtypes, ancestors, loop bodies."""
+"""Reading GraphDefs: node inputs, output dtypes, ancestors, loops; walks among operations."""
 
 from __future__ import annotations
 
 import functools
 import re
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Set, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 FLOAT, HALF, BFLOAT16 = 1, 19, 14  # types.proto: DT_FLOAT, DT_HALF, DT_BFLOAT16
 REAL_TYPES = frozenset((FLOAT, 2, HALF, BFLOAT16))  # 2 = DT_DOUBLE
 MATMULS = frozenset(
     ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaEinsum")
 )
+# They want to know a shape, and run as soon as there is one.
+SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 # What the pass appends to the names of the casts it inserts, on 1.15 and on 2.x.
 _CAST_SUFFIX = re.compile(r"-\d+-CastToFp(16|32)(-\d+)?-AutoMixedPrecision$")
 
@@ -60,9 +62,9 @@ def output_types(node: Any) -> List[int]:
     return types
 
 
-def closure(starts: Iterable[str], neighbours: Callable[[str], Iterable[str]]) -> Set[str]:
+def closure(starts: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -> Set[Any]:
     """Everything reachable from ``starts``, themselves included."""
-    seen: Set[str] = set(starts)
+    seen: Set[Any] = set(starts)
     stack = list(seen)
     while stack:
         for name in neighbours(stack.pop()):
@@ -70,6 +72,25 @@ def closure(starts: Iterable[str], neighbours: Callable[[str], Iterable[str]]) -
                 seen.add(name)
                 stack.append(name)
     return seen
+
+
+def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None) -> Set[Any]:
+    """tf.Operations and all that runs before them by data or control, as far as ``within``."""
+
+    def before(op: Any) -> List[Any]:
+        found = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+        return found if within is None else [op for op in found if op in within]
+
+    return closure((op for op in operations if within is None or op in within), before)
+
+
+def downstream(operations: Iterable[Any], within: Collection[Any]) -> Set[Any]:
+    """tf.Operations and all ``within`` that read what follows from them."""
+
+    def after(op: Any) -> List[Any]:
+        return [u for tensor in op.outputs for u in tensor.consumers() if u in within]
+
+    return closure(operations, after)
 
 
 def ancestors(nodes: Mapping[str, Any], starts: Iterable[str], control: bool = False) -> Set[str]:

@@ -20,6 +20,7 @@ def scheduled(
     weight_decay: float = 0.01,
     clip_norm: Optional[float] = None,
     accumulate: int = 1,
+    recompute: bool = False,
 ) -> Tuple[LossScaleOptimizer, Any]:
     """An optimizer whose rate, clipping and counters see unscaled gradients and applied steps.
 
@@ -33,6 +34,7 @@ def scheduled(
       weight_decay: decoupled, not on norms and biases.
       clip_norm: global gradient norm to clip to; 0 or None = no clipping.
       accumulate: micro-batches an update.
+      recompute: the backward pass computes transformer layers again.
 
     Returns:
       The optimizer, and its learning rate as a float32 scalar tensor.
@@ -46,6 +48,7 @@ def scheduled(
         loss_scale,
         global_clipnorm=clip_norm or None,
         accumulate=accumulate,
+        recompute=recompute,
         applied_steps=applied,
     )
     return optimizer, rate

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
+from amp_xla.graph.recompute import recompute as recompute_layers
 from amp_xla.precision import agreement as agreements
 from amp_xla.precision import clipping, keras_class, update
 from amp_xla.precision.accumulation import Window
@@ -61,6 +62,8 @@ class LossScaleOptimizer(OptimizerFace):
       accumulate: micro-batches a step. Each ``minimize`` or ``apply_gradients`` adds one; the
         last of a window updates with the mean of its gradients, judged once. The loss scale is
         constant within a window. Ranks reduce once a window.
+      recompute: the backward pass computes bert4keras' transformer layers again instead of
+        keeping their activations; in v1 graphs. See ``amp_xla.graph.recompute``.
       warn_after: skipped steps in a row at the minimum scale before a warning; 0 turns that and
         the warning about non-finite steps under a constant scale off (which
         ``tf.function(jit_compile=True)`` needs: a compiled step cannot call the host).
@@ -92,6 +95,7 @@ class LossScaleOptimizer(OptimizerFace):
         reduce: Optional[Callable[[Any], Any]] = None,
         model_parallel: Optional[Callable[[Any], bool]] = None,
         accumulate: int = 1,
+        recompute: bool = False,
         warn_after: int = 10,
         applied_steps: Optional[Any] = None,
         name: str = "loss_scale_optimizer",
@@ -113,6 +117,7 @@ class LossScaleOptimizer(OptimizerFace):
         self._state = LossScaleVariables(loss_scale, name)
         self._scaling = Scaling(self._state)
         self.accumulate = accumulate  # micro-batches a step
+        self._recompute = recompute
         self._window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
@@ -133,6 +138,7 @@ class LossScaleOptimizer(OptimizerFace):
             "global_clipnorm": global_clipnorm,
             "count_skipped": count_skipped,
             "accumulate": accumulate,
+            "recompute": recompute,
             "warn_after": warn_after,
             "name": name,
         }
@@ -240,6 +246,8 @@ class LossScaleOptimizer(OptimizerFace):
             for inner, part in self._split([(None, v) for v in variables]):
                 pairs += inner.gradients(scaled, [v for _, v in part], grad_loss)
             pairs = _in_order(pairs, variables)
+            if self._recompute:
+                recompute_layers(scaled, [g for g, _ in pairs if g is not None])
         unscaled = self._scaling.unscale(step, [g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
         if self._window is not None:

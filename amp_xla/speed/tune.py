@@ -18,7 +18,7 @@ from typing_extensions import Annotated
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.arguments import parse, recipe_module, split_words
-from amp_xla.process.fields import within
+from amp_xla.process.fields import flat, within
 from amp_xla.process.typed import typed
 from amp_xla.speed import choice, machine, memory, table
 from amp_xla.speed.measure import Candidate, Outcome, measure
@@ -108,17 +108,31 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
 
 
 def largest(config: Config, words: Sequence[str], best: Outcome, gib: float) -> None:
-    """Prints the most rows of the longest shape that ``gib`` hold; they were run."""
+    """Prints the most rows of the longest shape that ``gib`` hold; they were run.
+
+    Those with --recompute too, where the recipe has it and was not given it.
+    """
+    plain, again = "largest batch", "largest batch with --recompute"
+    chosen = flat(read_recipe(config.recipe, words)).get("recompute")
+    _largest(config, words, best, gib, again if chosen else plain)
+    if chosen is False:
+        try:
+            _largest(config, [*words, "--recompute"], best, gib, again)
+        except AmpXlaError as error:  # a model without transformer layers
+            print(f"{again}: {error}")
+
+
+def _largest(config: Config, words: Sequence[str], best: Outcome, gib: float, what: str) -> None:
     measured = Peak(config.recipe, words, best.precision, best.xla, _address_space(config),
                     config.timeout, say)  # fmt: skip
     rows, length = longest(best.shapes)
     found = memory.largest_batch(measured, rows, length, gib * 2**30)
     if found is None:
-        print(f"no batch of rows of {length} was found that fits {gib:.1f} GiB")
+        print(f"{what} in {gib:.1f} GiB: none of rows of {length} was found that fits")
         return
     print(f"memory: {found.model.describe()}")
     print(
-        f"largest batch in {gib:.1f} GiB: {found.rows}x{length}; predicted peak "
+        f"{what} in {gib:.1f} GiB: {found.rows}x{length}; predicted peak "
         f"{found.predicted / 2**20:.0f} MiB, seen {found.seen / 2**20:.0f} MiB "
         f"({found.seen / found.predicted - 1:+.1%})"
     )

@@ -110,6 +110,9 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
             if before["data"].get(_STEPS) != after["data"].get(_STEPS):  # one pass is the whole run
                 for side in (before, after):
                     del side["data"][_STEPS], side["data"][_BATCHES]
+    for key in set(after["config"]) - set(before["config"]):
+        if after["config"][key] is None:  # younger than the checkpoint, and not set
+            del after["config"][key]
     for side in (before, after):
         for key in now["may change"]:
             side["config"].pop(key, None)

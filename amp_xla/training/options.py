@@ -74,14 +74,24 @@ class UpdateOptions:
     """decoupled, not on norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
+    accumulate: Annotated[Optional[int], within(at_least=1)] = None
+    """batches whose mean gradient makes an update; none = 1, or what another flag decides"""
+    recompute: Annotated[bool, MAY_CHANGE] = False
+    """compute transformer layers again in the backward pass: far less memory, a longer step"""
 
-    def scheduled(self, total_steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
-        """The optimizer and its learning rate; see ``amp_xla.optimizers.scheduled.scheduled``."""
+    def scheduled(self, batches: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
+        """The optimizer and its learning rate; see ``amp_xla.optimizers.scheduled.scheduled``.
+
+        Args:
+          batches: of the whole run; the last of them may be too few for an update.
+        """
         from amp_xla.optimizers.scheduled import scheduled
 
+        together = how.setdefault("accumulate", self.accumulate or 1)
         return scheduled(
-            self.learning_rate, total_steps, self.warmup, loss_scale,
-            weight_decay=self.weight_decay, clip_norm=self.clip_norm, **how,
+            self.learning_rate, max(1, batches // together), self.warmup, loss_scale,
+            weight_decay=self.weight_decay, clip_norm=self.clip_norm,
+            recompute=self.recompute, **how,
         )  # fmt: skip
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import FeedBatch
 from amp_xla.graph import executed, optimized
+from amp_xla.graph.nodes import upstream
 
 Feed = Mapping[str, Any]
 
@@ -120,7 +121,7 @@ class TrainStep:
             return False
         names = re.findall(r"node ([\w./\-]+)", error.message)
         graph = backend.session().graph
-        waited = _ancestors(self.optimizer.gradients_finite.op)
+        waited = upstream([self.optimizer.gradients_finite.op])
         try:
             return bool(names) and all(graph.get_operation_by_name(n) in waited for n in names)
         except KeyError:  # a node that a graph pass has made
@@ -174,17 +175,6 @@ class TrainStep:
                 )
         names = [t.op.name if hasattr(t, "op") else t.name for t in self._fetches]
         return optimized.optimize(session.graph, session._config, names, devices)
-
-
-def _ancestors(operation: Any) -> Set[Any]:
-    """``operation`` and all that runs before it."""
-    found, waiting = {operation}, [operation]
-    while waiting:
-        top = waiting.pop()
-        new = {tensor.op for tensor in top.inputs} | set(top.control_inputs)
-        waiting += new - found
-        found |= new
-    return found
 
 
 def _dense(gradient: Any) -> Any:

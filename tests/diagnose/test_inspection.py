@@ -31,6 +31,7 @@ def test_counts(report: Any) -> None:
     assert report.casts_to_half > 0 < report.casts_to_float
     assert report.half_flops_share > 0.99
     assert report.unmeasured == []
+    assert report.kept_bytes > 10**5 and report.recomputed_bytes == 0
 
 
 def test_layers(report: Any) -> None:
@@ -66,6 +67,7 @@ def test_json_and_text(report: Any) -> None:
     text = str(report)
     assert "of the matmul FLOPs run in float16" in text
     assert "What keeps the rest in float32" in text
+    assert "B of activations are kept from the forward to the backward pass" in text
 
 
 @pytest.mark.parametrize("gpu", ["6.1", "eight"])

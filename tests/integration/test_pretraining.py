@@ -281,6 +281,7 @@ loop.Loop.train = checking
 
 
 def test_a_batch_that_cannot_be_cut_is_named():
+    from amp_xla.training.options import UpdateOptions
     from recipes.pretraining import Config, accumulation
 
     config = Config(global_batch=48, micro_batch=16)
@@ -289,3 +290,8 @@ def test_a_batch_that_cannot_be_cut_is_named():
     assert accumulation(fewer, 1) == 6  # the global batch stays
     with pytest.raises(ValueError, match="48.*16 sequences x 2 ranks = 32"):
         accumulation(config, 2)
+    cut = dataclasses.replace(config, update=UpdateOptions(accumulate=4))
+    assert accumulation(cut, 1) == 4 and accumulation(cut, 3) == 4  # of 12 and of 4 sequences
+    for wrong in (dict(global_batch=50), dict(micro_batch=8)):
+        with pytest.raises(ValueError, match="--accumulate 4 x 1 ranks.*leave the latter out"):
+            accumulation(dataclasses.replace(cut, **wrong), 1)

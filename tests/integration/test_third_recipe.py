@@ -78,6 +78,14 @@ def test_a_batch_that_cannot_fit_is_refused_before_it_is_made(folder):
     assert not (folder / "runs" / "majority" / "large").exists()
 
 
+def test_what_has_no_layers_to_compute_again_says_so(folder):
+    words = ("--recipe", "majority.py", "--", "--name", "again", "--recompute")
+    done = run_python("-m", "amp_xla", "train", *words, cwd=folder)
+    assert done.code == 2
+    assert done.err.splitlines()[-1].startswith("error: --recompute: the loss depends on 0 layers")
+    assert not (folder / "runs" / "majority" / "again").exists()
+
+
 @pytest.mark.slow
 def test_it_is_tuned_and_trained_with_what_was_found(folder):
     words = ["--recipe", "majority.py", "--steps", "2", "--rounds", "1", "--minutes", "1"]

@@ -47,7 +47,8 @@ def test_a_config_that_an_older_run_wrote_is_read_and_written_again(tmp_path, mo
     (tmp_path / "config.json").write_text(json.dumps(older))
     config = load(importlib.import_module(module).Config, tmp_path / "config.json")
     written = json.loads(json.dumps(document(config)))
-    assert written == {**older, "device": None}  # younger than that run
+    younger = {"device": None, "accumulate": None, "recompute": False}
+    assert written == {**older, **younger}
 
 
 @pytest.mark.parametrize("module", sorted(OLDER))
@@ -70,10 +71,10 @@ def test_what_may_change_on_resume_and_what_is_as_fast():
         assert all(MAY_CHANGE in known[name].marks for name in fields(RunOptions))
         free = {name for name, field in known.items() if MAY_CHANGE in field.marks}
         free -= set(fields(RunOptions))
-        assert free <= {"train", "dev", "bert", "vocab", "log_every", "device"}
+        assert free <= {"train", "dev", "bert", "vocab", "log_every", "device", "recompute"}
         for name in ("precision", "xla", "learning_rate", "warmup", "weight_decay", "seed"):
             assert SAME_SPEED in known[name].marks and MAY_CHANGE not in known[name].marks
-        for name in ("dropout", "clip_norm", "loss_scale"):
+        for name in ("dropout", "clip_norm", "loss_scale", "accumulate", "recompute"):
             assert SAME_SPEED not in known[name].marks
 
 
@@ -86,11 +87,12 @@ WRONG = {
         "--train-fraction nan", "--train-fraction 0", "--evaluate-every -1", "--patience -1",
         "--batch-size 0", "--batch-size 1e9", "--max-length 1", "--shapes 0", "--vocab-size 0",
         "--weight-decay -1", "--keep 0", "--checkpoint-every -1", "--checkpoint-minutes nan",
+        "--accumulate 0",
     ],
     "recipes.pretraining": [
         "--steps 0", "--steps -1", "--mask-rate 0", "--mask-rate nan", "--topic -1",
         "--global-batch 0", "--micro-batch 0", "--average 1", "--heldout 0", "--dropout 1",
-        "--warmup 2", "--seed -1", "--log-every 0", "--learning-rate 0",
+        "--warmup 2", "--seed -1", "--log-every 0", "--learning-rate 0", "--accumulate 0",
     ],
     "tune": ["--steps 0", "--rounds 0", "--timeout -1", "--minutes nan", "--memory-gib -1"],
     "bench": ["--steps 0", "--rounds 2", "--timeout 0"],

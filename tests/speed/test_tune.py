@@ -9,10 +9,10 @@ import pytest
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.arguments import split_words
-from amp_xla.speed import bench, table, tune
+from amp_xla.speed import bench, memory, table, tune
 from amp_xla.speed.child import evenly
 from amp_xla.speed.measure import Candidate, Outcome, measure
-from amp_xla.speed.memory import DoesNotFit
+from amp_xla.speed.memory import DoesNotFit, Largest, MemoryModel
 from amp_xla.speed.peak import Peak
 from amp_xla.speed.tune import read_recipe
 
@@ -122,6 +122,22 @@ def test_memory_is_not_measured_of_packed_rows():
         tune.main(["--largest-batch", "--", "--packed"])
     with pytest.raises(AmpXlaError, match="leave --packed out"):
         bench.main(["--memory", "fp32", "--", "--packed"])
+
+
+def test_the_largest_batch_is_searched_for_with_and_without_recompute(capsys, monkeypatch):
+    def search(measure, rows, length, limit):
+        again = "--recompute" in measure.words
+        model = MemoryModel(0.0, 1.0, 0.0)
+        return Largest(800 if again else 200, length, 1e9, 10**9, model)
+
+    monkeypatch.setattr(memory, "largest_batch", search)
+    best = Outcome("fp32", "off", shapes=[[8, 24]])
+    tune.largest(tune.Config(), TINY, best, 1.0)
+    out = capsys.readouterr().out
+    assert "largest batch in 1.0 GiB: 200x24" in out
+    assert "largest batch with --recompute in 1.0 GiB: 800x24" in out
+    tune.largest(tune.Config(), (*TINY, "--recompute"), best, 1.0)
+    assert capsys.readouterr().out.count("x24") == 1
 
 
 @pytest.mark.slow

@@ -1,0 +1,120 @@
+"""Layers computed again: the same training to the bit, less kept, and the same half precision."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.running import run_python
+
+SCRIPT = """
+import json
+import numpy as np
+from amp_xla import setup
+setup.configure(precision="fp32", infinity=1e4)
+from amp_xla import backend
+from amp_xla.backend import tf, K
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.diagnose.blockers import half_nodes
+from amp_xla.errors import SettingsError
+from amp_xla.graph import activations, shapes, training_graph, virtual_gpu
+from amp_xla.graph.nodes import by_name
+from amp_xla.models import dropout, encoders, losses, packed
+from amp_xla.optimizers.adamw import AdamW
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.training.step import TrainStep, initialize_variables
+
+random = np.random.RandomState(0)
+texts = [" ".join(random.choice(list("abcdefgh"), random.randint(1, 30))) for _ in range(60)]
+tokenizer = Tokenizer.train(texts, 60)
+encoded = tokenizer.encode(texts, None, max_length=32)
+labels = random.randint(0, 3, len(texts))
+shape = dict(vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=3,
+             num_attention_heads=2, intermediate_size=128, max_position=64,
+             dropout_rate=0.1, attention_dropout_rate=0.1)
+tf.set_random_seed(1)
+number = dropout.install(1)
+made = {}
+for kind, accumulate in (("buckets", 1), ("packed", 2)):
+    if kind == "buckets":
+        batches, models = Batches(encoded, labels, [16, 32], 8, seed=1), encoders
+    else:
+        batches = PackedBatches(encoded, labels, 64, 8, seed=1)
+        models = packed.Packed(batches.layout)
+    net = models.classifier(models.encoder(None, **shape), 3, 0.1)
+    names = ("token_ids", "segment_ids", "position_ids", "slots")
+    inputs = dict(zip(names, net.inputs), labels=tf.placeholder(tf.int32, [None]),
+                  weights=tf.placeholder(tf.float32, [None]))
+    loss, _ = losses.classification(inputs["labels"], net.output, inputs["weights"])
+    steps = []
+    for again in (False, True):
+        optimizer = LossScaleOptimizer(AdamW(tf.constant(1e-3)), "dynamic", global_clipnorm=1.0,
+                                       accumulate=accumulate, recompute=again)
+        steps.append(TrainStep(inputs, number, loss, optimizer, net.trainable_weights, 1e-3))
+    made[kind] = batches, net, steps
+try:
+    optimizer = LossScaleOptimizer(AdamW(tf.constant(1e-3)), recompute=True)
+    optimizer.compute_gradients(tf.reduce_sum(net.trainable_weights[0]), net.trainable_weights[:1])
+except SettingsError as error:
+    refused = str(error)
+initialize_variables()
+
+out, kept = {}, []
+for kind, (batches, net, steps) in made.items():
+    feeds = [steps[0].feed(batch) for epoch in range(9) for batch in batches.epoch(epoch)][:20]
+    weights, runs = K.batch_get_value(net.weights), []
+    for step in steps:
+        K.batch_set_value(list(zip(net.weights, weights)))
+        found = [step(feed, i) for i, feed in enumerate(feeds)]
+        runs.append([[float(r.loss), float(r.gradient_norm), r.applied] for r in found])
+    out[kind] = runs
+    for step in steps if kind == "buckets" else ():
+        training = training_graph.from_step(step, net)
+        fed = training_graph.placeholder_shapes(training, step.arrays(feeds[0], 0))
+        graph = training.export(training.fetches)
+        nodes = by_name(graph)
+        kept.append(activations.kept(nodes, shapes.static_shapes(graph, training.fetches, fed)))
+        if step is steps[1]:
+            graph = virtual_gpu.rewrite(graph, training.fetches).graph_def
+            nodes, half = by_name(graph), half_nodes(graph)
+            pairs = [(n, n[len("recompute/"):]) for n in nodes if n.startswith("recompute/")]
+            pairs = [(copy, own) for copy, own in pairs if own in nodes]
+            differ = [copy for copy, own in pairs if (copy in half) != (own in half)]
+            halves = sum(copy in half for copy, _ in pairs)
+print(json.dumps(dict(out, kept=kept, differ=differ, halves=halves, refused=refused)))
+"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    done = run_python("-c", SCRIPT)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+@pytest.mark.parametrize("kind", ["buckets", "packed"])
+def test_twenty_steps_with_dropout_are_the_same(found, kind):
+    plain, again = found[kind]
+    assert len({loss for loss, _, _ in plain}) == 20
+    assert plain[-1][2] == (20 if kind == "buckets" else 10)  # an update takes two batches there
+    for before, after in zip(plain, again):
+        assert after == pytest.approx(before, rel=1e-6)
+
+
+def test_the_last_of_three_layers_is_kept_and_little_of_the_others(found):
+    (plain, nothing), (kept, again) = found["kept"]
+    assert nothing == 0
+    assert again == pytest.approx(plain / 3, rel=0.2)
+    assert plain / 3 < kept < 0.6 * plain
+
+
+def test_copies_are_as_half_as_their_originals(found):
+    assert found["differ"] == []
+    assert found["halves"] > 40
+
+
+def test_a_model_without_transformer_layers_is_refused(found):
+    assert "--recompute: the loss depends on 0 layers" in found["refused"]
