@@ -13,8 +13,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-
-_BATCHED = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3")
+from amp_xla.graph import shapes
 
 
 def count(graph: Any, fetches: List[Any], feed: Mapping[Any, Any]) -> Optional[int]:
@@ -30,49 +29,9 @@ def count(graph: Any, fetches: List[Any], feed: Mapping[Any, Any]) -> Optional[i
     """
     names = [f.name.split(":")[0] for f in fetches]
     needed = tf.graph_util.extract_sub_graph(graph.as_graph_def(), names)
-    shapes = {t.op.name: np.shape(array) for t, array in feed.items()}
-    for node in needed.node:
-        if node.op == "Placeholder" and node.name in shapes:
-            node.attr["shape"].shape.CopyFrom(tf.TensorShape(shapes[node.name]).as_proto())
-        # Shapes are inferred anew, from the fed ones on.
-        node.attr.pop("_output_shapes", None)
-    with tf.Graph().as_default() as static:
-        tf.import_graph_def(needed, name="")
-    total = 0
-    for operation in static.get_operations():
-        found = _product(operation)
-        if found is None:
-            return None
-        total += found
-    return total
-
-
-def _product(operation: Any) -> Optional[int]:
-    """FLOPs of one operation, 0 if it is no matrix product, None if its shape is unknown."""
-    kind = operation.type
-    if kind == "MatMul":
-        transposed = operation.get_attr("transpose_a")
-        inner = _dimensions(operation.inputs[0], [0 if transposed else 1])
-    elif kind in _BATCHED:
-        inner = _dimensions(operation.inputs[0], [-2 if operation.get_attr("adj_x") else -1])
-    elif kind == "Einsum":
-        equation = operation.get_attr("equation").decode()
-        left, _, out = equation.partition("->")
-        first = left.split(",")[0]
-        summed = [i for i, letter in enumerate(first) if letter not in out]
-        inner = _dimensions(operation.inputs[0], summed)
-    else:
-        return 0
-    outer = _dimensions(operation.outputs[0], None)
-    return None if inner is None or outer is None else 2 * inner * outer
-
-
-def _dimensions(tensor: Any, axes: Optional[List[int]]) -> Optional[int]:
-    if tensor.shape.rank is None:
-        return None
-    shape = tensor.shape.as_list()
-    sizes = shape if axes is None else [shape[axis] for axis in axes]
-    return None if None in sizes else int(np.prod(sizes, dtype=np.int64))
+    fed = {tensor.op.name: np.shape(array) for tensor, array in feed.items()}
+    known, unknown = shapes.matmuls(needed, shapes.static_shapes(needed, names, fed))
+    return None if unknown else sum(product.flops for product in known)
 
 
 def ceiling(
