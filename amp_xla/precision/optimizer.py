@@ -63,7 +63,8 @@ class LossScaleOptimizer(OptimizerFace):
         last of a window updates with the mean of its gradients, judged once. The loss scale is
         constant within a window. Ranks reduce once a window.
       recompute: the backward pass computes bert4keras' transformer layers again instead of
-        keeping their activations; in v1 graphs. See ``amp_xla.graph.recompute``.
+        keeping their activations; by ``minimize`` and ``compute_gradients``, in v1 graphs. See
+        ``amp_xla.graph.recompute``.
       warn_after: skipped steps in a row at the minimum scale before a warning; 0 turns that and
         the warning about non-finite steps under a constant scale off (which
         ``tf.function(jit_compile=True)`` needs: a compiled step cannot call the host).
@@ -235,7 +236,12 @@ class LossScaleOptimizer(OptimizerFace):
           var_list: variables; None means the graph's trainable variables.
           grad_loss: gradient of whatever is above the loss, unscaled.
           tape: a ``tf.GradientTape`` that has recorded a loss tensor.
+
+        Raises:
+          ValueError: ``recompute`` was asked for, and this is no v1 graph.
         """
+        if self._recompute and (callable(loss) or tape is not None or not in_v1_graph()):
+            raise ValueError("recompute=True takes a loss that is a tensor of a v1 graph")
         step = self._scaling.next_step()
         if callable(loss) or tape is not None or tf.executing_eagerly():
             pairs = self._tape_gradients(loss, var_list, grad_loss, tape)

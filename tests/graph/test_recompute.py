@@ -8,6 +8,8 @@ import pytest
 
 from tests.running import run_python
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import json
 import numpy as np

@@ -311,3 +311,11 @@ def test_given_counter_and_global_step():
         for factor in (1.0, np.nan, 1.0):
             trainer.step(factor)
         assert session.run([mine, global_step]) == [7, 2]
+
+
+def test_recompute_wants_a_tensor_to_go_back_from():
+    task = problem()
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.1), recompute=True)
+    assert optimizer.get_config()["recompute"] is True
+    with pytest.raises(ValueError, match="v1 graph"):
+        optimizer.minimize(lambda: task.loss, task.variables)
