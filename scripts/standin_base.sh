@@ -91,6 +91,9 @@ case $runtime in
         core=$site/tensorflow_core/python
         rm -f "$core/_tf_stack.so" "$core/framework/fast_tensor_util.so"
         cp scripts/standin_tf_stack.py "$core/_tf_stack.py"
+        # Python 3.8's logging hands over one argument more; without this a first warning is a TypeError.
+        sed -i 's/_logger_find_caller(stack_info=False)/_logger_find_caller(stack_info=False, stacklevel=1)/' \
+            "$core/platform/tf_logging.py"
         ;;
     tf2)
         version=2.17.0

@@ -7,8 +7,9 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import pytest
 from hypothesis import settings
 
 HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
@@ -26,7 +27,8 @@ settings.load_profile("amp_xla")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-if HAS_TENSORFLOW and "AMP_XLA_TEST_EAGER" not in os.environ:
+IN_GRAPH_MODE = HAS_TENSORFLOW and "AMP_XLA_TEST_EAGER" not in os.environ
+if IN_GRAPH_MODE:
     # One process, one setup, before any test module imports TensorFlow. Float32, so that numbers
     # can be compared; what needs other settings runs in processes of its own, which must not
     # inherit this choice.
@@ -46,3 +48,22 @@ def pytest_ignore_collect(collection_path: Path) -> Optional[bool]:
     text = collection_path.read_text(encoding="utf-8")
     wanted = JAX_ONLY.search(text) is None if HAS_TENSORFLOW else NAMES_JAX.search(text) is not None
     return None if wanted else True
+
+
+@pytest.fixture(scope="session")
+def own_names() -> List[Tuple[Dict[str, Any], Dict[str, Any]]]:
+    """bert4keras' names and Keras' custom objects, each with a copy from before any test."""
+    if not IN_GRAPH_MODE:
+        return []
+    from amp_xla import backend
+
+    tables = [vars(backend.bert4keras("models")), backend.keras.utils.get_custom_objects()]
+    return [(table, dict(table)) for table in tables]
+
+
+@pytest.fixture(autouse=True)
+def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> Iterator[None]:
+    """What a test, or a model that it builds, installs in bert4keras is taken back after it."""
+    yield
+    for table, before in own_names:
+        table.update(before)

@@ -18,15 +18,9 @@ BETA = np.random.RandomState(4).normal(0, 0.3, 16)
 
 @pytest.fixture(autouse=True)
 def session():
-    """What a test installs is taken back: other tests ask for bert4keras' own."""
-    before = [(m, dict(vars(m))) for m in map(backend.bert4keras, ("models", "layers"))]
-    gelu = keras.utils.get_custom_objects()["gelu"]
     with tf.Graph().as_default(), tf.Session() as session:
         K.set_session(session)
         yield session
-    for module, names in before:
-        vars(module).update(names)
-    keras.utils.get_custom_objects()["gelu"] = gelu
     K.clear_session()
 
 

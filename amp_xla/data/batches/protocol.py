@@ -1,4 +1,4 @@
-"""What a training loop asks of batches, and what all that make them of samples have in common."""
+"""What a training loop asks of batches, and what all kinds of them have in common."""
 
 from __future__ import annotations
 
