@@ -26,7 +26,7 @@ from amp_xla.backend.nvidia import Gpu
 from amp_xla.commands import containers
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process.arguments import parse
-from amp_xla.process.memory import available
+from amp_xla.process.capacity import available
 from amp_xla.process.typed import container, typed
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Settings, flags

@@ -12,7 +12,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.data.batches.protocol import BatchSource
-from amp_xla.process.memory import refuse_what_cannot_fit, widths
+from amp_xla.process.capacity import refuse_what_cannot_fit, widths
 from amp_xla.settings import Resolved
 from amp_xla.training.step import TrainStep
 

@@ -21,9 +21,9 @@ from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
 from amp_xla.data.pretraining import records, words
-from amp_xla.data.pretraining.documents import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
 from amp_xla.data.pretraining.sequences import to_sequences
+from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import docstrings
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint

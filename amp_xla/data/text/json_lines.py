@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from amp_xla.data.text.fields import Asked, Fields, Unusable, choose
+from amp_xla.data.text.columns import Asked, Fields, Unusable, choose
 from amp_xla.data.text.lines import Line
 from amp_xla.errors import DataError
 

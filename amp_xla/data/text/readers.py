@@ -6,8 +6,8 @@ import os
 from typing import List, Optional, Sequence, Tuple
 
 from amp_xla.data.text import json_lines, tab_separated
+from amp_xla.data.text.columns import Asked, Fields, Unusable
 from amp_xla.data.text.dataset import BadLine, Dataset
-from amp_xla.data.text.fields import Asked, Fields, Unusable
 from amp_xla.data.text.lines import read_lines
 from amp_xla.errors import DataError
 

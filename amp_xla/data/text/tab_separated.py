@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Callable, List, Optional, Sequence, Tuple
 
-from amp_xla.data.text.fields import Asked, Fields, Unusable, choose, is_header
+from amp_xla.data.text.columns import Asked, Fields, Unusable, choose, is_header
 from amp_xla.data.text.lines import Line
 from amp_xla.errors import DataError
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from amp_xla.backend import tf
-from amp_xla.data.pretraining import documents, prepare, records
-from amp_xla.data.pretraining.documents import Reading, files_of, texts_of, units
+from amp_xla.data.pretraining import prepare, records
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.pretraining.records import DamagedShard, RecordLayout
+from amp_xla.data.pretraining.units import Reading, files_of, texts_of, units
 from amp_xla.data.pretraining.words import Jieba, Pieces
 from amp_xla.errors import DataError
 from tests.process import trees
@@ -47,7 +47,7 @@ def vocab(tmp_path):
 @pytest.fixture
 def small_units(monkeypatch):
     """Cuts corpora of some kilobytes into several units; workers are told by what they are sent."""
-    monkeypatch.setattr(documents, "UNIT_BYTES", (4096, 4096))
+    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (4096, 4096))
 
 
 def config(tmp_path, vocab, corpus, out="out", **options):
@@ -119,7 +119,7 @@ def corpus_texts(pattern, **reading):
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("unit", [1, 7, 64, 10_000])
 def test_units_cut_anywhere_and_documents_stay_whole(tmp_path, monkeypatch, unit, ending):
-    monkeypatch.setattr(documents, "UNIT_BYTES", (unit, unit))
+    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (unit, unit))
     texts = sentences(30)
     path = tmp_path / "a.txt"
     path.write_bytes((ending.join(texts)).encode())  # no line end at the end
