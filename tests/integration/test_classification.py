@@ -57,10 +57,10 @@ def trained(folder):
 
 
 def test_an_update_of_three_batches_and_layers_computed_again(folder):
-    flags = ("--layers", "2", "--epochs", "1", "--name", "again", "--log-every", "1")
+    flags = ("--layers", "2", "--epochs", "1", "--name", "recomputed", "--log-every", "1")
     result = recipe(folder, *flags, "--accumulate", "3", "--recompute")
     assert result.code == 0, result.err
-    lines = (folder / "runs/classification/again/metrics.jsonl").read_text().splitlines()
+    lines = (folder / "runs/classification/recomputed/metrics.jsonl").read_text().splitlines()
     logged = [line for line in map(json.loads, lines) if "loss" in line]
     assert [line["step"] for line in logged] == list(range(1, len(logged) + 1))
     assert logged[-1]["applied_steps"] == len(logged) // 3
