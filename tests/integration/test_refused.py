@@ -316,8 +316,9 @@ def test_a_run_of_before_predicts_verifies_and_goes_on(old: Commands) -> None:
     state = manifest.steps(old.folder / RUN / "checkpoints")[-1] / "state.json"
     identity = documents.read(state)["identity"]
     assert "bert_config.json" not in identity["assets"]
-    # What a machine can do in half precision is part of a run's identity.
-    same = identity["settings"]["half precision"] == backend.half_dtype()[0]
+    # TensorFlow's version and the machine's half precision are part of a run's identity.
+    version, half = identity["versions"]["TensorFlow"], identity["settings"]["half precision"]
+    same = (version, half) == (backend.tensorflow().__version__, backend.half_dtype()[0])
     flags = ("--name", "mine", "--resume", *(() if same else ("--force-resume",)))
     resumed = train(old, *flags, epochs=2)
     assert resumed.code == 0, resumed.err
