@@ -62,7 +62,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.process.progress import note
-    from amp_xla.training import job
+    from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import Classification
     from amp_xla.training.step import Inference, TrainStep
 
@@ -80,7 +80,8 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
          f"{tokenizer.vocab_size} tokens; {batches.describe()}"
          f"{tokenizer.doubts(encoded)}")  # fmt: skip
 
-    step_input = dropout.install(config.seed)
+    batches, dev_batches = map(distributed.current().share, (batches, dev_batches))
+    step_input = dropout.install(config.seed, batches)
     vocab = tokenizer.vocab_size
     model = config.encoder.classifier(
         vocab, len(labels), length, batches.layout, weights=not kept)  # fmt: skip

@@ -89,14 +89,16 @@ def get_data(config: Config) -> Manifest:
     if config.data is not None:
         return Manifest.load(config.data)
     out = os.path.join(".cache", "pretraining", f"docstrings-96-python{platform.python_version()}")
-    found = prepare.prepare(prepare.Config(out=out, length=96))
-    assert found is not None  # one machine does it all
-    return found
+    from amp_xla.training import distributed
+
+    distributed.current().first_does(lambda: prepare.prepare(prepare.Config(out=out, length=96)))
+    return Manifest.load(out)
 
 
 def accumulation(config: Config, ranks: int) -> int:
-    """Micro-batches an update."""
-    given, together = config.update.accumulate, config.micro_batch * ranks
+    """Micro-batches an update; ``ranks`` share each of them."""
+    given = config.update.accumulate
+    together = min(config.micro_batch * ranks, config.global_batch)
     if given is not None:
         fits = config.micro_batch in (Config.micro_batch, config.global_batch / given / ranks)
         if config.global_batch % (given * ranks) or not fits:
@@ -117,8 +119,8 @@ def accumulation(config: Config, ranks: int) -> int:
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
     """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
     config = kept.pinned(config) if kept else config
-    data = get_data(config)
     resolved = config.switches.resolve()
+    data = get_data(config)
     from amp_xla.backend import tf
     from amp_xla.graph.flops import ceiling
     from amp_xla.models import dropout, losses
@@ -126,14 +128,16 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.average import Average, averaged
     from amp_xla.optimizers.lamb import LAMB
-    from amp_xla.training import job
+    from amp_xla.process.progress import note
+    from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import HeldOut
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
     tokenizer = data.tokenizer()
-    print(f"{data.describe()}{data.doubts(tokenizer)}", file=sys.stderr)
-    accumulate = accumulation(config, ranks=1)
+    note(f"{data.describe()}{data.doubts(tokenizer)}")
+    ranks = distributed.current()
+    accumulate = accumulation(config, ranks.begun_with)
     length, size = data.settings["length"], config.global_batch // accumulate
     masking = Masking.of(tokenizer, length, config.mask_rate, config.mask, config.seed)
     options: Dict[str, Any] = dict(objective=config.objective, sep_id=tokenizer.sep_id)
@@ -148,7 +152,8 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
         seed=0, shuffle=False, **options,
     )  # fmt: skip
 
-    step_input = dropout.install(config.seed)
+    batches, held_batches = map(ranks.share, (batches, held_batches))
+    step_input = dropout.install(config.seed, batches)
     layers, hidden, heads = PRESETS[config.model]
     lm = LanguageModel(
         tokenizer.vocab_size, length, layers, hidden, heads, config.objective, config.bert,
@@ -193,20 +198,19 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     predicted = masking.positions if config.objective == "mlm" else length - 1
     flops = lm.flops(size, predicted)
     reach, _ = ceiling(resolved.half or "float32", seconds=0.5)
-    print(
-        f"global batch {config.global_batch} = micro-batch {size} x "
-        f"accumulation {accumulate} x ranks 1; {config.steps} updates = "
+    note(
+        f"global batch {config.global_batch} = micro-batch {size / ranks.pieces:g} x "
+        f"accumulation {accumulate * ranks.split} x ranks {ranks.world.size}; "
+        f"{config.steps} updates = "
         f"{config.steps * config.global_batch / len(Sequences(data)):.1f} passes; "
         f"{predicted} of {length} positions predicted\n"
         f"{flops / 1e9:.1f} GFLOP a micro-batch; matrix products here reach "
-        f"{reach / 1e9:.0f} GFLOP/s (measured)",
-        file=sys.stderr,
+        f"{reach / 1e9:.0f} GFLOP/s (measured)"
     )
     if "topic_loss" in measured:
-        print(
+        note(
             f"loss = mlm_loss + a weight from 0 to {config.topic:g} x topic_loss: it may rise "
-            "while both fall",
-            file=sys.stderr,
+            "while both fall"
         )
     return job.Job(
         lm.transformer.model,
@@ -217,7 +221,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
         resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=export,
-        rates={"model_flops_utilisation": flops / size / reach},
+        rates={"model_flops_utilisation": flops / size / reach / ranks.world.size},
     )
 
 

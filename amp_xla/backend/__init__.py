@@ -251,6 +251,24 @@ def hide_gpus() -> None:
         _physical_gpus.cache_clear()
 
 
+def use_gpu(number: int) -> None:
+    """Leaves this process one of the GPUs that it sees: the one of its rank on this host.
+
+    Raises:
+      UnsupportedError: there are fewer.
+    """
+    seen = _physical_gpus()
+    if number >= len(seen):
+        raise UnsupportedError(
+            f"rank {number} of this host has no GPU: TensorFlow sees {len(seen)} here; start as "
+            f"many ranks a host as it has GPUs (NP=auto does)"
+        )
+    config = tensorflow().config.experimental
+    config.set_visible_devices([seen[number]], "GPU")
+    config.set_memory_growth(seen[number], True)
+    _physical_gpus.cache_clear()
+
+
 def gpus() -> List[str]:
     """Names of the GPUs TensorFlow can use; none of them is initialised by asking."""
     return [device.name for device in _physical_gpus()]

@@ -13,6 +13,10 @@ _CLUSTER_OPS = ("XlaLaunch", "_XlaRun", "XlaLaunchV2")
 _TYPE_ATTRS = ("T", "dtype", "DstT", "Tparams", "Tx", "U")
 
 
+# Scope of what travels between ranks, in a precision of its own: it computes nothing.
+BETWEEN_RANKS = "between_ranks"
+
+
 @dataclasses.dataclass(frozen=True)
 class ExecutedGraph:
     """Counts over the graphs that one ``session.run`` executed, all devices together.
@@ -82,7 +86,7 @@ def count(graphs: Iterable[Any]) -> ExecutedGraph:
                 nodes += 1
                 clusters += node.op in _CLUSTER_OPS
                 half, is_cast = _half_type(node)
-                if half:
+                if half and BETWEEN_RANKS not in node.name:
                     half_ops[node.op] += 1
                     dtypes[half] += 1
                     casts += is_cast

@@ -2,7 +2,8 @@
 
 Keras' dropout keeps its state inside stateful kernels, which die with the process, so a resumed
 run cannot repeat the masks of the run it continues. Here the step is fed to the graph, and the
-mask comes from TensorFlow's stateless generator.
+mask comes from TensorFlow's stateless generator. Where ranks share a batch, each has the masks of
+its samples' places in the whole batch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import contextlib
 import warnings
 import zlib
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
+from amp_xla.data.batches.pieces import Pieces
 
 
 class _Stream:
@@ -24,16 +26,19 @@ class _Stream:
         self.step: Optional[Any] = None
         self.training = True
         self.calls: Dict[str, int] = {}
+        self.pieces: Optional[Pieces] = None
+        self.piece: Any = None  # which one: a number, or a placeholder where there are several
 
 
 _stream = _Stream()
 
 
-def install(seed: int) -> Any:
+def install(seed: int, batches: Any = None) -> Any:
     """Makes bert4keras and this module's ``Dropout`` draw from the stateless stream.
 
     Args:
       seed: the run's seed.
+      batches: what the model is trained on; needed where ranks share them.
 
     Returns:
       int64 scalar placeholder: feed it the number of the step at every training step.
@@ -42,10 +47,20 @@ def install(seed: int) -> Any:
     step = tf.placeholder(tf.int64, [], name="dropout_step")
     _stream = _Stream()
     _stream.seed, _stream.step = seed, step
+    if isinstance(batches, Pieces):
+        _stream.pieces, _stream.piece = batches, batches.first
+        if batches.several:
+            _stream.piece = tf.placeholder(tf.int32, [], name="dropout_piece")
     for name in ("layers", "models"):
         backend.bert4keras(name).Dropout = Dropout
     _set_learning_phase(1)
     return step
+
+
+def shares() -> Tuple[bool, Optional[Any]]:
+    """(whether masks follow the places of pieces, placeholder of a piece's number or None)."""
+    several = _stream.pieces is not None and _stream.pieces.several
+    return _stream.pieces is not None, _stream.piece if several else None
 
 
 def _set_learning_phase(value: int) -> None:
@@ -80,7 +95,8 @@ class Dropout(keras.layers.Dropout):
         shape = tf.shape(inputs)
         if self.noise_shape is not None:
             shape = tf.stack([s or shape[i] for i, s in enumerate(self.noise_shape)])
-        keep = kept(self.name, shape, self.rate)
+        # Packed rows stand in one line [1, T, hidden]; what is pooled of them has a row a slot.
+        keep = kept(self.name, shape, self.rate, "tokens" if inputs.shape.ndims == 3 else "slots")
         if keep is None:
             return tf.identity(inputs)
         return inputs * (tf.cast(keep, inputs.dtype) * (1.0 / (1.0 - self.rate)))
@@ -91,13 +107,15 @@ def installed() -> bool:
     return _stream.step is not None or not _stream.training
 
 
-def kept(name: str, shape: Any, rate: float) -> Optional[Any]:
+def kept(name: str, shape: Any, rate: float, packed: Any = None) -> Optional[Any]:
     """What dropout keeps at this step; another mask each time a name asks (shared weights).
 
     Args:
       name: the layer's.
       shape: int32 [rank], of the tensor to drop from.
       rate: share to drop, 0 <= rate < 1.
+      packed: which axis of packed rows (``PackedBatches.axes``) the tensor lies along, if they are
+        packed; else its first axis is the batch's rows.
 
     Returns:
       bool of ``shape``, or None where nothing is dropped: at inference, or with a rate of 0.
@@ -111,7 +129,25 @@ def kept(name: str, shape: Any, rate: float) -> Optional[Any]:
         raise RuntimeError("call amp_xla.models.dropout.install(seed) before building")
     call = _stream.calls[name] = _stream.calls.get(name, -1) + 1
     layer = zlib.crc32(f"{_stream.seed}/{name}/{call}".encode())
-    return _kept(shape, tf.stack([tf.constant(layer, tf.int64), _stream.step]), rate)
+    seed = tf.stack([tf.constant(layer, tf.int64), _stream.step])
+    if _stream.pieces is None:
+        return _kept(shape, seed, rate)
+    return _of_whole(shape, seed, rate, packed)
+
+
+def _of_whole(shape: Any, seed: Any, rate: float, packed: Any) -> Any:
+    """The part of the whole batch's mask that lies where this piece does.
+
+    The whole is drawn: random bits are cheap beside what else a step does, and XLA makes only
+    those that are used.
+    """
+    assert _stream.pieces is not None
+    axes = _stream.pieces.axes
+    where = axes["rows"] if "rows" in axes else axes[packed]
+    dimension = 1 if packed == "tokens" and "rows" not in axes else 0
+    places = tf.gather(tf.constant(where.places), _stream.piece)
+    whole = tf.concat([shape[:dimension], [where.length], shape[dimension + 1 :]], 0)
+    return tf.gather(_kept(whole, seed, rate), places, axis=dimension)
 
 
 def _kept(shape: Any, seed: Any, rate: float) -> Any:

@@ -21,6 +21,8 @@ def scheduled(
     clip_norm: Optional[float] = None,
     accumulate: int = 1,
     recompute: bool = False,
+    split: int = 1,
+    reduction: Optional[Any] = None,
 ) -> Tuple[LossScaleOptimizer, Any]:
     """An optimizer whose rate, clipping and counters see unscaled gradients and applied steps.
 
@@ -35,6 +37,8 @@ def scheduled(
       clip_norm: global gradient norm to clip to; 0 or None = no clipping.
       accumulate: micro-batches an update.
       recompute: the backward pass computes transformer layers again.
+      split: pieces that a micro-batch comes in, one after the other.
+      reduction: ``Reduction`` over ranks; None = there is one.
 
     Returns:
       The optimizer, and its learning rate as a float32 scalar tensor.
@@ -47,8 +51,14 @@ def scheduled(
         rule(rate, weight_decay=weight_decay),
         loss_scale,
         global_clipnorm=clip_norm or None,
+        # The sums that all ranks have in common tell all of them the same.
+        agreement=None,
+        reduce=reduction,
         accumulate=accumulate,
+        pieces=split,
         recompute=recompute,
         applied_steps=applied,
     )
+    if reduction is not None:
+        reduction.loss_scale = lambda: optimizer.loss_scale
     return optimizer, rate

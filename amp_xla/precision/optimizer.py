@@ -23,6 +23,7 @@ from amp_xla.precision.inner import Inner, Pairs, inner_of
 from amp_xla.precision.keras_class import keras_of
 from amp_xla.precision.ledger import Step, in_v1_graph
 from amp_xla.precision.monitor import Monitor
+from amp_xla.precision.reduction import Reduction
 from amp_xla.precision.scaling import Scaling, scale_loss
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
@@ -62,6 +63,7 @@ class LossScaleOptimizer(OptimizerFace):
       accumulate: micro-batches a step. Each ``minimize`` or ``apply_gradients`` adds one; the
         last of a window updates with the mean of its gradients, judged once. The loss scale is
         constant within a window. Ranks reduce once a window.
+      pieces: parts of a micro-batch, each a call of its own; their gradients add up to its.
       recompute: the backward pass computes bert4keras' transformer layers again instead of
         keeping their activations; by ``minimize`` and ``compute_gradients``, in v1 graphs. See
         ``amp_xla.graph.recompute``.
@@ -76,6 +78,7 @@ class LossScaleOptimizer(OptimizerFace):
       applied_steps: int64 variable, steps whose update was applied.
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
       gradients_finite: boolean scalar of the last step built; a tensor in a graph.
+      window: the sums of a window, where micro-batches or pieces are accumulated; else None.
       gradient_norm: float32 scalar, global L2 norm after unscaling and before clipping, of the
         last step built in a v1 graph. With model-parallel variables the ranks sum it together,
         so all of them must fetch it or none.
@@ -96,6 +99,7 @@ class LossScaleOptimizer(OptimizerFace):
         reduce: Optional[Callable[[Any], Any]] = None,
         model_parallel: Optional[Callable[[Any], bool]] = None,
         accumulate: int = 1,
+        pieces: int = 1,
         recompute: bool = False,
         warn_after: int = 10,
         applied_steps: Optional[Any] = None,
@@ -119,7 +123,7 @@ class LossScaleOptimizer(OptimizerFace):
         self._scaling = Scaling(self._state)
         self.accumulate = accumulate  # micro-batches a step
         self._recompute = recompute
-        self._window = Window(accumulate, name) if accumulate != 1 else None
+        self.window = Window(accumulate, name, pieces) if (accumulate, pieces) != (1, 1) else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
         self.applied_steps = applied_steps
@@ -139,6 +143,7 @@ class LossScaleOptimizer(OptimizerFace):
             "global_clipnorm": global_clipnorm,
             "count_skipped": count_skipped,
             "accumulate": accumulate,
+            "pieces": pieces,
             "recompute": recompute,
             "warn_after": warn_after,
             "name": name,
@@ -165,8 +170,8 @@ class LossScaleOptimizer(OptimizerFace):
             child = getattr(self, name)
             if isinstance(child, Trackable):
                 self._track_trackable(child, name.lstrip("_"))
-        if self._window is not None:
-            self._track_trackable(self._window, "window")
+        if self.window is not None:
+            self._track_trackable(self.window, "window")
         keras_class.let_keras_initialize(keras_of(self.inner), self.state_variables)
         self._ready = True
 
@@ -188,7 +193,7 @@ class LossScaleOptimizer(OptimizerFace):
 
         With ``accumulate`` the sums are among them once a step has been built.
         """
-        window = [] if self._window is None else self._window.state_variables
+        window = [] if self.window is None else self.window.state_variables
         return [self.applied_steps, self.skipped_steps] + self._state.state_variables + window
 
     def get_scaled_loss(self, loss: Any) -> Any:
@@ -218,7 +223,7 @@ class LossScaleOptimizer(OptimizerFace):
                 "the next step with get_scaled_loss"
             )
         unscaled = self._scaling.unscale(step, list(grads))
-        if self._window is None:
+        if self.window is None:
             step.tests.append(all_finite(unscaled))
         return unscaled
 
@@ -256,7 +261,7 @@ class LossScaleOptimizer(OptimizerFace):
                 recompute_layers(scaled, [g for g, _ in pairs if g is not None])
         unscaled = self._scaling.unscale(step, [g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
-        if self._window is not None:
+        if self.window is not None:
             return result  # reduced and judged once, at the window's end
         result = self._reduced(result)
         step.tests.append(all_finite([g for g, _ in result]))
@@ -304,7 +309,7 @@ class LossScaleOptimizer(OptimizerFace):
         with tf.name_scope(name or self.name):
             step = self._scaling.step
             self._scaling.ledger.check_unscaled(step)
-            if self._window is not None:
+            if self.window is not None:
                 return self._accumulate(step, pairs, global_step, experimental_aggregate_gradients)
             # Gradients that were neither scaled nor unscaled here come as one whole step.
             announced = step.scaled or step.unscaled
@@ -373,10 +378,8 @@ class LossScaleOptimizer(OptimizerFace):
             with tf.control_dependencies([] if outcome.operation is None else [outcome.operation]):
                 return tf.identity(outcome.finite), tf.identity(outcome.norm())
 
-        assert self._window is not None
-        finite, norm = self._window.add(
-            pairs, at_end, lambda: (tf.constant(True), tf.constant(0.0))
-        )
+        assert self.window is not None
+        finite, norm = self.window.add(pairs, at_end, lambda: (tf.constant(True), tf.constant(0.0)))
         step.finite = self.gradients_finite = finite
         self.gradient_norm = norm
         return tf.group(finite, norm) if in_v1_graph() else finite
@@ -385,6 +388,9 @@ class LossScaleOptimizer(OptimizerFace):
         if self._reduce is None:
             return pairs
         reduce, local = self._reduce, self._model_parallel
+        if isinstance(reduce, Reduction):  # all of them, in messages that are always the same
+            there = iter(reduce([g for g, v in pairs if g is not None and not local(v)]))
+            return [(g if g is None or local(v) else next(there), v) for g, v in pairs]
         return [(g if g is None or local(v) else reduce(g), v) for g, v in pairs]
 
     def _split(self, pairs: Pairs) -> clipping.Parts:

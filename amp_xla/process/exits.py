@@ -5,6 +5,7 @@
 | 0 | done, or stopped by SIGUSR1 |
 | 2 | something asked for cannot be: ``error: ...`` says what and what to do |
 | 70 | a fault of our own; the traceback is in ``crash.txt`` |
+| 75 | another rank was lost; the same command with --resume goes on |
 | 128 + n | ended by signal n: 143 SIGTERM, 130 SIGINT, 129 SIGHUP, 141 a closed pipe |
 """
 
@@ -24,6 +25,7 @@ from typing import Any, List, Optional
 
 from amp_xla import __version__
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.world import speaks, world
 
 FAULT = 70  # EX_SOFTWARE of sysexits.h
 _VERSIONS = ("tensorflow", "tf_keras", "bert4keras", "numpy", "h5py", "google.protobuf")
@@ -91,9 +93,13 @@ def _judge(error: BaseException) -> int:
     from amp_xla.process.stopping import Stopped
 
     if isinstance(error, AmpXlaError):
-        return _say(f"error: {error}", 2)
+        code = getattr(error, "exit_code", 2)
+        if code != 2:  # the cause is another rank's, and what started the ranks will say it
+            return _say(f"stopping: {error}", code) if speaks() else int(code)
+        who = f"{world().name}: " if world().rank else ""
+        return _say(f"error: {who}{error}", code)
     if isinstance(error, Stopped):
-        return _say(str(error), error.exit_code)
+        return _say(str(error), error.exit_code) if speaks() else error.exit_code
     if isinstance(error, KeyboardInterrupt):
         return _say("interrupted", 130)
     if isinstance(error, BrokenPipeError) and _no_reader(1, 2):
@@ -169,7 +175,8 @@ def _write(error: BaseException) -> Optional[Path]:
     ]
     text = "\n".join(lines)
     own = f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
-    places = [] if life.folder is None else [life.folder / "crash.txt"]
+    rank = f"-rank{world().rank}" if world().rank else ""
+    places = [] if life.folder is None else [life.folder / f"crash{rank}.txt"]
     places += [Path("runs") / own, Path(tempfile.gettempdir()) / f"amp_xla-{own}"]
     for path in places:
         try:

@@ -8,10 +8,13 @@ from typing import Any, Dict, Optional
 
 from tqdm import tqdm
 
+from amp_xla.process.world import speaks
+
 
 def note(text: str) -> None:
-    """Prints one line to stderr without breaking a progress bar."""
-    tqdm.write(text, file=sys.stderr)
+    """Prints one line to stderr without breaking a progress bar; of several ranks only one does."""
+    if speaks():
+        tqdm.write(text, file=sys.stderr)
 
 
 class Progress:
@@ -27,7 +30,7 @@ class Progress:
         self._bar: Optional[Any] = None
         self.every = max(1, every)
         self.total = total
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and speaks():
             self._bar = tqdm(
                 total=total, initial=start, unit="step", dynamic_ncols=True, mininterval=0.2
             )
@@ -55,7 +58,7 @@ class Progress:
         """Shows ``values`` beside the bar, or as a line of their own."""
         if self._bar is not None:
             self._bar.set_postfix(values, refresh=False)
-        else:
+        elif speaks():
             words = "  ".join(f"{name} {value}" for name, value in values.items())
             print(f"step {step}/{self.total}  {words}", file=sys.stderr, flush=True)
 

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict
+from typing import Any, Dict, Iterator
 
 import numpy as np
 
+from amp_xla.data.batches.pieces import each
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
-from amp_xla.training import metrics
+from amp_xla.training import distributed, metrics
 from amp_xla.training.step import Inference
+
+
+def _pieces(batches: Any) -> Iterator[Any]:
+    """All that this rank evaluates of ``batches``."""
+    for batch in batches.epoch(0):
+        for piece in each(batch):
+            yield getattr(piece, "batch", piece)
+
+
+def _total(*values: float) -> Any:
+    """Each summed over the ranks, which have evaluated a part."""
+    return distributed.current().total(np.array(values, np.float64)).tolist()
 
 
 class Classification:
@@ -28,7 +41,7 @@ class Classification:
     def __call__(self) -> Dict[str, float]:
         matrix = np.zeros((self._classes, self._classes), np.int64)
         loss = weight = 0.0
-        for batch in self._batches.epoch(0):
+        for batch in _pieces(self._batches):
             out = self._inference(batch.feed())
             real = batch.weights > 0
             matrix += metrics.confusion(
@@ -36,6 +49,8 @@ class Classification:
             )
             loss += float(out["loss"][real].sum())
             weight += float(real.sum())
+        matrix = distributed.current().total(matrix)
+        loss, weight = _total(loss, weight)
         return {
             "accuracy": metrics.accuracy(matrix),
             "macro_f1": metrics.macro_f1(matrix),
@@ -60,11 +75,12 @@ class HeldOut:
 
     def __call__(self) -> Dict[str, float]:
         loss = hits = count = 0.0
-        for batch in self._stream.epoch(0):
+        for batch in _pieces(self._stream):
             out = self._inference(batch.feed())
             loss += float(out["loss"].sum())
             hits += float(out["hits"].sum())
             count += float(batch.weights.sum())
+        loss, hits, count = _total(loss, hits, count)
         mean = loss / max(count, 1.0)
         return {
             "loss": mean,

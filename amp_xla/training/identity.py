@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
 from amp_xla import backend
+from amp_xla.data.batches.pieces import whole
 from amp_xla.data.batches.protocol import BatchSource
+from amp_xla.errors import AmpXlaError
 from amp_xla.process.fields import MAY_CHANGE, fields, flat
 from amp_xla.training.options import RunOptions
 
@@ -43,7 +46,7 @@ def describe(
     del settings["device"]  # as free as the host: what matters of it is the line above
     return {
         "variables": dict(shapes),
-        "data": {**job.identity, **_batches(job.batches)},
+        "data": {**job.identity, **_batches(whole(job.batches))},
         "assets": digests(assets),
         "config": settings_of(config),
         "may change": may_change(config),
@@ -53,6 +56,23 @@ def describe(
             "bert4keras": ".".join(map(str, backend.bert4keras_version())),
         },
     }
+
+
+def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
+    """Refuses ranks whose data, settings or versions differ: they would train on other things.
+
+    Raises:
+      AmpXlaError: names the first rank that differs from the first, and in what.
+    """
+    found = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
+    for name, other in found[1:]:
+        apart = differences(found[0][1], other)
+        lines = apart.fatal + apart.forcible + apart.longer
+        if lines:
+            raise AmpXlaError(
+                f"{name} is about to train on something else than {found[0][0]} (then: the first, "
+                f"now: the other): {'; '.join(lines[:3])}"
+            )
 
 
 def settings_of(config: Any) -> Dict[str, Any]:

@@ -18,8 +18,10 @@ from amp_xla.process import exits
 from amp_xla.process.kept_output import Output
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.typed import typed
+from amp_xla.process.world import world
+from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.run import RunFolder
+from amp_xla.training.run import Followed, RunFolder
 
 __all__ = ["LoopOptions", "RunOptions", "train"]
 
@@ -50,19 +52,82 @@ def train(recipe: str, config: Any, build: Callable[..., Any], options: LoopOpti
     with Output() as output, SignalWatch() as watch:
         try:
             with watch.immediately("before the first step; nothing was lost", True):
-                run = RunFolder(recipe, asked.name, resume=asked.resume)
-                kept = run.newest()
+                run = _folder(recipe, config)
+                kept = _newest(run)
+                _share(kept, config)
                 job = build(config) if kept is None else build(config, kept)
                 _check_device()
                 from amp_xla.training.start import prepare
 
                 loop = prepare(run, recipe, config, job, options, kept)
                 # Nothing is written into a folder before prepare has decided that it is ours.
-                output.keep_in(run.path)
+                if loop.ranks.first:
+                    output.keep_in(run.path)
             return _run(loop, watch, sys.modules[build.__module__])
         finally:
             if run is not None:
                 run.close()
+
+
+def _folder(recipe: str, config: Any) -> RunFolder:
+    """The run folder; of several ranks the first one looks, and tells the others its name."""
+    asked: RunOptions = config.run
+    if world().size == 1:
+        return RunFolder(recipe, asked.name, resume=asked.resume)
+    _settle(config)
+    from amp_xla.training import distributed
+
+    ranks = distributed.join()
+    if not ranks.first:
+        return Followed(recipe, ranks.gather("")[0])
+    run = RunFolder(recipe, asked.name, resume=asked.resume)
+    ranks.gather(run.name)
+    return run
+
+
+def _newest(run: RunFolder) -> Optional[Saved]:
+    """The checkpoint to go on from, the same one on every rank."""
+    if world().size == 1:
+        return run.newest()
+    from amp_xla.training import distributed
+
+    kept = None if isinstance(run, Followed) else run.newest()
+    name = distributed.current().gather(None if kept is None else kept.path.name)[0]
+    if not isinstance(run, Followed) or name is None:
+        return kept
+    path = run.checkpoints / name
+    if not path.is_dir():
+        raise AmpXlaError(
+            f"{path} is not on this host: to resume on several, runs/ must be on a file system "
+            f"that all of them share"
+        )
+    return Saved(path)
+
+
+def _share(kept: Optional[Saved], config: Any) -> None:
+    """Batches are cut into pieces no larger than when the run began."""
+    begun_with = 0 if kept is None else kept.state.get("ranks", {}).get("begun_with", 1)
+    if world().size == 1 and begun_with < 2:
+        known = sys.modules.get("amp_xla.training.distributed")
+        if known is not None:  # a process that trains more than once
+            known.join(1)
+        return
+    if world().size == 1:
+        _settle(config)
+    from amp_xla.training import distributed
+
+    distributed.join(begun_with)
+
+
+def _settle(config: Any) -> None:
+    """Applies the settings, before anything here imports TensorFlow."""
+    from amp_xla import setup
+
+    switches = getattr(config, "switches", None)
+    if switches is None:
+        setup.resolve()
+    else:
+        switches.resolve()
 
 
 def _check_device() -> None:

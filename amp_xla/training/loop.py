@@ -9,24 +9,33 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.data.batches.pieces import each
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
-from amp_xla.training import random_state
+from amp_xla.training import distributed, random_state
 from amp_xla.training.checkpoint.checkpoints import Checkpoints
+from amp_xla.training.checkpoint.saved import read_state
 from amp_xla.training.job import Job
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.nonfinite import Trouble
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.rescue import rescue
 from amp_xla.training.run import RunFolder
-from amp_xla.training.step import StepResult, TrainStep
+from amp_xla.training.step import ASKED, Feed, StepResult, TrainStep
+from amp_xla.training.window import SharedWindow
 
 _COUNTED_EPOCHS = 1000
+_COMPARED_EVERY = 500  # steps between two comparisons of the ranks' weights, besides evaluations
 
 
 @dataclasses.dataclass
@@ -89,6 +98,8 @@ class Loop:
         diagnose: Optional[Callable[[Any, int, float], str]] = None,
     ) -> None:
         self.run, self.job, self.step = run, job, step
+        self.ranks = distributed.current()
+        self.window = SharedWindow(step.optimizer, self.ranks)
         self.checkpoints, self.options = checkpoints, options
         self.run_options = run_options or RunOptions()
         self.identity = identity or {}
@@ -102,6 +113,7 @@ class Loop:
         self.trying: Optional[int] = None  # number of the step under way; else the state is whole
         self.saved_at: Optional[int] = None
         self._saved_when = 0.0
+        self._asked = (0.0, 0.0)  # how many ranks want to stop, and to save
 
     def resume(self, saved: Mapping[str, Any], longer: bool = False) -> None:
         """Puts the loop where ``saved``, the state of a restored checkpoint, says.
@@ -133,6 +145,20 @@ class Loop:
                 state.epoch += 1
             state.step_in_epoch = left
 
+    def restore(self, path: Path) -> Dict[str, Any]:
+        """Puts all ranks' variables where a checkpoint was; returns its state.
+
+        Raises:
+          CheckpointError: it cannot be read.
+        """
+        if self.ranks.first:
+            state = self.checkpoints.restore(path)
+        else:
+            state = read_state(path)
+        self.ranks.broadcast(self.checkpoints.bundle.variables)
+        self.window.resumed()
+        return state
+
     @property
     def total_steps(self) -> int:
         """Steps of the whole run; of one too long to count, by its first epochs."""
@@ -151,7 +177,8 @@ class Loop:
         """
         state = self.state
         # A run killed before its first checkpoint starts anew, in a folder with lines already.
-        self._log = MetricsLog(self.run.path, state.step if self.run.again else None)
+        if self.ranks.first:
+            self._log = MetricsLog(self.run.path, state.step if self.run.again else None)
         watch = watch or SignalWatch()
         exits.life.where = "in training"
         with watch.immediately("before the first step", nothing_to_save=True):
@@ -164,6 +191,9 @@ class Loop:
             while not self._over():
                 self._epoch(watch)
             self.checkpoints.wait()
+        except distributed.RankLost as error:
+            exits.life.where, exits.life.safe = rescue(self)
+            raise distributed.RankLost(f"{error}; {exits.life.safe}") from error
         except AmpXlaError:
             raise
         except Exception:
@@ -171,7 +201,8 @@ class Loop:
             raise
         finally:
             self.progress.close()
-            self._log.close()
+            if self._log is not None:
+                self._log.close()
         return state
 
     def _over(self) -> bool:
@@ -189,11 +220,10 @@ class Loop:
                 f"{state.step_in_epoch}"
             )
         for batch in self.job.batches.epoch(state.epoch, start=state.step_in_epoch):
-            feed = self.step.feed(batch)
             epoch = state.epoch
             self.trying = state.step
-            result = self.step(feed, state.step)
-            self._count(result, int((batch.sample_ids >= 0).sum()))
+            feed, result = self._step(batch, watch)
+            self._count(result, result.samples or int((batch.sample_ids >= 0).sum()))
             if state.step_in_epoch == steps:
                 state.epoch, state.step_in_epoch = epoch + 1, 0
             state.evaluate_due = self._evaluation_is_due()
@@ -208,6 +238,25 @@ class Loop:
             if self._over():
                 return
 
+    def _step(self, batch: Any, watch: SignalWatch) -> Tuple[Feed, StepResult]:
+        """One step, all pieces of it that are this rank's; what the last was fed with, too."""
+        whole: Optional[StepResult] = None
+        for piece in each(batch):
+            feed = self.step.feed(piece)
+            if ASKED in feed:
+                due = self.ranks.first and self._checkpoint_is_due(ahead=1)
+                feed[ASKED] = np.array([watch.received is not None, due], np.float32)
+            try:
+                result = self.step(feed, self.state.step)
+            except tf.errors.OpError as error:
+                if self.ranks.several and "horovod" in str(error).lower():
+                    raise self.ranks.lost(error) from error
+                raise
+            whole = result if whole is None else whole.then(result)
+        assert whole is not None  # a batch has a piece
+        self._asked = (whole.asked[0], whole.asked[1]) if whole.asked else (0.0, 0.0)
+        return feed, whole
+
     def _evaluation_is_due(self) -> bool:
         state, every = self.state, self.options.evaluate_every
         if every and state.epoch < self.options.epochs:
@@ -216,12 +265,25 @@ class Loop:
 
     def _between(self, watch: SignalWatch) -> None:
         """What happens between two steps: evaluation, checkpoint, signals."""
-        if self.state.evaluate_due and not watch.received:
+        # What one rank decided by its own clock or signal, all were told in the step.
+        stop, due = watch.received is not None, False
+        if self.ranks.several:
+            stop, due = self._asked[0] > 0, self._asked[1] > 0
+            # The clock must not decide in which order gradients are added up.
+            if (stop or due) and not self.state.evaluate_due and self.window.is_open():
+                stop = due = False
+        else:
+            due = self._checkpoint_is_due()
+        if self.state.evaluate_due and not stop:
             self._evaluate(watch)
-        elif self._checkpoint_is_due():
+        elif due and self.saved_at != self.state.step:
             self.save()
+        if self.ranks.several and self.state.step % _COMPARED_EVERY == 0:
+            self._compare()
         self.checkpoints.poll()
-        if watch.received:
+        if stop or (watch.received is not None and not self.ranks.several):
+            names = self.ranks.gather(watch.received)
+            watch.received = next(name for name in names if name)
             state = self.state
             if self.saved_at != state.step and state.step:
                 self.save()
@@ -232,9 +294,10 @@ class Loop:
                 else "before the first step"
             )
 
-    def _checkpoint_is_due(self) -> bool:
+    def _checkpoint_is_due(self, ahead: int = 0) -> bool:
         state, options = self.state, self.run_options
-        if state.step == self.saved_at or not state.step:
+        step = state.step + ahead
+        if step == self.saved_at or not step:
             return False
         # While steps are skipped nothing is learnt, and a roll-back must find an older one.
         if state.not_finite_in_a_row or self.checkpoints.busy:
@@ -243,7 +306,7 @@ class Loop:
         if options.checkpoint_minutes and minutes >= options.checkpoint_minutes:
             return True
         every = options.checkpoint_every
-        return bool(every) and state.step >= (self.saved_at or 0) // every * every + every
+        return bool(every) and step >= (self.saved_at or 0) // every * every + every
 
     def _count(self, result: StepResult, samples: int) -> None:
         state = self.state
@@ -305,18 +368,18 @@ class Loop:
         self.progress.show(state.step, shown)
 
     def _write(self, values: Mapping[str, Any]) -> None:
-        assert self._log is not None  # opened by train
-        self._log.write(self.state.step, values)
+        if self._log is not None:  # the first rank's
+            self._log.write(self.state.step, values)
 
     def _evaluate(self, watch: SignalWatch) -> None:
         """Evaluates, keeps the best; a signal ends it, and the evaluation stays due."""
         state, options = self.state, self.options
         began = time.monotonic()
         try:
-            with watch.immediately("during an evaluation"):
-                values = {name: float(value) for name, value in self.job.evaluate().items()}
+            values = self._evaluated(watch)
         except Stopped:
             return
+        self._compare()
         state.evaluate_due = False
         self.last_evaluation = values
         seconds = time.monotonic() - began
@@ -329,7 +392,7 @@ class Loop:
         else:
             state.stale += 1
         self.save(best=better)
-        if better and self.job.export is not None:
+        if better and self.job.export is not None and self.ranks.first:
             self.job.export(str(self.run.path))
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(
@@ -340,13 +403,36 @@ class Loop:
         if options.patience and state.stale >= options.patience:
             note(f"no better {options.monitor} in {state.stale} evaluations: stopping early")
 
-    def save(self, best: bool = False) -> None:
-        """Checkpoints what stands between the last step and the next; writing goes on behind."""
+    def _evaluated(self, watch: SignalWatch) -> Dict[str, float]:
+        if self.ranks.several:  # each has a share, and none may leave the others waiting
+            return {name: float(value) for name, value in self.job.evaluate().items()}
+        with watch.immediately("during an evaluation"):
+            return {name: float(value) for name, value in self.job.evaluate().items()}
+
+    def _compare(self) -> None:
+        """Makes sure that all ranks have the same weights."""
+        if self.ranks.several:
+            weights = self.step.variables
+            values = backend.session().run(weights)
+            self.ranks.compare([v.op.name for v in weights], values)
+
+    def save(self, best: bool = False, alone: bool = False) -> None:
+        """Checkpoints what stands between the last step and the next; writing goes on behind.
+
+        All ranks call it, and the first one writes.
+
+        Args:
+          best: it is the best so far.
+          alone: the other ranks have gone; only this one calls.
+        """
         document = {
             "loop": dataclasses.asdict(self.state),
             "recipe": self.run.recipe,
             "random": random_state.get(),
             "identity": self.identity,
+            "ranks": {"begun_with": self.ranks.begun_with},
         }
-        self.checkpoints.save(self.state.step, document, best)
+        window = self.window.collected(alone)
+        if self.ranks.first:
+            self.checkpoints.save(self.state.step, document, best, window)
         self.saved_at, self._saved_when = self.state.step, time.monotonic()

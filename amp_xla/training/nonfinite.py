@@ -8,6 +8,8 @@ before it began, and on with the batches that follow. If that happens again, it 
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
 
 from amp_xla.errors import AmpXlaError
@@ -73,23 +75,33 @@ class Trouble:
 
     def _roll_back(self, why: str) -> bool:
         loop, state = self._loop, self._loop.state
-        loop.checkpoints.wait()
-        good = loop.checkpoints.newest_whole(good=True)
+        good = loop.ranks.told(self._good)
         if good is None:
             return False
         loop.trying = ROLLING_BACK
-        saved = loop.checkpoints.restore(good)
-        state.applied = saved["loop"]["applied"]
+        state.applied = loop.restore(Path(good))["loop"]["applied"]
         loop.trying = None
         state.not_finite_in_a_row = 0
         state.rolled_back_at = state.step
         note(
-            f"{why}: rolled back to {good.name}, going on with the batches after step {state.step}"
+            f"{why}: rolled back to {Path(good).name}, going on with the batches after step "
+            f"{state.step}"
         )
         loop.save()  # so that a kill does not bring the trouble back
         return True
 
+    def _good(self) -> Optional[str]:
+        self._loop.checkpoints.wait()
+        good = self._loop.checkpoints.newest_whole(good=True)
+        return None if good is None else str(good)
+
     def _report(self, feed: Mapping[str, Any], result: StepResult) -> str:
+        ranks = self._loop.ranks
+        if ranks.several:  # a replay would need all of them
+            bad = ranks.gather(None if math.isfinite(result.own) else ranks.world.name)
+            found = [name for name in bad if name]
+            where = f"the loss of {', '.join(found)} is not" if found else "every rank's loss is"
+            return f"{where} finite; the same batches on one rank, with --resume, say more"
         if self._diagnose is None:
             return "look for NaN in the data, lower the learning rate, or use --loss-scale dynamic"
         try:

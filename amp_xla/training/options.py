@@ -78,6 +78,8 @@ class UpdateOptions:
     """batches whose mean gradient makes an update; none = 1, or what another flag decides"""
     recompute: Annotated[bool, MAY_CHANGE] = False
     """compute transformer layers again in the backward pass: far less memory, a longer step"""
+    reduce: Annotated[Optional[Literal["none", "fp16", "bf16"]], SAME_SPEED] = None
+    """precision of scaled gradients on their way between ranks; none = float32"""
 
     def scheduled(self, batches: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
         """The optimizer and its learning rate; see ``amp_xla.optimizers.scheduled.scheduled``.
@@ -86,12 +88,16 @@ class UpdateOptions:
           batches: of the whole run; the last of them may be too few for an update.
         """
         from amp_xla.optimizers.scheduled import scheduled
+        from amp_xla.precision.reduction import Reduction
+        from amp_xla.training import distributed
 
+        ranks = distributed.current()
+        reduction = Reduction(ranks.hvd, self.reduce or "none") if ranks.several else None
         together = how.setdefault("accumulate", self.accumulate or 1)
         return scheduled(
             self.learning_rate, max(1, batches // together), self.warmup, loss_scale,
             weight_decay=self.weight_decay, clip_norm=self.clip_norm,
-            recompute=self.recompute, **how,
+            recompute=self.recompute, split=ranks.split, reduction=reduction, **how,
         )  # fmt: skip
 
 

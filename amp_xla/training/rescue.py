@@ -22,8 +22,10 @@ def rescue(loop: Any) -> Tuple[str, str]:
     whole = trying is None or (trying >= 0 and loop.step.dirty != trying)
     try:
         if step and loop.saved_at != step:
-            if whole:
-                loop.save()
+            if not loop.ranks.first:
+                pass
+            elif whole:
+                loop.save(alone=True)
             else:
                 failed = f"{where} weights may be half changed, so nothing new was saved; "
         loop.checkpoints.wait()

@@ -283,6 +283,20 @@ class RunFolder:
             raise AmpXlaError(f"cannot write {path}: {error.strerror}") from error
 
 
+class Followed(RunFolder):
+    """The run folder that another rank looks after: nothing is written from here."""
+
+    def __init__(self, recipe: str, name: str) -> None:
+        self.recipe, self.name, self._parent = recipe, name, Path("runs") / recipe
+        self._lock, self.continues, self.again = None, False, False
+
+    def begin(self) -> None:
+        """Nothing."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Nothing."""
+
+
 def _things(folder: Path) -> List[str]:
     """What a folder holds besides locks and halves of files."""
     names = (path.name for path in folder.iterdir())

@@ -14,7 +14,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph.shape_watch import watched
 from amp_xla.process import exits
 from amp_xla.process.progress import note
-from amp_xla.training import copies
+from amp_xla.training import copies, distributed
 from amp_xla.training import identity as identities
 from amp_xla.training.checkpoint import CheckpointError, Saved, find
 from amp_xla.training.checkpoint.checkpoints import Checkpoints, restore_weights
@@ -26,6 +26,7 @@ from amp_xla.training.provenance import describe_process
 from amp_xla.training.random_state import unrepeatable
 from amp_xla.training.run import RunFolder
 from amp_xla.training.step import initialize_variables
+from amp_xla.training.window import SharedWindow
 
 
 def prepare(
@@ -51,24 +52,30 @@ def prepare(
         be written.
     """
     asked: RunOptions = config.run
+    ranks = distributed.current()
     note(f"settings: {job.resolved.describe()}")
+    if not ranks.alone:
+        note(ranks.describe())
     initialize_variables()
     assets = _contents(job.assets)
-    run.check_writable(assets)
+    if ranks.first:
+        run.check_writable(assets)
     if asked.warm_start:
         _warm_start(Path(asked.warm_start), job.model, assets)
     if kept is None:
-        run.begin()
+        _begin(run, ranks)
         exits.life.folder = run.path
+    transient = SharedWindow(job.step.optimizer, ranks).transient
     checkpoints = Checkpoints(
         run.checkpoints,
-        job.variables,
+        [v for v in job.variables if not any(v is other for other in transient)],
         asked.keep,
         getattr(job.step.optimizer, "state_variables", ()),
         assets,
         run.has_checkpoint,
     )
     identity = identities.describe(job, config, checkpoints.bundle.shapes(), assets)
+    identities.same_on_all(ranks, identity)
     for name in unrepeatable(job.step.train_op):
         note(f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact")
     loop = Loop(
@@ -83,13 +90,25 @@ def prepare(
     )
     if kept is not None:
         _resume(loop, kept, asked.force_resume)
-        run.begin()
-        checkpoints.settle(kept.path, loop.state.best_step if loop.state.best is not None else None)
+        _begin(run, ranks)
+        if ranks.first:
+            best = loop.state.best_step if loop.state.best is not None else None
+            checkpoints.settle(kept.path, best)
+    else:
+        ranks.broadcast(job.variables)
     note(f"run folder: {run.path}")
     if kept is None and asked.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
-    copies.write(run, config, describe_process(recipe, job), assets, kept)
+    if ranks.first:
+        copies.write(run, config, describe_process(recipe, job), assets, kept)
     return loop
+
+
+def _begin(run: RunFolder, ranks: distributed.Ranks) -> None:
+    """The first rank begins to write; where the clock names a folder, it tells its name."""
+    if ranks.first:
+        run.begin()
+    run.name = ranks.told(lambda: run.name)
 
 
 def _resume(loop: Loop, kept: Saved, force: bool) -> None:
@@ -108,7 +127,7 @@ def _resume(loop: Loop, kept: Saved, force: bool) -> None:
             f"or give --force-resume to go on all the same"
         )
     exits.life.folder = loop.run.path  # it goes on from here: a fault is this run's
-    saved = loop.checkpoints.restore(whole)
+    saved = loop.restore(whole)
     try:
         loop.resume(saved, longer=bool(found.longer))
     except (KeyError, TypeError, ValueError) as error:

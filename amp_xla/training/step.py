@@ -6,13 +6,20 @@ import dataclasses
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla import backend
 from amp_xla.backend import tf
+from amp_xla.data.batches.pieces import NUMBER, WEIGHTS
 from amp_xla.data.batches.protocol import FeedBatch
+from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, optimized
 from amp_xla.graph.nodes import upstream
+from amp_xla.models import dropout
+from amp_xla.training import distributed
 
 Feed = Mapping[str, Any]
+ASKED, SAMPLES = "asked", "piece_samples"  # what ranks tell each other in a step
 
 
 class StepResult(NamedTuple):
@@ -20,7 +27,8 @@ class StepResult(NamedTuple):
 
     ``loss`` is unscaled; ``loss_scale`` is the one in force during the step; ``finite`` is False
     where the update was skipped; ``applied`` counts updates so far, this step's included;
-    ``metrics`` in the order of ``TrainStep.metric_names``.
+    ``metrics`` in the order of ``TrainStep.metric_names``. Where ranks share a batch: of all ranks
+    together; ``samples`` they saw, what any of them ``asked`` for, this rank's ``own`` loss.
     """
 
     loss: float
@@ -30,6 +38,20 @@ class StepResult(NamedTuple):
     gradient_norm: float
     applied: int
     metrics: Tuple[float, ...]
+    samples: int = 0
+    asked: Tuple[float, ...] = ()
+    own: float = 0.0
+
+    def then(self, later: StepResult) -> StepResult:
+        """This of one piece of a batch, and ``later`` of the next, as one."""
+        return later._replace(
+            loss=self.loss + later.loss,
+            finite=self.finite and later.finite,
+            metrics=tuple(a + b for a, b in zip(self.metrics, later.metrics)),
+            samples=self.samples + later.samples,
+            asked=tuple(a + b for a, b in zip(self.asked, later.asked)),
+            own=self.own + later.own,
+        )
 
 
 class TrainStep:
@@ -38,7 +60,8 @@ class TrainStep:
     Args:
       inputs: name -> placeholder; each call must feed arrays under exactly these names.
       step_input: placeholder of the step number (``dropout.install``), or None.
-      loss: float32 scalar tensor, unscaled, with every added loss in it.
+      loss: float32 scalar tensor, unscaled, with every added loss in it. Where ranks share a batch:
+        a mean over the batch by its ``weights``, as each metric is.
       optimizer: ``LossScaleOptimizer``.
       variables: what to train.
       learning_rate: float32 scalar tensor, for the log.
@@ -56,18 +79,21 @@ class TrainStep:
         metrics: Optional[Mapping[str, Any]] = None,
     ) -> None:
         metrics = dict(metrics or {})
-        self.input_names: List[str] = list(inputs)
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
         self.learning_rate = tf.convert_to_tensor(learning_rate)
+        inputs, share, told = _sharing(inputs, step_input, [loss, *metrics.values()])
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
         self.gradients = [
             (_dense(gradient), variable)
-            for gradient, variable in optimizer.compute_gradients(_poisoned(loss), self.variables)
+            for gradient, variable in optimizer.compute_gradients(
+                _poisoned(loss) if share is None else _poisoned(loss) * share, self.variables
+            )
         ]
         self.train_op = optimizer.apply_gradients(self.gradients)
         with tf.control_dependencies([self.train_op]):
             applied = optimizer.applied_steps.read_value()
+        self.input_names: List[str] = list(inputs)
         self.placeholders: List[Any] = list(inputs.values())
         self._inputs = list(inputs.values())
         self._has_step = step_input is not None
@@ -83,6 +109,9 @@ class TrainStep:
             *metrics.values(),
             self.train_op,
         ]
+        self._told = told is not None
+        if told is not None:
+            self._fetches.insert(-1, told)
         self._run: Optional[Any] = None
         self.executed: Optional[executed.ExecutedGraph] = None
         self.dirty: Optional[int] = None  # the last step that may have changed variables
@@ -103,12 +132,21 @@ class TrainStep:
             if self._before_updates(error):
                 self.dirty = before
             raise
-        metrics = tuple(out[6:-1])
-        return StepResult(out[0], out[1], out[2], bool(out[3]), out[4], int(out[5]), metrics)
+        judged = (out[1], out[2], bool(out[3]), out[4], int(out[5]))
+        if not self._told:
+            return StepResult(out[0], *judged, tuple(out[6:-1]))
+        together, last = out[-2], 1 + len(self.metric_names)
+        return StepResult(
+            together[0], *judged, tuple(together[1:last]), round(float(together[last])),
+            tuple(together[last + 1 :]), float(out[0]),
+        )  # fmt: skip
 
     def feed(self, batch: FeedBatch) -> Dict[str, Any]:
         """The arrays of a batch that this step has placeholders for, in their order."""
         arrays = batch.feed()
+        if self._told:
+            arrays[ASKED] = np.zeros(2, np.float32)
+            arrays[SAMPLES] = np.array((batch.sample_ids >= 0).sum(), np.float32)
         return {name: arrays[name] for name in self.input_names}
 
     def _before_updates(self, error: Any) -> bool:
@@ -117,7 +155,7 @@ class TrainStep:
         Updates stand in a branch that is entered when all gradients were found to be finite; with
         accumulation, sums change before that.
         """
-        if self.optimizer.accumulate > 1:
+        if self.optimizer.window is not None:
             return False
         names = re.findall(r"node ([\w./\-]+)", error.message)
         graph = backend.session().graph
@@ -187,6 +225,44 @@ def _dense(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+
+
+def _sharing(
+    inputs: Mapping[str, Any], step_input: Optional[Any], means: List[Any]
+) -> Tuple[Dict[str, Any], Optional[Any], Optional[Any]]:
+    """What a step has more of where it is one of several that make a batch.
+
+    Returns:
+      Its inputs; the share of the batch that this piece is, by weight, which its loss counts for;
+      a vector for all ranks: loss, metrics, samples, what was asked for. Both None where a batch
+      comes in one piece.
+    """
+    ranks = distributed.current()
+    if ranks.alone:
+        return dict(inputs), None, None
+    follows, piece = dropout.shares()
+    if step_input is not None and not follows:
+        raise AmpXlaError(
+            "ranks share a batch, and dropout does not know how: give dropout.install(seed, "
+            "batches) the batches that distributed.current().share(...) returned"
+        )
+    hvd: Any = ranks.hvd
+    # The weight of this piece, and of all pieces of this rank.
+    weights = tf.placeholder(tf.float32, [2], name=WEIGHTS)
+    asked = tf.placeholder(tf.float32, [2], name=ASKED)
+    samples = tf.placeholder(tf.float32, [], name=SAMPLES)
+    more = {WEIGHTS: weights, ASKED: asked, SAMPLES: samples}
+    if piece is not None:
+        more[NUMBER] = piece
+    whole = weights[1]
+    if ranks.several:
+        whole = hvd.allreduce(whole, op=hvd.Sum, name="amp_xla_weight")
+    share = weights[0] / tf.maximum(whole, 1e-6)
+    figures = tf.stack([tf.cast(mean, tf.float32) * share for mean in means] + [samples])
+    told = tf.concat([figures, asked], 0)
+    if ranks.several:
+        told = hvd.allreduce(told, op=hvd.Sum, name="amp_xla_figures")
+    return {**inputs, **more}, share, told
 
 
 def _poisoned(loss: Any) -> Any:

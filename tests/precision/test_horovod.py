@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amp_xla import backend
+from tests.horovod import ROOT, need_horovod
 
 CASES = (
     "document",
@@ -24,23 +21,14 @@ CASES = (
     "keras_distributed",
     "alone",
 )
-ROOT = Path(__file__).resolve().parents[2]
-
 # The first run on a machine compiles Horovod, which takes minutes; later ones find the wheel.
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
-
-
-def built() -> bool:
-    return importlib.util.find_spec("horovod") is not None
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """What both ranks saw: {case: (rank 0's steps, rank 1's steps)}."""
-    if not built():
-        if shutil.which("g++") is None and not os.environ.get("CI"):
-            pytest.skip("Horovod is not built and there is no g++ to build it with")
-        subprocess.run(["scripts/build_horovod.sh", backend.kind()], check=True, cwd=str(ROOT))
+    need_horovod()
     folder = tmp_path_factory.mktemp("ranks")
     runner = Path(sys.executable).parent / "horovodrun"
     command = [str(runner), "--gloo", "-np", "2", "-H", "localhost:2", sys.executable]

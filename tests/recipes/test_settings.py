@@ -47,7 +47,7 @@ def test_a_config_that_an_older_run_wrote_is_read_and_written_again(tmp_path, mo
     (tmp_path / "config.json").write_text(json.dumps(older))
     config = load(importlib.import_module(module).Config, tmp_path / "config.json")
     written = json.loads(json.dumps(document(config)))
-    younger = {"device": None, "accumulate": None, "recompute": False}
+    younger = {"device": None, "accumulate": None, "recompute": False, "reduce": None}
     assert written == {**older, **younger}
 
 

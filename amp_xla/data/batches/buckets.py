@@ -11,6 +11,7 @@ and a resumed run starts at step k without making steps 0 to k - 1.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from amp_xla.data.batches.lengths import choose_lengths, plan_leftovers
 from amp_xla.data.batches.order import Permutation, permutation
+from amp_xla.data.batches.pieces import Axis, axis, rows_of
 from amp_xla.data.batches.protocol import ByStep, Fed, check
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
@@ -133,6 +135,24 @@ class Batches(ByStep):
         self._two_segments = bool((self._first_sizes != self._sizes).any())
 
     layout = None
+    _piece = (0, 1)
+
+    def part(self, number: int, of: int) -> Batches:
+        """The same batches, of each only piece ``number`` of ``of``."""
+        found = copy.copy(self)
+        found._piece = (number, of)
+        return found
+
+    def axes(self, of: int) -> Dict[str, Axis]:
+        """``rows``.
+
+        Raises:
+          DataError: batches have different numbers of rows.
+        """
+        rows = {bucket.rows for bucket in self._buckets}
+        if len(rows) > 1:
+            raise DataError("batches by token_budget have different rows; ranks cannot share them")
+        return {"rows": axis(rows.pop(), of)}
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> Batches:
         """Other samples, such as those to evaluate on, in the same shapes, unshuffled."""
@@ -145,7 +165,8 @@ class Batches(ByStep):
     @property
     def shapes(self) -> List[Tuple[int, int]]:
         """(rows, length) of each kind of batch that occurs, shortest first."""
-        return [(bucket.rows, bucket.length) for bucket in self._buckets if bucket.batches]
+        of = self._piece[1]
+        return [(-(-b.rows // of), b.length) for b in self._buckets if b.batches]
 
     @property
     def padding_share(self) -> float:
@@ -199,8 +220,10 @@ class Batches(ByStep):
         return out
 
     def _assemble(self, bucket: _Bucket, samples: np.ndarray, index: int) -> Batch:
+        first, rows = rows_of(*self._piece, bucket.rows)
+        samples = samples[first : first + rows]
         real = len(samples)
-        sample_ids = np.full(bucket.rows, -1, np.int64)
+        sample_ids = np.full(rows, -1, np.int64)
         sample_ids[:real] = samples
         columns = np.arange(bucket.length)
         inside = columns < self._sizes[sample_ids, None]
@@ -209,11 +232,11 @@ class Batches(ByStep):
         segment_ids = np.zeros_like(token_ids)
         if self._two_segments:
             segment_ids[:] = inside & (columns >= self._first_sizes[sample_ids, None])
-        weights = np.zeros(bucket.rows, np.float32)
+        weights = np.zeros(rows, np.float32)
         weights[:real] = 1.0
         labels = None
         if self._labels is not None:
-            labels = np.zeros(bucket.rows, np.int32)
+            labels = np.zeros(rows, np.int32)
             labels[:real] = self._labels[samples]
         return Batch(token_ids, segment_ids, labels, weights, sample_ids, index)
 

@@ -7,13 +7,15 @@ Methods", ACL 2015), it has to use the rest too.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import Any, Iterator, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.pieces import Axis
 from amp_xla.data.counter import uniform
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
@@ -49,10 +51,24 @@ class HiddenTokens:
         self._batches, self._rate, self._seed = batches, rate, seed
         self._hidden = tokenizer.hidden_id
         self._special = np.array([tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id])
-
-        self.layout = batches.layout
+        self._line: Optional[Axis] = None  # where a piece's tokens lie on a line of packed rows
+        self._rows: Optional[Axis] = None  # or its rows in the batch
         self.like, self.describe = batches.like, batches.describe
-        self.steps_per_epoch = batches.steps_per_epoch
+        self.steps_per_epoch, self.axes = batches.steps_per_epoch, batches.axes
+
+    @property
+    def layout(self) -> Optional[Any]:
+        """As that of ``batches``."""
+        return self._batches.layout
+
+    def part(self, number: int, of: int) -> HiddenTokens:
+        """The same batches, of each only piece ``number`` of ``of``."""
+        found = copy.copy(self)
+        found._batches = self._batches.part(number, of)
+        axes: Dict[Any, Axis] = self.axes(of)
+        mine = {name: axis._replace(places=axis.places[number]) for name, axis in axes.items()}
+        found._line, found._rows = mine.get("tokens"), mine.get("rows")
+        return found
 
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
@@ -71,7 +87,13 @@ class HiddenTokens:
 
     def _hide(self, batch: Any, epoch: int) -> Any:
         ids = batch.token_ids
-        rows = batch.index * len(ids) + np.arange(len(ids))
-        drawn = uniform(self._seed, epoch, _STREAM, rows, ids.shape[1]) < self._rate
+        if self._rows is not None:
+            rows = batch.index * self._rows.length + self._rows.places
+        else:
+            rows = batch.index * len(ids) + np.arange(len(ids))
+        length = ids.shape[1] if self._line is None else self._line.length
+        drawn = uniform(self._seed, epoch, _STREAM, rows, length) < self._rate
+        if self._line is not None:
+            drawn = drawn[:, self._line.places]
         hidden = np.where(drawn & ~np.isin(ids, self._special), self._hidden, ids)
         return dataclasses.replace(batch, token_ids=hidden.astype(ids.dtype))

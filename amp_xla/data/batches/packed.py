@@ -18,13 +18,15 @@ same mixture of lengths. A step is made without those before it.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.batches.order import permutation
+from amp_xla.data.batches.pieces import Axis, axis, rows_of
 from amp_xla.data.batches.protocol import ByStep, Fed, check
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
@@ -81,6 +83,10 @@ class Layout:
         """int64 [R]."""
         rows, lengths = np.array(self.blocks, np.int64).T
         return np.repeat(lengths, rows)
+
+    def piece(self, of: int) -> Layout:
+        """That of each of ``of`` pieces: every block's rows are shared out."""
+        return Layout(tuple((-(-rows // of), length) for rows, length in self.blocks), self.slots)
 
     def __str__(self) -> str:
         return " + ".join(f"{rows}x{length}" for rows, length in self.blocks)
@@ -151,7 +157,8 @@ class PackedBatches(ByStep):
         self.layout = layout or choose_layout(counts, length, batch_size)
         self._steps, plan = pack(counts, self.layout)
         self._row_sizes = _rows(plan, self.layout.slots)
-        self._row_begins = np.cumsum(self.layout.row_lengths) - self.layout.row_lengths
+        self._whole = self.layout
+        self._taken = np.arange(self.layout.rows)  # rows of a step; -1 for one that fills up
         # The plan's slots and the samples, both sorted by length, stand opposite each other.
         flat = self._row_sizes.reshape(-1)
         self._slots_by_length = np.argsort(flat, kind="stable")[int((flat == 0).sum()) :]
@@ -159,6 +166,37 @@ class PackedBatches(ByStep):
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> PackedBatches:
         """Other samples, such as those to evaluate on, in batches of the same shape, unshuffled."""
         return PackedBatches(encoded, label_ids, shuffle=False, layout=self.layout)
+
+    def part(self, number: int, of: int) -> PackedBatches:
+        """The same batches, of each only piece ``number`` of ``of``: rows of every block."""
+        found = copy.copy(self)
+        found.layout = self._whole.piece(of)
+        taken, begin = [], 0
+        for rows, _ in self._whole.blocks:
+            first, each = rows_of(number, of, rows)
+            own = np.arange(first, first + each)
+            taken.append(np.where(own < rows, begin + own, -1))
+            begin += rows
+        found._taken = np.concatenate(taken)
+        return found
+
+    def axes(self, of: int) -> Dict[Any, Axis]:
+        """``("rows", length)`` of each block, ``tokens`` of the line, ``slots``."""
+        layout = self._whole
+        found: Dict[Any, Axis] = {}
+        tokens: List[np.ndarray] = []
+        slots: List[np.ndarray] = []
+        token = row = 0
+        for rows, length in layout.blocks:
+            block = axis(rows, of)
+            found["rows", length] = block
+            places = block.places[:, :, None]
+            tokens.append((token + places * length + np.arange(length)).reshape(of, -1))
+            slots.append(((row + places) * layout.slots + np.arange(layout.slots)).reshape(of, -1))
+            token, row = token + rows * length, row + rows
+        for name, size, parts in (("tokens", token, tokens), ("slots", row * layout.slots, slots)):
+            found[name] = Axis(size, np.concatenate(parts, 1).astype(np.int32))
+        return found
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
         """Batches an epoch; the same in every epoch."""
@@ -172,7 +210,7 @@ class PackedBatches(ByStep):
     @property
     def padding_share(self) -> float:
         """Share of an epoch's tokens that is padding, empty rows included."""
-        return 1.0 - int(self._sizes.sum()) / (self._steps * self.layout.tokens)
+        return 1.0 - int(self._sizes.sum()) / (self._steps * self._whole.tokens)
 
     def describe(self) -> str:
         """One line: padding, shape, samples a step."""
@@ -185,9 +223,11 @@ class PackedBatches(ByStep):
     def _from(self, epoch: int, start: int, steps: int) -> Iterator[PackedBatch]:
         plan = self._epoch_rows(epoch)
         members = self._epoch_members(epoch)
+        empty = self._taken[:, None] < 0
         for step in range(start, steps):
-            rows = plan[:, step]
-            yield self._assemble(rows, members[rows], step)
+            rows = plan[self._taken, step]
+            sizes = np.where(empty, 0, self._row_sizes[rows])
+            yield self._assemble(sizes, np.where(empty, -1, members[rows]), step)
 
     def _epoch_rows(self, epoch: int) -> np.ndarray:
         """int64 [R, steps]: rows of the plan.
@@ -196,14 +236,14 @@ class PackedBatches(ByStep):
         has of them: each step takes one row of each.
         """
         # The plan's rows are sorted by length; each row of a step has so many of them.
-        lengths = np.repeat(self.layout.row_lengths, self._steps)
+        lengths = np.repeat(self._whole.row_lengths, self._steps)
         order = np.lexsort((-(self._row_sizes > 0).sum(1), -lengths))
-        strata = order.reshape(self.layout.rows, self._steps)
+        strata = order.reshape(self._whole.rows, self._steps)
         if not self._shuffle:
             return strata
         orders = [
             permutation(self._steps, self._seed, epoch, ROW_ORDER + r)[:]
-            for r in range(self.layout.rows)
+            for r in range(self._whole.rows)
         ]
         return np.stack([stratum[order] for stratum, order in zip(strata, orders)])
 
@@ -216,12 +256,13 @@ class PackedBatches(ByStep):
         members[self._slots_by_length] = order[np.argsort(self._sizes[order], kind="stable")]
         return members.reshape(self._row_sizes.shape)
 
-    def _assemble(self, plan_rows: np.ndarray, sample_ids: np.ndarray, step: int) -> PackedBatch:
-        sizes = self._row_sizes[plan_rows]
+    def _assemble(self, sizes: np.ndarray, sample_ids: np.ndarray, step: int) -> PackedBatch:
         real = sample_ids >= 0
         samples, lengths = sample_ids[real], sizes[real]
         row, slot = np.nonzero(real)
-        begin = self._row_begins[row] + (np.cumsum(sizes, axis=1) - sizes)[real]
+        lengths_of_rows = self.layout.row_lengths
+        row_begins = np.cumsum(lengths_of_rows) - lengths_of_rows
+        begin = row_begins[row] + (np.cumsum(sizes, axis=1) - sizes)[real]
         # Token k of the step: which sample, which position in it.
         owner = np.repeat(np.arange(len(samples)), lengths)
         position = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

@@ -46,6 +46,12 @@ class BatchSource(Protocol):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The batches of ``epoch`` from step ``start`` on; earlier ones are not made."""
 
+    def part(self, number: int, of: int) -> BatchSource:
+        """The same batches, of each only piece ``number`` of ``of``; see ``pieces``."""
+
+    def axes(self, of: int) -> Dict[Any, Any]:
+        """Name of an axis -> where ``of`` pieces lie on it (``pieces.Axis``)."""
+
 
 class Fed:
     """Gives a dataclass of arrays its ``feed``."""

@@ -8,14 +8,16 @@ a time, which disks and network file systems like; the order within a group is a
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import queue
 import threading
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
 from amp_xla.data.batches.order import permutation
+from amp_xla.data.batches.pieces import Axis, axis, rows_of
 from amp_xla.data.batches.protocol import Fed
 from amp_xla.data.counter import uniform
 from amp_xla.data.pretraining.masking import Masking
@@ -116,11 +118,22 @@ class Stream:
 
     layout = None
     padding_share = 0.0  # documents stand end to end
+    _piece = (0, 1)
+
+    def part(self, number: int, of: int) -> Stream:
+        """The same micro-batches, of each only piece ``number`` of ``of``; no other is read."""
+        found = copy.copy(self)
+        found._piece = (number, of)
+        return found
+
+    def axes(self, of: int) -> Dict[str, Axis]:
+        """``rows``."""
+        return {"rows": axis(self._size, of)}
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
         """(B, L): one."""
-        return [(self._size, self._sequences.length)]
+        return [(-(-self._size // self._piece[1]), self._sequences.length)]
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
         """All of the run's micro-batches: passes over the data are this class' own affair."""
@@ -133,15 +146,20 @@ class Stream:
     def batch(self, index: int) -> SequenceBatch:
         """Micro-batch number ``index`` of the run."""
         n = len(self._sequences)
-        begin = index * self._size
-        end = min(begin + self._size, n) if self._once else begin + self._size
+        first, rows = rows_of(*self._piece, self._size)
+        begin = index * self._size + first
+        end = index * self._size + min(first + rows, self._size)
+        if self._once:
+            end = min(end, n)
+        if begin >= end:  # this piece only fills up
+            return _nothing(self._part(0, 0, 1), rows)
         parts = []
         while begin < end:
             stop = min(end, (begin // n + 1) * n)
             parts.append(self._part(begin // n, begin % n, stop - begin))
             begin = stop
         batch = parts[0] if len(parts) == 1 else _joined(parts)
-        missing = self._size - len(batch.sample_ids)
+        missing = rows - len(batch.sample_ids)
         return _joined([batch, _nothing(batch, missing)]) if missing else batch
 
     def _part(self, epoch: int, first: int, count: int) -> SequenceBatch:

@@ -76,13 +76,20 @@ class Checkpoints:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def save(self, step: int, state: Dict[str, Any], best: bool = False) -> Path:
+    def save(
+        self,
+        step: int,
+        state: Dict[str, Any],
+        best: bool = False,
+        instead: Optional[Mapping[str, Any]] = None,
+    ) -> Path:
         """Copies everything now and writes it in the background; returns the path it will have.
 
         Args:
           step: names the checkpoint.
           state: JSON-able, the loop's part of the state.
           best: swap the pointer ``BEST`` to it.
+          instead: name of a variable -> array to save in place of its value.
 
         Raises:
           CheckpointError: the write before this one failed.
@@ -91,6 +98,8 @@ class Checkpoints:
         self.wait()
         name = self._free_name(step)
         arrays = self.bundle.snapshot()
+        if instead:
+            arrays = [instead.get(n, array) for n, array in zip(self.bundle.names, arrays)]
         text = documents.encode(state)
         self._pending = self._thread.submit(self._write, name, arrays, text, best)
         self._held += time.monotonic() - began

@@ -1,0 +1,132 @@
+"""Sums over ranks: gradients, in half precision if asked for, rows of embeddings, a step's figures.
+
+Each rank's gradient is its share of the whole batch's mean, so that sums over ranks are what one
+rank would have computed, and are no larger than it: adding up more ranks cannot overflow.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional, Sequence
+
+from amp_xla.graph.executed import BETWEEN_RANKS
+from amp_xla.precision.tensorflow import tf
+
+COMPRESSIONS = ("none", "fp16", "bf16")
+# Of gradients that travel together. Horovod's own way, to send what has come by its clock, adds the
+# same numbers up in another order each time, where ranks are three or more.
+GROUP_BYTES = 32 << 20
+
+
+class Reduction:
+    """Unscaled gradients of this rank -> sums over ranks; ``reduce=`` of ``LossScaleOptimizer``.
+
+    What travels in half precision is the scaled gradient: a true gradient of 1e-7 is nearly nothing
+    in float16, and multiplied by the loss scale it is not. It is unscaled in float32 after.
+
+    Args:
+      hvd: ``horovod.tensorflow``, initialized.
+      compression: ``none`` (float32), ``fp16`` or ``bf16`` between ranks.
+
+    Attributes:
+      loss_scale: returns the scale in force in this step, a float32 scalar tensor.
+    """
+
+    def __init__(self, hvd: Any, compression: str = "none") -> None:
+        if compression not in COMPRESSIONS:
+            raise ValueError(f"compression {compression!r}; allowed: {', '.join(COMPRESSIONS)}")
+        self._hvd, self._compression, self._named = hvd, compression, 0
+        self.loss_scale: Optional[Callable[[], Any]] = None
+
+    def __call__(self, gradients: Sequence[Any]) -> List[Any]:
+        """Dense gradients and ``IndexedSlices`` in, dense ones out, in the same order."""
+        with tf.name_scope(BETWEEN_RANKS):
+            found = {
+                i: self._rows(g) for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices)
+            }
+            # The last layers' gradients come first, and travel while the others are computed.
+            rest = [i for i in range(len(gradients)) if i not in found][::-1]
+            for group in _groups(rest, gradients):
+                found.update(zip(group, self._sum([gradients[i] for i in group])))
+            return [found[i] for i in range(len(gradients))]
+
+    def _sum(self, gradients: List[Any]) -> List[Any]:
+        if self._compression == "none":
+            return self._add(gradients)
+        scale = tf.ones([]) if self.loss_scale is None else self.loss_scale()
+        scaled = [gradient * scale for gradient in gradients]
+        if self._compression == "fp16":
+            halves = self._add([tf.cast(values, tf.float16) for values in scaled])
+            totals = [tf.cast(values, tf.float32) for values in halves]
+        else:
+            totals = [self._sum_bfloat16(values) for values in scaled]
+        return [total / scale for total in totals]
+
+    def _add(self, values: List[Any]) -> List[Any]:
+        """In one message, of which Horovod makes no other: the order of additions is fixed."""
+        return list(self._hvd.grouped_allreduce(values, op=self._hvd.Sum, name=self._name()))
+
+    def _name(self) -> str:
+        """Another one each time: in the functions that branches are, Horovod's own are not."""
+        self._named += 1
+        return f"amp_xla_reduction_{self._named}"
+
+    def _sum_bfloat16(self, values: Any) -> Any:
+        """Horovod cannot add bfloat16, so each rank adds up one part, in float32, and tells it."""
+        hvd, shape = self._hvd, tf.shape(values)
+        flat = tf.reshape(values, [-1])
+        size, count = hvd.size(), tf.size(flat)
+        each = -(-count // (2 * size)) * 2  # even: two of them travel as one int32
+        flat = tf.pad(flat, [[0, each * size - count]])
+        parts = hvd.alltoall(_packed(flat), name=self._name())
+        own = tf.reduce_sum(tf.reshape(_unpacked(parts), [size, each]), 0)
+        every = hvd.allgather(_packed(own), name=self._name())
+        return tf.reshape(_unpacked(every)[:count], shape)
+
+    def _rows(self, gradient: Any) -> Any:
+        """Rows of an embedding: gathered, or summed as a whole table, whichever is fewer bytes.
+
+        That depends on how many different tokens all ranks have in this batch, which is counted.
+        """
+        hvd = self._hvd
+        ids, positions = tf.unique(gradient.indices)
+        rows = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(ids))
+        height = gradient.dense_shape[0]
+        width = tf.size(rows, out_type=tf.int64) // tf.cast(tf.maximum(tf.size(ids), 1), tf.int64)
+        (total,) = self._add([tf.cast(tf.size(ids), tf.int64)])
+        gathered = total * (width * 4 + 8)
+        whole = 2 * tf.cast(height, tf.int64) * width * (4 if self._compression == "none" else 2)
+
+        def gather() -> Any:
+            every = hvd.allgather(rows, name=self._name()), hvd.allgather(ids, name=self._name())
+            return tf.math.unsorted_segment_sum(every[0], every[1], height)
+
+        def table() -> Any:
+            return self._sum([tf.math.unsorted_segment_sum(rows, ids, height)])[0]
+
+        summed = tf.cond(gathered < whole, gather, table)
+        summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
+        return summed
+
+
+def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:
+    """``order`` in runs of at most ``GROUP_BYTES`` each, if more than one."""
+    groups: List[List[int]] = []
+    size = 0
+    for i in order:
+        more = 4 * (gradients[i].shape.num_elements() or 0)
+        if not groups or size + more > GROUP_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(i)
+        size += more
+    return groups
+
+
+def _packed(values: Any) -> Any:
+    """float32 [2n] -> int32 [n]: bfloat16 in pairs, for what cannot carry bfloat16."""
+    return tf.bitcast(tf.reshape(tf.cast(values, tf.bfloat16), [-1, 2]), tf.int32)
+
+
+def _unpacked(pairs: Any) -> Any:
+    """The other way."""
+    return tf.cast(tf.reshape(tf.bitcast(pairs, tf.bfloat16), [-1]), tf.float32)
