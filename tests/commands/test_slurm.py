@@ -1,0 +1,82 @@
+"""What Slurm writes for its tasks, as ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+
+import pytest
+
+from amp_xla.commands import slurm
+from amp_xla.errors import AmpXlaError
+
+STEP = {
+    "SLURM_STEP_NODELIST": "gpu[08-09,11],big",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
+    "SLURM_NODEID": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "0",
+}
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None, reason="Horovod is not built here"
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "names"),
+    [
+        ("a", "a"),
+        ("a,b", "a b"),
+        ("a[1-3]", "a1 a2 a3"),
+        ("a[008-010,7]-ib,b", "a008-ib a009-ib a010-ib a7-ib b"),
+        ("r[0-1]n[2-3]", "r0n2 r0n3 r1n2 r1n3"),
+    ],
+)
+def test_names_of_nodes(written: str, names: str) -> None:
+    assert slurm.expand(written) == names.split()
+
+
+def test_a_task() -> None:
+    task = slurm.read(STEP)
+    assert task.plan == "gpu08:2,gpu09:2,gpu11:2,big:1"
+    assert slurm.read({**STEP, "SLURM_NODEID": "3", "SLURM_LOCALID": "0"}).port == task.port
+    assert slurm.read({**STEP, "SLURM_STEP_ID": "1"}).port != task.port
+    assert slurm.read({**STEP, "HOROVOD_GLOO_RENDEZVOUS_PORT": "29400"}).port == 29400
+
+
+@pytest.mark.parametrize("without", sorted(STEP))
+def test_a_shell_of_an_allocation_is_no_task(without: str) -> None:
+    some = {name: value for name, value in STEP.items() if name != without}
+    with pytest.raises(AmpXlaError, match=r"no srun started.*train\.sbatch"):
+        slurm.read(some)
+
+
+@needs_horovod
+def test_every_task_has_a_rank_of_its_own() -> None:
+    seen = []
+    for node, slots in enumerate((2, 2, 2, 1)):
+        for local in range(slots):
+            place = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local)}
+            found = slurm.variables(slurm.read({**STEP, **place}), "10.0.0.1", "eth0")
+            assert (found["HOROVOD_SIZE"], found["HOROVOD_LOCAL_RANK"]) == ("7", str(local))
+            assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.1"
+            assert (found["HOROVOD_CROSS_RANK"], found["HOROVOD_CROSS_SIZE"]) == (
+                str(node),
+                "3" if local else "4",
+            )
+            seen.append(int(found["HOROVOD_RANK"]))
+    assert seen == list(range(7))
+
+
+@needs_horovod
+def test_a_taken_port_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        other.listen()
+        port = str(other.getsockname()[1])
+        one = {**STEP, "SLURM_STEP_NODELIST": "here", "SLURM_STEP_TASKS_PER_NODE": "2"}
+        first = {**one, "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+        with pytest.raises(AmpXlaError, match=f"port {port} of here.*RENDEZVOUS_PORT"):
+            slurm.join({**os.environ, **first, "HOROVOD_GLOO_RENDEZVOUS_PORT": port}, None)
