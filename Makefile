@@ -11,7 +11,7 @@ KILLS ?= 200
 STEPS ?= 20
 
 # What a command line may set. Make would ignore any other, and the wrong thing would be done.
-VARIABLES := ARGS BASE_IMAGE BENCH CMD CORPUS DATA ENGINE GPUS IMAGE INSPECT KILLS NVIDIA_INDEX OUT \
+VARIABLES := ARGS BASE_IMAGE BENCH CMD CORPUS DATA ENGINE GPUS HOSTS IMAGE INSPECT KILLS NP NVIDIA_INDEX OUT \
     PYTHON RECIPE REHEARSE RUN RUNS RUNTIME STEPS TUNE TUNED
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name)))
 UNKNOWN := $(firstword $(filter-out $(VARIABLES) MAKEFLAGS SHELL,$(GIVEN)))
@@ -22,7 +22,7 @@ $(error error: $(UNKNOWN) is not a variable of this Makefile.$(if \
 endif
 
 # Shells read values from the environment: a quote in one must not end what stands around it.
-export BASE_IMAGE CORPUS DATA ENGINE GPUS IMAGE KILLS NVIDIA_INDEX OUT RECIPE RUN RUNS RUNTIME STEPS
+export BASE_IMAGE CORPUS DATA ENGINE GPUS HOSTS IMAGE KILLS NP NVIDIA_INDEX OUT RECIPE RUN RUNS RUNTIME STEPS
 
 ENVIRONMENT := scripts/environment.sh
 # PYTHON counts only on the command line: many shells have one that was meant for others.
@@ -30,6 +30,8 @@ PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python "$$PYTHON"
 ON_RUNTIME = --runtime "$$RUNTIME" $(PYTHON_OPTION)
 ON = @exec $(ENVIRONMENT) run $(ON_RUNTIME) --
 AMP_XLA = $(ON) -m amp_xla
+# One process, or one for each GPU: NP=2, NP=auto, HOSTS=a:8,b:8
+RANKS = $(if $(NP)$(HOSTS),-- -m amp_xla ranks $(if $(NP),--np "$$NP") $(if $(HOSTS),--hosts "$$HOSTS"))
 OF_RUN = $(if $(RUN),--run "$$RUN")
 DOCKER = @exec scripts/docker.sh
 
@@ -38,7 +40,7 @@ ALL_TESTS := --numprocesses logical --maxprocesses 4 --dist loadfile
 
 PYTHON_CODE := $(wildcard amp_xla recipes scripts tests setup.py)
 TYPED_CODE := $(wildcard amp_xla recipes scripts)
-SHELL_CODE := $(wildcard .ci/run scripts/*.sh)
+SHELL_CODE := $(wildcard .ci/run scripts/*.sh scripts/slurm/*.sbatch scripts/kubernetes/*.sh)
 
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' Makefile)
@@ -47,7 +49,7 @@ help: ## List the commands (this text)
 	@awk -f scripts/help.awk Makefile
 
 ##@ Train
-train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned) --recipe "$$RECIPE" -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings
+train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned,$(RANKS)) --recipe "$$RECIPE" -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings; NP=2 on two GPUs
 prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus "$$CORPUS") $(if $(OUT),--out "$$OUT") $(ARGS) ## Turn text into sequences to pretrain on; CORPUS, OUT
 predict: ; $(AMP_XLA) predict $(OF_RUN) $(ARGS) ## Label new text with a trained run: RUN=runs/... ARGS="--file texts.txt"
 verify: ; $(AMP_XLA) verify $(OF_RUN) $(ARGS) ## Check that the checkpoints of RUN=runs/... are whole
@@ -74,6 +76,7 @@ bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop cost
 bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step
 bench-gpu: ; $(ON) -m scripts.bench_gpu $(ARGS) ## Fill docs/results/gpu.md on a GPU, beside PyTorch; ARGS=--trial on a CPU
 bench-rehearse: ; $(ON) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
+bench-ranks: ; $(ON) -m scripts.bench_ranks $(ARGS) ## What two ranks cost here; ARGS=--paper: 8 GPUs and more, on paper
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python

@@ -29,6 +29,11 @@ python=$(scripts/environment.sh python --runtime "$runtime")
 requirements=$root/requirements/horovod.txt
 version=$(sed -n 's/^horovod==//p' "$requirements")
 
+# One builds, whoever else asks waits for it.
+mkdir -p "$root/.cache"
+exec 9>"$root/.cache/horovod-$runtime.lock"
+flock 9
+
 works() {
     "$python" - "$version" <<'PYTHON' >/dev/null 2>&1
 import sys

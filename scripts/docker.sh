@@ -355,7 +355,14 @@ check_gpus
 mkdir -p -- "$runs"
 launch=(python3 -m scripts.environment run --runtime "$runtime")
 case $action in
-    train) run "${launch[@]}" --recipe "$recipe" -- "${arguments[@]}" ;;
+    train)
+        [[ -z ${HOSTS:-} ]] || fail "HOSTS=$HOSTS: one container a host; docs/launchers.md says how to start them."
+        if [[ -n ${NP:-} ]]; then
+            run "${launch[@]}" -- -m amp_xla ranks --np "$NP" --recipe "$recipe" -- "${arguments[@]}"
+        else
+            run "${launch[@]}" --recipe "$recipe" -- "${arguments[@]}"
+        fi
+        ;;
     run) run "${launch[@]}" -- -m amp_xla "$command" "${arguments[@]}" ;;
     test)
         ((${#arguments[@]})) || arguments=(-m 'not slow and not network')

@@ -12,6 +12,7 @@ from amp_xla.process import exits
 # command -> (module with main(argv) -> exit code, one line)
 COMMANDS: Dict[str, Tuple[str, str]] = {
     "train": ("amp_xla.commands.train", "train a recipe; its flags come after --"),
+    "ranks": ("amp_xla.commands.ranks", "train a recipe on several GPUs or machines"),
     "header": ("amp_xla.commands.header", "print the block to paste on top of a bert4keras script"),
     "prepare": ("amp_xla.data.pretraining.prepare", "turn raw text into sequences to pretrain on"),
     "predict": ("amp_xla.commands.predict", "label new text with a trained run"),

@@ -159,7 +159,7 @@ def test_values_are_data_to_every_shell(launched, tmp_path, value):
         ("ARG=--help", "Did you mean ARGS?"),
         ("BASEIMAGE=x", "Did you mean BASE_IMAGE?"),
         ("GPU=0", "Did you mean GPUS?"),
-        ("NP=2", "Known are: ARGS"),
+        ("WHAT=2", "Known are: ARGS"),
         ("X';pwd;'=1", "Known are: ARGS"),
     ],
 )

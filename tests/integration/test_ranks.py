@@ -1,0 +1,341 @@
+"""Several ranks train what one would, go on as any number, and none is left behind.
+
+Real processes over Gloo, started as `make train NP=2` starts them. RANK_KILLS=20 kills and resumes
+that often, at random moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional
+
+import numpy as np
+import psutil
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.training.checkpoint import manifest
+from tests.horovod import ROOT, need_horovod
+
+pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+SMALL = (
+    "--layers 2 --hidden 64 --max-length 24 --epochs 2 --train-fraction 0.08 --log-every 1 "
+    "--precision fp32 --checkpoint-every 3"
+).split()
+PRETRAINING = (
+    "--steps 6 --heldout 32 --log-every 1 --evaluate-every 3 --precision fp32 --dropout 0.1"
+).split()
+# A key's bias moves all scores of a query alike: its gradient is zero, but for rounding, which Adam
+# makes as large as any other.
+NO_GRADIENT = ("dense_1/bias", "dense_7/bias", "dense_13/bias", "dense_1_bias")
+KILLS = int(os.environ.get("RANK_KILLS", "2"))
+
+
+class Done(NamedTuple):
+    """A training that has ended."""
+
+    code: int
+    out: str
+    seconds: float
+
+
+class Place:
+    """A folder to train in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+        }
+
+    def start(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Any:
+        command = ["ranks", "--np", str(ranks)] if ranks else ["train"]
+        return subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "amp_xla",
+                *command,
+                "--recipe",
+                recipe,
+                "--",
+                "--name",
+                name,
+                *flags,
+            ],
+            cwd=str(self.folder),
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def train(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Done:
+        began = time.monotonic()
+        process = self.start(ranks, name, *flags, recipe=recipe)
+        out = process.communicate(timeout=280)[0].decode()
+        return Done(process.returncode, out, time.monotonic() - began)
+
+    def run(self, name: str, recipe: str = "classification") -> Path:
+        return self.folder / "runs" / recipe / name
+
+    def losses(self, name: str, recipe: str = "classification") -> List[Dict[str, Any]]:
+        """The lines of metrics.jsonl, without what depends on the clock."""
+        lines = (self.run(name, recipe) / "metrics.jsonl").read_text().splitlines()
+        timed = ("samples_per_second", "model_flops_utilisation")
+        return [{k: v for k, v in json.loads(x).items() if k not in timed} for x in lines]
+
+    def weights(self, name: str, recipe: str = "classification") -> Dict[str, Any]:
+        newest = manifest.steps(self.run(name, recipe) / "checkpoints")[-1]
+        reader = tf.train.load_checkpoint(str(newest / "tensors"))
+        return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: Any) -> Place:
+    """With a run to start from: on 1.15 a seeded start depends on the number of operations."""
+    need_horovod()
+    here = Place(tmp_path_factory.mktemp("ranks"))
+    done = here.train(0, "start", *SMALL, "--epochs", "1")
+    assert done.code == 0, done.out
+    return here
+
+
+def from_start(recipe: str = "classification") -> List[str]:
+    return ["--warm-start", f"runs/{recipe}/start"]
+
+
+def same(one: Dict[str, Any], other: Dict[str, Any], close: float = 1e-6) -> None:
+    """Weights, slots and counters, by the norm of their difference."""
+    assert set(one) == set(other)
+    apart = size = 0.0
+    for name, value in one.items():
+        if any(word in name for word in NO_GRADIENT):
+            continue
+        difference = np.linalg.norm((value.astype("f8") - other[name]).ravel())
+        norm = np.linalg.norm(value.astype("f8").ravel())
+        # Moments and sums hold differences of large numbers; a bias that began at zero is one.
+        assert difference <= 20 * close * max(norm, 1e-30), name
+        if "Adam" not in name and "/sum_" not in name:
+            apart, size = np.hypot(apart, difference), np.hypot(size, norm)
+    assert apart <= close * size
+
+
+def alike(one: List[Dict[str, Any]], other: List[Dict[str, Any]], close: float = 2e-6) -> None:
+    """Two metrics.jsonl."""
+    assert [sorted(line) for line in one] == [sorted(line) for line in other]
+    for a, b in zip(one, other):
+        for key, value in a.items():
+            assert b[key] == pytest.approx(value, rel=close, abs=1e-6), (key, a, b)
+
+
+CASES = {
+    "buckets": ("classification", [2, 4], []),
+    "packed": ("classification", [2], ["--packed", "--accumulate", "3"]),
+    "recomputed": ("classification", [3], ["--recompute"]),
+    "pretraining": ("pretraining", [2], []),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_ranks_learns_the_same(place: Place, case: str) -> None:
+    recipe, numbers, flags = CASES[case]
+    own = [*(SMALL if recipe == "classification" else PRETRAINING), *flags]
+    if recipe == "pretraining":
+        done = place.train(0, "start", *PRETRAINING, "--steps", "1", recipe=recipe)
+        assert done.code == 0, done.out
+    own += from_start(recipe)
+    alone = place.train(0, f"{case}-1", *own, recipe=recipe)
+    assert alone.code == 0, alone.out
+    for ranks in numbers:
+        done = place.train(ranks, f"{case}-{ranks}", *own, recipe=recipe)
+        assert done.code == 0, done.out
+        assert f"{ranks} ranks share each batch" in done.out
+        assert done.out.count("run folder: ") == 1  # one of them speaks
+        alike(place.losses(f"{case}-1", recipe), place.losses(f"{case}-{ranks}", recipe))
+        same(place.weights(f"{case}-1", recipe), place.weights(f"{case}-{ranks}", recipe))
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_gradients_may_travel_in_half_precision(place: Place, precision: str) -> None:
+    flags = [*SMALL, *from_start(), "--loss-scale", "1000"]
+    done = place.train(2, precision, *flags, "--reduce", precision)
+    assert done.code == 0, done.out
+    if not place.run("float").exists():
+        assert place.train(0, "float", *flags).code == 0
+    pairs = zip(place.losses("float"), place.losses(precision))
+    assert all(b["loss"] == pytest.approx(a["loss"], rel=5e-3) for a, b in pairs if "loss" in a)
+
+
+@pytest.fixture(scope="module")
+def whole(place: Place) -> str:
+    """Name of a run of three ranks that nobody disturbed."""
+    done = place.train(3, "whole", *SMALL, *from_start(), "--accumulate", "2")
+    assert done.code == 0, done.out
+    return "whole"
+
+
+def rank_processes(launcher: int) -> Dict[int, psutil.Process]:
+    found = {}
+    for child in psutil.Process(launcher).children(recursive=True):
+        try:
+            number = child.environ().get("HOROVOD_RANK")
+        except psutil.Error:
+            continue
+        if number is not None and int(number) not in found:
+            found[int(number)] = child
+    return found
+
+
+def begun(process: Any, metrics: Path, lines: int) -> None:
+    """Waits until so many lines are written."""
+    end = time.monotonic() + 120
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < lines:
+        assert process.poll() is None, process.stdout.read().decode()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def disturbed(
+    place: Place, name: str, victim: Optional[int], number: int, lines: int, limit: float = 60
+) -> Done:
+    """Trains on three ranks, sends a signal to one of them (None = to what started them)."""
+    process = place.start(3, name, *SMALL, *from_start(), "--accumulate", "2")
+    begun(process, place.run(name) / "metrics.jsonl", lines)
+    ranks = rank_processes(process.pid)
+    assert sorted(ranks) == [0, 1, 2]
+    everything = psutil.Process(process.pid).children(recursive=True)
+    began = time.monotonic()
+    os.kill(process.pid if victim is None else ranks[victim].pid, number)
+    out = process.communicate(timeout=limit + 30)[0].decode()
+    seconds = time.monotonic() - began
+    assert seconds < limit, out
+    _, alive = psutil.wait_procs(everything, timeout=5)
+    assert not alive, alive
+    return Done(process.returncode, out, seconds)
+
+
+def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
+    """Resumes a copy of the run on so many ranks, and compares it with an undisturbed one."""
+    copy = f"{name}-on-{ranks}"
+    shutil.copytree(str(place.run(name)), str(place.run(copy)), symlinks=True)
+    done = place.train(ranks, copy, *SMALL, "--accumulate", "2", "--resume")
+    assert done.code == 0, done.out
+    assert manifest.steps(place.run(copy) / "checkpoints")
+    if ranks == 3:
+        assert place.losses(copy) == place.losses(whole)
+        one, other = place.weights(whole), place.weights(copy)
+        assert all((one[n] == other[n]).all() for n in one)
+    else:
+        alike(place.losses(whole), place.losses(copy))
+        same(place.weights(whole), place.weights(copy))
+
+
+def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -> None:
+    steps = max(line["step"] for line in place.losses(whole))
+    for kill in range(KILLS):
+        draw = random.Random(kill)
+        name, victim = f"killed-{kill}", draw.choice([0, 1, 2])
+        done = disturbed(place, name, victim, signal.SIGKILL, draw.randrange(6, steps - 2))
+        assert done.code == 128 + signal.SIGKILL, done.out
+        cause = f"error: rank {victim} on {socket.gethostname()} was killed by SIGKILL"
+        assert done.out.count(cause) == 1, done.out
+        assert done.out.count("error: ") == 1, done.out
+        goes_on(place, name, whole, 3)
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 0)])
+def test_a_signal_to_the_starter_is_an_orderly_stop(
+    place: Place, whole: str, number: str, code: int
+) -> None:
+    done = disturbed(place, number, None, getattr(signal, number), 5)
+    assert done.code == code, done.out
+    assert f"stopped by {number} after step" in done.out
+    assert "error: " not in done.out
+    # In the middle of a window of two, or at its border: on as many ranks, on fewer, alone.
+    for ranks in (1, 2) if number == "SIGTERM" else (3, 4):
+        goes_on(place, number, whole, ranks)
+
+
+@pytest.mark.skipif(backend.kind() == "tf1", reason="a minute; once is enough: Horovod's own clock")
+def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
+    done = disturbed(place, "stalled", 1, signal.SIGSTOP, 9)
+    assert done.code == 75, done.out
+    assert f"error: rank 1 on {socket.gethostname()} did not answer" in done.out
+    goes_on(place, "stalled", whole, 3)
+
+
+def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> None:
+    """A recipe that fails on one rank, in its third step."""
+    text = (ROOT / "recipes" / "classification.py").read_text()
+    text = text.replace(
+        "    return job.Job(\n",
+        "    from amp_xla.process.world import world\n"
+        "    usual = step.__call__\n"
+        "    def failing(feed, number):\n"
+        "        if number == 3 and world().rank == 1:\n"
+        "            raise ZeroDivisionError('as asked')\n"
+        "        return usual(feed, number)\n"
+        "    step = type('Failing', (), {'__call__': staticmethod(failing),\n"
+        "        '__getattr__': lambda self, name, own=step: getattr(own, name)})()\n"
+        "    return job.Job(\n",
+        1,
+    )
+    recipe = tmp_path / "failing.py"
+    recipe.write_text(text)
+    done = place.train(2, "failing", *SMALL, recipe=str(recipe))
+    assert done.code == 70, done.out
+    errors = [line for line in done.out.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.out
+    assert errors[0].startswith(f"error: rank 1 on {socket.gethostname()} a fault of this program")
+    assert "ZeroDivisionError: as asked" in errors[0]
+    crashed = list((place.folder / "runs").glob("*/failing/crash-rank1.txt"))
+    assert crashed
+    assert "as asked" in crashed[0].read_text()
+
+
+def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
+    text = (ROOT / "recipes" / "classification.py").read_text()
+    text = text.replace(
+        '{"train": train.fingerprint()', '{"train": train.fingerprint() + str(world().rank)'
+    ).replace("    job.seed", "    from amp_xla.process.world import world\n    job.seed", 1)
+    recipe = tmp_path / "apart.py"
+    recipe.write_text(text)
+    done = place.train(2, "apart", *SMALL, recipe=str(recipe))
+    assert done.code == 2, done.out
+    assert "is about to train on something else than rank 0" in done.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--np", "x"], "'x' ranks; allowed: auto, or a whole number from 1 on"),
+        (["--np", "0"], "'0' ranks; allowed"),
+        (["--np", "3", "--hosts", "a:1,b:1"], "3 ranks, but the hosts a:1,b:1 have 2"),
+        (["--hosts", "a:1,b"], "written a:8,b:8"),
+    ],
+)
+def test_what_cannot_be_started(place: Place, flags: List[str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "amp_xla", "ranks", *flags, "--", "--epochs", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        cwd=str(ROOT),
+    )
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
+    assert len(done.stderr.decode().splitlines()) == 1
