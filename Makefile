@@ -21,6 +21,10 @@ $(error error: $(UNKNOWN) is not a variable of this Makefile.$(if \
     $(NEAREST), Did you mean $(NEAREST)?) Known are: $(VARIABLES))
 endif
 
+ifneq ($(and $(TUNED),$(NP)$(HOSTS)),)
+$(error error: TUNED is for one process; with NP or HOSTS give what tune found yourself: ARGS="--xla on")
+endif
+
 # Shells read values from the environment: a quote in one must not end what stands around it.
 export BASE_IMAGE CORPUS DATA ENGINE GPUS HOSTS IMAGE KILLS NP NVIDIA_INDEX OUT RECIPE RUN RUNS RUNTIME STEPS
 

@@ -1,8 +1,9 @@
 """What several ranks cost: measured here, or on paper for 8 and 8 x 8 GPUs; printed.
 
     make bench-ranks                            # measured, two processes on this machine
-    make bench-ranks ARGS="-- --layers 6"       # the recipe's flags behind --
     make bench-ranks ARGS=--paper               # against published throughput, and beyond it
+
+The recipe's own flags come behind `--`.
 
 Measured: classification, the same global batch by one process, by one rank under horovodrun and by
 two ranks; and by two processes that share nothing and have half the batch each, at the same time:

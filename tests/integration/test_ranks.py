@@ -22,7 +22,6 @@ import numpy as np
 import psutil
 import pytest
 
-from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.training.checkpoint import manifest
 from tests.horovod import ROOT, need_horovod
@@ -39,7 +38,7 @@ PRETRAINING = (
 # A key's bias moves all scores of a query alike: its gradient is zero, but for rounding, which Adam
 # makes as large as any other.
 NO_GRADIENT = ("dense_1/bias", "dense_7/bias", "dense_13/bias", "dense_1_bias")
-KILLS = int(os.environ.get("RANK_KILLS", "2"))
+KILLS = int(os.environ.get("RANK_KILLS", "1"))
 
 
 class Done(NamedTuple):
@@ -170,6 +169,7 @@ def test_any_number_of_ranks_learns_the_same(place: Place, case: str) -> None:
         same(place.weights(f"{case}-1", recipe), place.weights(f"{case}-{ranks}", recipe))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_gradients_may_travel_in_half_precision(place: Place, precision: str) -> None:
     flags = [*SMALL, *from_start(), "--loss-scale", "1000"]
@@ -258,6 +258,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -
         goes_on(place, name, whole, 3)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 0)])
 def test_a_signal_to_the_starter_is_an_orderly_stop(
     place: Place, whole: str, number: str, code: int
@@ -271,7 +272,7 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
         goes_on(place, number, whole, ranks)
 
 
-@pytest.mark.skipif(backend.kind() == "tf1", reason="a minute; once is enough: Horovod's own clock")
+@pytest.mark.once
 def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
     done = disturbed(place, "stalled", 1, signal.SIGSTOP, 9)
     assert done.code == 75, done.out
@@ -279,6 +280,7 @@ def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
     goes_on(place, "stalled", whole, 3)
 
 
+@pytest.mark.once
 def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> None:
     """A recipe that fails on one rank, in its third step."""
     text = (ROOT / "recipes" / "classification.py").read_text()
@@ -308,6 +310,7 @@ def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> N
     assert "as asked" in crashed[0].read_text()
 
 
+@pytest.mark.once
 def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
     text = (ROOT / "recipes" / "classification.py").read_text()
     text = text.replace(
@@ -320,6 +323,7 @@ def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None
     assert "is about to train on something else than rank 0" in done.out
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
