@@ -38,7 +38,7 @@ PRETRAINING = (
 # A key's bias moves all scores of a query alike: its gradient is zero, but for rounding, which Adam
 # makes as large as any other.
 NO_GRADIENT = ("dense_1/bias", "dense_7/bias", "dense_13/bias", "dense_1_bias")
-KILLS = int(os.environ.get("RANK_KILLS", "1"))
+KILLS = int(os.environ.get("RANK_KILLS", "2"))
 
 
 class Done(NamedTuple):
@@ -245,6 +245,7 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
         same(place.weights(whole), place.weights(copy))
 
 
+@pytest.mark.faults
 def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -> None:
     steps = max(line["step"] for line in place.losses(whole))
     for kill in range(KILLS):
@@ -258,7 +259,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -
         goes_on(place, name, whole, 3)
 
 
-@pytest.mark.once
+@pytest.mark.faults
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 0)])
 def test_a_signal_to_the_starter_is_an_orderly_stop(
     place: Place, whole: str, number: str, code: int
@@ -272,7 +273,7 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
         goes_on(place, number, whole, ranks)
 
 
-@pytest.mark.once
+@pytest.mark.faults
 def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
     done = disturbed(place, "stalled", 1, signal.SIGSTOP, 9)
     assert done.code == 75, done.out
@@ -280,7 +281,7 @@ def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
     goes_on(place, "stalled", whole, 3)
 
 
-@pytest.mark.once
+@pytest.mark.faults
 def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> None:
     """A recipe that fails on one rank, in its third step."""
     text = (ROOT / "recipes" / "classification.py").read_text()
@@ -310,7 +311,7 @@ def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> N
     assert "as asked" in crashed[0].read_text()
 
 
-@pytest.mark.once
+@pytest.mark.faults
 def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
     text = (ROOT / "recipes" / "classification.py").read_text()
     text = text.replace(
