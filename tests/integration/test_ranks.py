@@ -245,7 +245,7 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
         same(place.weights(whole), place.weights(copy))
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -> None:
     steps = max(line["step"] for line in place.losses(whole))
     for kill in range(KILLS):
@@ -259,7 +259,7 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -
         goes_on(place, name, whole, 3)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 0)])
 def test_a_signal_to_the_starter_is_an_orderly_stop(
     place: Place, whole: str, number: str, code: int
@@ -273,7 +273,7 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
         goes_on(place, number, whole, ranks)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
     done = disturbed(place, "stalled", 1, signal.SIGSTOP, 9)
     assert done.code == 75, done.out
@@ -281,7 +281,7 @@ def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
     goes_on(place, "stalled", whole, 3)
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> None:
     """A recipe that fails on one rank, in its third step."""
     text = (ROOT / "recipes" / "classification.py").read_text()
@@ -311,7 +311,7 @@ def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> N
     assert "as asked" in crashed[0].read_text()
 
 
-@pytest.mark.faults
+@pytest.mark.long
 def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
     text = (ROOT / "recipes" / "classification.py").read_text()
     text = text.replace(

@@ -198,7 +198,7 @@ def words_of(pid: int) -> List[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.once
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built here")
 def test_evictions_stop_the_ranks_in_order_and_the_same_command_goes_on(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def until(
 
 
 @pytest.mark.slow
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.once
 @pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: no {', '.join(missing())}")
 @pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built here")

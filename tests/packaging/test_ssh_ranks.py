@@ -39,7 +39,7 @@ Host {host}
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.faults,
+    pytest.mark.long,
     pytest.mark.once,
     pytest.mark.skipif(SSHD is None or not shutil.which("ssh"), reason="no ssh or no sshd here"),
     pytest.mark.skipif(

@@ -36,7 +36,7 @@ def test_the_published_rows_that_are_missed_are_known(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.faults
+@pytest.mark.long
 @pytest.mark.once
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)  # the first on a machine builds Horovod
