@@ -300,3 +300,9 @@ def _constant_initial_value(next_creator: Any, **kwargs: Any) -> Any:
         if known is not None:
             kwargs["initial_value"] = known
     return next_creator(**kwargs)
+
+
+def in_order(pairs: Pairs, variables: Sequence[Any]) -> Pairs:
+    """Pairs in the order of the variables, matched by variable."""
+    where = {id(v): g for g, v in pairs}
+    return [(where.get(id(v)), v) for v in variables]

@@ -19,11 +19,11 @@ from amp_xla.precision import agreement as agreements
 from amp_xla.precision import clipping, keras_class, update
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
-from amp_xla.precision.inner import Inner, Pairs, inner_of
+from amp_xla.precision.inner import Inner, Pairs, in_order, inner_of
 from amp_xla.precision.keras_class import keras_of
 from amp_xla.precision.ledger import Step, in_v1_graph
 from amp_xla.precision.monitor import Monitor
-from amp_xla.precision.reduction import Reduction
+from amp_xla.precision.reduction import over_ranks
 from amp_xla.precision.scaling import Scaling, scale_loss
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
@@ -74,7 +74,7 @@ class LossScaleOptimizer(OptimizerFace):
       name: prefix of variable names.
 
     Attributes:
-      inner: the optimizer that was wrapped.
+      inner: the wrapped optimizer.
       applied_steps: int64 variable, steps whose update was applied.
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
       gradients_finite: boolean scalar of the last step built; a tensor in a graph.
@@ -256,7 +256,7 @@ class LossScaleOptimizer(OptimizerFace):
             pairs = []
             for inner, part in self._split([(None, v) for v in variables]):
                 pairs += inner.gradients(scaled, [v for _, v in part], grad_loss)
-            pairs = _in_order(pairs, variables)
+            pairs = in_order(pairs, variables)
             if self._recompute:
                 recompute_layers(scaled, [g for g, _ in pairs if g is not None])
         unscaled = self._scaling.unscale(step, [g for g, _ in pairs])
@@ -342,8 +342,8 @@ class LossScaleOptimizer(OptimizerFace):
     def build(self, var_list: Sequence[Any]) -> None:
         """Makes the optimizers' variables now.
 
-        Only needed before the first of several ``apply_gradients`` of one step with a Keras
-        optimizer of TensorFlow 2.11 or later, which must know all variables at once.
+        Needed before the first of several ``apply_gradients`` of one step with a Keras optimizer
+        of TensorFlow 2.11 or later.
         """
         for inner, part in self._split([(None, v) for v in var_list]):
             inner.prepare([v for _, v in part])
@@ -353,15 +353,14 @@ class LossScaleOptimizer(OptimizerFace):
         return [g for g, _ in self.compute_gradients(loss, params)]
 
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        """Keras' name for ``minimize`` in a graph; what ``model.fit`` calls there."""
+        """Keras' name for ``minimize`` in a graph, for ``model.fit``."""
         return [self.minimize(loss, params)]
 
     def _take(
         self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool, more_groups: bool
     ) -> update.Outcome:
         parts = self._split(pairs)
-        if aggregate:
-            parts = update.aggregate(step, parts)
+        parts = update.aggregate(step, parts) if aggregate else parts
         return update.take(self._rules, step, parts, global_step, more_groups)
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
@@ -385,13 +384,9 @@ class LossScaleOptimizer(OptimizerFace):
         return tf.group(finite, norm) if in_v1_graph() else finite
 
     def _reduced(self, pairs: Pairs) -> Pairs:
-        if self._reduce is None:
-            return pairs
-        reduce, local = self._reduce, self._model_parallel
-        if isinstance(reduce, Reduction):  # all of them, in messages that are always the same
-            there = iter(reduce([g for g, v in pairs if g is not None and not local(v)]))
-            return [(g if g is None or local(v) else next(there), v) for g, v in pairs]
-        return [(g if g is None or local(v) else reduce(g), v) for g, v in pairs]
+        return (
+            pairs if self._reduce is None else over_ranks(pairs, self._reduce, self._model_parallel)
+        )
 
     def _split(self, pairs: Pairs) -> clipping.Parts:
         """Pairs by optimizer: each goes to the first group that claims its variable."""
@@ -400,9 +395,3 @@ class LossScaleOptimizer(OptimizerFace):
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))
             parts[next(claims)][1].append((gradient, variable))
         return [(inner, part) for inner, part in parts if part]
-
-
-def _in_order(pairs: Pairs, variables: Sequence[Any]) -> Pairs:
-    """Pairs in the order of the variables, matched by variable."""
-    where = {id(v): g for g, v in pairs}
-    return [(where.get(id(v)), v) for v in variables]

@@ -6,7 +6,7 @@ rank would have computed, and are no larger than it: adding up more ranks cannot
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision.tensorflow import tf
@@ -106,6 +106,20 @@ class Reduction:
         summed = tf.cond(gathered < whole, gather, table)
         summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
         return summed
+
+
+def over_ranks(
+    pairs: Sequence[Tuple[Any, Any]], reduce: Callable[[Any], Any], local: Callable[[Any], bool]
+) -> List[Tuple[Any, Any]]:
+    """Pairs (gradient, variable) with the gradients reduced, but for None and those of this rank.
+
+    Args:
+      reduce: a ``Reduction``, which takes all gradients at once, or takes one and returns it.
+      local: predicate of a variable that lives on this rank only.
+    """
+    travel = [g for g, v in pairs if g is not None and not local(v)]
+    sums = iter(reduce(travel) if isinstance(reduce, Reduction) else map(reduce, travel))
+    return [(g if g is None or local(v) else next(sums), v) for g, v in pairs]
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:

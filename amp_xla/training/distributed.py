@@ -10,14 +10,16 @@ between the hosts' Pythons, a few bytes now and then.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import json
 import os
 import re
+import socket
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Callable, List, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 import numpy as np
 
@@ -75,6 +77,7 @@ class Ranks:
         # A piece is never larger than it was when the run began: then it fitted into memory.
         self.split = max(1, -(-self.begun_with // place.size))
         self._gather: Optional[Callable[[bytes], List[bytes]]] = None
+        self._agree: Callable[[], None] = lambda: None
 
     @property
     def alone(self) -> bool:
@@ -152,6 +155,19 @@ class Ranks:
                 self.gather(_BUSY)
             self.gather(_FAILED if doing.exception() else _DONE)
             doing.result()
+
+    @contextlib.contextmanager
+    def asking(self, agree: Callable[[], None]) -> Iterator[None]:
+        """Inside, ``ask`` calls ``agree``; all ranks must go the same way through the block."""
+        self._agree, before = agree, self._agree
+        try:
+            yield
+        finally:
+            self._agree = before
+
+    def ask(self) -> None:
+        """At a point that all ranks come by: raises what ``asking`` says, on all of them."""
+        self._agree()
 
     def total(self, values: Any) -> Any:
         """Sum over ranks of a float64 or int64 array of one shape; exact, in order of ranks."""
@@ -249,6 +265,7 @@ def join(begun_with: int = 0) -> Ranks:
 def _horovod(place: World) -> Any:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    _check_name(place, os.environ)
     try:
         hvd = importlib.import_module("horovod.tensorflow")
     except ImportError as error:
@@ -266,6 +283,30 @@ def _horovod(place: World) -> Any:
     if backend.gpus():
         backend.use_gpu(hvd.local_rank())
     return hvd
+
+
+def _check_name(place: World, environ: Mapping[str, str]) -> None:
+    """Gloo listens where this host's own name leads; Debian's installer makes that the loopback.
+
+    Raises:
+      AmpXlaError: it is the loopback, and there are other hosts.
+    """
+    several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
+    if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):
+        return
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        raise AmpXlaError(
+            f"{place.name} cannot find its own name {name} ({error}); /etc/hosts or DNS must have "
+            f"it, with an address that the other hosts reach"
+        ) from error
+    if address.startswith("127."):
+        raise AmpXlaError(
+            f"{place.name} finds {address} behind its own name {name}, which no other host "
+            f"reaches; in its /etc/hosts, give {name} the address of its network card instead"
+        )
 
 
 def _gatherer(hvd: Any) -> Callable[[bytes], List[bytes]]:

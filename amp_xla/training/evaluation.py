@@ -13,10 +13,14 @@ from amp_xla.models.language_model import LanguageModel
 from amp_xla.training import distributed, metrics
 from amp_xla.training.step import Inference
 
+_ASKED_EVERY = 16  # batches between two questions among ranks whether to stop
+
 
 def _pieces(batches: Any) -> Iterator[Any]:
     """All that this rank evaluates of ``batches``."""
-    for batch in batches.epoch(0):
+    for number, batch in enumerate(batches.epoch(0)):
+        if number % _ASKED_EVERY == 0:
+            distributed.current().ask()
         for piece in each(batch):
             yield getattr(piece, "batch", piece)
 

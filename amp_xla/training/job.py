@@ -12,9 +12,12 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.data.batches.protocol import BatchSource
+from amp_xla.graph import executed
 from amp_xla.process.capacity import refuse_what_cannot_fit, widths
 from amp_xla.settings import Resolved
 from amp_xla.training.step import TrainStep
+
+_COUNTED_EPOCHS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +58,22 @@ class Job:
     def variables(self) -> List[Any]:
         """All that a checkpoint must hold: weights, optimizer slots, counters, loss scale."""
         return list(tf.global_variables())
+
+    def verify(self, found: executed.ExecutedGraph) -> None:
+        """Compares what a step ran with what was asked for.
+
+        Raises:
+          NothingConvertedError, UnsupportedError: it ran something else.
+        """
+        settings, resolved = self.resolved.settings, self.resolved
+        executed.verify(
+            found, settings.precision, resolved.machine_half, resolved.why, settings.xla
+        )
+
+    def total_steps(self, epochs: int) -> int:
+        """Steps of so many epochs; where these are too many to count, by the first of them."""
+        steps = [self.batches.steps_per_epoch(e) for e in range(min(epochs, _COUNTED_EPOCHS))]
+        return sum(steps) + (epochs - len(steps)) * (steps[-1] if steps else 0)
 
 
 def seed_everything(seed: int) -> None:

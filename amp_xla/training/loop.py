@@ -10,7 +10,7 @@ import dataclasses
 import math
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.pieces import each
 from amp_xla.errors import AmpXlaError
-from amp_xla.graph import executed
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
@@ -31,45 +30,11 @@ from amp_xla.training.nonfinite import Trouble
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.rescue import rescue
 from amp_xla.training.run import RunFolder
+from amp_xla.training.state import LoopState
 from amp_xla.training.step import ASKED, Feed, StepResult, TrainStep
 from amp_xla.training.window import SharedWindow
 
-_COUNTED_EPOCHS = 1000
 _COMPARED_EVERY = 500  # steps between two comparisons of the ranks' weights, besides evaluations
-
-
-@dataclasses.dataclass
-class LoopState:
-    """Where a run is; all counts from 0. JSON-able, saved with every checkpoint.
-
-    Attributes:
-      step: steps tried, applied or skipped.
-      epoch, step_in_epoch: name the next batch.
-      samples: real samples seen.
-      applied: updates the optimizer has made; the learning rate follows it.
-      skipped: steps (with accumulation: windows) left out for non-finite numbers.
-      not_finite_in_a_row: of these, those since the last update.
-      rolled_back_at: step of the one roll-back; None before it.
-      best, best_step: the best monitored value so far, and when.
-      stale: evaluations since.
-      evaluate_due: the evaluation that belongs after ``step`` is still to be done.
-      log_sums, log_count: what the next line of metrics.jsonl will be the mean of.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    step_in_epoch: int = 0
-    samples: int = 0
-    applied: int = 0
-    skipped: int = 0
-    not_finite_in_a_row: int = 0
-    rolled_back_at: Optional[int] = None
-    best: Optional[float] = None
-    best_step: int = 0
-    stale: int = 0
-    evaluate_due: bool = False
-    log_sums: List[float] = dataclasses.field(default_factory=list)
-    log_count: int = 0
 
 
 class Loop:
@@ -138,12 +103,7 @@ class Loop:
         random_state.put(saved["random"])
         self.saved_at = self.state.step
         if longer and self.state.step_in_epoch == 0:  # an epoch that had ended may go on now
-            state, left = self.state, self.state.step
-            state.epoch = 0
-            while left and left >= self.job.batches.steps_per_epoch(state.epoch):
-                left -= self.job.batches.steps_per_epoch(state.epoch)
-                state.epoch += 1
-            state.step_in_epoch = left
+            self.state.recount(self.job.batches.steps_per_epoch)
 
     def restore(self, path: Path) -> Dict[str, Any]:
         """Puts all ranks' variables where a checkpoint was; returns its state.
@@ -158,13 +118,6 @@ class Loop:
         self.ranks.broadcast(self.checkpoints.bundle.variables)
         self.window.resumed()
         return state
-
-    @property
-    def total_steps(self) -> int:
-        """Steps of the whole run; of one too long to count, by its first epochs."""
-        epochs = self.options.epochs
-        counted = [self.job.batches.steps_per_epoch(e) for e in range(min(epochs, _COUNTED_EPOCHS))]
-        return sum(counted) + (epochs - len(counted)) * (counted[-1] if counted else 0)
 
     def train(self, watch: Optional[SignalWatch] = None) -> LoopState:
         """Runs to the end; returns the final state, which is on disk by then.
@@ -182,7 +135,8 @@ class Loop:
         watch = watch or SignalWatch()
         exits.life.where = "in training"
         with watch.immediately("before the first step", nothing_to_save=True):
-            self.progress = Progress(self.total_steps, state.step, self.options.log_every)
+            steps = self.job.total_steps(self.options.epochs)
+            self.progress = Progress(steps, state.step, self.options.log_every)
         self._saved_when = time.monotonic()
         try:
             self._between(watch)
@@ -275,15 +229,14 @@ class Loop:
         else:
             due = self._checkpoint_is_due()
         if self.state.evaluate_due and not stop:
-            self._evaluate(watch)
+            stop = not self._evaluate(watch)
         elif due and self.saved_at != self.state.step:
             self.save()
         if self.ranks.several and self.state.step % _COMPARED_EVERY == 0:
             self._compare()
         self.checkpoints.poll()
         if stop or (watch.received is not None and not self.ranks.several):
-            names = self.ranks.gather(watch.received)
-            watch.received = next(name for name in names if name)
+            self._told(watch)
             state = self.state
             if self.saved_at != state.step and state.step:
                 self.save()
@@ -329,18 +282,11 @@ class Loop:
 
     def _verify(self) -> None:
         self._verified = True
-        resolved = self.job.resolved
         found = self.step.executed
         assert found is not None  # the first step has just run
         note(f"first step ran: {found.describe()}")
         self.run.write_json("executed.json", dataclasses.asdict(found))
-        executed.verify(
-            found,
-            resolved.settings.precision,
-            resolved.machine_half,
-            resolved.why,
-            resolved.settings.xla,
-        )
+        self.job.verify(found)
 
     def _report(self, result: StepResult, epoch: int) -> None:
         state = self.state
@@ -371,14 +317,21 @@ class Loop:
         if self._log is not None:  # the first rank's
             self._log.write(self.state.step, values)
 
-    def _evaluate(self, watch: SignalWatch) -> None:
-        """Evaluates, keeps the best; a signal ends it, and the evaluation stays due."""
+    def _told(self, watch: SignalWatch) -> bool:
+        """True where one of the ranks got a signal; all of them know it then."""
+        names = [name for name in self.ranks.gather(watch.received) if name]
+        if names:
+            watch.received = names[0]
+        return bool(names)
+
+    def _evaluate(self, watch: SignalWatch) -> bool:
+        """Evaluates, keeps the best; False where a signal ended it: it stays due."""
         state, options = self.state, self.options
         began = time.monotonic()
         try:
             values = self._evaluated(watch)
         except Stopped:
-            return
+            return False
         self._compare()
         state.evaluate_due = False
         self.last_evaluation = values
@@ -402,11 +355,18 @@ class Loop:
         self.progress.pause(time.monotonic() - began)
         if options.patience and state.stale >= options.patience:
             note(f"no better {options.monitor} in {state.stale} evaluations: stopping early")
+        return True
 
     def _evaluated(self, watch: SignalWatch) -> Dict[str, float]:
-        if self.ranks.several:  # each has a share, and none may leave the others waiting
-            return {name: float(value) for name, value in self.job.evaluate().items()}
-        with watch.immediately("during an evaluation"):
+        during = "during an evaluation"
+
+        def agree() -> None:
+            if self._told(watch):
+                raise watch.stopped(during)
+
+        # Each rank has a share, and none may leave the others waiting.
+        stops = self.ranks.asking(agree) if self.ranks.several else watch.immediately(during)
+        with stops:
             return {name: float(value) for name, value in self.job.evaluate().items()}
 
     def _compare(self) -> None:

@@ -140,9 +140,10 @@ def _resume(loop: Loop, kept: Saved, force: bool) -> None:
     )
     if found.longer:
         rate = float(backend.session().run(loop.step.learning_rate))
+        steps = loop.job.total_steps(loop.options.epochs)
         note(
             f"extended, {'; '.join(found.longer)}: the learning rate goes on along the schedule of "
-            f"the whole length, {rate:.3g} at step {loop.state.step} of {loop.total_steps}"
+            f"the whole length, {rate:.3g} at step {loop.state.step} of {steps}"
         )
 
 

@@ -1,11 +1,13 @@
 """Several ranks train what one would, go on as any number, and none is left behind.
 
-Real processes over Gloo, started as `make train NP=2` starts them. RANK_KILLS=20 kills and resumes
-that often, at random moments.
+Real processes over Gloo, started as `make train NP=2` starts them. RANK_KILLS=20 RANK_STALLS=20
+kills or stops one, and resumes, that often, at random moments; RANK_FIRST=15 leaves the first
+15 out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 import psutil
@@ -25,8 +27,6 @@ import pytest
 from amp_xla.backend import tf
 from amp_xla.training.checkpoint import manifest
 from tests.horovod import ROOT, need_horovod
-
-pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SMALL = (
     "--layers 2 --hidden 64 --max-length 24 --epochs 2 --train-fraction 0.08 --log-every 1 "
@@ -39,6 +39,13 @@ PRETRAINING = (
 # makes as large as any other.
 NO_GRADIENT = ("dense_1/bias", "dense_7/bias", "dense_13/bias", "dense_1_bias")
 KILLS = int(os.environ.get("RANK_KILLS", "2"))
+STALLS = int(os.environ.get("RANK_STALLS", "1"))
+FIRST = int(os.environ.get("RANK_FIRST", "0"))
+pytestmark = [
+    pytest.mark.horovod,
+    pytest.mark.slow,
+    pytest.mark.timeout(1260 + 120 * max(KILLS, STALLS)),
+]
 
 
 class Done(NamedTuple):
@@ -233,7 +240,8 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
     """Resumes a copy of the run on so many ranks, and compares it with an undisturbed one."""
     copy = f"{name}-on-{ranks}"
     shutil.copytree(str(place.run(name)), str(place.run(copy)), symlinks=True)
-    done = place.train(ranks, copy, *SMALL, "--accumulate", "2", "--resume")
+    # Ended before its first checkpoint, it begins anew, from the same weights.
+    done = place.train(ranks, copy, *SMALL, *from_start(), "--accumulate", "2", "--resume")
     assert done.code == 0, done.out
     assert manifest.steps(place.run(copy) / "checkpoints")
     if ranks == 3:
@@ -245,17 +253,24 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
         same(place.weights(whole), place.weights(copy))
 
 
+def anywhere(place: Place, whole: str, seed: int) -> Tuple[int, int]:
+    """A rank, and the number of lines of metrics after which something happens to it."""
+    draw = random.Random(seed)
+    lines = len(place.losses(whole))
+    return draw.choice([0, 1, 2]), draw.randrange(6, lines - 2)
+
+
 @pytest.mark.long
 def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -> None:
-    steps = max(line["step"] for line in place.losses(whole))
-    for kill in range(KILLS):
-        draw = random.Random(kill)
-        name, victim = f"killed-{kill}", draw.choice([0, 1, 2])
-        done = disturbed(place, name, victim, signal.SIGKILL, draw.randrange(6, steps - 2))
+    for kill in range(FIRST, KILLS):
+        name = f"killed-{kill}"
+        victim, lines = anywhere(place, whole, kill)
+        done = disturbed(place, name, victim, signal.SIGKILL, lines)
         assert done.code == 128 + signal.SIGKILL, done.out
         cause = f"error: rank {victim} on {socket.gethostname()} was killed by SIGKILL"
         assert done.out.count(cause) == 1, done.out
         assert done.out.count("error: ") == 1, done.out
+        print(f"{name}: rank {victim} after line {lines}, all ended in {done.seconds:.1f} s")
         goes_on(place, name, whole, 3)
 
 
@@ -275,10 +290,77 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
 
 @pytest.mark.long
 def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
-    done = disturbed(place, "stalled", 1, signal.SIGSTOP, 9)
-    assert done.code == 75, done.out
-    assert f"error: rank 1 on {socket.gethostname()} did not answer" in done.out
-    goes_on(place, "stalled", whole, 3)
+    for stall in range(FIRST, STALLS):
+        name = f"stalled-{stall}"
+        victim, lines = anywhere(place, whole, 100 + stall)
+        done = disturbed(place, name, victim, signal.SIGSTOP, lines)
+        assert done.code == 75, done.out
+        cause = f"error: rank {victim} on {socket.gethostname()} did not answer"
+        assert done.out.count(cause) == 1, done.out
+        assert done.out.count("error: ") == 1, done.out
+        print(f"{name}: rank {victim} after line {lines}, all ended in {done.seconds:.1f} s")
+        goes_on(place, name, whole, 3)
+
+
+@pytest.mark.long
+def test_a_signal_ends_an_evaluation(place: Place) -> None:
+    """An evaluation that would take minutes; it stays due."""
+    draw = random.Random(0)
+    words = "a tool that reads and writes many small files quickly".split()
+    texts = [f"{' '.join(draw.choices(words, k=9))} {i}\t{i % 2}\n" for i in range(60_000)]
+    for name, part in (("train.tsv", texts[:64]), ("dev.tsv", texts[64:])):
+        (place.folder / name).write_text("text\tlabel\n" + "".join(part))
+    flags = [*SMALL, "--train", "train.tsv", "--dev", "dev.tsv", "--train-fraction", "1"]
+    process = place.start(2, "evaluating", *flags, "--evaluate-every", "4", "--batch-size", "8")
+    begun(process, place.run("evaluating") / "metrics.jsonl", 4)
+    time.sleep(3)
+    began = time.monotonic()
+    os.kill(process.pid, signal.SIGTERM)
+    out = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 143, out
+    assert time.monotonic() - began < 15, out
+    assert "stopped by SIGTERM after step 4; --resume" in out
+    newest = manifest.steps(place.run("evaluating") / "checkpoints")[-1]
+    state = json.loads((newest / "state.json").read_text())["loop"]
+    assert (state["step"], state["evaluate_due"]) == (4, True)
+
+
+@pytest.mark.long
+def test_a_full_disk_of_the_first_rank(place: Place, whole: str) -> None:
+    """All end, the cause is said once, the newest checkpoint is whole, and the run goes on."""
+    folder = place.run("full")
+    folder.mkdir(parents=True)
+    newest = manifest.steps(place.run(whole) / "checkpoints")[-1]
+    size = 4 * sum(file.stat().st_size for file in newest.iterdir())
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(mount).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        process = place.start(3, "full", *SMALL, *from_start(), "--accumulate", "2")
+        begun(process, folder / "metrics.jsonl", 6)
+        while not manifest.steps(folder / "checkpoints"):
+            assert process.poll() is None
+            time.sleep(0.05)
+        everything = psutil.Process(process.pid).children(recursive=True)
+        ballast = folder / "ballast"
+        began = time.monotonic()
+        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096):  # a checkpoint may be on its way into the same room
+                pass
+        os.truncate(str(ballast), ballast.stat().st_size - 30_000)
+        out = process.communicate(timeout=90)[0].decode()
+        assert time.monotonic() - began < 60, out
+        assert process.returncode == 2, out
+        assert out.count("error: ") == 1, out
+        assert "the disk is full" in out or "No space left" in out
+        assert "is whole: --resume continues from it" in out
+        assert not psutil.wait_procs(everything, timeout=5)[1]
+        ballast.unlink()
+        done = place.train(3, "full", *SMALL, *from_start(), "--accumulate", "2", "--resume")
+        assert done.code == 0, done.out
+        assert place.losses("full") == place.losses(whole)
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.long
