@@ -252,7 +252,8 @@ class Started:
         guilty = [r for r in failed if r.code != _LOST]
         time.sleep(0.2)  # its last lines are on their way
         if guilty:
-            rank = guilty[0]
+            # What all refuse alike the first rank, the one that speaks, has said.
+            rank = min(guilty, key=lambda r: (r.code != guilty[0].code, r.number))
             if rank.number or (rank.code or 0) > 128:
                 _say(rank, rank.why())
             return rank.code or 0

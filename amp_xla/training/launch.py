@@ -40,12 +40,6 @@ def train(recipe: str, config: Any, build: Callable[..., Any], options: LoopOpti
       Stopped: a signal ended the run in good order.
       AmpXlaError: see ``Loop.train``; or a checkpoint does not fit this job.
     """
-    asked: RunOptions = config.run
-    if asked.resume and asked.warm_start:
-        raise AmpXlaError(
-            "--resume continues a run with everything, --warm-start begins a new one with old "
-            "weights only: give one of them"
-        )
     run: Optional[RunFolder] = None
     life = exits.life
     life.where = "before the first step"

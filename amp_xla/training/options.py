@@ -31,7 +31,8 @@ class RunOptions:
     force_resume: Annotated[bool, MAY_CHANGE, SAME_SPEED] = False
     """with --resume: go on though data, settings or versions differ from the checkpoint's"""
     warm_start: Annotated[Optional[str], MAY_CHANGE, SAME_SPEED] = None
-    """run folder whose best weights to begin with; steps, optimizer and order start anew"""
+    """run folder whose best weights to begin with; steps, optimizer and order start anew; with
+    --resume: only where there is no checkpoint to go on from"""
     checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE, SAME_SPEED] = 0
     """steps between checkpoints, besides those at each evaluation; 0 = by time only"""
     checkpoint_minutes: Annotated[float, within(at_least=0), MAY_CHANGE, SAME_SPEED] = 10.0

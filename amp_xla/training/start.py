@@ -60,7 +60,7 @@ def prepare(
     assets = _contents(job.assets)
     if ranks.first:
         run.check_writable(assets)
-    if asked.warm_start:
+    if asked.warm_start and kept is None:  # queued again, the same command finds its checkpoint
         _warm_start(Path(asked.warm_start), job.model, assets)
     if kept is None:
         _begin(run, ranks)

@@ -104,5 +104,13 @@ def test_warm_start_takes_weights_only(servers: List[Server], tmp_path: Path) ->
     )
     assert second["step"] == first["step"]
     assert second["loss"] < first["loss"]
-    assert new(warm_start=str(old.path)) == 2
-    assert "give one of them" in new.text()
+    # The same command again, as a queue gives it: its own checkpoint counts.
+    lines = (new.path / "metrics.jsonl").read_bytes()
+    said = len(new.text())
+    assert new(warm_start=str(old.path)) == 0
+    assert "warm start" not in new.text()[said:]
+    assert "resumed from" in new.text()[said:]
+    assert (new.path / "metrics.jsonl").read_bytes() == lines
+    other = Run(servers[0], tmp_path / "other")
+    assert other(warm_start=str(old.path)) == 0
+    assert "warm start: weights of" in other.text()
