@@ -331,7 +331,7 @@ def test_a_full_disk_of_the_first_rank(place: Place, whole: str) -> None:
     folder = place.run("full")
     folder.mkdir(parents=True)
     newest = manifest.steps(place.run(whole) / "checkpoints")[-1]
-    size = 4 * sum(file.stat().st_size for file in newest.iterdir())
+    size = 6 * sum(file.stat().st_size for file in newest.iterdir())
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     if subprocess.run(mount).returncode:
         pytest.skip("mounting needs root")
