@@ -12,12 +12,15 @@ TensorFlow 2.17.1: held-out loss 3.88, seed 1, 4.8 minutes; 2-core Xeon; Novembe
 Own text, of any size, is prepared first, on as many processes and machines as there are:
 
     make prepare CORPUS='corpus/*.jsonl.gz' OUT=data/mine ARGS="--vocab vocab.txt --length 512"
-    make train RECIPE=pretraining ARGS="--data data/mine --model base --global-batch 1024"
+    make train RECIPE=pretraining ARGS="--data data/mine --model base --steps 20000"
+
+A base or large model is trained as RoBERTa was; ``--preset`` names other published ways.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import platform
 import sys
@@ -29,10 +32,13 @@ from amp_xla.data.pretraining import cooccurrence, prepare
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.pretraining.stream import Stream
-from amp_xla.errors import DataError
+from amp_xla.data.text.tokenizer import MASK, Tokenizer
+from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.models import published
+from amp_xla.models.options import Filling
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import MAY_CHANGE, within
+from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat, within
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
 
@@ -41,6 +47,11 @@ from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOpt
 class Config:
     """Pretrain a language model."""
 
+    preset: Annotated[
+        Optional[Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]], MAY_CHANGE
+    ] = None
+    """a published way to train: other defaults for the flags below; quick is for minutes on a
+    laptop; none = roberta for base and large models, else quick"""
     data: Optional[str] = None
     """folder that `make prepare` wrote; none = prepare the built-in corpus, once, in .cache"""
     objective: Literal["mlm", "lm", "unilm"] = "mlm"
@@ -58,6 +69,12 @@ class Config:
     """folder with bert_config.json and a checkpoint in Google's format to go on from"""
     embeddings: Literal["counts", "random"] = "counts"
     """where a new model's tokens start: from counts of their neighbours in the text, or anywhere"""
+    positions: Literal["sinusoids", "random"] = "sinusoids"
+    """where a new model's position embeddings start; they are learned on from there"""
+    attention: Literal["neighbours", "random"] = "neighbours"
+    """where the heads of a new model's first two layers start: each on a neighbour, or anywhere"""
+    init_range: Annotated[Optional[float], within(above=0)] = None
+    """spread of a new model's weights; none = 0.02 for 768 wide, more for narrower models"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
     """share of activations and attention weights dropped; 0.1 for many passes over little text"""
 
@@ -70,6 +87,10 @@ class Config:
     as many micro-batches as accumulate says"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """lamb for global batches of thousands"""
+    beta2: Annotated[float, within(above=0, below=1), SAME_SPEED] = 0.999
+    """how long the optimizer remembers the size of gradients"""
+    adam_epsilon: Annotated[float, within(above=0), SAME_SPEED] = 1e-6
+    """added to the root of that size"""
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """how the learning rate falls after the warm-up"""
     average: Annotated[float, within(at_least=0, below=1)] = 0.0
@@ -78,11 +99,14 @@ class Config:
     """held-out sequences to evaluate on, at most"""
     seed: Seed = 1
     """decides weights, order, masks and dropout"""
-    # base models like a learning rate of 1e-4 to 4e-4 with adamw
     update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
     switches: Switches = Switches()
     pace: Pace = Pace(evaluate_every=1000, log_every=100)  # in micro-batches
     run: RunOptions = RunOptions()
+
+    def defaults(self) -> Dict[str, Any]:
+        """What ``preset`` and ``model`` put in place of the defaults above."""
+        return published.settings(self.preset, self.model)
 
 
 def get_data(config: Config) -> Manifest:
@@ -93,6 +117,23 @@ def get_data(config: Config) -> Manifest:
 
     distributed.current().first_does(lambda: prepare.prepare(prepare.Config(out=out, length=96)))
     return Manifest.load(out)
+
+
+def described(config: Config) -> str:
+    """One line: the preset in force, what of it is set otherwise, and what no BERT has."""
+    name = published.chosen(config.preset, config.model)
+    values, own = flat(config), flat(Config())
+    wanted = {**{key: own[key] for key in published.PUBLISHED["bert"]}, **config.defaults()}
+    for key in ("steps", "global_batch"):  # every machine has its own
+        del wanted[key]
+    other = [f"{key} {values[key]}" for key in sorted(wanted) if values[key] != wanted[key]]
+    line = f"preset {name}" + (f", but {', '.join(other)}" if other else "")
+    tricks = published.tricks(values)
+    if tricks and config.bert is None:
+        line += f"; unlike BERT {tricks} (--preset bert is without)"
+    if name in published.PHASES:
+        line += f"; meant for {published.PHASES[name]}"
+    return line
 
 
 def accumulation(config: Config, ranks: int) -> int:
@@ -124,7 +165,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.backend import tf
     from amp_xla.graph.flops import ceiling
     from amp_xla.models import dropout, losses
-    from amp_xla.models.language_model import PRESETS, LanguageModel
+    from amp_xla.models.language_model import SIZES, LanguageModel
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.average import Average, averaged
     from amp_xla.optimizers.lamb import LAMB
@@ -136,6 +177,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     job.seed_everything(config.seed)
     tokenizer = data.tokenizer()
     note(f"{data.describe()}{data.doubts(tokenizer)}")
+    note(described(config))
     ranks = distributed.current()
     accumulate = accumulation(config, ranks.begun_with)
     length, size = data.settings["length"], config.global_batch // accumulate
@@ -154,10 +196,10 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
 
     batches, held_batches = map(ranks.share, (batches, held_batches))
     step_input = dropout.install(config.seed, batches)
-    layers, hidden, heads = PRESETS[config.model]
+    layers, hidden, heads = SIZES[config.model]
     lm = LanguageModel(
         tokenizer.vocab_size, length, layers, hidden, heads, config.objective, config.bert,
-        config.dropout, weights=not kept,
+        config.dropout, not kept, config.positions, config.attention, config.init_range,
     )  # fmt: skip
     if config.embeddings == "counts" and config.bert is None:
         text = cooccurrence.sample(Sequences(data))
@@ -187,9 +229,10 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     export: Any = lm.write_checkpoint
 
     kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
+    kind = averaged(kind, config.average) if config.average else kind
     optimizer, rate = config.update.scheduled(
         config.steps * accumulate, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
-        rule=averaged(kind, config.average) if config.average else kind,
+        rule=functools.partial(kind, beta2=config.beta2, epsilon=config.adam_epsilon),
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, measured)
     if config.average:
@@ -232,6 +275,32 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train(
         "pretraining", config, build, config.pace.loop(monitor="loss", higher_is_better=False)
     )
+
+
+def fill(saved: Saved, texts: List[str], top: int) -> List[List[Filling]]:
+    """For each text the ``top`` likeliest tokens of each [MASK], taken by itself, likeliest first.
+
+    Raises:
+      AmpXlaError: the run does not fill in, or a text is longer than its model reads.
+    """
+    config = saved.config(Config)
+    if config.objective != "mlm":
+        raise AmpXlaError(
+            f"{saved.run} was trained with --objective {config.objective}: it writes on, and fills "
+            f"in no {MASK}"
+        )
+    dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
+    from amp_xla.models.filling import Fill
+    from amp_xla.models.language_model import SIZES
+    from amp_xla.process.progress import note
+    from amp_xla.training.checkpoint.checkpoints import restore_weights
+
+    if config.average:
+        note("the weights themselves answer; their moving average is in bert_model.ckpt")
+    tokenizer = Tokenizer.from_assets(saved.asset)
+    model = Fill(tokenizer, texts, saved.architecture or config.bert, SIZES[config.model], top)
+    restore_weights(saved.path, model.weights)
+    return model()
 
 
 if __name__ == "__main__":

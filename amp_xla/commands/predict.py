@@ -44,7 +44,7 @@ def main(argv: List[str]) -> int:
             f"recipe {recipe} has nothing to predict; its weights start another recipe: "
             f"{typed('train', ['--bert', config.run])}"
         )
-    lines = _lines(config.file)
+    lines = lines_of(config.file)
     texts = [line for line in lines if line.strip()]
     answers = iter(predict(saved, texts))
     output.lines(_answer(line, next(answers)) if line.strip() else "" for line in lines)
@@ -56,7 +56,12 @@ def _answer(text: str, answer: Tuple[str, float]) -> str:
     return f"{label}\t{probability:.4f}\t{text}"
 
 
-def _lines(file: Optional[str]) -> List[str]:
+def lines_of(file: Optional[str]) -> List[str]:
+    """Every line of a file, or of standard input where none is named; blank ones stay.
+
+    Raises:
+      AmpXlaError: a line is no text in UTF-8, or there is no text at all.
+    """
     if file is None and sys.stdin is not None and sys.stdin.isatty():
         print("type texts, one a line; end with Ctrl-D", file=sys.stderr)
     path = "-" if file is None else file

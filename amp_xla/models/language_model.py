@@ -21,13 +21,14 @@ from amp_xla.process import durable
 
 VOCAB_MULTIPLE = 64
 MATCH = 5.0  # logit of the position that a head looks at when training starts
+POSITIONS = 512  # position embeddings of a new model, at least
 NEVER = -1e4  # logit of rows that only fill the vocabulary up; fits float16
 CHECKPOINT = "bert_model.ckpt"
 APPLICATIONS = {"mlm": "encoder", "lm": "lm", "unilm": "unilm"}
 
 # name -> layers, hidden size, heads: every dimension a multiple of 8; heads of 64, where the model
 # is tiny of 32: there, many neighbours to look at are worth more than precise looks
-PRESETS = {
+SIZES = {
     "tiny": (3, 192, 6),
     "small": (4, 512, 8),
     "base": (12, 768, 12),
@@ -51,6 +52,9 @@ class LanguageModel:
       layers, hidden, heads: shape of a new model.
       dropout_rate: of activations and attention weights.
       weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
+      positions: where new position embeddings start: ``sinusoids`` or ``random``.
+      attention: where the heads of the first two new layers start: ``neighbours`` or ``random``.
+      init_range: standard deviation of new weights; None = 0.02 at 768, more in narrower models.
 
     Attributes:
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
@@ -68,6 +72,9 @@ class LanguageModel:
         bert: Optional[str] = None,
         dropout_rate: float = 0.1,
         weights: bool = True,
+        positions: str = "sinusoids",
+        attention: str = "neighbours",
+        init_range: Optional[float] = None,
     ) -> None:
         self.vocab_size, self.length = vocab_size, length
         self.padded = padded_vocab(vocab_size)
@@ -77,13 +84,13 @@ class LanguageModel:
             "num_hidden_layers": layers,
             "num_attention_heads": heads,
             "intermediate_size": 4 * hidden,
-            "max_position_embeddings": max(512, length),
+            "max_position_embeddings": max(POSITIONS, length),
             "type_vocab_size": 2,
             "hidden_act": "gelu",
             "hidden_dropout_prob": dropout_rate,
             "attention_probs_dropout_prob": dropout_rate,
             # BERT's 0.02 is for 768; a narrower model needs larger weights to pass as much on.
-            "initializer_range": round(0.02 * math.sqrt(768 / hidden), 4),
+            "initializer_range": init_range or round(0.02 * math.sqrt(768 / hidden), 4),
         }
         if bert is not None:
             found = google.read_config(Path(bert) / google.CONFIG)
@@ -99,7 +106,7 @@ class LanguageModel:
         for theirs in ("directionality", "pooler_fc_size", "pooler_num_attention_heads"):
             config.pop(theirs, None)
         self.transformer = build_transformer_model(
-            model=_bert(self.config["initializer_range"]),
+            model=_bert(self.config["initializer_range"], positions == "sinusoids"),
             application=APPLICATIONS[objective],
             with_mlm="linear",
             return_keras_model=False,
@@ -128,7 +135,7 @@ class LanguageModel:
         if bert is not None and weights:
             self.transformer.load_embeddings = self._pad_rows
             self.transformer.load_weights_from_checkpoint(prefix)
-        elif bert is None:
+        elif bert is None and attention == "neighbours":
             self._look_at_neighbours(backwards=objective == "lm")
 
     def _look_at_neighbours(self, backwards: bool) -> None:
@@ -277,10 +284,10 @@ class LanguageModel:
                 shutil.move(os.path.join(temporary, name), os.path.join(folder, name))
 
 
-def _bert(stddev: float) -> Any:
+def _bert(stddev: float, sinusoids: bool) -> Any:
     """bert4keras' BERT with another spread of initial weights, and positions that know distances.
 
-    The position embeddings start as sinusoids (and are learned on from there), so attention to a
+    Position embeddings may start as sinusoids (and are learned on from there): attention to a
     neighbour at some distance is one linear map from the first step. From random ones a small
     model sits at the unigram loss for thousands of steps before it learns to look at neighbours.
     """
@@ -292,7 +299,7 @@ def _bert(stddev: float) -> Any:
             return keras.initializers.TruncatedNormal(stddev=stddev)
 
         def apply(self, inputs: Any = None, layer: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("name") == "Embedding-Position":
+            if sinusoids and kwargs.get("name") == "Embedding-Position":
                 kwargs["embeddings_initializer"] = lambda shape, dtype=None, **_: tf.constant(
                     _sinusoids(*shape) * stddev, tf.float32
                 )

@@ -1,10 +1,10 @@
-"""Option group: a BERT encoder, from scratch or from a checkpoint, with a head on it."""
+"""What recipes say to models, and models to commands, before TensorFlow is there."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from typing_extensions import Annotated
 
@@ -12,6 +12,14 @@ from amp_xla.errors import SettingsError
 from amp_xla.process.fields import MAY_CHANGE, within
 
 HEAD = 64  # the size of an attention head, in units of the hidden size
+
+
+class Filling(NamedTuple):
+    """An answer of a masked language model: ``token`` for a text's ``mask``-th [MASK], from 0."""
+
+    mask: int
+    token: str
+    probability: float
 
 
 @dataclasses.dataclass(frozen=True)

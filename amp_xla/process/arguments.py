@@ -34,20 +34,33 @@ def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[
 
     Raises:
       SettingsError: a number is out of its range; names the flag, the value and what is allowed.
+
+    A config with a method ``defaults`` says what its values put in place of other defaults, as a
+    preset does; what is typed stays.
     """
+    words = list(sys.argv[1:] if argv is None else argv)
+    asks = [word for word in words if word in ("-h", "--help")]
+    suited = None
+    if hasattr(config, "defaults"):
+        with contextlib.suppress(*([SettingsError] if asks else [])):
+            typed = _parsed(config, [word for word in words if word not in asks], prog)
+            suited = changed(config(), **cast(Any, typed).defaults())
+    return cast(T, check(_parsed(config, words, prog, suited)))
+
+
+def _parsed(config: Type[T], words: List[str], prog: Optional[str], default: Any = None) -> T:
     # "--flag / --no-flag" for booleans, one line per field; no machine-made subcommands; the fields
     # of a dataclass inside it look like its own.
     style = (tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes)
-    words = list(sys.argv[1:] if argv is None else argv)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            found = tyro.cli(config, args=words, prog=prog, config=style)
+            given = {} if default is None else {"default": default}
+            return tyro.cli(config, args=words, prog=prog, config=style, **given)
     except SystemExit as end:
         if not end.code:  # --help
             raise
         raise SettingsError(_one_line(said.getvalue())) from None
-    return cast(T, check(found))
 
 
 # Behind it stands what to read: --help, as ever.

@@ -50,6 +50,7 @@ def describe(
         "assets": digests(assets),
         "config": settings_of(config),
         "may change": may_change(config),
+        "by default": by_default(config),
         "settings": settings,
         "versions": {
             "TensorFlow": backend.tensorflow().__version__,
@@ -83,6 +84,12 @@ def settings_of(config: Any) -> Dict[str, Any]:
 def may_change(config: Any) -> List[str]:
     """Names of the settings whose change changes no step."""
     return [name for name, field in fields(type(config)).items() if MAY_CHANGE in field.marks]
+
+
+def by_default(config: Any) -> List[str]:
+    """Names of the settings that are as if they were not there: new ones begin as it was before."""
+    defaults = flat(type(config)())
+    return [name for name, value in flat(config).items() if value == defaults[name]]
 
 
 def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
@@ -131,7 +138,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
                 for side in (before, after):
                     del side["data"][_STEPS], side["data"][_BATCHES]
     for key in set(after["config"]) - set(before["config"]):
-        if after["config"][key] is None:  # younger than the checkpoint, and not set
+        if key in now["by default"]:  # younger than the checkpoint, and as it was without it
             del after["config"][key]
     for side in (before, after):
         for key in now["may change"]:

@@ -160,5 +160,8 @@ def _next(recipe: Any, loop: Any) -> str:
     if hasattr(recipe, "predict"):
         return f"predict with: {typed('predict', ['--file', 'texts.txt'], RUN=run)}"
     if loop.job.export is not None:
-        return f"fine-tune its weights with: {typed('train', ['--bert', run])}"
+        fill = typed("fill", ["--text", "the [MASK] of a list"], RUN=run)
+        return (f"try it: {fill}\n" if hasattr(recipe, "fill") else "") + (
+            f"fine-tune its weights with: {typed('train', ['--bert', run])}"
+        )
     return f"check its checkpoints with: {typed('verify', RUN=run)}"

@@ -120,6 +120,66 @@ def test_on_real_text_counts_of_neighbours_are_a_better_start_than_chance(tmp_pa
     assert ends["counts"] < ends["random"] - 0.05, ends
 
 
+BUILT = """
+import sys
+from recipes import pretraining
+from amp_xla.process.arguments import parse
+config = parse(pretraining.Config, sys.argv[1:])
+job = pretraining.build(config)
+inner = job.step.optimizer.inner
+print(type(inner).__name__, inner._beta2, inner._epsilon, inner.weight_decay)
+"""
+
+
+@pytest.mark.parametrize(
+    ("preset", "built"),
+    [("cramming", "AdamW 0.98 1e-12 0.01"), ("lamb", "LAMB 0.999 1e-06 0.01"),
+     ("roberta", "AveragedAdamW 0.98 1e-06 0.01")],
+)  # fmt: skip
+def test_what_a_preset_says_reaches_the_optimizer(place, preset, built):
+    words = ["--preset", preset, "--data", "data", "--steps", "4", "--global-batch", "16"]
+    words += ["--precision", "fp32", *(["--average", "0.9"] if preset == "roberta" else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", BUILT, *words], cwd=str(place), timeout=240, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.decode().strip() == built, done.stderr.decode()
+
+
+def fill(place, *args):
+    """What ``fill`` prints, as rows of columns, or its error."""
+    command = [sys.executable, "-m", "amp_xla", "fill", "--run", "runs/pretraining/whole", *args]
+    done = subprocess.run(
+        command, cwd=str(place), timeout=240, capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    if done.returncode:
+        return done.stderr.decode().splitlines()[-1]
+    return [line.split("\t") for line in done.stdout.decode().splitlines()]
+
+
+def test_masks_are_filled_in(place, trained):
+    assert "try it: " in trained and "the [MASK] of a list" in trained
+    text = "north3 goes [MASK] south3 . north7 [MASK] with south7 ."
+    rows = fill(place, "--text", text, "--top", "2")
+    assert len(rows) == 4 and rows[0][1] == "with"
+    assert rows[0][2] == "north3 goes with south3 . north7 [MASK] with south7 ."
+    chances = [float(row[0]) for row in rows]
+    assert chances[0] > chances[1] > 0 and chances[2] > chances[3] > 0
+    # Beside a longer text, and through a file, the answer is the same.
+    (place / "masked.txt").write_text(f"north1 goes with south1 . {text}\n\n{text}\n")
+    both = fill(place, "--file", "masked.txt", "--top", "2")
+    assert both[5:] == rows and both[4] == [""]
+
+
+def test_what_cannot_be_filled_in_is_said(place, trained):
+    assert fill(place, "--text", "north3 goes").endswith("has no [MASK]: nothing to fill in")
+    assert "--text is empty" in fill(place, "--text", " ")
+    assert "give one of them" in fill(place, "--text", "a", "--file", "b")
+    said = fill(place, "--text", "[MASK]" + " south" * 600)
+    assert "text 1 has " in said and "the model reads 512" in said
+
+
 COMPARE = """
 import json, sys
 import numpy as np
@@ -247,7 +307,6 @@ import amp_xla.setup
 import numpy as np
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.training.evaluation import HeldOut
-from amp_xla.backend import K
 seen = {}
 def remember(cls, method, name):
     original = getattr(cls, method)

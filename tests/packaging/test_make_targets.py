@@ -31,6 +31,11 @@ class Small(NamedTuple):
 SMALL: Dict[str, Small] = {
     "train": Small([f"ARGS={DATA} --name small"], "predict with: make predict RUN=runs/class"),
     "predict": Small(["RUN=runs/classification/small", "ARGS=--file texts.txt"], "\tsalt soup"),
+    "fill": Small(
+        ["RUN=runs/classification/small", "ARGS=--text 'salt [MASK]'"],
+        "is of recipe classification, which has no [MASK] to fill in",
+        2,
+    ),
     "verify": Small(["RUN=runs/classification/small"], "LAST -> step-"),
     "header": Small(["ARGS=--runtime tf2"], "import os"),
     "doctor": Small([], "0 errors"),
@@ -75,6 +80,7 @@ QUICK = (
     "clean",
     "clean-env",
     "verify",
+    "fill",
     "predict",
     "train",
 )

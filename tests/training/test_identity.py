@@ -17,6 +17,7 @@ def described(settings, config=None):
     found["config"] = settings
     if config is not None:  # checkpoints of today say it, older ones do not
         found["may change"] = identity.may_change(config)
+        found["by default"] = identity.by_default(config)
     return found
 
 
@@ -54,7 +55,7 @@ def test_a_run_may_grow_longer_without_force(name):
     """Where one pass is the whole run, its batches are others behind the first."""
     then, now = described({name: 8, "seed": 1}), described({name: 12, "seed": 1})
     for side, steps in ((then, 80), (now, 120)):
-        side["may change"] = []
+        side["may change"] = side["by default"] = []
         side["data"] = {"first batch": "a", "steps an epoch": steps, identity._BATCHES: str(steps)}
     assert identity.differences(then, now) == ([], [], [f"{name} 8 then, 12 now"])
     shorter = identity.differences(now, then)
@@ -65,7 +66,7 @@ def test_a_run_may_grow_longer_without_force(name):
 
 def test_what_an_old_checkpoint_says_nothing_about_is_not_compared():
     then, now = described({"seed": 1}), described({"seed": 1, "younger": None})
-    now["may change"] = []
+    now["may change"], now["by default"] = [], ["younger"]
     then["data"] = {"steps an epoch": 4}
     now["data"] = {"steps an epoch": 4, "first batch": "a"}
     then["assets"], now["assets"] = {"vocab.txt": "v"}, {"vocab.txt": "v", "bert_config.json": "b"}

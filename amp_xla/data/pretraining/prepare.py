@@ -35,6 +35,7 @@ from amp_xla.process.workers import Workers
 
 BUILT_IN_FILE = "corpus.jsonl"
 BUILT_IN_SOURCE_MB = 2  # of Python source a package, whose docstrings are about a tenth
+WORTH_SAYING = 2**30  # bytes to read before anything is seen to happen
 VOCAB_MULTIPLE = 64  # a height of the embedding matrix that tensor cores like
 
 
@@ -108,9 +109,10 @@ def prepare(config: Config, show: bool = True) -> Optional[Manifest]:
     with _pool(config, note) as pool:
         corpus = config.corpus
         files = [_built_in(config, pool, note)] if corpus is None else files_of(corpus)
-        settings = _settings(config, files, _vocabulary(config, files, note))
+        tokenizer = _vocabulary(config, files, note)
         if config.vocab_only:
             return None
+        settings = _settings(config, _corpus_sha256(config, files, pool, note), tokenizer)
         if done is not None:
             done.require(settings)
             note(f"{config.out} is prepared already: {done.describe()}")
@@ -174,9 +176,23 @@ def _sample(config: Config, files: List[str]) -> List[str]:
     return texts
 
 
-def _settings(config: Config, files: List[str], tokenizer: Tokenizer) -> Dict[str, Any]:
+def _corpus_sha256(config: Config, files: List[str], pool: Any, note: Callable[[str], None]) -> str:
+    """SHA-256 of the files' own, in order: content alone, wherever the files lie.
+
+    Folders of before have one of paths and sizes, and keep it as long as those are the same.
+    """
+    sizes = [records.size_of(path) for path in files]
+    listed = json.dumps([list(pair) for pair in zip(files, sizes)])
+    by_path = hashlib.sha256(listed.encode()).hexdigest()
+    if Manifest.settings_in(config.out).get("corpus_sha256") == by_path:
+        return by_path
+    if sum(sizes) > WORTH_SAYING:
+        note(f"reading the corpus ({sum(sizes) / 2**30:.1f} GiB) once, for its fingerprint ...")
+    return hashlib.sha256("".join(pool.map(records.sha256, files)).encode()).hexdigest()
+
+
+def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[str, Any]:
     """What decides the shards' content; two runs may share a folder if these agree."""
-    corpus = [[path, records.size_of(path)] for path in files]
     cut = words.resolve(config.words, tokenizer)
     return {
         "format": FORMAT,
@@ -187,7 +203,7 @@ def _settings(config: Config, files: List[str], tokenizer: Tokenizer) -> Dict[st
         "length": config.length,
         "heldout": config.heldout,
         "corpus": "built-in" if config.corpus is None else config.corpus,
-        "corpus_sha256": hashlib.sha256(json.dumps(corpus).encode()).hexdigest(),
+        "corpus_sha256": corpus_sha256,
         **dataclasses.asdict(config.reading),
     }
 

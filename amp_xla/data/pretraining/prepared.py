@@ -57,6 +57,18 @@ class Manifest:
         )
         return manifest if whole else None
 
+    @staticmethod
+    def settings_in(folder: str) -> Dict[str, Any]:
+        """Of a folder that is prepared, or partly; none where nothing is in it."""
+        path = records.join(folder, MANIFEST)
+        if not records.exists(path):
+            units = records.matching(records.join(records.join(folder, UNITS), "*.json"))
+            if not units:
+                return {}
+            path = units[0]
+        settings = _read_json(path).get("settings")
+        return settings if isinstance(settings, dict) else {}
+
     @classmethod
     def load(cls, folder: str) -> Manifest:
         """Like ``found``; ``DataError`` if the folder is not prepared, or shards are missing."""
@@ -206,7 +218,9 @@ def _unit_path(folder: str, name: str) -> str:
 
 
 def _require(folder: str, found: Dict[str, Any], wanted: Dict[str, Any]) -> None:
-    differing = sorted(k for k in {*found, *wanted} if found.get(k) != wanted.get(k))
+    # Where the corpus lies may change; what is in it is compared.
+    names = {*found, *wanted} - {"corpus"}
+    differing = sorted(k for k in names if found.get(k) != wanted.get(k))
     if differing:
         words = "; ".join(f"{k} is {found.get(k)!r}, not {wanted.get(k)!r}" for k in differing)
         raise DataError(

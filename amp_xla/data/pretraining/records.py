@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import glob as local_glob
+import hashlib
 import os
 from typing import Any, Iterator, List, Tuple
 
@@ -64,6 +65,15 @@ def is_folder(path: str) -> bool:
 def size_of(path: str) -> int:
     """Bytes of a file."""
     return int(_gfile().stat(path).length) if remote(path) else os.path.getsize(path)
+
+
+def sha256(path: str) -> str:
+    """Of a file's content, in hexadecimal."""
+    found = hashlib.sha256()
+    with opened(path) as file:
+        for data in iter(lambda: file.read(1 << 20), b""):
+            found.update(data)
+    return found.hexdigest()
 
 
 def make_folder(path: str) -> None:

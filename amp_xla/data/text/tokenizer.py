@@ -34,6 +34,7 @@ from amp_xla.errors import DataError
 
 CHUNK = 4096  # texts cut into words at a time: bounds the memory
 MAX_KNOWN_WORDS = 2_000_000  # forget and start again beyond: about 300 MB
+MASK = "[MASK]"
 REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
@@ -160,6 +161,12 @@ class Tokenizer:
         split = WordSplitter(lowercase)
         return cls(train_vocab((split(text) for text in texts), vocab_size), lowercase)
 
+    @classmethod
+    def from_assets(cls, asset: Callable[[str], str]) -> Tokenizer:
+        """As it was when ``assets`` were written; `asset` gives the path of each by its name."""
+        with open(asset("tokenizer_config.json"), encoding="utf-8") as file:
+            return cls.load(asset("vocab.txt"), bool(json.load(file)["do_lower_case"]))
+
     def save(self, path: str) -> None:
         """Writes `vocab.txt`; `load` of it gives the same ids."""
         save_vocab(path, self.tokens)
@@ -209,14 +216,22 @@ class Tokenizer:
     @property
     def mask_id(self) -> int:
         """Id of [MASK]; `DataError` if the vocabulary has none (only pretraining needs it)."""
-        if "[MASK]" not in self._ids:
+        if MASK not in self._ids:
             raise DataError("the vocabulary has no [MASK]; masked language modelling needs one")
-        return self._ids["[MASK]"]
+        return self._ids[MASK]
 
     @property
     def hidden_id(self) -> int:
         """Id that stands for a token that is not to be seen: [MASK], or [UNK] without one."""
-        return self._ids.get("[MASK]", self.unk_id)
+        return self._ids.get(MASK, self.unk_id)
+
+    def encode_masked(self, text: str) -> List[int]:
+        """`[CLS] text [SEP]`, where `[MASK]` in the text is the token of that name."""
+        parts = [self.encode([part]).token_ids[1:-1].tolist() for part in text.split(MASK)]
+        ids = [self.cls_id, *parts[0]]
+        for part in parts[1:]:
+            ids += [self.mask_id, *part]
+        return [*ids, self.sep_id]
 
     def encode(
         self,

@@ -110,6 +110,11 @@ class Saved:
         pinned: T = fields.changed(config, bert=str(self.path))
         return pinned
 
+    @property
+    def architecture(self) -> Optional[str]:
+        """The folder with its ``bert_config.json``; None in an old checkpoint, which has none."""
+        return str(self.path) if self.has(ARCHITECTURE) else None
+
 
 def read_state(path: Path) -> Dict[str, Any]:
     """What ``state.json`` of a checkpoint holds.

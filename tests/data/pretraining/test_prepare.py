@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -352,6 +354,39 @@ def test_other_settings_do_not_mix_into_a_folder(tmp_path, vocab, corpus):
         prepare.prepare(config(tmp_path, vocab, corpus, length=64), show=False)
     with pytest.raises(DataError, match="not prepared"):
         Manifest.load(str(tmp_path / "elsewhere"))
+
+
+def test_a_corpus_is_known_by_its_content(tmp_path, vocab, corpus):
+    """One that moved is the same; one with a letter changed, of the same size, is another."""
+    first = prepare.prepare(config(tmp_path, vocab, corpus), show=False)
+    moved = tmp_path / "elsewhere" / "renamed.txt"
+    moved.parent.mkdir()
+    shutil.move(str(corpus), str(moved))
+    assert prepare.prepare(config(tmp_path, vocab, moved), show=False) == first
+    text = moved.read_bytes()
+    moved.write_bytes(text[:-3] + (b"q" if text[-3:-2] != b"q" else b"x") + text[-2:])
+    before = contents(tmp_path / "out")
+    with pytest.raises(DataError, match="corpus_sha256 is"):
+        prepare.prepare(config(tmp_path, vocab, moved), show=False)
+    assert contents(tmp_path / "out") == before
+    other = prepare.prepare(config(tmp_path, vocab, moved, out=str(tmp_path / "other")), show=False)
+    assert other.settings["corpus_sha256"] != first.settings["corpus_sha256"]
+
+
+def test_a_folder_from_before_contents_were_hashed_goes_on(tmp_path, vocab, corpus):
+    first = prepare.prepare(config(tmp_path, vocab, corpus), show=False)
+    listed = json.dumps([[str(corpus), corpus.stat().st_size]])
+    old = hashlib.sha256(listed.encode()).hexdigest()
+    paths = [tmp_path / "out" / "manifest.json", *(tmp_path / "out" / "units").glob("*.json")]
+    for path in paths:
+        path.write_text(path.read_text().replace(first.settings["corpus_sha256"], old))
+    assert (
+        prepare.prepare(config(tmp_path, vocab, corpus), show=False).settings["corpus_sha256"]
+        == old
+    )
+    paths[0].unlink()  # half done
+    again = prepare.prepare(config(tmp_path, vocab, corpus), show=False)
+    assert again.settings["corpus_sha256"] == old and again.shards == first.shards
 
 
 def test_another_vocabulary_in_the_folder_is_noticed(tmp_path, vocab, corpus):

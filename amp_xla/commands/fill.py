@@ -1,0 +1,77 @@
+"""``python -m amp_xla fill``: what a pretrained model puts in place of [MASK]."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import List, Optional
+
+from typing_extensions import Annotated
+
+from amp_xla.commands.predict import lines_of
+from amp_xla.data.text.tokenizer import MASK
+from amp_xla.errors import AmpXlaError
+from amp_xla.models.options import Filling
+from amp_xla.process import output
+from amp_xla.process.arguments import own_recipe, parse, recipe_module
+from amp_xla.process.fields import within
+from amp_xla.process.typed import typed
+from amp_xla.training.checkpoint import Saved, find
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Fill in the masked words of a text with a pretrained run."""
+
+    run: str = "runs/pretraining/latest"
+    """run folder, as printed at the end of training"""
+    text: Optional[str] = None
+    """a text with [MASK] in it, for each token to fill in one"""
+    file: Optional[str] = None
+    """texts, one a line, in place of --text; none = standard input"""
+    top: Annotated[int, within(1, 1000)] = 5
+    """how many answers for each [MASK]"""
+    checkpoint: Optional[str] = None
+    """name of a checkpoint in the run folder; none = best"""
+    recipe: Optional[str] = None
+    """path of the recipe's file, where it is not one of this project; none = as the run says"""
+
+
+def main(argv: List[str]) -> int:
+    """The command: probability, token and text with it, separated by tabs, the likeliest first.
+
+    Each [MASK] is filled in by itself while the others stay, and a blank line parts two texts.
+    """
+    config = parse(Config, argv, "python -m amp_xla fill")
+    if config.text is not None and config.file is not None:
+        raise AmpXlaError("--text is one text, --file has many: give one of them")
+    saved = Saved(find(Path(config.run), config.checkpoint))
+    recipe = config.recipe or own_recipe(saved.recipe)
+    fill = getattr(recipe_module(recipe), "fill", None)
+    if fill is None:
+        raise AmpXlaError(
+            f"{config.run} is of recipe {recipe}, which has no [MASK] to fill in; "
+            f"{typed('fill', RUN='runs/pretraining/latest')} is for pretrained runs"
+        )
+    lines = [config.text] if config.text is not None else lines_of(config.file)
+    for number, line in enumerate(lines, 1):
+        if line.strip() and MASK not in line:
+            raise AmpXlaError(f"line {number}, {line[:60]!r}, has no {MASK}: nothing to fill in")
+    texts = [line for line in lines if line.strip()]
+    if not texts:
+        raise AmpXlaError(f"--text is empty; a text with {MASK} in it is needed")
+    answers: List[str] = []
+    for text, fillings in zip(texts, fill(saved, texts, config.top)):
+        answers += [""] * bool(answers)
+        answers += [f"{f.probability:.4f}\t{f.token}\t{_with(text, f)}" for f in fillings]
+    output.lines(answers)
+    return 0
+
+
+def _with(text: str, filling: Filling) -> str:
+    """``text`` with a token in its place; a piece of a word is joined to what is before it."""
+    parts = text.split(MASK)
+    before, after = (MASK.join(p) for p in (parts[: filling.mask + 1], parts[filling.mask + 1 :]))
+    if filling.token.startswith("##"):
+        return before.rstrip() + filling.token[2:] + after
+    return before + filling.token + after

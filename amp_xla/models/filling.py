@@ -1,0 +1,77 @@
+"""A masked language model that answers: what belongs in place of [MASK]."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import AmpXlaError
+from amp_xla.models import dropout
+from amp_xla.models.language_model import POSITIONS, LanguageModel
+from amp_xla.models.options import Filling
+from amp_xla.models.weights import google
+
+
+class Fill:
+    """Texts, and a model as long as the longest of them.
+
+    Args:
+      tokenizer: the model's.
+      texts: with [MASK] in each.
+      bert: folder with the model's ``bert_config.json``; None = of ``shape``.
+      shape: layers, hidden size, heads.
+      top: answers for each [MASK], at most the vocabulary.
+
+    Attributes:
+      weights: to be filled before the call.
+
+    Raises:
+      AmpXlaError: a text has more tokens than the model has positions.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        texts: Sequence[str],
+        bert: Optional[str],
+        shape: Tuple[int, int, int],
+        top: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._rows = [tokenizer.encode_masked(text) for text in texts]
+        length = max(map(len, self._rows))
+        most = POSITIONS
+        if bert is not None:
+            most = google.read_config(Path(bert) / google.CONFIG)["max_position_embeddings"]
+        for number, row in enumerate(self._rows, 1):
+            if len(row) > most:
+                raise AmpXlaError(f"text {number} has {len(row):,} tokens; the model reads {most}")
+        with dropout.inference():
+            lm = LanguageModel(tokenizer.vocab_size, length, *shape, bert=bert, weights=False)
+        self.weights: List[Any] = lm.weights
+        self._inputs = lm.model.inputs
+        self._positions = tf.placeholder(tf.int32, [None, None], name="positions")
+        logits = lm.logits(lm.model.output, self._positions)[:, : tokenizer.vocab_size]
+        chances = tf.nn.softmax(tf.cast(logits, tf.float32))
+        self._answers = tf.nn.top_k(chances, min(top, tokenizer.vocab_size))
+
+    def __call__(self) -> List[List[Filling]]:
+        """The answers to each text, [MASK] by [MASK]."""
+        ask = backend.session().make_callable(self._answers, [*self._inputs, self._positions])
+        return [self._fill(ask, np.array(row)) for row in self._rows]
+
+    def _fill(self, ask: Any, row: Any) -> List[Filling]:
+        masks = np.flatnonzero(row == self._tokenizer.mask_id)
+        ids = np.zeros((1, self._inputs[0].shape[1]), np.int32)
+        ids[0, : len(row)] = row
+        chances, tokens = ask(ids, np.zeros_like(ids), masks[None])
+        return [
+            Filling(mask, self._tokenizer.tokens[token], float(chance))
+            for mask in range(len(masks))
+            for chance, token in zip(chances[mask], tokens[mask])
+        ]

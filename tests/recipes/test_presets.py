@@ -1,0 +1,100 @@
+"""Presets of pretraining are what was published: settings, the model, where it starts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.errors import SettingsError
+from amp_xla.models import dropout, published
+from amp_xla.models.language_model import SIZES, LanguageModel
+from amp_xla.process.arguments import parse
+from amp_xla.process.fields import flat
+from recipes.pretraining import Config, described
+
+# preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
+# dropout
+PAPERS = {
+    ("bert", "base"): (1e-4, 10_000, 1_000_000, 256, 0.999, 1e-6, 1.0, "token", 0.1),
+    ("roberta", "base"): (6e-4, 24_000, 500_000, 8192, 0.98, 1e-6, 0.0, "token", 0.1),
+    ("roberta", "large"): (4e-4, 30_000, 500_000, 8192, 0.98, 1e-6, 0.0, "token", 0.1),
+    ("lamb", "large"): (6e-3, 2_000, 7_038, 65_536, 0.999, 1e-6, 1.0, "token", 0.1),
+    ("wwm", "base"): (1e-4, 10_000, 1_000_000, 384, 0.999, 1e-6, 1.0, "word", 0.1),
+    ("cramming", "base"): (1e-3, 1_000, 2_000, 4096, 0.98, 1e-12, 0.5, "token", 0.0),
+}
+TRICKS = {"topic": 0.0, "embeddings": "random", "positions": "random", "attention": "random"}
+
+
+@pytest.mark.parametrize(("preset", "model"), sorted(PAPERS))
+def test_a_preset_is_what_its_paper_says(preset, model):
+    config = parse(Config, ["--preset", preset, "--model", model])
+    found, update = flat(config), config.update
+    rate, warm, steps, batch, beta2, epsilon, clip, mask, drop = PAPERS[preset, model]
+    assert (update.learning_rate, config.steps, config.global_batch) == (rate, steps, batch)
+    assert int(update.warmup * config.steps) == pytest.approx(warm, abs=1)
+    assert (config.beta2, config.adam_epsilon, update.clip_norm) == (beta2, epsilon, clip)
+    assert (config.mask, config.mask_rate, config.dropout) == (mask, 0.15, drop)
+    assert (config.optimizer, config.decay) == ("lamb" if preset == "lamb" else "adamw", "linear")
+    assert update.weight_decay == 0.01 and config.init_range == 0.02 and config.average == 0.0
+    assert {name: found[name] for name in TRICKS} == TRICKS
+
+
+@pytest.mark.parametrize(
+    ("words", "preset"),
+    [("", "quick"), ("--model small", "quick"), ("--model base", "roberta"),
+     ("--model large", "roberta"), ("--model base --preset quick", "quick")],
+)  # fmt: skip
+def test_models_of_berts_size_are_trained_as_berts(words, preset):
+    config = parse(Config, words.split())
+    assert described(config).startswith(f"preset {preset};")
+    assert (config.topic == 0.0) == (preset != "quick")
+
+
+def test_what_is_typed_stays_and_is_said():
+    config = parse(Config, "--topic 0.5 --preset bert --dropout 0.2 --steps 3000".split())
+    assert (config.topic, config.dropout, config.steps) == (0.5, 0.2, 3000)
+    assert described(config).startswith(
+        "preset bert, but dropout 0.2, topic 0.5; unlike BERT a topic loss is added"
+    )
+    assert "heads on neighbours" in described(Config())
+    with pytest.raises(SettingsError, match="'berd'"):
+        parse(Config, ["--preset", "berd"])
+    assert set(published.PUBLISHED) >= {preset for preset, _ in PAPERS}
+
+
+def test_help_shows_the_defaults_of_the_preset(capsys):
+    for words, rate in (("--help", "0.001"), ("--preset lamb --help", "0.006")):
+        with pytest.raises(SystemExit):
+            parse(Config, words.split())
+        text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+        assert f"peak of the schedule; with --bert try 2e-5 (above 0; default: {rate})" in text
+
+
+def test_berts_model_and_where_it_starts():
+    """BERT-base's 109,482,240 parameters, of which the pooler's 590,592 are not trained here."""
+    config = parse(Config, ["--preset", "bert", "--model", "base"])
+    dropout.install(1)
+    lm = LanguageModel(
+        30_522, 128, *SIZES[config.model], positions=config.positions, attention=config.attention,
+        init_range=config.init_range,
+    )  # fmt: skip
+    values = dict(
+        zip((w.name.split(":")[0] for w in lm.weights), backend.K.batch_get_value(lm.weights))
+    )
+    rows_beyond = lm.padded - 30_522
+    encoder = {name: value for name, value in values.items() if not name.startswith("MLM")}
+    count = sum(value.size for value in encoder.values()) - rows_beyond * 768
+    assert count + 768 * 768 + 768 == 109_482_240
+    for name, value in values.items():
+        last = name.rsplit("/", 1)[-1]
+        if last.startswith(("kernel", "embeddings")):
+            # Normal, of 0.02, cut at two deviations: which leaves 0.88 of the deviation.
+            assert np.std(value) == pytest.approx(0.02 * 0.8796, rel=0.03), name
+            assert abs(np.mean(value)) < 1e-3 and np.abs(value).max() <= 0.0401, name
+        elif last.startswith("gamma"):
+            assert (value == 1).all(), name
+        else:
+            assert (value == 0).all(), name
+    assert values["Embedding-Position/embeddings"].shape == (512, 768)
+    backend.K.clear_session()
