@@ -35,16 +35,20 @@ class OptimizerFace(Trackable):
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for what this class lacks: learning_rate, lr, beta_1, ...
-        if name.startswith("_") or "inner" not in vars(self):
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        if name.startswith("_") or "inner" not in vars(self) or not self._hands_on(name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.inner, name)
+
+    def _hands_on(self, name: str) -> bool:
+        """Whether an attribute that this class lacks is the inner optimizer's."""
+        return hasattr(self.inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         mine = name.startswith("_") or not vars(self).get("_ready") or name in vars(self)
         declared = hasattr(type(self), name) and name not in ("lr", "learning_rate")
         if mine or declared:
             object.__setattr__(self, name, value)
-        elif hasattr(self.inner, name):
+        elif self._hands_on(name):
             setattr(self.inner, name, value)
         else:
             object.__setattr__(self, name, value)
@@ -140,11 +144,11 @@ class OptimizerFace(Trackable):
         config = dict(config)
         inner = config.pop("inner")
         if isinstance(inner, dict):
-            inner = _class_of(inner, custom_objects or {}).from_config(dict(inner["config"]))
+            inner = class_of(inner, custom_objects or {}).from_config(dict(inner["config"]))
         return cls(inner, scales.from_spec(config.pop("loss_scale")), **config, **more)
 
 
-def _class_of(described: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
+def class_of(described: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
     """By the user's table, by import, by Keras' table: in that order.
 
     bert4keras registers an "Adam" of its own in Keras' table, so a name alone can mislead.

@@ -273,16 +273,23 @@ KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")
 
 def _is_keras_own(optimizer: Any, method: str) -> bool:
     """True where Keras defines the method, False where a wrapper such as Horovod's does."""
-    owner = next((c.__module__ for c in type(optimizer).__mro__ if method in vars(c)), "keras")
-    return owner.partition(".")[0] in KERAS
+    owner = next((c for c in type(optimizer).__mro__ if method in vars(c)), None)
+    return owner is None or _is_of_keras(owner)
+
+
+def _is_of_keras(found: Any) -> bool:
+    """True for a class or function of Keras or TensorFlow."""
+    return str(getattr(found, "__module__", "")).partition(".")[0] in KERAS
 
 
 def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
     """Calls the method where Keras itself would, before it applies."""
-    keras = [c for c in type(optimizer).__mro__ if c.__module__.partition(".")[0] in KERAS]
+    keras = [c for c in type(optimizer).__mro__ if _is_of_keras(c)]
     if not any(method in vars(c) for c in keras):
         return pairs
-    if _is_keras_own(optimizer, method) and not tf.distribute.has_strategy():
+    asked = getattr(optimizer, "gradient_aggregator", None)  # a user's own function sums
+    own = _is_keras_own(optimizer, method) and (asked is None or _is_of_keras(asked))
+    if own and not tf.distribute.has_strategy():
         return pairs  # one replica: nothing to sum
     return list(getattr(optimizer, method)(pairs))
 

@@ -35,23 +35,28 @@ def _subclass(base: type, expected: Optional[type]) -> type:
         # Keras' own would look hyper-parameters up in tables that we do not fill.
         "__getattribute__": object.__getattribute__,
     }
-    return types.new_class(NAME, (base, expected), {}, lambda body: body.update(fields))
+    name = expected.__name__ if getattr(base, "keeps_keras_name", False) else NAME
+    return types.new_class(name, (base, expected), {}, lambda body: body.update(fields))
 
 
 def _expected(inner: Inner) -> Optional[type]:
     cls = type(inner.optimizer)
     if isinstance(inner, (KerasInner, NewKerasInner)):
-        keras = keras_of(inner.optimizer)
-        if keras is None:
+        if keras_of(inner.optimizer) is None:
             return None
-        own = getattr(keras.mixed_precision, "LossScaleOptimizer", None)
-        if own is None:
-            own = keras.mixed_precision.experimental.LossScaleOptimizer
+        own = own_class(inner.optimizer)
         name = "LossScaleOptimizerV3" if isinstance(inner, NewKerasInner) else "LossScaleOptimizer"
         return getattr(sys.modules[own.__module__], name, None)
     if isinstance(inner, UpdatesInner):
         return next((c for c in cls.__mro__ if c.__name__ == "Optimizer"), None)
     return tf.train.Optimizer if issubclass(cls, tf.train.Optimizer) else None
+
+
+def own_class(optimizer: Any) -> type:
+    """The ``LossScaleOptimizer`` of the Keras that an optimizer comes from."""
+    keras: Any = keras_of(optimizer)
+    own = getattr(keras.mixed_precision, "LossScaleOptimizer", None)
+    return keras.mixed_precision.experimental.LossScaleOptimizer if own is None else own
 
 
 def keras_of(optimizer: Any) -> Optional[Any]:

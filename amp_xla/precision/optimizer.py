@@ -68,8 +68,8 @@ class LossScaleOptimizer(OptimizerFace):
         keeping their activations; by ``minimize`` and ``compute_gradients``, in v1 graphs. See
         ``amp_xla.graph.recompute``.
       warn_after: skipped steps in a row at the minimum scale before a warning; 0 turns that and
-        the warning about non-finite steps under a constant scale off (which
-        ``tf.function(jit_compile=True)`` needs: a compiled step cannot call the host).
+        the warning about non-finite steps under a constant scale off. In
+        ``tf.function(jit_compile=True)`` there are none: a compiled step cannot call the host.
       applied_steps: int64 variable to count applied steps in; made when None.
       name: prefix of variable names.
 
@@ -119,7 +119,7 @@ class LossScaleOptimizer(OptimizerFace):
         agree = agreements.choose(agreement)
         if model_parallel is not None:
             agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
-        self._state = LossScaleVariables(loss_scale, name)
+        self._state = LossScaleVariables.of(loss_scale, name)
         self._scaling = Scaling(self._state)
         self.accumulate = accumulate  # micro-batches a step
         self._recompute = recompute
@@ -335,7 +335,8 @@ class LossScaleOptimizer(OptimizerFace):
         self._scaling.ledger.close()  # what was unscaled before and not applied is not this step's
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
-            return self.apply_gradients(pairs, global_step, name)
+            more = {} if global_step is None else {"global_step": global_step}
+            return self.apply_gradients(pairs, name=name, **more)
         finally:
             self._scaling.ledger.close()
 

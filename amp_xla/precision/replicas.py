@@ -10,13 +10,47 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Sequence
 
+from amp_xla import backend
 from amp_xla.precision.tensorflow import tf
 
+_STRATEGIES = [
+    module
+    for api in (backend.tensorflow(), tf)
+    for module in (api.distribute, api.distribute.experimental)
+]
 
-def several() -> bool:
-    """True inside one of several replicas."""
-    context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
-    return context is not None and context.num_replicas_in_sync > 1
+
+def inside() -> bool:
+    """True inside a replica of a strategy, be it the only one: optimizers merge there as well."""
+    return tf.distribute.has_strategy() and tf.distribute.get_replica_context() is not None
+
+
+# Those whose every replica has a variable of its own to unscale the gradient of.
+SUPPORTED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy")
+
+
+def check_supported() -> None:
+    """Refuses a strategy in which gradients would be unscaled a wrong number of times.
+
+    Raises:
+      ValueError: naming the strategy and those that can.
+    """
+    if not tf.distribute.has_strategy():
+        return
+    strategy = tf.distribute.get_strategy()
+    known = [getattr(module, name, None) for module in _STRATEGIES for name in SUPPORTED]
+    if isinstance(strategy, tuple(cls for cls in known if cls is not None)):
+        return
+    name = type(strategy).__name__
+    if "TPU" in name:
+        raise ValueError(
+            f"Loss scaling is not supported with {name}: TPUs compute in bfloat16, which has "
+            f"float32's range and needs none; leave the LossScaleOptimizer away there"
+        )
+    raise ValueError(
+        f"Loss scaling is not supported with the tf.distribute.Strategy: {name}. Try using a "
+        f"different Strategy, e.g. a MirroredStrategy; allowed: {', '.join(SUPPORTED)}"
+    )
 
 
 def together(function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]) -> Any:

@@ -63,9 +63,12 @@ class LossScaleVariables(Module):
     Args:
       spec: a loss scale from ``amp_xla.precision``, a number, ``"dynamic"`` or None.
       name: prefix of the variables' names.
+      counter_dtype: of the counter's variable; Keras' checkpoints hold an int64.
     """
 
-    def __init__(self, spec: Any, name: str = "loss_scale_state") -> None:
+    def __init__(
+        self, spec: Any, name: str = "loss_scale_state", counter_dtype: Any = tf.int32
+    ) -> None:
         super().__init__()
         self.spec = loss_scale.from_spec(spec)
         self.dynamic = isinstance(self.spec, loss_scale.DynamicLossScale)
@@ -76,7 +79,14 @@ class LossScaleVariables(Module):
             self.scale_variable = state_variable(
                 self.spec.loss_scale, tf.float32, name + "/loss_scale"
             )
-            self.counter = state_variable(self.spec.counter, tf.int32, name + "/finite_steps")
+            self.counter = state_variable(
+                int(self.spec.counter), counter_dtype, name + "/finite_steps"
+            )
+
+    @classmethod
+    def of(cls, spec: Any, name: str) -> LossScaleVariables:
+        """The variables of a loss scale, or these where they are made already."""
+        return spec if isinstance(spec, LossScaleVariables) else cls(spec, name)
 
     @property
     def state_variables(self) -> List[Any]:
@@ -119,12 +129,13 @@ class LossScaleVariables(Module):
         if self.scale_variable is None or self.counter is None:
             return tf.no_op()
         scale = self.loss_scale if scale is None else scale
-        counter = self.counter.read_value()
+        counter = tf.cast(self.counter.read_value(), tf.int32)
         now = self.spec.replace(scale, counter).adjust(tf.convert_to_tensor(grads_finite))
         # Readers of the old state must not race the writers of the new one.
         with tf.control_dependencies([scale, counter]):
             return tf.group(
-                self.scale_variable.assign(now.loss_scale), self.counter.assign(now.counter)
+                self.scale_variable.assign(now.loss_scale),
+                self.counter.assign(tf.cast(now.counter, self.counter.dtype)),
             )
 
 

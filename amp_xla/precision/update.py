@@ -101,7 +101,7 @@ def take(rules: Rules, step: Step, parts: Parts, global_step: Any, more_groups: 
             operation = tf.cond(finite, update, skip)
         return tf.group(operation, rules.state.adjust(finite, scale)) if first else operation
 
-    if replicas.several():
+    if replicas.inside():
         operation = replicas.together(branch, gradients, [step.finite, step.scale])
     else:
         operation = branch(lambda run: run(gradients), [step.finite, step.scale])
@@ -119,7 +119,7 @@ def _with_gradients(parts: Parts, values: List[Any]) -> Parts:
 
 def _count_skip(rules: Rules, scale: Any) -> List[Any]:
     done = [rules.skipped_steps.assign_add(1, read_value=False)]
-    if rules.monitor is not None:
+    if rules.monitor is not None and not _compiled():
         # Only ever runs in a skipped step, so the host call costs a healthy run nothing.
         monitor = rules.monitor
 
@@ -130,6 +130,13 @@ def _count_skip(rules: Rules, scale: Any) -> List[Any]:
         arguments = [scale, rules.applied_steps.read_value()]
         done.append(tf.numpy_function(tell, arguments, tf.int64))
     return done
+
+
+def _compiled() -> bool:
+    """True while XLA's graph of a whole step is built: such a step cannot call the host."""
+    from tensorflow.python.ops import control_flow_util
+
+    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph()))
 
 
 def judge(rules: Rules, step: Step, parts: Parts, norm: clipping.Norm) -> Any:

@@ -153,7 +153,7 @@ CASES = {
     "buckets": ("classification", [2, 4], []),
     "packed": ("classification", [2], ["--packed", "--accumulate", "3"]),
     "recomputed": ("classification", [3], ["--recompute"]),
-    "pretraining": ("pretraining", [2], []),
+    "pretraining": ("pretraining", [2, 4], []),
 }
 
 

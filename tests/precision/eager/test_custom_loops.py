@@ -165,7 +165,7 @@ def test_warnings_come_while_training():
 def test_a_step_compiled_by_xla():
     weights = variables()
     inner = tf_keras.optimizers.legacy.SGD(0.05)
-    optimizer = LossScaleOptimizer(inner, DynamicLossScale(8.0), warn_after=0)
+    optimizer = LossScaleOptimizer(inner, DynamicLossScale(8.0))
     optimizer.minimize(lambda: loss_of(weights, 1.0), weights)  # makes the variables
 
     @tf.function(jit_compile=True)

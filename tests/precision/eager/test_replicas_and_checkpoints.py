@@ -18,14 +18,10 @@ tf = backend.tensorflow()
 FAMILIES = {"legacy": tf_keras.optimizers.legacy, "new": tf_keras.optimizers}
 
 
-@pytest.fixture(scope="module")
-def strategy():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
-
-
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.parametrize("compiled", [True, False])
-def test_replicas_decide_together(strategy, family, compiled):
+def test_replicas_decide_together(strategies, family, compiled):
+    strategy = strategies[2]
     with strategy.scope():
         weight = tf.Variable([1.0, 2.0])
         inner = FAMILIES[family].SGD(0.5)

@@ -1,0 +1,310 @@
+"""A drop-in for Keras' ``mixed_precision.LossScaleOptimizer``: its arguments, attributes, files.
+
+What is scaled, judged and skipped is ``amp_xla.precision.optimizer``'s; what differs from Keras'
+on purpose is listed in docs/precision.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+from amp_xla.precision import keras_class, optimizer, replicas
+from amp_xla.precision.compat.keras import configs
+from amp_xla.precision.facade import Trackable, Variables
+from amp_xla.precision.inner import CLIPS, KerasInner, NewKerasInner, Pairs, inner_of
+from amp_xla.precision.loss_scale import (
+    DEFAULT_GROWTH_INTERVAL,
+    DEFAULT_INITIAL,
+    DynamicLossScale,
+    StaticLossScale,
+)
+from amp_xla.precision.monitor import LossScaleWarning
+from amp_xla.precision.tensorflow import LossScaleVariables, tf
+
+HANDED_ON = ("lr", "learning_rate", *CLIPS)
+
+
+class LossScaleOptimizer(optimizer.LossScaleOptimizer):
+    """Wraps a Keras optimizer with loss scaling, as Keras' class of this name does.
+
+    Args:
+      inner_optimizer: a Keras optimizer, of the legacy kind (TensorFlow 1.15's and bert4keras'
+        are) or of TensorFlow 2.11's. Keras 3's are refused.
+      dynamic: True finds the scale while training; False keeps ``initial_scale``.
+      initial_scale: the scale to begin with; 2**15 when dynamic and None.
+      dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 when None.
+
+    Attributes:
+      inner_optimizer: the wrapped optimizer.
+      loss_scale: float32 scalar tensor, the scale in force.
+      dynamic: as given.
+      initial_scale: float.
+      dynamic_counter: int64 variable, finite steps since the last change; None when not dynamic.
+      dynamic_growth_steps: int; None when not dynamic.
+      iterations, learning_rate, lr and a legacy optimizer's hyper-parameters: the inner one's.
+      applied_steps, skipped_steps: int64 variables, which are in no checkpoint, as Keras has none.
+
+    Raises:
+      TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
+        bool.
+      ValueError: the arguments contradict each other, the optimizer is wrapped already, or the
+        strategy in scope cannot scale losses.
+    """
+
+    keeps_keras_name = True
+
+    def __new__(cls, inner_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_inner(inner_optimizer)
+        return super().__new__(cls, inner_optimizer)
+
+    def __init__(
+        self,
+        inner_optimizer: Any,
+        dynamic: bool = True,
+        initial_scale: Optional[float] = None,
+        dynamic_growth_steps: Optional[int] = None,
+    ) -> None:
+        spec = _spec(dynamic, initial_scale, dynamic_growth_steps)
+        replicas.check_supported()
+        if getattr(inner_optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
+            raise ValueError(
+                '"inner_optimizer" is already wrapped by a LossScaleOptimizer. An optimizer can '
+                "only be wrapped once: its checkpoints hold one loss scale"
+            )
+        self._has_scaled = self._has_unscaled = False
+        state = LossScaleVariables(spec, "loss_scale", tf.int64)
+        super().__init__(inner_optimizer, state, count_skipped=True)
+        inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
+
+    def _track(self) -> None:
+        """Makes checkpoints the same as those of Keras' own class on this TensorFlow."""
+        self._optimizer = self.inner  # under this name Keras' own methods look for it
+        keras = sys.modules[keras_class.own_class(self.inner).__module__]
+        if self._delegates:
+            # To a checkpoint this object is the inner optimizer, which has a loss scale as well.
+            self._trackable = self.inner
+            if hasattr(self.inner, "_hyper"):
+                old = keras.FakeOptimizerForRestoration(self.inner)
+                self._track_trackable(old, "base_optimizer")
+            if self.dynamic:
+                self._track_trackable(_KerasState(self._state), "loss_scale")
+        else:
+            self._track_trackable(self.inner, "base_optimizer")
+            self._track_trackable(_KerasState(self._state), "loss_scale")
+        keras_class.let_keras_initialize(keras_class.keras_of(self.inner), self.state_variables)
+        self._ready = True
+
+    @property
+    def _delegates(self) -> bool:
+        """Whether Keras' own class lets its inner optimizer answer checkpoints: from 2.4 on."""
+        return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
+
+    # -- what Keras' users read ---------------------------------------------------------------
+
+    @property
+    def inner_optimizer(self) -> Any:
+        return self.inner
+
+    @property
+    def dynamic(self) -> bool:
+        return self._state.dynamic
+
+    @property
+    def initial_scale(self) -> float:
+        return float(self._state.spec.loss_scale)
+
+    @property
+    def dynamic_counter(self) -> Optional[Any]:
+        return self._state.counter
+
+    @property
+    def dynamic_growth_steps(self) -> Optional[int]:
+        return self._state.spec.growth_interval if self.dynamic else None
+
+    def _hands_on(self, name: str) -> bool:
+        hyper = getattr(self.inner, "_hyper", {})
+        return name in hyper or (name in HANDED_ON and hasattr(self.inner, name))
+
+    @property
+    def variables(self) -> Variables:
+        """The inner optimizer's: like Keras', weight files hold no loss scale, checkpoints do."""
+        found = self.inner.variables
+        return Variables(found() if callable(found) else found)
+
+    def get_slot_names(self) -> List[str]:
+        """The inner optimizer's; none on TensorFlow 1.15, nor of an optimizer of the newer kind.
+
+        Checkpoints ask this. On 1.15 they hold the inner optimizer beside this one, with its slots.
+        """
+        if not self._delegates:
+            return []
+        return list(getattr(self.inner, "get_slot_names", list)())
+
+    def get_config(self) -> Dict[str, Any]:
+        """As Keras' class gives it, and takes it."""
+        return {
+            "inner_optimizer": configs.described(self.inner),
+            "dynamic": self.dynamic,
+            "initial_scale": self.initial_scale,
+            "dynamic_growth_steps": self.dynamic_growth_steps,
+        }
+
+    @classmethod
+    def from_config(
+        cls, config: Dict[str, Any], custom_objects: Optional[Dict[str, Any]] = None, **more: Any
+    ) -> Any:
+        """The optimizer that ``get_config``, here or in Keras from 2.4 on, described; and 2.3's.
+
+        Raises:
+          ValueError: a loss scale of TensorFlow 2.3 or before that Keras has given up.
+        """
+        config = configs.of_today(config)
+        inner = configs.restored(config.pop("inner_optimizer"), custom_objects)
+        return cls(inner, **config, **more)
+
+    # -- a step -------------------------------------------------------------------------------
+
+    def get_scaled_loss(self, loss: Any) -> Any:
+        """The loss times the scale, in float32; a function for a function."""
+        self._has_scaled = True
+        return super().get_scaled_loss(loss)
+
+    def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
+        """True gradients, in float32; None and sparseness are kept."""
+        self._has_unscaled = True
+        return super().get_unscaled_gradients(grads)
+
+    def compute_gradients(
+        self,
+        loss: Any,
+        var_list: Optional[Sequence[Any]] = None,
+        grad_loss: Optional[Any] = None,
+        tape: Optional[Any] = None,
+    ) -> Pairs:
+        """Pairs (unscaled gradient, variable); the third argument may be the tape, as in Keras."""
+        if isinstance(grad_loss, tf.GradientTape):
+            grad_loss, tape = None, grad_loss
+        self._has_unscaled = True
+        return super().compute_gradients(loss, var_list, grad_loss, tape)
+
+    def apply_gradients(  # type: ignore[override]
+        self,
+        grads_and_vars: Iterable[Tuple[Any, Any]],
+        name: Union[str, bool, None] = None,
+        experimental_aggregate_gradients: bool = True,
+        skip_gradients_aggregation: bool = False,
+    ) -> Any:
+        """Applies unscaled gradients if all are finite; moves the scale on.
+
+        Args:
+          grads_and_vars: pairs; None gradients are dropped.
+          name: of the operation. Keras' newer optimizers have ``skip_gradients_aggregation`` in
+            its place: a bool is taken as that.
+          experimental_aggregate_gradients: False where replicas' gradients are summed already.
+          skip_gradients_aggregation: its opposite, by its newer name.
+
+        Raises:
+          ValueError: no gradient at all; not called in a replica; or the strategy cannot.
+        """
+        if isinstance(name, bool):
+            skip_gradients_aggregation, name = name, None
+        if tf.distribute.has_strategy() and tf.distribute.in_cross_replica_context():
+            raise ValueError(
+                "apply_gradients() must be called in a replica context: inside strategy.run"
+            )
+        replicas.check_supported()
+        if not self._has_scaled:
+            missing = "get_scaled_loss() was" if self._has_unscaled else "neither was"
+            warnings.warn(
+                f"apply_gradients() without get_scaled_loss() and get_unscaled_gradients() before "
+                f"it ({missing} ever called): gradients are not protected from underflow",
+                LossScaleWarning,
+                stacklevel=2,
+            )
+        return super().apply_gradients(
+            grads_and_vars,
+            name=name,
+            experimental_aggregate_gradients=experimental_aggregate_gradients
+            and not skip_gradients_aggregation,
+        )
+
+    def minimize(  # type: ignore[override]
+        self,
+        loss: Any,
+        var_list: Any,
+        grad_loss: Optional[Any] = None,
+        name: Optional[str] = None,
+        tape: Optional[Any] = None,
+    ) -> Any:
+        """One training step, with Keras' order of arguments; a tape may be the third of them."""
+        if isinstance(grad_loss, tf.GradientTape):
+            grad_loss, tape = None, grad_loss
+        return super().minimize(loss, var_list, None, grad_loss, name, tape)
+
+
+class _KerasState(Trackable):
+    """A loss scale's variables under the names that Keras' checkpoints have."""
+
+    def __init__(self, state: LossScaleVariables) -> None:
+        if state.dynamic:
+            self._track_trackable(state.scale_variable, "current_loss_scale")
+            self._track_trackable(state.counter, "good_steps")
+
+
+def _check_inner(optimizer: Any) -> None:
+    """Refuses what Keras' class refuses, and Keras 3's optimizers."""
+    if hasattr(optimizer, "get_unscaled_gradients"):
+        raise TypeError(
+            f"LossScaleOptimizer cannot wrap another LossScaleOptimizer, but got: {optimizer}"
+        )
+    roots = {c.__module__.partition(".")[0] for c in type(optimizer).__mro__}
+    if "keras" in roots and keras_class.keras_of(optimizer) is None:
+        raise TypeError(
+            f'"inner_optimizer" is {type(optimizer).__name__} of Keras 3, whose fit speaks another '
+            f"protocol: use keras.mixed_precision.LossScaleOptimizer there, or tf_keras' optimizers"
+        )
+    known = hasattr(optimizer, "apply_gradients") and isinstance(
+        inner_of(optimizer), (KerasInner, NewKerasInner)
+    )
+    if not known:
+        raise TypeError(
+            f'"inner_optimizer" must be an instance of `tf.keras.optimizers.Optimizer`, of the '
+            f"legacy or the newer kind, but got: {optimizer}"
+        )
+
+
+def _spec(
+    dynamic: Any, initial_scale: Optional[float], growth_steps: Optional[int]
+) -> Union[DynamicLossScale, StaticLossScale]:
+    """The loss scale that the arguments mean."""
+    if not isinstance(dynamic, bool):
+        raise TypeError(
+            f'"dynamic" argument to LossScaleOptimizer.__init__ must be a bool, but got: '
+            f"{dynamic!r}; a constant scale is dynamic=False, initial_scale=1024"
+        )
+    if dynamic:
+        initial = DEFAULT_INITIAL if initial_scale is None else float(initial_scale)
+        steps = DEFAULT_GROWTH_INTERVAL if growth_steps is None else int(growth_steps)
+        return DynamicLossScale(initial, growth_interval=steps, minimum=min(1.0, initial))
+    if initial_scale is None:
+        raise ValueError('"initial_scale" must be specified if "dynamic" is False')
+    if growth_steps is not None:
+        raise ValueError(
+            f'"dynamic_growth_steps" must be None if "dynamic" is False, but got: {growth_steps}'
+        )
+    return StaticLossScale(float(initial_scale))
+
+
+# Keras' newer files name a class by its module, and an optimizer of the newer kind like this.
+LossScaleOptimizerV3 = LossScaleOptimizer
+
+# For load_model(..., custom_objects=CUSTOM_OBJECTS): older files (HDF5, SavedModel) name the class
+# as Keras does, so that they load without this package, as Keras' own. Keras looks built-in names
+# up in lower case.
+CUSTOM_OBJECTS: Dict[str, Any] = {
+    name: LossScaleOptimizer
+    for known in ("LossScaleOptimizer", "LossScaleOptimizerV3")
+    for name in (known, known.lower())
+}

@@ -1,0 +1,469 @@
+"""The drop-in for Keras' LossScaleOptimizer, beside Keras' own, eagerly and in tf.function."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+
+import numpy as np
+import pytest
+import tf_keras
+from tf_keras.src.mixed_precision import loss_scale_optimizer as source
+
+from amp_xla import backend
+from amp_xla.precision.compat.keras import CUSTOM_OBJECTS, LossScaleOptimizer, set_policy
+from amp_xla.precision.monitor import LossScaleWarning
+
+tf = backend.tensorflow()
+keras3 = importlib.import_module("keras")
+Theirs = tf_keras.mixed_precision.LossScaleOptimizer
+CLASSES = {"ours": LossScaleOptimizer, "theirs": Theirs}
+FAMILIES = {"legacy": tf_keras.optimizers.legacy, "new": tf_keras.optimizers}
+OWN = {"legacy": source.LossScaleOptimizer, "new": source.LossScaleOptimizerV3}
+FAMILY = pytest.mark.parametrize("family", sorted(FAMILIES))
+DEVICES = pytest.mark.parametrize("devices", [1, 2])
+
+
+def number(value):
+    return float(np.asarray(value))
+
+
+# -- beside Keras' own ---------------------------------------------------------------------------
+
+
+@FAMILY
+def test_it_passes_for_keras_own_and_starts_as_it_does(family):
+    made = LossScaleOptimizer(FAMILIES[family].SGD(0.1))
+    own = Theirs(FAMILIES[family].SGD(0.1))
+    assert isinstance(made, (Theirs, OWN[family])) and isinstance(made, LossScaleOptimizer)
+    assert made.initial_scale == own.initial_scale == 2.0**15
+    assert made.dynamic_growth_steps == own.dynamic_growth_steps == 2000
+    assert made.dynamic is own.dynamic is True
+    assert made.dynamic_counter.dtype == own.dynamic_counter.dtype == tf.int64
+    assert isinstance(made.loss_scale, tf.Tensor) and number(made.loss_scale) == 2.0**15
+    assert isinstance(made.inner_optimizer, FAMILIES[family].SGD)
+    fixed = LossScaleOptimizer(FAMILIES[family].SGD(0.1), dynamic=False, initial_scale=2)
+    assert not fixed.dynamic and fixed.initial_scale == 2.0 and number(fixed.loss_scale) == 2.0
+    assert fixed.dynamic_counter is None and fixed.dynamic_growth_steps is None
+
+
+STYLES = ("by hand", "minimize", "minimize with a tape")
+
+
+def step_of(optimizer, weight, factor, style):
+    def loss():
+        return tf.reduce_sum(weight * factor)
+
+    if style == "minimize":
+        optimizer.minimize(loss, [weight])
+        return
+    with tf.GradientTape() as tape:
+        value = loss()
+        value = value if style == "minimize with a tape" else optimizer.get_scaled_loss(value)
+    if style == "minimize with a tape":
+        optimizer.minimize(value, [weight], tape=tape)
+        return
+    grads = optimizer.get_unscaled_gradients(tape.gradient(value, [weight]))
+    optimizer.apply_gradients(zip(grads, [weight]))
+
+
+def trained(cls, family, strategy, shape, style):
+    """Weights, scale, counter and iterations after good, bad and good steps."""
+    with strategy.scope():
+        weight, factor = tf.Variable([1.0, 2.0]), tf.Variable(1.0)
+        inner = FAMILIES[family].SGD(0.25, momentum=0.5, clipnorm=1.0)
+        optimizer = cls(inner, initial_scale=8, dynamic_growth_steps=2)
+
+    def replica():
+        step_of(optimizer, weight, factor, style)
+
+    inside = tf.function(replica) if shape in ("inside", "both") else replica
+
+    def run():
+        strategy.run(inside)
+
+    run = tf.function(run) if shape in ("around", "both") else run
+    seen = []
+    for value in (1.0, np.nan, 0.5, 1.0, np.inf, 1.0):
+        factor.assign(value)
+        run()
+        seen.append(
+            weight.numpy().tolist()
+            + [number(optimizer.loss_scale), int(optimizer.dynamic_counter.numpy())]
+            + [int(optimizer.iterations.numpy())]
+        )
+    return np.array(seen)
+
+
+@FAMILY
+@DEVICES
+@pytest.mark.parametrize(
+    "shape, style", zip(["eager", "around", "inside", "both"], [*STYLES, "minimize"])
+)
+def test_every_step_is_keras_own(strategies, devices, family, style, shape):
+    """Also where a strategy runs the tf.function, and where it has one replica only."""
+    ours, own = (trained(c, family, strategies[devices], shape, style) for c in CLASSES.values())
+    np.testing.assert_allclose(ours, own, rtol=1e-6)
+    assert len(set(own[:, 2])) > 1 and np.isfinite(own).all()
+
+
+@FAMILY
+def test_nan_on_one_replica_skips_on_both(strategies, family):
+    strategy = strategies[2]
+    with strategy.scope():
+        weight = tf.Variable([1.0, 2.0])
+        optimizer = LossScaleOptimizer(FAMILIES[family].SGD(0.5), initial_scale=4)
+
+    @tf.function
+    def step(bad):
+        def replica():
+            here = tf.distribute.get_replica_context().replica_id_in_sync_group
+            factor = tf.where(tf.logical_and(bad, tf.equal(here, 1)), np.nan, 1.0)
+            step_of(optimizer, weight, factor, "minimize")
+
+        strategy.run(replica)
+
+    step(True)
+    assert weight.numpy().tolist() == [1.0, 2.0] and number(optimizer.loss_scale) == 2.0
+    step(False)
+    copies = [v.numpy().tolist() for v in strategy.experimental_local_results(weight)]
+    assert copies == [[0.0, 1.0]] * 2
+
+
+def sequential(seed=0):
+    start = tf_keras.initializers.GlorotUniform
+    return tf_keras.Sequential(
+        [
+            tf_keras.layers.Dense(8, "relu", kernel_initializer=start(seed), input_shape=(4,)),
+            tf_keras.layers.Dense(1, kernel_initializer=start(seed + 1), dtype="float32"),
+        ]
+    )
+
+
+RNG = np.random.RandomState(0)
+X = RNG.randn(64, 4).astype("float32")
+Y = X.sum(1, keepdims=True).astype("float32")
+X_BAD = np.concatenate([X, np.full((8, 4), np.nan, "float32"), X])
+Y_BAD = np.concatenate([Y, Y[:8], Y])
+
+
+@FAMILY
+@pytest.mark.parametrize("how", ["plain", "mirrored", "jit", "mixed_float16"])
+def test_fit_is_keras_own(strategies, family, how):
+    """A bad batch in the middle is skipped; the mirrored one divides each batch over two."""
+
+    def fitted(cls):
+        scope = strategies[2].scope() if how == "mirrored" else tf.distribute.get_strategy().scope()
+        if how == "mixed_float16":
+            set_policy("mixed_float16", tf_keras)
+        try:
+            with scope:
+                model = sequential()
+                optimizer = cls(
+                    FAMILIES[family].Adam(0.05), initial_scale=64, dynamic_growth_steps=3
+                )
+                model.compile(optimizer, "mse", jit_compile=how == "jit")
+        finally:
+            set_policy("float32", tf_keras)
+        assert model.optimizer is optimizer
+        model.fit(X_BAD, Y_BAD, batch_size=8, epochs=2, verbose=0, shuffle=False)
+        found = [number(optimizer.loss_scale), int(optimizer.iterations.numpy())]
+        return model.get_weights(), found, model.evaluate(X, Y, verbose=0)
+
+    (ours, state, loss), (own, their_state, _) = (fitted(c) for c in CLASSES.values())
+    assert state == their_state and state[0] > 64 and state[1] == 34 and loss < 20
+    # In float16 the last bit of a gradient is 5e-4 of it; float32 unscaling keeps more than theirs.
+    tolerance = 2e-2 if how == "mixed_float16" else 1e-5
+    for a, b in zip(ours, own):
+        np.testing.assert_allclose(a, b, atol=tolerance)
+
+
+# -- checkpoints and files -------------------------------------------------------------------------
+
+
+@FAMILY
+@pytest.mark.parametrize(
+    "saver, loader", [("ours", "theirs"), ("theirs", "ours"), ("ours", "ours")]
+)
+@pytest.mark.parametrize("before", [True, False])
+def test_checkpoints_go_both_ways(tmp_path, family, saver, loader, before):
+    """Nothing in them is left over, nothing is missing; also into slots made already."""
+
+    def made(name):
+        weight = tf.Variable([5.0, -1.0])
+        inner = FAMILIES[family].Adam(0.5)
+        optimizer = CLASSES[name](inner, initial_scale=4, dynamic_growth_steps=4)
+        return weight, optimizer, tf.train.Checkpoint(weight=weight, optimizer=optimizer)
+
+    def train(weight, optimizer, steps):
+        for _ in range(steps):
+            optimizer.minimize(lambda: tf.reduce_sum(weight * weight), [weight])
+
+    weight, optimizer, checkpoint = made(saver)
+    train(weight, optimizer, 6)
+    path = checkpoint.save(str(tmp_path / "saved"))
+    other, again, reader = made(loader)
+    if not before:
+        train(other, again, 1)
+    status = reader.restore(path)
+    status.assert_existing_objects_matched()
+    train(weight, optimizer, 3)
+    train(other, again, 3)
+    status.assert_consumed()
+    assert np.array_equal(weight.numpy(), other.numpy())
+    assert number(again.loss_scale) == number(optimizer.loss_scale) == 16.0
+    assert int(again.dynamic_counter.numpy()) == 1 and int(again.iterations.numpy()) == 9
+    if family == "legacy":
+        assert again.get_slot_names() == ["m", "v"]
+        slots = [o.get_slot(w, "m").numpy() for o, w in ((again, other), (optimizer, weight))]
+        assert np.array_equal(*slots)
+
+
+@FAMILY
+def test_checkpoints_without_a_loss_scale_go_both_ways_too(tmp_path, family):
+    def made(wrapped):
+        weight, inner = tf.Variable([5.0]), FAMILIES[family].SGD(1.0, momentum=1.0)
+        optimizer = LossScaleOptimizer(inner) if wrapped else inner
+        return weight, optimizer, tf.train.Checkpoint(weight=weight, optimizer=optimizer)
+
+    for saves in (True, False):
+        weight, optimizer, checkpoint = made(saves)
+        optimizer.minimize(lambda: tf.reduce_sum(weight), [weight])  # noqa: B023
+        path = checkpoint.save(str(tmp_path / f"saved-{saves}"))
+        other, again, reader = made(not saves)
+        reader.restore(path).assert_nontrivial_match()
+        again.minimize(lambda: tf.reduce_sum(other), [other])  # noqa: B023
+        assert other.numpy() == [2.0] and int(again.iterations.numpy()) == 2
+
+
+@FAMILY
+@pytest.mark.parametrize("ending", [".keras", ".h5", ""])
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_models_load_with_ours_and_keras_own_are_taken_over(tmp_path, family, ending):
+    """And go on as Keras' own would from the same file."""
+    losses = {}
+    for name, cls in CLASSES.items():
+        model = sequential()
+        model.compile(cls(FAMILIES[family].Adam(0.1), initial_scale=4), "mse")
+        model.fit(X, Y, verbose=0, batch_size=8, shuffle=False)
+        path = str(tmp_path / f"{name}{ending}")
+        model.save(path)
+        loaded = tf_keras.models.load_model(path, custom_objects=CUSTOM_OBJECTS)
+        assert isinstance(loaded.optimizer, LossScaleOptimizer)
+        assert loaded.optimizer.initial_scale == 4.0
+        losses[name] = loaded.fit(X, Y, verbose=0, batch_size=8, shuffle=False).history["loss"]
+        plain = tf_keras.models.load_model(path)  # nothing registered
+        assert isinstance(plain.optimizer, OWN[family])
+        again = plain.fit(X, Y, verbose=0, batch_size=8, shuffle=False).history["loss"]
+        if (family, ending) != ("new", ".h5"):  # Keras reads the newer kind's h5 state by name only
+            np.testing.assert_allclose(again, losses[name], rtol=1e-5)
+    np.testing.assert_allclose(losses["ours"], losses["theirs"], rtol=1e-5)
+
+
+# -- configurations --------------------------------------------------------------------------------
+
+
+@FAMILY
+@pytest.mark.parametrize(
+    "arguments",
+    [dict(initial_scale=2.0, dynamic_growth_steps=3), dict(dynamic=False, initial_scale=2.0)],
+)
+def test_configurations_go_both_ways(family, arguments):
+    made = LossScaleOptimizer(FAMILIES[family].SGD(2.0, momentum=0.5), **arguments)
+    own = OWN[family](FAMILIES[family].SGD(2.0, momentum=0.5), **arguments)
+    config = made.get_config()
+    assert config == own.get_config()
+    again = LossScaleOptimizer.from_config(copy.deepcopy(config))
+    assert (
+        again.get_config() == OWN[family].from_config(copy.deepcopy(config)).get_config() == config
+    )
+    assert type(made).from_config(config).get_config() == config
+    serialized = tf_keras.optimizers.serialize(made)
+    found = tf_keras.optimizers.deserialize(copy.deepcopy(serialized), CUSTOM_OBJECTS)
+    assert isinstance(found, LossScaleOptimizer) and found.get_config() == config
+    variable = tf.Variable([5.0])
+    found.minimize(lambda: variable * 1.0, [variable])
+    assert variable.numpy() == [3.0]
+
+
+class Own(tf_keras.optimizers.legacy.SGD):
+    """A user's optimizer, found by its module."""
+
+
+def test_a_users_optimizer_comes_back():
+    made = LossScaleOptimizer(Own(0.5), initial_scale=2)
+    config = made.get_config()
+    again = LossScaleOptimizer.from_config(config, custom_objects={"Own": Own})
+    assert isinstance(again.inner_optimizer, Own) and number(again.learning_rate) == 0.5
+
+
+OLD = {"class_name": "SGD", "config": {"learning_rate": 2.0, "momentum": 0.5, "name": "SGD"}}
+
+
+def old(kind, **fields):
+    return {"optimizer": OLD, "loss_scale": {"class_name": kind, "config": fields}}
+
+
+def test_configurations_of_tensorflow_2_3():
+    fixed = LossScaleOptimizer.from_config(old("FixedLossScale", loss_scale_value=2.0))
+    assert not fixed.dynamic and fixed.initial_scale == 2.0 and number(fixed.learning_rate) == 2.0
+    fields = dict(initial_loss_scale=2.0, increment_period=3, multiplier=2.0)
+    dynamic = LossScaleOptimizer.from_config(old("DynamicLossScale", **fields))
+    assert dynamic.dynamic and dynamic.dynamic_growth_steps == 3
+    with pytest.raises(ValueError, match="multiplier is 2"):
+        fields["multiplier"] = 4.0
+        LossScaleOptimizer.from_config(old("DynamicLossScale", **fields))
+
+
+# -- attributes ------------------------------------------------------------------------------------
+
+
+def test_hyperparameters_of_a_legacy_optimizer():
+    inner = tf_keras.optimizers.legacy.Adam(1.0, beta_1=0.5, clipnorm=3.0)
+    made = LossScaleOptimizer(inner)
+    assert number(made.beta_1) == 0.5 and isinstance(made.beta_1, tf.Variable)
+    assert made.lr is inner.lr is made.learning_rate
+    made.beta_1 = 0.25
+    assert number(inner.beta_1) == 0.25 and made.beta_1 is inner.beta_1
+    made.lr = 2.0
+    assert number(inner.learning_rate) == number(made.learning_rate) == 2.0
+    assert made.clipnorm == 3.0
+    made.clipnorm = 4.0
+    assert inner.clipnorm == 4.0
+    assert {"learning_rate", "lr", "minimize", "loss_scale"} < set(dir(made))
+    assert "nesterov" not in dir(made)
+    with pytest.raises(AttributeError):
+        made.loss_scale = 2.0
+
+
+def test_hyperparameters_of_a_newer_optimizer():
+    inner = tf_keras.optimizers.Adam(1.0)
+    made = LossScaleOptimizer(inner)
+    made.learning_rate = 0.005
+    assert number(inner.learning_rate) == pytest.approx(0.005)
+    assert made.learning_rate is inner.learning_rate
+    made.use_ema, made.ema_momentum = True, 0.88
+    assert inner.use_ema is True and inner.ema_momentum == 0.88
+
+
+@FAMILY
+def test_other_attributes_are_not_the_inner_optimizers(family):
+    inner = FAMILIES[family].SGD(0.1)
+    made = LossScaleOptimizer(inner)
+    with pytest.raises(AttributeError, match="has no attribute 'nesterov'"):
+        _ = made.nesterov
+    made.nesterov = True
+    assert made.nesterov is True and inner.nesterov is False
+
+
+def test_weights_are_the_inner_optimizers():
+    weight, made = tf.Variable([1.0]), LossScaleOptimizer(tf_keras.optimizers.legacy.SGD(1.0))
+    made.minimize(lambda: weight * 2, [weight])
+    assert len(made.weights) == len(made.variables()) == 1 and made.get_weights()[0] == 1
+    made.set_weights([np.array(2)])
+    assert int(made.iterations.numpy()) == 2
+
+
+def test_iterations_can_be_given():
+    inner = tf_keras.optimizers.legacy.SGD(2.0)
+    made = LossScaleOptimizer(inner, dynamic=False, initial_scale=10.0)
+    made.iterations = 7
+    assert made.iterations == inner.iterations == 7
+
+
+def test_a_function_that_sums_gradients_is_called():
+    def spoiled(pairs):
+        return [(g * float("nan"), v) for g, v in pairs]
+
+    weight = tf.Variable([1.0, 2.0])
+    inner = tf_keras.optimizers.legacy.SGD(1.0, gradient_aggregator=spoiled)
+    made = LossScaleOptimizer(inner, initial_scale=2)
+    made.minimize(lambda: weight * 2, [weight])
+    assert weight.numpy().tolist() == [1.0, 2.0] and number(made.loss_scale) == 1.0
+
+
+# -- what differs on purpose -----------------------------------------------------------------------
+
+
+@FAMILY
+def test_float16_gradients_are_unscaled_in_float32(family):
+    made = LossScaleOptimizer(FAMILIES[family].SGD(1.0))
+    assert made.get_scaled_loss(tf.constant(4.0, tf.float16)).numpy() == 4.0 * 2.0**15
+    (grad,) = made.get_unscaled_gradients([tf.constant(2.0**-11, tf.float16)])
+    assert grad.dtype == tf.float32 and grad.numpy() == 2.0**-26
+    sparse = tf.IndexedSlices(tf.ones([2, 3]), tf.constant([1, 2]), tf.constant([5, 3]))
+    none, found = made.get_unscaled_gradients([None, sparse])
+    assert none is None and isinstance(found, tf.IndexedSlices)
+
+
+@FAMILY
+@pytest.mark.filterwarnings("ignore:non-finite gradients under the constant")
+def test_a_constant_scale_skips_too(family):
+    weight = tf.Variable([1.0])
+    made = LossScaleOptimizer(FAMILIES[family].SGD(1.0), dynamic=False, initial_scale=8)
+    made.minimize(lambda: weight * float("nan"), [weight])
+    assert weight.numpy() == [1.0] and int(made.skipped_steps.numpy()) == 1
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+
+@FAMILY
+def test_arguments_that_keras_refuses(family):
+    def sgd():
+        return FAMILIES[family].SGD(1.0)
+
+    with pytest.raises(ValueError, match='"initial_scale" must be specified if "dynamic" is False'):
+        LossScaleOptimizer(sgd(), dynamic=False)
+    with pytest.raises(ValueError, match='must be None if "dynamic" is False, but got: 2'):
+        LossScaleOptimizer(sgd(), False, 1, 2)
+    with pytest.raises(TypeError, match="must be a bool, but got: 'dynamic'"):
+        LossScaleOptimizer(sgd(), "dynamic")
+    with pytest.raises(TypeError, match="cannot wrap another LossScaleOptimizer"):
+        LossScaleOptimizer(LossScaleOptimizer(sgd()))
+    with pytest.raises(TypeError, match="cannot wrap another LossScaleOptimizer"):
+        LossScaleOptimizer(Theirs(sgd()))
+    inner = sgd()
+    LossScaleOptimizer(inner)
+    for cls in CLASSES.values():
+        with pytest.raises(ValueError, match="already wrapped by a LossScaleOptimizer"):
+            cls(inner)
+    with pytest.raises(TypeError, match="must be an instance of .* but got: 1"):
+        LossScaleOptimizer(1)
+    with pytest.raises(TypeError, match="but got: <tensorflow"):
+        LossScaleOptimizer(tf.compat.v1.train.AdamOptimizer())
+    with pytest.raises(TypeError, match="is SGD of Keras 3.*keras.mixed_precision"):
+        LossScaleOptimizer(keras3.optimizers.SGD())
+
+
+@FAMILY
+def test_strategies_that_cannot(family, strategies):
+    strategy = tf.distribute.experimental.CentralStorageStrategy()
+    with strategy.scope(), pytest.raises(ValueError, match="Strategy: CentralStorageStrategy"):
+        LossScaleOptimizer(FAMILIES[family].SGD(1.0))
+    made = LossScaleOptimizer(FAMILIES[family].SGD(1.0))
+    with strategy.scope():
+        weight = tf.Variable([1.0])
+        with pytest.raises(ValueError, match="Try using a different Strategy"):
+            strategy.run(lambda: made.minimize(lambda: weight * 2.0, [weight]))
+    with strategies[1].scope(), pytest.raises(ValueError, match="in a replica context"):
+        made.get_scaled_loss(1.0)
+        made.apply_gradients([(tf.constant([1.0]), weight)])
+
+
+@FAMILY
+def test_steps_without_scaling_are_warned_of(family):
+    weight, grad = tf.Variable(1.0), tf.constant(1.0)
+
+    def made():
+        return LossScaleOptimizer(FAMILIES[family].SGD(1.0))
+
+    with pytest.warns(LossScaleWarning, match="neither was ever called"):
+        made().apply_gradients([(grad, weight)])
+    with pytest.warns(LossScaleWarning, match="get_scaled_loss\\(\\) was ever called"):
+        optimizer = made()
+        optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients([grad]), [weight]))
+    with pytest.warns(LossScaleWarning, match="never unscaled"):
+        optimizer = made()
+        optimizer.get_scaled_loss(1.0)
+        optimizer.apply_gradients([(grad, weight)])

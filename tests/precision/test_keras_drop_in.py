@@ -1,0 +1,168 @@
+"""The drop-in for Keras' LossScaleOptimizer in graph mode, on both TensorFlows."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.precision import keras_class
+from amp_xla.precision.compat.keras import CUSTOM_OBJECTS, LossScaleOptimizer
+from tests.precision.training import KINDS, same
+
+RNG = np.random.RandomState(0)
+X = RNG.randn(64, 4).astype("float32")
+Y = X.sum(1, keepdims=True).astype("float32")
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    K.clear_session()
+    yield
+    K.clear_session()
+
+
+def sequential():
+    start = keras.initializers.glorot_uniform
+    layers = [
+        keras.layers.Dense(8, activation="relu", kernel_initializer=start(1), input_shape=(4,)),
+        keras.layers.Dense(1, kernel_initializer=start(2)),
+    ]
+    return keras.models.Sequential(layers)
+
+
+def own(inner, **arguments):
+    """Keras' own around ``inner``, with the same meaning on either TensorFlow."""
+    cls = keras_class.own_class(inner)
+    if backend.kind() == "tf2":
+        return cls(inner, **arguments)
+    scale = backend.tensorflow().train.experimental.DynamicLossScale(
+        arguments["initial_scale"], arguments["dynamic_growth_steps"]
+    )
+    return cls(inner, scale)
+
+
+CLASSES = {"ours": LossScaleOptimizer, "theirs": own}
+
+
+@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
+def test_fit_is_keras_own(kind):
+    def fitted(make):
+        K.clear_session()
+        tf.set_random_seed(0)
+        model = sequential()
+        optimizer = make(KINDS[kind](), initial_scale=64, dynamic_growth_steps=3)
+        model.compile(optimizer, "mse")
+        assert model.optimizer is optimizer
+        model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
+        return model.get_weights(), K.get_value(optimizer.iterations)
+
+    (ours, steps), (theirs, their_steps) = (fitted(make) for make in CLASSES.values())
+    assert steps == their_steps == 16
+    for a, b in zip(ours, theirs):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+def test_what_its_users_read_and_a_skipped_step():
+    made = LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**127)
+    model = sequential()
+    model.compile(made, "mse")
+    model.fit(X, Y * 100, batch_size=8, epochs=1, verbose=0)
+    scale, counter, steps, applied = K.batch_get_value(
+        [made.loss_scale, made.dynamic_counter, made.iterations, made.applied_steps]
+    )
+    assert scale < 2.0**127 and counter == applied < 8
+    assert steps == 8  # as Keras counts: skipped ones too
+    assert made.dynamic and made.initial_scale == 2.0**127 and made.dynamic_growth_steps == 2000
+    assert K.get_value(made.lr) == pytest.approx(0.01) and K.get_value(made.beta_1) > 0.8
+    K.set_value(made.lr, 0.5)
+    assert K.get_value(made.inner_optimizer.learning_rate) == 0.5
+    assert made.get_slot_names() == (["m", "v"] if backend.kind() == "tf2" else [])
+    kernel = model.trainable_weights[0]
+    assert made.get_slot(kernel, "m") is made.inner_optimizer.get_slot(kernel, "m")
+    assert same(made.get_weights(), made.inner_optimizer.get_weights())
+    with pytest.raises(AttributeError, match="has no attribute 'amsgrad'"):
+        _ = made.amsgrad
+
+
+@pytest.mark.parametrize(
+    "saver, loader", [("ours", "theirs"), ("theirs", "ours"), ("ours", "ours")]
+)
+def test_checkpoints_go_both_ways(tmp_path, saver, loader):
+    def made(name):
+        weight = tf.Variable([5.0, -1.0], name="weight", use_resource=True)
+        inner = keras.optimizers.SGD(0.1, momentum=0.5)
+        optimizer = CLASSES[name](inner, initial_scale=4.0, dynamic_growth_steps=4)
+        loss = tf.reduce_sum(weight * weight)
+        if name == "ours" or backend.kind() == "tf2":
+            (step,) = optimizer.get_updates(loss, [weight])
+        else:  # TensorFlow 1.15's own steps in replica contexts only
+            pairs = zip(optimizer.get_gradients(loss, [weight]), [weight])
+            step = optimizer.apply_gradients(list(pairs))
+        return weight, step, tf.train.Checkpoint(weight=weight, optimizer=optimizer)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight, step, checkpoint = made(saver)
+        session.run(tf.global_variables_initializer())
+        for _ in range(6):
+            session.run(step)
+        path = checkpoint.save(str(tmp_path / "saved"), session=session)
+        for _ in range(3):
+            session.run(step)
+        expected = session.run(weight)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weight, step, checkpoint = made(loader)
+        session.run(tf.global_variables_initializer())
+        status = checkpoint.restore(path)
+        status.assert_consumed()
+        status.run_restore_ops(session)
+        for _ in range(3):
+            session.run(step)
+        assert np.array_equal(session.run(weight), expected)
+        optimizer = checkpoint.optimizer
+        if loader == "ours":
+            found = session.run([optimizer.loss_scale, optimizer.dynamic_counter])
+            assert found == [16.0, 1] and session.run(optimizer.iterations) == 9
+
+
+def test_configurations_come_back_with_the_class_that_was_meant():
+    """bert4keras has an Adam of its own, which a bare class name would not tell from Keras'."""
+    for kind, cls in (("keras adam", keras.optimizers.Adam), ("bert4keras adamw", None)):
+        made = LossScaleOptimizer(KINDS[kind](), initial_scale=2.0, dynamic_growth_steps=3)
+        config = made.get_config()
+        again = LossScaleOptimizer.from_config(
+            copy.deepcopy(config), custom_objects={type(made.inner).__name__: type(made.inner)}
+        )
+        assert type(again.inner_optimizer) is (cls or type(made.inner_optimizer))
+        assert again.initial_scale == 2.0 and again.dynamic_growth_steps == 3
+        assert again.get_config()["inner_optimizer"].keys() == config["inner_optimizer"].keys()
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_a_model_comes_back(tmp_path):
+    model = sequential()
+    model.compile(LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=4.0), "mse")
+    model.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False)
+    model.save(str(tmp_path / "model.h5"))
+    after = model.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False).history["loss"]
+    K.clear_session()
+    loaded = keras.models.load_model(str(tmp_path / "model.h5"), custom_objects=CUSTOM_OBJECTS)
+    assert isinstance(loaded.optimizer, LossScaleOptimizer)
+    assert K.get_value(loaded.optimizer.iterations) == 8
+    again = loaded.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False).history["loss"]
+    np.testing.assert_allclose(again, after, rtol=1e-6)
+
+
+def test_refused():
+    with pytest.raises(TypeError, match="must be an instance of"):
+        LossScaleOptimizer(tf.train.AdamOptimizer())
+    with pytest.raises(TypeError, match="must be a bool"):
+        LossScaleOptimizer(keras.optimizers.SGD(1.0), 1024.0)
+    made = LossScaleOptimizer(keras.optimizers.SGD(1.0))
+    with pytest.raises(TypeError, match="cannot wrap another"):
+        LossScaleOptimizer(made)
+    with pytest.raises(ValueError, match="already wrapped"):
+        LossScaleOptimizer(made.inner_optimizer)
