@@ -1,0 +1,170 @@
+"""SparseOperationKit 1.x's two embedding layers."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+from amp_xla import backend
+from amp_xla.errors import AmpXlaError
+from amp_xla.sok import exchange, ranks, table
+
+tf: Any = backend.tensorflow()
+
+COMBINERS = ("sum", "mean")
+OUT_OF_RANGE = ("error", "zero")
+
+
+class _Embedding(tf.keras.layers.Layer):
+    def __init__(
+        self,
+        max_vocabulary_size_per_gpu: int,
+        embedding_vec_size: int,
+        slot_num: int,
+        use_hashtable: bool = True,
+        key_dtype: Optional[Any] = None,
+        embedding_initializer: Optional[Any] = None,
+        vocabulary_size: Optional[int] = None,
+        out_of_range: str = "error",
+        seed: int = 1,
+        **layer: Any,
+    ) -> None:
+        super().__init__(**layer)
+        ranks.require()
+        if out_of_range not in OUT_OF_RANGE:
+            raise AmpXlaError(
+                f"out_of_range is {out_of_range!r}; allowed: {', '.join(OUT_OF_RANGE)}"
+            )
+        if slot_num < 1:
+            raise AmpXlaError(f"slot_num is {slot_num}; allowed: 1 or more")
+        height = vocabulary_size or max_vocabulary_size_per_gpu * ranks.place()[1]
+        self.rows = table.Rows(height, embedding_vec_size, self.name)
+        self.slot_num, self.out_of_range = slot_num, out_of_range
+        self._initializer, self._seed = embedding_initializer, seed
+
+    @property
+    def embedding_variable(self) -> Any:
+        """float32 [rows of this rank, width]."""
+        if not self.built:
+            self.build(None)
+        return self._table
+
+    def build(self, input_shape: Any) -> None:
+        if not self.built:
+            self._table = table.make(self, self.rows, self._initializer, self._seed)
+        super().build(input_shape)
+
+    def _vectors(self, keys: Any, slots: Any) -> Any:
+        """int [N] -> [N, width] in the layer's compute dtype; ``slots`` int64 [N] is for errors."""
+        ids = tf.cast(keys, tf.int64)
+        known = tf.logical_and(ids >= 0, ids < self.rows.height)
+        if self.out_of_range == "error":
+            first = tf.argmin(tf.cast(known, tf.int32)) if ids.shape.rank else 0
+            told = tf.debugging.Assert(
+                tf.reduce_all(known),
+                [
+                    f"{self.name}: slot",
+                    tf.gather(tf.concat([slots, [-1]], 0), first),
+                    "has id",
+                    tf.gather(tf.concat([ids, [-1]], 0), first),
+                    f"; allowed: 0 to {self.rows.height - 1}",
+                ],
+            )
+            with tf.control_dependencies([told] if told is not None else []):
+                ids = tf.identity(ids)
+            found = exchange.rows_of(self.embedding_variable, ids, self.name)
+        else:
+            found = exchange.rows_of(
+                self.embedding_variable, tf.where(known, ids, tf.zeros_like(ids)), self.name
+            )
+            found *= tf.cast(known, found.dtype)[:, None]
+        return found
+
+
+class DistributedEmbedding(_Embedding):
+    """Each slot's ids looked up and combined into one vector.
+
+    Args:
+      combiner: ``sum`` or ``mean``, over the ids of a slot; an empty slot is zeros.
+      max_vocabulary_size_per_gpu: rows a rank; the table has as many times the ranks.
+      embedding_vec_size: width of a vector.
+      slot_num: slots of a sample.
+      max_nnz, max_feature_num: ids of a slot, of a sample, at most; there is no limit here.
+      use_hashtable: taken for the name's sake: an id is the number of a row, hash before.
+      key_dtype: taken for the name's sake; ids may be of any integer dtype.
+      embedding_initializer: of this rank's rows; None = uniform, the same table on any ranks.
+      vocabulary_size: height of the whole table, where it is no multiple of the ranks.
+      out_of_range: ``error`` names slot and id; ``zero`` gives zeros, without a gradient.
+      seed: of the initial values.
+
+    Called with a SparseTensor of ids of shape [batch * slot_num, max_nnz], or a RaggedTensor of as
+    many rows; returns [batch, slot_num, width] in the layer's compute dtype.
+
+    Raises:
+      AmpXlaError: an argument is not one of those allowed.
+    """
+
+    def __init__(
+        self,
+        combiner: str,
+        max_vocabulary_size_per_gpu: int,
+        embedding_vec_size: int,
+        slot_num: int,
+        max_nnz: int = 1,
+        max_feature_num: int = 1,
+        **more: Any,
+    ) -> None:
+        if combiner not in COMBINERS:
+            raise AmpXlaError(f"combiner is {combiner!r}; allowed: {', '.join(COMBINERS)}")
+        super().__init__(max_vocabulary_size_per_gpu, embedding_vec_size, slot_num, **more)
+        self.combiner = combiner
+
+    def call(self, inputs: Any, training: bool = True) -> Any:
+        if isinstance(inputs, tf.RaggedTensor):
+            keys, where, count = inputs.values, inputs.value_rowids(), inputs.nrows()
+        else:
+            keys, where, count = inputs.values, inputs.indices[:, 0], inputs.dense_shape[0]
+        vectors = self._vectors(keys, where % self.slot_num)
+        summed = tf.math.unsorted_segment_sum(vectors, where, count)
+        if self.combiner == "mean":
+            each = tf.math.unsorted_segment_sum(tf.ones_like(where, tf.float32), where, count)
+            summed /= tf.maximum(each, 1.0)[:, None]
+        shaped = tf.reshape(summed, [-1, self.slot_num, self.rows.width])
+        # Combined in float32: a sum of hundreds of ids may not fit float16's precision.
+        return tf.cast(shaped, getattr(self, "_compute_dtype", None) or tf.float32)
+
+
+class All2AllDenseEmbedding(_Embedding):
+    """As many ids in each slot, each with a vector of its own.
+
+    Args:
+      max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: as ``DistributedEmbedding``.
+      nnz_per_slot: ids of a slot.
+      dynamic_input: ids come flat, int [N], and so do their vectors.
+      **more: as ``DistributedEmbedding``.
+
+    Called with int [batch, slot_num, nnz_per_slot]; returns [batch, slot_num, nnz_per_slot, width]
+    in the layer's compute dtype.
+    """
+
+    def __init__(
+        self,
+        max_vocabulary_size_per_gpu: int,
+        embedding_vec_size: int,
+        slot_num: int,
+        nnz_per_slot: int = 1,
+        dynamic_input: bool = False,
+        **more: Any,
+    ) -> None:
+        super().__init__(max_vocabulary_size_per_gpu, embedding_vec_size, slot_num, **more)
+        self.nnz_per_slot, self.dynamic_input = nnz_per_slot, dynamic_input
+
+    def call(self, inputs: Any, training: bool = True) -> Any:
+        keys = tf.reshape(inputs, [-1])
+        each = 1 if self.dynamic_input else self.nnz_per_slot
+        slots = tf.range(tf.size(keys, out_type=tf.int64), dtype=tf.int64) // each % self.slot_num
+        vectors = tf.cast(
+            self._vectors(keys, slots), getattr(self, "_compute_dtype", None) or tf.float32
+        )
+        if self.dynamic_input:
+            return vectors
+        return tf.reshape(vectors, [-1, self.slot_num, self.nnz_per_slot, self.rows.width])

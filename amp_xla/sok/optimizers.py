@@ -1,0 +1,66 @@
+"""Optimizers for tables: Adam as Keras computes it, and one that touches asked rows only."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, Iterable, Iterator
+
+from amp_xla import backend
+from amp_xla.errors import AmpXlaError
+from amp_xla.sok import table
+
+tf: Any = backend.tensorflow()
+_legacy: Any = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
+
+
+class Adam(_legacy.Adam):
+    """Keras' Adam: moments of rows that a batch does not ask for decay, and the rows move on.
+
+    Equal to Adam on a table in one process; every step passes over all of the rank's rows.
+    """
+
+
+class LazyAdam(_legacy.Adam):
+    """Adam that leaves rows alone which a batch does not ask for: a step as long as the batch.
+
+    The two differ wherever a row was asked for before: here its moments wait for it.
+    """
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+    ) -> Any:
+        dtype = var.dtype.base_dtype
+        state = (apply_state or {}).get((var.device, dtype)) or self._fallback_apply_state(
+            var.device, dtype
+        )
+        m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
+        m_rows = state["beta_1_t"] * tf.gather(m, indices) + state["one_minus_beta_1_t"] * grad
+        v_rows = state["beta_2_t"] * tf.gather(v, indices) + state["one_minus_beta_2_t"] * grad**2
+        # Keras' rate has the bias correction in it.
+        moved = state["lr"] * m_rows / (tf.sqrt(v_rows) + state["epsilon"])
+        return tf.group(
+            self._scatter(m, indices, m_rows),
+            self._scatter(v, indices, v_rows),
+            self._resource_scatter_add(var, indices, -moved),
+        )
+
+    @staticmethod
+    def _scatter(slot: Any, indices: Any, values: Any) -> Any:
+        return tf.raw_ops.ResourceScatterUpdate(
+            resource=slot.handle, indices=indices, updates=values
+        )
+
+
+@contextlib.contextmanager
+def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
+    """SparseOperationKit's place for optimizers of tables; slots here are where their rows are.
+
+    Raises:
+      AmpXlaError: a variable is no table.
+    """
+    for variable in trainable_variables:
+        try:
+            table.rows(variable)
+        except AmpXlaError as error:
+            raise AmpXlaError(f"OptimizerScope is for tables: {error}") from None
+    yield

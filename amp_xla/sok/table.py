@@ -1,0 +1,113 @@
+"""A table's rows on this rank, as a variable: where they are, and how they begin."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, List, Optional, Tuple
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.data.counter import uniform
+from amp_xla.errors import AmpXlaError
+from amp_xla.precision.compat import sok
+from amp_xla.sok import ranks
+
+tf: Any = backend.tensorflow()
+
+_CHUNK = 1 << 18  # rows drawn at a time
+
+
+class Rows:
+    """Which rows of a table are this rank's: r with r % ranks == rank.
+
+    Args:
+      height: of the whole table.
+      width: of a row.
+      name: of the table, in files.
+    """
+
+    def __init__(self, height: int, width: int, name: str) -> None:
+        if height < 1 or width < 1:
+            raise AmpXlaError(f"a table of {height} rows of {width}: both must be at least 1")
+        self.height, self.width, self.name = int(height), int(width), name
+        self.rank, self.size = ranks.place()
+        self.here = len(range(self.rank, self.height, self.size))
+
+    def drawn(self, seed: int) -> Any:
+        """float32 [rows here, width], uniform in Keras' -0.05 to 0.05; a row by its number.
+
+        So the table is the same on any number of ranks, and no rank makes all of it.
+        """
+        values = np.empty((self.here, self.width), np.float32)
+        for first in range(0, self.here, _CHUNK):
+            count = min(_CHUNK, self.here - first)
+            numbers = self.rank + self.size * np.arange(first, first + count, dtype=np.int64)
+            values[first : first + count] = 0.1 * uniform(seed, 0, 0, numbers, self.width) - 0.05
+        return values
+
+    def taken(self, whole: Any) -> Any:
+        """This rank's rows of a whole table's values.
+
+        Raises:
+          AmpXlaError: its shape is another.
+        """
+        if tuple(whole.shape) != (self.height, self.width):
+            raise AmpXlaError(
+                f"values of shape {tuple(whole.shape)} do not fit a table of "
+                f"[{self.height}, {self.width}]"
+            )
+        return np.ascontiguousarray(np.asarray(whole, np.float32)[self.rank :: self.size])
+
+
+def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
+    """The layer's variable ``embeddings``, float32 [rows here, width], marked as a table."""
+
+    def drawn(shape: Any, dtype: Any = None, **_: Any) -> Any:
+        # Through a function: as a constant it would lie in the graph, too.
+        value = tf.numpy_function(lambda: rows.drawn(seed), [], tf.float32)
+        value.set_shape(tuple(shape))
+        return value
+
+    variable = layer.add_weight(
+        name=f"{layer.name}/embeddings",
+        shape=(rows.here, rows.width),
+        dtype=tf.float32,
+        initializer=drawn if initializer is None else initializer,
+        trainable=True,
+        use_resource=True,
+        # Or a policy would read the whole table in half precision, and its gradient were dense.
+        experimental_autocast=False,
+    )
+    variable._amp_xla_rows = rows
+    return variable
+
+
+def rows(variable: Any) -> Rows:
+    """Of a table's variable.
+
+    Raises:
+      AmpXlaError: it is another variable.
+    """
+    found = _find(variable)
+    if found is None:
+        raise AmpXlaError(f"{variable.name} is no table of this package's layers")
+    return found
+
+
+def _find(variable: Any) -> Optional[Rows]:
+    for part in (variable, *getattr(variable, "values", ())):  # a DistributedVariable has several
+        found = getattr(part, "_amp_xla_rows", None)
+        if isinstance(found, Rows):
+            return found
+    return None
+
+
+def split_embedding_variable_from_others(
+    variables: Iterable[Any],
+) -> Tuple[List[Any], List[Any]]:
+    """(tables spread over ranks, the others), each in the order given.
+
+    A table is what a layer here made; a Keras ``Embedding`` is copied to every rank, so it is one
+    of the others.
+    """
+    return sok.split_embedding_variable_from_others(variables, lambda v: _find(v) is not None)
