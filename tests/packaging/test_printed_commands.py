@@ -113,7 +113,7 @@ def check_command(words: List[str]) -> None:
 def complete(line: str) -> List[str]:
     """``line`` as a user would type it: with values in the places that are left open."""
     line = (
-        line if "{" in line else re.sub(r" (<|\[|\.\.\.).*$| --(recipe|runtime|corpus)$", "", line)
+        line if "{" in line else re.sub(r" (<|\[(?!MASK)|\.\.\.).*$| --(recipe|runtime|corpus)$", "", line)
     )
     line = re.sub(r"(RECIPE=|--recipe )(VALUE|<name>|\.\.\.)?(?= |$)", r"\1classification", line)
     line = re.sub(r"=\.\.\.|=$", "=runs/a", line)
