@@ -112,9 +112,8 @@ def check_command(words: List[str]) -> None:
 
 def complete(line: str) -> List[str]:
     """``line`` as a user would type it: with values in the places that are left open."""
-    line = (
-        line if "{" in line else re.sub(r" (<|\[(?!MASK)|\.\.\.).*$| --(recipe|runtime|corpus)$", "", line)
-    )
+    if "{" not in line:
+        line = re.sub(r" (<|\[(?!MASK)|\.\.\.).*$| --(recipe|runtime|corpus)$", "", line)
     line = re.sub(r"(RECIPE=|--recipe )(VALUE|<name>|\.\.\.)?(?= |$)", r"\1classification", line)
     line = re.sub(r"=\.\.\.|=$", "=runs/a", line)
     match = re.match(r"make ([a-z*|-]+)(.*)", line)
