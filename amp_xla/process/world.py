@@ -7,9 +7,11 @@ import os
 import socket
 from typing import Mapping, NamedTuple
 
-# horovodrun, Open MPI's mpirun, and launchers that speak PMI (MPICH, `srun --mpi=pmi2`). Slurm's
-# own variables alone say nothing: they stand in every shell of an allocation.
+# jax.distributed's own, horovodrun, Open MPI's mpirun, and launchers that speak PMI (MPICH,
+# `srun --mpi=pmi2`). Slurm's own variables alone say nothing: they stand in every shell of an
+# allocation.
 _VARIABLES = (
+    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_LOCAL_PROCESS_ID"),
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "SLURM_LOCALID"),

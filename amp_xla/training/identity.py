@@ -44,18 +44,32 @@ def describe(
     settings = dataclasses.asdict(job.resolved.settings)
     settings["half precision"] = job.resolved.machine_half
     del settings["device"]  # as free as the host: what matters of it is the line above
+    versions = {
+        "TensorFlow": backend.tensorflow().__version__,
+        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
+    }
+    return assembled(job.batches, job.identity, config, shapes, assets, settings, versions)
+
+
+def assembled(
+    batches: BatchSource,
+    data: Mapping[str, str],
+    config: Any,
+    shapes: Mapping[str, str],
+    assets: Mapping[str, bytes],
+    settings: Mapping[str, Any],
+    versions: Mapping[str, str],
+) -> Dict[str, Any]:
+    """``describe``, from its parts, for what does not train in TensorFlow."""
     return {
         "variables": dict(shapes),
-        "data": {**job.identity, **_batches(whole(job.batches))},
+        "data": {**data, **_batches(whole(batches))},
         "assets": digests(assets),
         "config": settings_of(config),
         "may change": may_change(config),
         "by default": by_default(config),
-        "settings": settings,
-        "versions": {
-            "TensorFlow": backend.tensorflow().__version__,
-            "bert4keras": ".".join(map(str, backend.bert4keras_version())),
-        },
+        "settings": dict(settings),
+        "versions": dict(versions),
     }
 
 

@@ -26,7 +26,13 @@ from amp_xla.training.run import Followed, RunFolder
 __all__ = ["LoopOptions", "RunOptions", "train"]
 
 
-def train(recipe: str, config: Any, build: Callable[..., Any], options: LoopOptions) -> int:
+def train(
+    recipe: str,
+    config: Any,
+    build: Callable[..., Any],
+    options: LoopOptions,
+    engine: Optional[Any] = None,
+) -> int:
     """Trains ``recipe``, from the start or from a checkpoint; returns the process' exit code.
 
     Args:
@@ -35,25 +41,25 @@ def train(recipe: str, config: Any, build: Callable[..., Any], options: LoopOpti
       build: config -> ``Job``; (config, ``Saved``) -> ``Job`` where a run goes on from that
         checkpoint, whose vocabulary and architecture then hold.
       options: ``LoopOptions``.
+      engine: what trains, where it is not TensorFlow: the functions of ``TensorFlowEngine``.
 
     Raises:
       Stopped: a signal ended the run in good order.
       AmpXlaError: see ``Loop.train``; or a checkpoint does not fit this job.
     """
     run: Optional[RunFolder] = None
+    engine = engine or TensorFlowEngine
     life = exits.life
     life.where = "before the first step"
     with Output() as output, SignalWatch() as watch:
         try:
             with watch.immediately("before the first step; nothing was lost", True):
-                run = _folder(recipe, config)
-                kept = _newest(run)
-                _share(kept, config)
+                run = engine.folder(recipe, config)
+                kept = engine.newest(run)
+                engine.share(kept, config)
                 job = build(config) if kept is None else build(config, kept)
-                _check_device()
-                from amp_xla.training.start import prepare
-
-                loop = prepare(run, recipe, config, job, options, kept)
+                engine.check_device()
+                loop = engine.prepare(run, recipe, config, job, options, kept)
                 # Nothing is written into a folder before prepare has decided that it is ours.
                 if loop.ranks.first:
                     output.keep_in(run.path)
@@ -129,6 +135,22 @@ def _check_device() -> None:
     from amp_xla.backend.visible import refuse_unseen_gpu
 
     refuse_unseen_gpu(setup.current().device, os.environ)
+
+
+def _prepare(*args: Any) -> Any:
+    from amp_xla.training.start import prepare
+
+    return prepare(*args)
+
+
+class TensorFlowEngine:
+    """The parts of a start that differ between TensorFlow and others, in order."""
+
+    folder = staticmethod(_folder)
+    newest = staticmethod(_newest)
+    share = staticmethod(_share)
+    check_device = staticmethod(_check_device)
+    prepare = staticmethod(_prepare)
 
 
 def _run(loop: Any, watch: SignalWatch, recipe: Any) -> int:

@@ -12,7 +12,6 @@ from typing import Any, Dict, Mapping, Optional
 
 import numpy as np
 
-from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 
@@ -24,12 +23,15 @@ class MetricsLog:
       folder: the run folder.
       resumed_after: step that a resumed run stands at; lines of later steps, which will be
         written again, and a line cut off by a kill are taken out first. None = a new run.
+      events: write TensorBoard's events as well, which takes TensorFlow.
 
     Raises:
       AmpXlaError: the disk refused.
     """
 
-    def __init__(self, folder: Path, resumed_after: Optional[int] = None) -> None:
+    def __init__(
+        self, folder: Path, resumed_after: Optional[int] = None, events: bool = True
+    ) -> None:
         self._path = folder / "metrics.jsonl"
         try:
             if resumed_after is not None and self._path.exists():
@@ -41,11 +43,7 @@ class MetricsLog:
             if error.errno == errno.ELOOP:
                 raise AmpXlaError(f"{self._path} is a link, which is not followed") from error
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
-        self._events = tf.summary.FileWriter(str(folder))
-        if resumed_after is not None:
-            start = tf.SessionLog(status=tf.SessionLog.START)
-            # TensorBoard then forgets what earlier processes wrote for this step and later.
-            self._events.add_session_log(start, resumed_after + 1)
+        self._events = _Events(folder, resumed_after) if events else None
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Writes ``values`` (numbers, or None for unknown) under ``step``.
@@ -54,7 +52,7 @@ class MetricsLog:
           AmpXlaError: the disk refused.
         """
         record: Dict[str, Any] = {"step": step}
-        summary = tf.Summary()
+        scalars: Dict[str, float] = {}
         for name, value in values.items():
             if isinstance(value, (float, np.floating)):
                 # JSON has no NaN; a reader must not choke on the line that matters most.
@@ -64,18 +62,42 @@ class MetricsLog:
             else:
                 record[name] = value
             if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-                summary.value.add(tag=name, simple_value=float(value))
+                scalars[name] = float(value)
         try:
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
-        self._events.add_summary(summary, step)
+        if self._events is not None:
+            self._events.add(step, scalars)
 
     def close(self) -> None:
         """Flushes both files, as far as the disk lets them."""
-        self._events.close()
+        if self._events is not None:
+            self._events.close()
         with contextlib.suppress(OSError):  # reported by write, or about to be by the checkpoint
             self._file.close()
+
+
+class _Events:
+    """TensorBoard's events; as for ``MetricsLog``."""
+
+    def __init__(self, folder: Path, resumed_after: Optional[int]) -> None:
+        from amp_xla.backend import tf
+
+        self._make, self._writer = tf.Summary, tf.summary.FileWriter(str(folder))
+        if resumed_after is not None:
+            start = tf.SessionLog(status=tf.SessionLog.START)
+            # TensorBoard then forgets what earlier processes wrote for this step and later.
+            self._writer.add_session_log(start, resumed_after + 1)
+
+    def add(self, step: int, scalars: Mapping[str, float]) -> None:
+        summary = self._make()
+        for name, value in scalars.items():
+            summary.value.add(tag=name, simple_value=value)
+        self._writer.add_summary(summary, step)
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def _no_link(path: str, flags: int) -> int:

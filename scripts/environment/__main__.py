@@ -38,7 +38,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         recipe = getattr(options, "recipe", None)
         prefix = [] if recipe is None else recipe_words(recipe, options.root)
-        choice = choose(options.runtime, options.python, getattr(options, "rest", ()))
+        runtime = options.runtime if recipe is None else runtime_of(recipe, options.runtime)
+        choice = choose(runtime, options.python, getattr(options, "rest", ()))
         if options.command == "choose":
             print(choice.line())
             return 0
@@ -84,6 +85,21 @@ def complete(python: str, installing: bool, root: Path) -> None:
     command = [python, "-m", "scripts.container_install"]
     if subprocess.run(command, stdout=2, cwd=str(root)).returncode:
         raise SetupError(f"`{' '.join(command)}` failed; its message is above.")
+
+
+def runtime_of(recipe: str, asked: str) -> str:
+    """The runtime of a recipe: those called `jax_...` run in JAX, the others in TensorFlow.
+
+    Raises:
+      SetupError: another one was asked for.
+    """
+    in_jax = Path(recipe).stem.startswith("jax_")
+    if asked == "auto":
+        return "jax" if in_jax else asked
+    if in_jax != (asked == "jax"):
+        where = "JAX: leave RUNTIME out, or give RUNTIME=jax" if in_jax else "TensorFlow"
+        raise SetupError(f"RECIPE={recipe} does not run on RUNTIME={asked}, but in {where}.")
+    return asked
 
 
 def recipe_words(name: str, root: Path) -> List[str]:

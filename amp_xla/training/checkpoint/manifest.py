@@ -32,14 +32,24 @@ def sha256(path: Path) -> str:
 
 
 def write(folder: Path, name: str) -> None:
-    """Writes the manifest of all files in ``folder``, which is to be published as ``name``."""
+    """Writes the manifest of all files below ``folder``, which is to be published as ``name``."""
     files = {
-        path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(folder.iterdir())
+        file: {"bytes": (folder / file).stat().st_size, "sha256": sha256(folder / file)}
+        for file in contents(folder)
+        if not (folder / file).is_dir()
     }
     body = documents.encode({"checkpoint": name, "files": files})
     head = hashlib.sha256(body).hexdigest().encode() + b"\n"
     durable.write(folder / MANIFEST, head + body)
+
+
+def contents(folder: Path) -> List[str]:
+    """What lies below a folder, by its path in it: files, links (not followed), empty folders."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        inner = contents(path) if path.is_dir() and not path.is_symlink() else []
+        found += [f"{path.name}/{name}" for name in inner] or [path.name]
+    return found
 
 
 def read(folder: Path) -> Dict[str, Any]:
@@ -60,7 +70,7 @@ def read(folder: Path) -> Dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{MANIFEST}: {error}") from error
     for file in found["files"]:
-        if Path(file).name != file:
+        if not all(Path(part).name == part for part in file.split("/")):
             raise ValueError(f"{MANIFEST}: names {file!r}, which is no file beside it")
     return found
 
@@ -77,7 +87,7 @@ def problems(folder: Path, only: Optional[str] = None) -> List[str]:
     """
     try:
         listed = read(folder)
-        present = {path.name for path in folder.iterdir()}
+        present = set(contents(folder))
     except (ValueError, OSError) as error:
         return [str(error)]
     found = []
@@ -110,7 +120,8 @@ def problems(folder: Path, only: Optional[str] = None) -> List[str]:
 
 def size(folder: Path) -> int:
     """Bytes of all files of a checkpoint."""
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    files = (folder / name for name in contents(folder))
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def order(name: str) -> Optional[Tuple[int, int]]:

@@ -1,0 +1,16 @@
+"""A recipe's job in JAX: the same data, run folders and checkpoints' rules, and no TensorFlow."""
+
+from __future__ import annotations
+
+from amp_xla.errors import UnsupportedError
+
+try:
+    import equinox  # noqa: F401
+    import jax  # noqa: F401
+    import optax  # noqa: F401
+    import orbax.checkpoint  # noqa: F401
+except ImportError as error:
+    raise UnsupportedError(
+        f"this recipe runs in JAX, which is not here ({error}): give RUNTIME=jax to make, or "
+        f"pip install 'amp-xla[jax]'"
+    ) from error

@@ -1,0 +1,198 @@
+"""BERT in Equinox, with bert4keras' arithmetic and weights.
+
+Equinox and not Flax NNX: a model here is a pytree as it stands, so that policies, loss scales,
+Optax, donation and checkpoints take it whole. NNX would have it split into graph and state before
+each of them and merged after, in every one of these files.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_FAR = -1e30  # where attention may not look; scores are float32 there
+EPSILON = 1e-12
+
+
+class Shape(NamedTuple):
+    """Sizes of a BERT, in the words of Google's ``bert_config.json``."""
+
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+
+    @classmethod
+    def of(cls, config: Dict[str, Any]) -> Shape:
+        """From a configuration, which may say more."""
+        return cls(**{name: config[name] for name in cls._fields if name in config})
+
+
+class Dropout(NamedTuple):
+    """Of one step: uint32 [2] that its masks follow from, and the share to drop."""
+
+    key: jax.Array
+    rate: float
+
+
+def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
+    """``x`` with a share set to 0, by a hash of the step, ``place`` in the model, and element.
+
+    The hash asks nothing of its neighbours, so that several processes drop what one would. JAX's
+    own generator, Threefry, doubles the time of a step on a CPU, and that of its compilation.
+    """
+    if dropout is None or not dropout.rate:
+        return x
+    element = jnp.zeros(x.shape, jnp.uint32)
+    for axis in range(x.ndim):
+        element = element * np.uint32(x.shape[axis]) + jax.lax.broadcasted_iota(
+            jnp.uint32, x.shape, axis
+        )
+    first, second = dropout.key[0], dropout.key[1]
+    bits = _mixed(_mixed(element ^ _mixed(first + np.uint32(place))) + second)
+    kept = bits >= np.uint32(round(dropout.rate * 2**32))
+    return jnp.where(kept, x / (1.0 - dropout.rate), jnp.zeros([], x.dtype))
+
+
+def _mixed(bits: jax.Array) -> jax.Array:
+    """MurmurHash3's finaliser (Appleby, 2011): every bit of a uint32 decides about every other."""
+    bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
+    bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
+    return bits ^ (bits >> 16)
+
+
+class Dense(eqx.Module):
+    """float [..., in] -> [..., out]."""
+
+    kernel: jax.Array
+    bias: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        return x @ self.kernel + self.bias
+
+
+class Norm(eqx.Module):
+    """Layer norm over the last axis, computed in float32, whatever comes in."""
+
+    gamma: jax.Array
+    beta: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(jnp.float32)
+        centred = wide - wide.mean(-1, keepdims=True)
+        scale = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + EPSILON)
+        return (centred * scale * self.gamma + self.beta).astype(x.dtype)
+
+
+class Layer(eqx.Module):
+    """One transformer layer: attention, add, norm, feed forward, add, norm."""
+
+    query: Dense
+    key: Dense
+    value: Dense
+    output: Dense
+    attention_norm: Norm
+    up: Dense
+    down: Dense
+    norm: Norm
+    heads: int = eqx.field(static=True)
+
+    def __call__(
+        self, x: jax.Array, mask: jax.Array, dropout: Optional[Dropout], place: int
+    ) -> jax.Array:
+        """x [B, L, hidden]; mask bool [B, L], False = padding; its masks are from ``place`` on."""
+        rows, length, _ = x.shape
+
+        def split(y: jax.Array) -> jax.Array:
+            return y.reshape(rows, length, self.heads, -1)
+
+        query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
+        scores = scores * query.shape[-1] ** -0.5
+        chances = jax.nn.softmax(jnp.where(mask[:, None, None, :], scores, _FAR))
+        chances = dropped(chances.astype(x.dtype), dropout, place)
+        seen = jnp.einsum("bhqk,bkhd->bqhd", chances, value).reshape(rows, length, -1)
+        x = self.attention_norm(x + dropped(self.output(seen), dropout, place + 1))
+        inner = jax.nn.gelu(self.up(x), approximate=False)
+        return self.norm(x + dropped(self.down(inner), dropout, place + 2))
+
+
+class Bert(eqx.Module):
+    """int token ids and segment ids [B, L], 0 = padding -> float [B, L, hidden]."""
+
+    tokens: jax.Array
+    segments: jax.Array
+    positions: jax.Array
+    norm: Norm
+    layers: List[Layer]
+
+    def __call__(
+        self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
+    ) -> jax.Array:
+        """``dropout`` takes the places 1 to 3 a layer, plus 1; None leaves it out."""
+        x = self.tokens[token_ids] + self.segments[segment_ids]
+        x = self.norm(x + self.positions[: token_ids.shape[1]])
+        x = dropped(x, dropout, 1)
+        for number, layer in enumerate(self.layers):
+            x = layer(x, token_ids != 0, dropout, 2 + 3 * number)
+        return x
+
+
+class Classifier(eqx.Module):
+    """Mean of the token vectors (padding left out), dropout, one linear layer."""
+
+    bert: Bert
+    logits: Dense
+
+    def __call__(
+        self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
+    ) -> jax.Array:
+        """int [B, L] twice -> float32 [B, classes]."""
+        vectors = self.bert(token_ids, segment_ids, dropout).astype(jnp.float32)
+        real = (token_ids != 0).astype(jnp.float32)[:, :, None]
+        # At least one: a padding row has no token, and 0 / 0 would poison the whole batch.
+        pooled = (vectors * real).sum(1) / jnp.maximum(real.sum(1), 1.0)
+        pooled = dropped(pooled.astype(self.logits.kernel.dtype), dropout, 0)
+        return self.logits(pooled).astype(jnp.float32)
+
+
+def made(shape: Shape, classes: int, seed: int) -> Classifier:
+    """An untrained classifier: kernels and tables by a normal of 0.02 cut at two deviations."""
+    keys = iter(jax.random.split(jax.random.key(seed), 4 + 6 * shape.num_hidden_layers))
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+
+    def table(*size: int) -> jax.Array:
+        return 0.02 * jax.random.truncated_normal(next(keys), -2.0, 2.0, size, jnp.float32)
+
+    def dense(rows: int, columns: int) -> Dense:
+        return Dense(table(rows, columns), jnp.zeros([columns]))
+
+    def norm() -> Norm:
+        return Norm(jnp.ones([hidden]), jnp.zeros([hidden]))
+
+    def layer() -> Layer:
+        attention = [dense(hidden, hidden) for _ in range(4)]
+        return Layer(
+            *attention, norm(), dense(hidden, inner), dense(inner, hidden), norm(),
+            heads=shape.num_attention_heads,
+        )  # fmt: skip
+
+    bert = Bert(
+        table(shape.vocab_size, hidden), table(shape.type_vocab_size, hidden),
+        table(shape.max_position_embeddings, hidden), norm(),
+        [layer() for _ in range(shape.num_hidden_layers)],
+    )  # fmt: skip
+    return Classifier(bert, dense(hidden, classes))
+
+
+def named(tree: Any) -> List[Tuple[str, Any]]:
+    """(path, leaf) of every array of a tree, e.g. ``.model.bert.tokens``; in the tree's order."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]

@@ -1,0 +1,160 @@
+"""A training step as one compiled program: cast, scale, differentiate, unscale, judge, update.
+
+Nothing comes back to the host but what is asked for: counts, sums and the loss scale stay on the
+device, in the state, which is donated to the step that replaces it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, NamedTuple, Tuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from amp_xla.jax import processes
+from amp_xla.jax.bert import Classifier, Dropout
+from amp_xla.precision import jax as precision
+from amp_xla.precision import loss_scale as scales
+from amp_xla.precision.policy import Policy
+
+Batch = Dict[str, jax.Array]
+
+
+class State(NamedTuple):
+    """All that a checkpoint must hold.
+
+    Attributes:
+      model, optimizer: float32 parameters and what Optax keeps of them.
+      loss_scale: in force for the next step.
+      step, applied, in_a_row: int32: steps tried; updates made; skipped ones since the last.
+      sums, count: float32 [2], int32: of loss and accuracy since the last log line.
+    """
+
+    model: Classifier
+    optimizer: Any
+    loss_scale: Any
+    step: jax.Array
+    applied: jax.Array
+    in_a_row: jax.Array
+    sums: jax.Array
+    count: jax.Array
+
+
+class Result(NamedTuple):
+    """Of the last step: float32 scalars."""
+
+    gradient_norm: jax.Array
+    learning_rate: jax.Array
+
+
+def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
+    """As ``amp_xla.optimizers.schedule.warmup_decay``: int32 updates so far -> float32 rate."""
+
+    def rate(applied: jax.Array) -> jax.Array:
+        now = applied.astype(jnp.float32) + 1.0
+        warm = now / max(warmup_steps, 1)
+        left = jnp.clip((total_steps + 1.0 - now) / max(total_steps - warmup_steps + 1, 1), 0, 1)
+        return peak * jnp.minimum(1.0, jnp.where(now <= warmup_steps, warm, left))
+
+    return rate
+
+
+def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTransformation:
+    """As ``amp_xla.optimizers.adamw``: no decay on norms and biases, which are vectors."""
+
+    def decays(tree: Any) -> Any:
+        return jax.tree_util.tree_map(lambda leaf: jnp.ndim(leaf) > 1, tree)
+
+    return optax.chain(
+        optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
+        optax.scale_by_adam(eps=1e-6),
+        optax.add_decayed_weights(weight_decay, decays),
+        optax.scale_by_learning_rate(rate),
+    )
+
+
+def start(model: Classifier, optimizer: optax.GradientTransformation, loss_scale: Any) -> State:
+    """The state before the first step, on all devices."""
+    zero = jnp.zeros([], jnp.int32)
+    scale = jax.tree_util.tree_map(jnp.asarray, scales.from_spec(loss_scale))
+    begin = State(model, optimizer.init(model), scale, zero, zero, zero, jnp.zeros([2]), zero)
+    # Copies: donated arrays must not be one and the same.
+    return State(*processes.put(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf), begin)))
+
+
+def loss_and_accuracy(
+    logits: jax.Array, labels: jax.Array, weights: jax.Array, smoothing: float
+) -> Tuple[jax.Array, jax.Array]:
+    """As ``amp_xla.models.losses.classification``: float32 scalars; rows of weight 0 are left out.
+
+    Where devices share the rows, these are the whole batch's.
+    """
+    chances = jax.nn.log_softmax(logits.astype(jnp.float32))
+    hard = -jnp.take_along_axis(chances, labels[:, None], 1)[:, 0]
+    losses = (1.0 - smoothing) * hard - smoothing * chances.mean(-1)
+    total = jnp.maximum(weights.sum(), 1e-6)
+    hits = (logits.argmax(-1) == labels).astype(jnp.float32)
+    return (losses * weights).sum() / total, (hits * weights).sum() / total
+
+
+def training_step(
+    optimizer: optax.GradientTransformation,
+    rate: Any,
+    policy: Policy,
+    dropout: float,
+    smoothing: float,
+    seed: int,
+) -> Any:
+    """(``State``, batch) -> (``State``, ``Result``), compiled once a shape; the state is donated.
+
+    Args:
+      optimizer, rate: ``adamw`` and its ``schedule``.
+      policy: parameters, compute and output dtypes.
+      dropout: share of activations and attention weights dropped.
+      smoothing: of labels.
+      seed: decides dropout.
+    """
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state: State, batch: Batch) -> Tuple[State, Result]:
+        key = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), state.step))
+
+        def loss(model: Classifier) -> Tuple[jax.Array, jax.Array]:
+            masks = Dropout(key, dropout)
+            logits = model(batch["token_ids"], batch["segment_ids"], masks)
+            return loss_and_accuracy(logits, batch["labels"], batch["weights"], smoothing)
+
+        run = precision.value_and_grad(loss, state.loss_scale, policy, has_aux=True)
+        (value, accuracy), grads, finite, loss_scale = run(state.model)
+        norm = optax.global_norm(grads)
+        updates, slots = optimizer.update(grads, state.optimizer, state.model)
+        after = optax.apply_updates(state.model, updates)
+        model, slots = precision.select_tree(finite, (after, slots), (state.model, state.optimizer))
+        counted = jnp.logical_and(finite, jnp.isfinite(value))
+        sums = jnp.where(counted, jnp.stack([value, accuracy.astype(jnp.float32)]), 0.0)
+        now = State(
+            model,
+            slots,
+            loss_scale,
+            state.step + 1,
+            state.applied + finite,
+            jnp.where(finite, 0, state.in_a_row + 1),
+            state.sums + sums,
+            state.count + counted,
+        )
+        return now, Result(norm, rate(state.applied))
+
+    return step
+
+
+def inference(policy: Policy) -> Any:
+    """(model, batch) -> float32 logits [B, classes], whole on every device."""
+
+    @functools.partial(jax.jit, out_shardings=processes.everywhere())
+    def infer(model: Classifier, batch: Batch) -> jax.Array:
+        model = policy.cast_to_compute(model)
+        return model(batch["token_ids"], batch["segment_ids"]).astype(jnp.float32)
+
+    return infer

@@ -1,0 +1,203 @@
+"""Text classification in JAX: the job of recipes/classification.py without TensorFlow.
+
+    make train RECIPE=jax_classification
+
+trains a small BERT from scratch in Equinox and Optax, in JAX's own environment. Any precision:
+
+    make train RECIPE=jax_classification ARGS="--policy p=f32,c=bf16,o=f32 --loss-scale 1"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from typing_extensions import Annotated
+
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.batches.noise import HiddenTokens
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.text import corpora
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.errors import SettingsError
+from amp_xla.models.options import EncoderOptions
+from amp_xla.process.arguments import parse
+from amp_xla.process.exits import exit_code
+from amp_xla.process.fields import SAME_SPEED, within
+from amp_xla.training.checkpoint import Saved
+from amp_xla.training.options import Pace, RunOptions, Seed
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Train a text classifier in JAX."""
+
+    policy: Optional[str] = None
+    """jmp's words, e.g. p=f32,c=f16,o=f32; none = c=f16 on a GPU, c=bf16 on a TPU, else float32"""
+    loss_scale: Optional[str] = None
+    """1, a number, or dynamic; none = dynamic where float16 is computed in, else 1"""
+    learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
+    """peak of the schedule; with --bert try 2e-5"""
+    warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
+    """share of all steps until the peak"""
+    weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01
+    """decoupled, not on norms and biases"""
+    clip_norm: Annotated[float, within(at_least=0)] = 1.0
+    """global gradient norm to clip to, after unscaling; 0 = no clipping"""
+    token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
+    """share of tokens hidden in training, other ones each epoch; helps where texts are few"""
+    label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
+    """share of each label's weight that is spread over all labels in training"""
+    epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
+    """passes over the training data"""
+    patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
+    """evaluations without improvement until the run stops early; 0 = never"""
+    seed: Seed = 1
+    """decides weights, order and dropout"""
+    files: TextFiles = TextFiles()
+    vocabulary: VocabularyOptions = VocabularyOptions()
+    encoder: EncoderOptions = EncoderOptions()
+    batches: BatchOptions = BatchOptions()
+    pace: Pace = Pace()
+    run: RunOptions = RunOptions()
+
+
+def build(config: Config, kept: Optional[Saved] = None) -> Any:
+    """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
+    config = kept.pinned(config) if kept else config
+    if config.batches.packed:
+        raise SettingsError("--packed: the JAX recipe has a text a row; leave it out")
+    from amp_xla.jax import processes, step
+    from amp_xla.jax.loop import Job
+    from amp_xla.process.progress import note
+
+    processes.check_rows(config.batches.batch_size)
+    train, dev = config.files.read(corpora.pydoc, config.seed)
+    labels = Labels.fit(train.labels or [])
+    tokenizer = config.vocabulary.tokenizer(train.texts, config.encoder.bert)
+    length = config.batches.max_length
+    encoded = tokenizer.encode(train.texts, train.pairs, length)
+    encoded_dev = tokenizer.encode(dev.texts, dev.pairs, length)
+    ids, dev_ids = labels.ids(train.labels or []), labels.ids(dev.labels or [])
+    batches, dev_batches = config.batches.make(encoded, ids, encoded_dev, dev_ids, config.seed)
+    batches = HiddenTokens(batches, config.token_dropout, tokenizer, config.seed)
+    note(f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
+         f"{tokenizer.vocab_size} tokens; {batches.describe()}"
+         f"{tokenizer.doubts(encoded)}")  # fmt: skip
+
+    policy, scale = precision(config)
+    note(f"policy {policy}, loss scale {scale}")
+    shape = architecture(config, tokenizer.vocab_size)
+    model = policy.cast_to_param(untrained(config, shape, len(labels), weights=not kept))
+    steps = config.epochs * batches.steps_per_epoch()
+    rate = step.schedule(config.learning_rate, int(config.warmup * steps), steps)
+    optimizer = step.adamw(rate, config.weight_decay, config.clip_norm)
+    return Job(
+        step.start(model, optimizer, scale),
+        step.training_step(
+            optimizer, rate, policy, config.encoder.dropout, config.label_smoothing, config.seed),
+        step.inference(policy), batches, dev_batches, len(labels),
+        {**tokenizer.assets, "labels.json": labels.save,
+         "bert_config.json": functools.partial(write, json.dumps(shape) + "\n")},
+        {"policy": str(policy), "loss scale": scale},
+        {"train": train.fingerprint(), "dev": dev.fingerprint()},
+    )  # fmt: skip
+
+
+def write(text: str, path: str) -> None:
+    Path(path).write_text(text, encoding="utf-8")
+
+
+def precision(config: Config) -> Tuple[Any, Any]:
+    """The policy, and the loss scale that goes with it."""
+    import jax
+
+    from amp_xla.precision.policy import get_policy
+
+    here = {"gpu": "p=f32,c=f16,o=f32", "tpu": "p=f32,c=bf16,o=f32"}
+    try:
+        policy = get_policy(config.policy or here.get(jax.default_backend(), "float32"))
+    except ValueError as error:
+        raise SettingsError(f"--policy {config.policy}: {error}") from error
+    scale = config.loss_scale or ("dynamic" if policy.names[1] == "float16" else "1")
+    try:
+        return policy, scale if scale == "dynamic" else float(scale)
+    except ValueError:
+        raise SettingsError(f"--loss-scale {scale}; allowed: 1, a number, or dynamic") from None
+
+
+def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
+    """What ``bert_config.json`` says, of ``--bert`` or of what is built without."""
+    from amp_xla.jax import bert, weights
+
+    encoder = config.encoder
+    if encoder.bert is not None:
+        found = weights.read_config(encoder.bert)
+        weights.check_sizes(encoder.bert, found, vocab_size, config.batches.max_length)
+        return found
+    return bert.Shape(
+        vocab_size, encoder.hidden, encoder.layers, encoder.heads, 4 * encoder.hidden,
+        max(512, config.batches.max_length),
+    )._asdict()  # fmt: skip
+
+
+def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool) -> Any:
+    """The classifier, with the weights of ``--bert`` where it is to have them."""
+    import equinox as eqx
+
+    from amp_xla.jax import bert
+    from amp_xla.jax.weights import load
+
+    model = bert.made(bert.Shape.of(shape), classes, config.seed)
+    if weights and config.encoder.bert is not None:
+        loaded = load(model.bert, config.encoder.bert)
+        model = eqx.tree_at(lambda m: m.bert, model, loaded)
+    return model
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    config = parse(Config, argv, "python -m recipes.jax_classification")
+    from amp_xla.jax.launch import train
+
+    options = config.pace.loop(
+        monitor="accuracy", epochs=config.epochs, patience=config.patience)  # fmt: skip
+    return train("jax_classification", config, build, options)
+
+
+def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+    """Label and probability for each line: a text, or two texts with a tab between them."""
+    config = saved.config(Config)
+    import jax
+    import numpy as np
+
+    from amp_xla.jax import bert, checkpoints, processes, step
+
+    tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
+    labels = Labels.load(saved.asset("labels.json"))
+    texts, pairs = map(list, zip(*(line.partition("\t")[::2] for line in lines)))
+    length = config.batches.max_length
+    encoded = tokenizer.encode(texts, pairs if any(pairs) else None, length)
+    shape = bert.Shape.of(json.loads(Path(saved.asset("bert_config.json")).read_text()))
+    policy, _ = precision(config)
+    like = bert.made(shape, len(labels), config.seed)
+    model = checkpoints.restored(saved.path, policy.cast_to_param(like), ".model")
+    infer = step.inference(policy)
+    found: Dict[int, Tuple[str, float]] = {}
+    rows = -(-config.batches.batch_size // jax.device_count()) * jax.device_count()
+    batches = Batches(encoded, None, [length], rows, shuffle=False)
+    for batch in batches.epoch(0):
+        fed = {"token_ids": batch.token_ids, "segment_ids": batch.segment_ids}
+        chances = np.asarray(jax.nn.softmax(infer(model, processes.share(fed))))
+        for sample, row in zip(batch.sample_ids, chances):
+            if sample >= 0:
+                found[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
+    return [found[i] for i in range(len(lines))]
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,51 @@
+"""A few steps, one with a NaN in the last row: what `test_recipe.py` runs in one process and two.
+
+Prints what every process ends up with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+
+from amp_xla.jax import processes
+from amp_xla.process.arguments import make
+from recipes import jax_classification as recipe
+
+
+def main() -> None:
+    processes.join()
+    config = make(
+        recipe.Config, train="train.tsv", dev="dev.tsv", layers=1, hidden=16, vocab_size=60,
+        max_length=16, shapes=1, batch_size=8, epochs=2, loss_scale="dynamic",
+    )  # fmt: skip
+    job = recipe.build(config)
+    state, seen = job.state, []
+    for number, batch in enumerate(job.batches.epoch(0)):
+        if number == 3:
+            weights = batch.weights.copy()
+            weights[-1] = np.nan
+            batch = dataclasses.replace(batch, weights=weights)
+        fed = {n: getattr(batch, n) for n in ("token_ids", "segment_ids", "labels", "weights")}
+        state, _ = job.step(state, processes.share(fed))
+        values = [np.asarray(leaf.addressable_data(0)) for leaf in _leaves(state.model)]
+        digest = hashlib.sha256(b"".join(v.tobytes() for v in values)).hexdigest()
+        scale = float(state.loss_scale.loss_scale)
+        total = float(sum(np.abs(v).sum(dtype=np.float64) for v in values))
+        seen.append([digest, total, int(state.applied), int(state.in_a_row), scale])
+        if number == 5:
+            break
+    print("SEEN " + json.dumps(seen), flush=True)
+
+
+def _leaves(tree):
+    import jax
+
+    return jax.tree_util.tree_leaves(tree)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""What bert4keras makes of a tiny BERT; `python -m tests.jax.reference` on TensorFlow writes it.
+
+The folder in Google's format and bert4keras' hidden states lie in ``tests/jax/reference``, because
+no runtime has both TensorFlow and JAX.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+
+
+def main() -> None:
+    import os
+
+    os.environ["AMP_XLA_PRECISION"] = "fp32"
+    import amp_xla.setup  # noqa: F401
+    from amp_xla.models import dropout, encoders
+    from amp_xla.models.weights import google
+    from tests.models import google_folder
+
+    random = np.random.RandomState(1)
+    values = {
+        name: random.normal(float("gamma" in name), 0.3, shape).astype(np.float32)
+        for name, shape in google.wanted(google_folder.CONFIG, language_model=True)
+    }
+    shutil.rmtree(str(FOLDER), ignore_errors=True)
+    google_folder.write(FOLDER, values)
+    with dropout.inference():
+        model = encoders.encoder(str(FOLDER))
+    tokens = random.randint(1, 20, (4, 11))
+    tokens[1, 6:] = 0
+    segments = np.where(tokens, random.randint(0, 2, tokens.shape), 0)
+    hidden = model.predict([tokens, segments])
+    np.savez(str(FOLDER / "hidden.npz"), tokens=tokens, segments=segments, hidden=hidden)
+
+
+if __name__ == "__main__":
+    main()

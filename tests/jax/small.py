@@ -1,0 +1,77 @@
+"""A corpus of two labels and the flags of a run over it that takes seconds."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
+FLAGS = (
+    "--train train.tsv --dev dev.tsv --layers 1 --hidden 16 --vocab-size 60 --max-length 16 "
+    "--shapes 2 --batch-size 8 --epochs 3 --log-every 5"
+).split()
+
+
+def corpus(folder: Path) -> None:
+    """120 and 40 texts; the label says from which of two sets most words are."""
+    numbers = random.Random(0)
+    for name, count in (("train", 120), ("dev", 40)):
+        lines = []
+        for i in range(count):
+            label = "ab"[i % 2]
+            words = [numbers.choice(WORDS[label] + ["w"]) for _ in range(numbers.randint(3, 12))]
+            lines.append(f"{' '.join(words)}\t{label}\n")
+        (folder / f"{name}.tsv").write_text("".join(lines))
+
+
+def start(folder: Path, words: List[str], **environ: str) -> Any:
+    """A Python of ours in ``folder``; its output in one pipe."""
+    return subprocess.Popen(
+        [sys.executable, *words],
+        cwd=str(folder),
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            # The same programs in every run: compiled once for all tests.
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            **environ,
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
+    """What it says."""
+    process = start(folder, list(words), **environ)
+    said = process.communicate(timeout=240)[0]
+    assert process.returncode == code, said
+    return said
+
+
+def train(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
+    """Trains there with the small flags."""
+    return run(folder, "-m", "recipes.jax_classification", *FLAGS, *words, code=code, **environ)
+
+
+def together(folder: Path, words: List[str]) -> List[str]:
+    """Two processes that know of each other; what each says."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environ: Dict[str, str] = {
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+        "JAX_NUM_PROCESSES": "2",
+    }
+    both = [start(folder, words, JAX_PROCESS_ID=str(i), **environ) for i in range(2)]
+    said = [process.communicate(timeout=240)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    return said

@@ -1,0 +1,93 @@
+"""The model: bert4keras' hidden states from the same weights, its masks, damaged weights."""
+
+from __future__ import annotations
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from amp_xla.jax import bert, weights
+from amp_xla.precision.policy import get_policy
+from tests.jax.reference import FOLDER
+
+pytestmark = pytest.mark.jax
+
+
+def loaded(folder=FOLDER):
+    model = bert.made(bert.Shape.of(weights.read_config(str(folder))), 3, 0)
+    return weights.load(model.bert, str(folder))
+
+
+def test_hidden_states_are_bert4keras():
+    found = np.load(str(FOLDER / "hidden.npz"))
+    real = found["tokens"] > 0
+    model = loaded()
+    hidden = np.asarray(jax.jit(lambda m, t, s: m(t, s))(model, found["tokens"], found["segments"]))
+    assert np.abs(found["hidden"][real]).max() > 1.0
+    np.testing.assert_allclose(hidden[real], found["hidden"][real], atol=1e-4)
+    for policy, tolerance in (("p=f32,c=f16,o=f32", 0.03), ("p=f32,c=bf16,o=f32", 0.25)):
+        half = get_policy(policy).cast_to_compute(model)(found["tokens"], found["segments"])
+        assert half.dtype in (jnp.float16, jnp.bfloat16)
+        wide = np.asarray(half.astype(jnp.float32))
+        np.testing.assert_allclose(wide[real], found["hidden"][real], atol=tolerance)
+
+
+def test_padding_changes_nothing_and_an_empty_row_is_finite():
+    model = bert.made(bert.Shape(20, 16, 1, 2, 32, 32), 3, 0)
+    tokens = np.array([[5, 6, 7, 0, 0], [0, 0, 0, 0, 0]])
+    wide = np.asarray(model(tokens, np.zeros_like(tokens)))
+    narrow = np.asarray(model(tokens[:1, :3], np.zeros([1, 3], int)))
+    np.testing.assert_allclose(wide[:1], narrow, atol=1e-6)
+    assert np.isfinite(wide).all()
+
+
+def test_dropout_drops_its_share_anew_each_step_and_place():
+    x = jnp.ones([64, 32, 48])
+    key = jax.random.key_data(jax.random.key(0))
+    masks = {}
+    for step in (0, 1):
+        for place in (0, 1):
+            dropout = bert.Dropout(key + np.uint32(step), 0.25)
+            masks[step, place] = np.asarray(bert.dropped(x, dropout, place))
+    for mask in masks.values():
+        assert set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)}
+        for axis in ((0, 1), (0, 2), (1, 2)):  # no row, column or plane is special
+            shares = (mask == 0).mean(axis)
+            assert abs(shares.mean() - 0.25) < 0.003 and shares.std() < 0.02
+        neighbours = (mask[:, :, 1:] == 0) & (mask[:, :, :-1] == 0)
+        assert abs(neighbours.mean() - 0.0625) < 0.003
+    drops = [m == 0 for m in masks.values()]
+    for i, a in enumerate(drops):
+        for b in drops[:i]:
+            assert abs((a & b).mean() - 0.0625) < 0.003
+    assert bert.dropped(x, None, 0) is x
+
+
+def test_damaged_weights_are_named(tmp_path):
+    folder = tmp_path / "bert"
+    shutil.copytree(str(FOLDER), str(folder))
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    whole = data.read_bytes()
+    data.write_bytes(whole[:5000] + b"x" + whole[5001:])
+    with pytest.raises(weights.WeightsError, match=r"bert/.* is damaged: its bytes"):
+        loaded(folder)
+    data.write_bytes(whole)
+    index = folder / "bert_model.ckpt.index"
+    bytes_ = index.read_bytes()
+    index.write_bytes(bytes_[:100] + b"x" + bytes_[101:])
+    with pytest.raises(weights.WeightsError, match=r"bert_model.ckpt.index is damaged"):
+        loaded(folder)
+    index.write_bytes(bytes_[:-9])
+    with pytest.raises(weights.WeightsError, match="no TensorFlow checkpoint, or cut off"):
+        loaded(folder)
+    index.write_bytes(bytes_)
+    config = folder / "bert_config.json"
+    config.write_text(config.read_text().replace('"hidden_size": 16', '"hidden_size": 24'))
+    with pytest.raises(weights.WeightsError, match=r"word_embeddings is of shape \[20, 16\]"):
+        loaded(folder)
+    config.unlink()
+    with pytest.raises(weights.WeightsError, match="bert_config.json"):
+        weights.read_config(str(folder))

@@ -1,0 +1,174 @@
+"""recipes/jax_classification.py from start to end: trained, killed, resumed, shared, asked."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amp_xla.errors import SettingsError
+from amp_xla.process.arguments import make
+from recipes import jax_classification as recipe
+from tests.jax import small
+
+pytestmark = [pytest.mark.jax, pytest.mark.slow]
+
+RUNS = Path("runs") / "jax_classification"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("runs")
+    small.corpus(found)
+    return found
+
+
+HALF = ("--policy", "p=f32,c=f16,o=f32")
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """A run in float16, which scales its loss by itself."""
+    small.train(folder, "--name", "whole", *HALF)
+    return folder / RUNS / "whole"
+
+
+def arrays(run):
+    """Name -> array of the last checkpoint."""
+    import orbax.checkpoint as ocp
+
+    path = sorted((run / "checkpoints").glob("step-*"))[-1] / "arrays"
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).restore(path.absolute())
+
+
+def metrics(run):
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "samples_per_second"} for line in lines]
+
+
+def test_it_learns_and_leaves_a_run_folder(whole):
+    lines = metrics(whole)
+    assert lines[-1]["dev_accuracy"] > 0.85 and lines[-1]["step"] == 45
+    trained = [line for line in lines if "loss" in line]
+    assert len(trained) == 9 and trained[-1]["loss"] < trained[0]["loss"]
+    assert trained[-1]["loss_scale"] == 2.0**15 and trained[-1]["applied_steps"] == 45
+    assert {"config.json", "run.json", "vocab.txt", "labels.json", "bert_config.json"} <= {
+        path.name for path in whole.iterdir()
+    }
+
+
+def test_predict_and_verify(whole, folder):
+    (folder / "texts.txt").write_text("x y zed x\n\np q r r\n")
+    said = small.run(folder, "-m", "amp_xla", "predict", "--run", str(whole), "--file", "texts.txt")
+    assert [line[:1] for line in said.splitlines()] == ["a", "", "b"]
+    assert "whole" in small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole))
+    inner = next((whole / "checkpoints").glob("step-*/arrays/d/*"))
+    data = inner.read_bytes()
+    inner.write_bytes(b"x" + data[1:])
+    said = small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole), code=1)
+    assert "arrays/d/" in said and "content differs from its SHA-256" in said
+    inner.write_bytes(data)
+
+
+@pytest.mark.parametrize("how, code", [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
+def test_killed_and_resumed_bitwise(folder, whole, how, code):
+    name = f"killed{code}"
+    words = ["-m", "recipes.jax_classification", *small.FLAGS, "--name", name, *HALF]
+    process = small.start(folder, [*words, "--checkpoint-every", "7"])
+    first = folder / RUNS / name / "checkpoints" / "step-00000014"
+    deadline = time.monotonic() + 200
+    while not first.exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(how)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == code, said
+    said = small.train(folder, "--name", name, *HALF, "--resume")
+    assert "resumed from step-" in said
+    found, expected = arrays(folder / RUNS / name), arrays(whole)
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[n], expected[n]) for n in expected)
+    assert metrics(folder / RUNS / name) == metrics(whole)
+
+
+def test_a_resume_with_another_policy_is_refused(folder, whole):
+    words = ("--name", "whole", "--resume", "--policy", "c=bf16,o=f32", "--loss-scale", "dynamic")
+    said = small.train(folder, *words, code=2)
+    assert "belongs to a run that differs: setting" in said and "setting policy:" in said
+
+
+def test_two_processes_are_one(folder):
+    small.train(folder, "--name", "one")
+    words = ["-m", "recipes.jax_classification", *small.FLAGS, "--name", "two"]
+    first, second = small.together(folder, words)
+    assert "2 processes" in first and "step 5/" not in second  # one speaks
+    one, two = arrays(folder / RUNS / "one"), arrays(folder / RUNS / "two")
+    worst = max(np.abs(np.float64(one[n]) - np.float64(two[n])).max() for n in one)
+    assert worst < 1e-5
+    for a, b in zip(metrics(folder / RUNS / "one"), metrics(folder / RUNS / "two")):
+        assert a.keys() == b.keys()
+        assert all(abs(a[n] - b[n]) <= 1e-5 * max(1.0, abs(a[n])) for n in a)
+
+
+def test_nan_in_one_process_skips_on_both(folder):
+    def seen(said):
+        (line,) = [line for line in said.splitlines() if line.startswith("SEEN ")]
+        return json.loads(line[5:])
+
+    alone = seen(small.run(folder, "-m", "tests.jax.poisoned"))
+    both = [seen(said) for said in small.together(folder, ["-m", "tests.jax.poisoned"])]
+    assert both[0] == both[1]
+    for mine, shared in zip(alone, both[0]):
+        assert mine[2:] == shared[2:] and abs(mine[1] - shared[1]) < 1e-3 * mine[1]
+    steps = both[0]
+    assert steps[3][0] == steps[2][0] != steps[4][0]  # no weight moved in the bad step
+    assert [step[2] for step in steps] == [1, 2, 3, 3, 4, 5]
+    assert [step[4] for step in steps] == [2.0**15] * 3 + [2.0**14] * 3
+
+
+@pytest.fixture
+def config(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return lambda **more: make(
+        recipe.Config, train="train.tsv", dev="dev.tsv", layers=1, hidden=16, vocab_size=60,
+        max_length=16, shapes=2, batch_size=8, epochs=2, **more,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more", [dict(), dict(policy="c=bf16,o=f32"), dict(policy="c=f16,o=f32", loss_scale="1024")]
+)
+def test_a_shape_is_compiled_once_and_the_host_is_not_asked(config, more):
+    import jax
+
+    from amp_xla.jax.loop import FED, processes
+
+    job = recipe.build(config(**more))
+    state, first = job.state, None
+    for epoch in range(2):
+        for batch in job.batches.epoch(epoch):
+            fed = processes.share({name: getattr(batch, name) for name in FED})
+            before = state.model.bert.tokens
+            with jax.transfer_guard("disallow"):
+                state, _ = job.step(state, fed)
+            assert before.is_deleted()  # donated
+        values = job.evaluate(state.model)
+        first = first or values
+    assert job.step._cache_size() == len(job.batches.shapes) == 2
+    assert values["accuracy"] > 0.8 and values["loss"] < first["loss"]
+
+
+def test_refused_in_a_sentence(config, folder):
+    for more, words in (
+        (dict(packed=True), "--packed: the JAX recipe has a text a row"),
+        (dict(policy="c=float17"), "--policy c=float17"),
+        (dict(loss_scale="often"), "--loss-scale often; allowed: 1, a number, or dynamic"),
+    ):
+        with pytest.raises(SettingsError, match=words):
+            recipe.build(config(**more))
+    flags = "--xla_force_host_platform_device_count=3"
+    said = small.train(folder, code=2, XLA_FLAGS=flags)
+    assert "error: --batch-size 8 cannot be shared by 3 devices; allowed is a multiple of 3" in said
