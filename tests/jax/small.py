@@ -52,7 +52,7 @@ def start(folder: Path, words: List[str], **environ: str) -> Any:
 def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
     """What it says."""
     process = start(folder, list(words), **environ)
-    said = process.communicate(timeout=240)[0]
+    said = process.communicate(timeout=280)[0]
     assert process.returncode == code, said
     return said
 
@@ -72,6 +72,6 @@ def together(folder: Path, words: List[str]) -> List[str]:
         "JAX_NUM_PROCESSES": "2",
     }
     both = [start(folder, words, JAX_PROCESS_ID=str(i), **environ) for i in range(2)]
-    said = [process.communicate(timeout=240)[0] for process in both]
+    said = [process.communicate(timeout=280)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     return said

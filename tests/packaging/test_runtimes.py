@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scripts.environment import container, runtimes
+from scripts.environment.__main__ import runtime_of
 from scripts.environment.errors import SetupError
 from scripts.environment.gpu import Device
 from scripts.environment.interpreters import Interpreter
@@ -76,6 +77,18 @@ def test_tf1_on_a_machine_that_pypi_has_no_wheel_for(machine, monkeypatch):
     assert runtimes.choose("auto").runtime.name == "tf2"
     with pytest.raises(SetupError, match="no TensorFlow 1.15 for Linux aarch64"):
         runtimes.choose("tf1")
+
+
+def test_a_recipe_chooses_its_runtime_by_its_name():
+    for asked in ("auto", "jax"):
+        assert runtime_of("jax_classification", asked) == "jax"
+    assert runtime_of("mine/jax_thing.py", "auto") == "jax"
+    for asked in ("auto", "tf1", "tf2", "nvtf1"):
+        assert runtime_of("classification", asked) == asked
+    with pytest.raises(SetupError, match="does not run on RUNTIME=tf2, but in JAX: leave RUNTIME"):
+        runtime_of("jax_classification", "tf2")
+    with pytest.raises(SetupError, match="RUNTIME=jax, but in TensorFlow"):
+        runtime_of("classification", "jax")
 
 
 @pytest.mark.parametrize("request_", ["tf3", "TF1", "", "torch"])
