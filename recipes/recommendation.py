@@ -58,7 +58,7 @@ class Config:
     """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
     """decides weights and order"""
-    tower: TowerOptions = TowerOptions()
+    model: TowerOptions = TowerOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
     switches: Switches = Switches()
     pace: Pace = Pace()
@@ -103,11 +103,11 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
 
     job.seed_everything(config.seed)
     train, dev = config.read()
-    values, rows = config.values_a_slot, config.tower.rows
+    values, rows = config.values_a_slot, config.model.rows
     ranks = distributed.current()
     batches: Any = slots.SlotBatches(train, config.batch_size, rows, values, config.seed)
     dev_batches: Any = slots.SlotBatches(dev, config.batch_size, rows, values, shuffle=False)
-    width = config.tower.table_width
+    width = config.model.table_width
     note(
         f"{len(train):,} training and {len(dev):,} dev samples, {train.columns.numbers} numbers, "
         f"{train.columns.slots} slots; a table of {rows:,} x {width}: "
@@ -157,7 +157,7 @@ def _model(config: Config, slots_a_sample: int, values: int) -> Any:
     from amp_xla.models.recommender import Recommender
 
     sok.Init()
-    tower = config.tower
+    tower = config.model
     table = sok.DistributedEmbedding(
         tower.combiner, tower.rows, tower.table_width, slots_a_sample, values,
         vocabulary_size=tower.rows, seed=config.seed, average_gradients=False, name="table",
@@ -204,7 +204,7 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     answers: List[Tuple[str, float]] = []
     for first in range(0, len(parsed), config.batch_size):
         some = parsed[first : first + config.batch_size]
-        made = slots.batch(some, columns, config.tower.rows, values, np.arange(len(some)))
+        made = slots.batch(some, columns, config.model.rows, values, np.arange(len(some)))
         for chance in infer({"numbers": made.numbers, "ids": made.ids})["chances"]:
             answers.append(("1", float(chance)) if chance > 0.5 else ("0", 1.0 - float(chance)))
     return answers

@@ -55,6 +55,11 @@ class _Embedding(tf.keras.layers.Layer):
             self._table = table.make(self, self.rows, self._initializer, self._seed)
         super().build(input_shape)
 
+    def _computed(self, vectors: Any) -> Any:
+        """In the policy's compute dtype; TensorFlow 1.15 without one takes the ids' for it."""
+        dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
+        return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
+
     def _vectors(self, keys: Any, slots: Any) -> Any:
         """int [N] -> [N, width] in the layer's compute dtype; ``slots`` int64 [N] is for errors."""
         ids = tf.cast(keys, tf.int64)
@@ -132,9 +137,8 @@ class DistributedEmbedding(_Embedding):
         if self.combiner == "mean":
             each = tf.math.unsorted_segment_sum(tf.ones_like(where, tf.float32), where, count)
             summed /= tf.maximum(each, 1.0)[:, None]
-        shaped = tf.reshape(summed, [-1, self.slot_num, self.rows.width])
         # Combined in float32: a sum of hundreds of ids may not fit float16's precision.
-        return tf.cast(shaped, getattr(self, "_compute_dtype", None) or tf.float32)
+        return self._computed(tf.reshape(summed, [-1, self.slot_num, self.rows.width]))
 
 
 class All2AllDenseEmbedding(_Embedding):
@@ -166,9 +170,7 @@ class All2AllDenseEmbedding(_Embedding):
         keys = tf.reshape(inputs, [-1])
         each = 1 if self.dynamic_input else self.nnz_per_slot
         slots = tf.range(tf.size(keys, out_type=tf.int64), dtype=tf.int64) // each % self.slot_num
-        vectors = tf.cast(
-            self._vectors(keys, slots), getattr(self, "_compute_dtype", None) or tf.float32
-        )
+        vectors = self._computed(self._vectors(keys, slots))
         if self.dynamic_input:
             return vectors
         return tf.reshape(vectors, [-1, self.slot_num, self.nnz_per_slot, self.rows.width])
