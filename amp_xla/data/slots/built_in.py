@@ -24,15 +24,23 @@ def two_packages() -> Tuple[bytes, bytes]:
     train, dev = corpora.pydoc()
     common = collections.Counter(train.labels or []).most_common(2)
     names = sorted(name for name, _ in common)
-    return _lines(train, names, 8), _lines(dev, names, 8)
+    known = _words(train, names)
+    # Texts that differ in signs only are one text here.
+    seen = {words for side in known for words in side}
+    fresh = [[words for words in side if words not in seen] for side in _words(dev, names)]
+    return _lines(known, 8), _lines(fresh, 8)
 
 
-def _lines(texts: Dataset, names: List[str], times: int) -> bytes:
-    found = list(zip(texts.texts, texts.labels or []))
-    sides = [
-        [" ".join(_WORDS.findall(text.lower())) for text, label in found if label == name]
-        for name in names
+def _words(texts: Dataset, names: List[str]) -> List[List[str]]:
+    """Of each package, the texts as words with spaces between them; each once."""
+    found = [
+        (" ".join(_WORDS.findall(text.lower())), label)
+        for text, label in zip(texts.texts, texts.labels or [])
     ]
+    return [list(dict.fromkeys(words for words, label in found if label == n)) for n in names]
+
+
+def _lines(sides: List[List[str]], times: int) -> bytes:
     samples = []
     for label, side in enumerate(sides):
         for shift in range(1, times + 1):
