@@ -151,7 +151,9 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     )  # fmt: skip
 
 
-def _model(config: Config, slots_a_sample: int, values: int) -> Any:
+def _model(
+    config: Config, slots_a_sample: int, values: int, first_rows: Optional[str] = None
+) -> Any:
     """The model; a row of its table is drawn by its number, so any ranks begin alike."""
     from amp_xla import sok
     from amp_xla.models.recommender import Recommender
@@ -161,6 +163,7 @@ def _model(config: Config, slots_a_sample: int, values: int) -> Any:
     table = sok.DistributedEmbedding(
         tower.combiner, tower.rows, tower.table_width, slots_a_sample, values,
         vocabulary_size=tower.rows, seed=config.seed, average_gradients=False, name="table",
+        embedding_initializer=first_rows,
     )  # fmt: skip
     return Recommender(table, slots_a_sample, tower, config.seed)
 
@@ -176,12 +179,6 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: as in training, the label first; it may be empty."""
     config = saved.config(Config)
-    dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
-    from amp_xla.backend import tf
-    from amp_xla.sok.shards import TableShards
-    from amp_xla.training.checkpoint.checkpoints import restore_weights
-    from amp_xla.training.step import Inference
-
     known = documents.read(Path(saved.asset(_COLUMNS)))
     columns, values = Columns(known["numbers"], known["slots"]), known["values"]
     parsed = []
@@ -193,21 +190,56 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
             )
         features = "0\t" + line.split("\t", 1)[1]
         parsed.append(slots.parse(features.encode(), columns, values, f"line {number}"))
-    numbers = tf.placeholder(tf.float32, [None, columns.numbers])
-    ids = tf.placeholder(tf.int64, [None, columns.slots, values])
-    model = _model(config, columns.slots, values)
-    chances = tf.sigmoid(model.call(numbers, ids))
-    tables = TableShards([model.table.embedding_variable])
-    tables.read(saved.path, weights_only=True)
-    restore_weights(saved.path, [v for v in model.weights if not tables.holds(v)])
-    infer = Inference({"numbers": numbers, "ids": ids}, {"chances": chances})
+    inputs, outputs = _answering(saved, config, columns, values)
+    from amp_xla.training.step import Inference
+
+    infer = Inference(inputs, outputs)
     answers: List[Tuple[str, float]] = []
     for first in range(0, len(parsed), config.batch_size):
         some = parsed[first : first + config.batch_size]
         made = slots.batch(some, columns, config.model.rows, values, np.arange(len(some)))
-        for chance in infer({"numbers": made.numbers, "ids": made.ids})["chances"]:
+        for chance in infer(made.feed())["probability"]:
             answers.append(("1", float(chance)) if chance > 0.5 else ("0", 1.0 - float(chance)))
     return answers
+
+
+def export(saved: Saved, folder: Path) -> str:
+    """Writes a SavedModel with the whole table, out of the shards of any number of ranks.
+
+    Returns:
+      What is in it, for the user.
+    """
+    config = saved.config(Config)
+    known = documents.read(Path(saved.asset(_COLUMNS)))
+    columns, values = Columns(known["numbers"], known["slots"]), known["values"]
+    inputs, outputs = _answering(saved, config, columns, values)
+    from amp_xla import backend
+    from amp_xla.backend import tf
+
+    tf.saved_model.simple_save(backend.session(), str(folder), inputs, outputs)
+    return (
+        f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
+        f"probability float32 [B]; amp_xla.data.slots.batches.batch makes such arrays of lines"
+    )
+
+
+def _answering(saved: Saved, config: Config, columns: Columns, values: int) -> Tuple[Any, Any]:
+    """(inputs, outputs) by name, of a model in one process that has a checkpoint's weights."""
+    dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
+    from amp_xla.backend import tf
+    from amp_xla.sok.shards import TableShards
+    from amp_xla.training.checkpoint.checkpoints import restore_weights
+
+    inputs = {
+        "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
+        "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
+    }
+    model = _model(config, columns.slots, values, "zeros")
+    outputs = {"probability": tf.sigmoid(model.call(inputs["numbers"], inputs["ids"]))}
+    tables = TableShards([model.table.embedding_variable])
+    tables.read(saved.path, weights_only=True)
+    restore_weights(saved.path, [v for v in model.weights if not tables.holds(v)])
+    return inputs, outputs
 
 
 if __name__ == "__main__":

@@ -42,7 +42,9 @@ class Saver:
         def read() -> Any:
             return rows_in(Path(filepath), rows, rows.name)
 
-        return assigned(embedding_variable, read)
+        value = tf.numpy_function(read, [], tf.float32)
+        value.set_shape(embedding_variable.shape)
+        return embedding_variable.assign(value)
 
     def load_embedding_values(self, embedding_variable: Any, tensors: Any) -> Any:
         """Fills the table from all its rows, [height, width], or a list of parts of them."""
@@ -56,13 +58,6 @@ class Saver:
         value = tf.numpy_function(take, [tf.cast(tensors, tf.float32)], tf.float32)
         value.set_shape(embedding_variable.shape)
         return embedding_variable.assign(value)
-
-
-def assigned(variable: Any, read: Any) -> Any:
-    """The operation that gives ``variable`` what ``read()``, a numpy array, then returns."""
-    value = tf.numpy_function(read, [], tf.float32)
-    value.set_shape(variable.shape)
-    return variable.assign(value)
 
 
 def write_rows(folder: Path, rows: table.Rows, base: str, values: Any) -> None:

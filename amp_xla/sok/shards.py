@@ -63,8 +63,10 @@ class TableShards:
             if weights_only and not self.holds(variable):
                 continue
             values = saver.rows_in(folder, rows, name)
+            # Fed, not read by a Python function: a graph with such a one can be served by no other.
             with session.graph.as_default():
-                session.run(saver.assigned(variable, lambda values=values: values))
+                fed = tf.compat.v1.placeholder(tf.float32, values.shape)
+                session.run(variable.assign(fed, read_value=False), {fed: values})
 
     def _parts(self) -> Iterator[Tuple[str, Any, table.Rows]]:
         """(name in files, variable, its rows)."""

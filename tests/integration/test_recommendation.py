@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -12,6 +14,10 @@ import numpy as np
 import psutil
 import pytest
 
+from amp_xla.backend import tf
+from amp_xla.data.slots.batches import batch, parse
+from amp_xla.data.slots.built_in import two_packages
+from amp_xla.data.slots.lines import Columns
 from amp_xla.training.checkpoint import manifest
 from tests.horovod import need_horovod
 from tests.integration.test_ranks import Place, begun, rank_processes
@@ -32,6 +38,15 @@ class Job(Place):
 
     def newest(self, name: str) -> Path:
         return manifest.steps(self.run(name, RECIPE) / "checkpoints")[-1]
+
+    def amp_xla(self, *words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "amp_xla", *words],
+            cwd=str(self.folder),
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ).stdout.decode()
 
     def table(self, name: str, part: str = "table") -> np.ndarray:
         """The whole of it, out of shards of any number."""
@@ -71,6 +86,31 @@ def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job) -> 
     assert best > 0.98
     shards = sorted(p.name for p in job.newest("two").glob("table-*.npy"))
     assert shards == ["table-0-of-2.npy", "table-1-of-2.npy"]
+
+
+def test_it_answers_and_is_exported_whole(job: Job, tmp_path: Path) -> None:
+    """From the shards of two ranks, in one process; the SavedModel says what predict says."""
+    run = job.run("two", RECIPE)
+    lines = two_packages()[1].decode().splitlines()[:40]
+    (job.folder / "lines.tsv").write_text("".join(f"\t{x[2:]}\n" for x in lines))  # no labels
+    said = job.amp_xla("predict", "--run", str(run), "--file", "lines.tsv")
+    answers = [row.split("\t")[:2] for row in said.splitlines() if row[:2] in ("0\t", "1\t")]
+    assert len(answers) == 40
+    assert sum(answer == line[0] for (answer, _), line in zip(answers, lines)) >= 37
+    assert "written: " in job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
+    again = job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
+    assert "is there already" in again
+    parsed = [parse(line.encode(), Columns(0, 2), 64, "") for line in lines]
+    made = batch(parsed, Columns(0, 2), 100_000, 64, np.arange(40))
+    with tf.Session(graph=tf.Graph()) as session:
+        loaded = tf.saved_model.load(session, ["serve"], str(tmp_path / "it"))
+        signature = loaded.signature_def["serving_default"]
+        feed = {signature.inputs[n].name: getattr(made, n) for n in ("numbers", "ids")}
+        chances = session.run(signature.outputs["probability"].name, feed)
+    for (answer, probability), chance in zip(answers, chances):
+        assert float(probability) == pytest.approx(
+            chance if answer == "1" else 1 - chance, abs=1e-4
+        )
 
 
 def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job) -> None:
