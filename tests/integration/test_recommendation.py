@@ -137,14 +137,14 @@ def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job) -> N
 def test_four_ranks_deepfm_and_mixed_precision(job: Job) -> None:
     job.train_on(4, "four")
     job.same("one", "four")
-    half = [*FLAGS[:1], "--precision", "amp", "--tower", "deepfm", "--name"]
+    deepfm = [*FLAGS, "--tower", "deepfm", "--precision"]
     for ranks in (0, 2):
-        done = job.train(ranks, "half", *FLAGS, *half, f"half-{ranks}", recipe=RECIPE)
+        done = job.train(ranks, f"half-{ranks}", *deepfm, "amp", recipe=RECIPE)
         assert done.code == 0, done.out
     for x, y in zip(job.values("half-0"), job.values("half-2")):
         if "loss" in x:
             assert abs(x["loss"] - y["loss"]) <= 1e-3
-    plain = job.train(0, "plain", *FLAGS, "--tower", "deepfm", recipe=RECIPE)
+    plain = job.train(0, "plain", *deepfm, "fp32", recipe=RECIPE)
     assert plain.code == 0, plain.out
     for x, y in zip(job.values("half-0")[:100], job.values("plain")):
         if "loss" in x:
