@@ -22,7 +22,7 @@ def main():
     print(device())
     tf.random.set_seed(1)
     model = build(args.width)
-    optimizer = tf.keras.optimizers.legacy.RMSprop(1e-3 if args.width < 1024 else 1e-4)
+    optimizer = tf.keras.optimizers.legacy.RMSprop(3e-4 if args.width < 1024 else 1e-4)
     # Without half precision it scales by 1, and the loop stays one.
     dynamic = policy.compute_dtype == "float16"
     optimizer = LossScaleOptimizer(optimizer, dynamic, None if dynamic else 1)

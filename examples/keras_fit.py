@@ -37,7 +37,7 @@ def digits(samples, seed):
     patterns = np.random.RandomState(0).rand(10, 784)
     random = np.random.RandomState(seed)
     labels = random.randint(0, 10, samples)
-    images = patterns[labels] * 0.3 + random.rand(samples, 784) * 0.7
+    images = patterns[labels] * 0.5 + random.rand(samples, 784) * 0.5
     return images.astype(np.float32), labels
 
 
@@ -69,7 +69,7 @@ def main():
     print(device())
     tf.random.set_seed(1)
     model = build(args.width)
-    optimizer = tf.keras.optimizers.legacy.RMSprop(1e-3 if args.width < 1024 else 1e-4)
+    optimizer = tf.keras.optimizers.legacy.RMSprop(3e-4 if args.width < 1024 else 1e-4)
     if policy.compute_dtype == "float16":
         optimizer = LossScaleOptimizer(optimizer)
     model.compile(loss="sparse_categorical_crossentropy", optimizer=optimizer, metrics=["accuracy"])
