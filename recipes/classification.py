@@ -124,6 +124,11 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: a text, or two texts with a tab between them."""
     config = saved.config(Config)
     dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
+    return answers(config, saved, lines)
+
+
+def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+    """What ``predict`` says, of any config with these groups, once its precision is set."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
     from amp_xla.training.checkpoint.checkpoints import restore_weights
