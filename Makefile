@@ -42,7 +42,7 @@ DOCKER = @exec scripts/docker.sh
 # A file's tests share models and runs, so each file stays in one process. A process needs about 3 GiB.
 ALL_TESTS := --numprocesses logical --maxprocesses 4 --dist loadfile
 
-PYTHON_CODE := $(wildcard amp_xla recipes scripts tests setup.py)
+PYTHON_CODE := $(wildcard amp_xla examples recipes scripts tests setup.py)
 TYPED_CODE := $(wildcard amp_xla recipes scripts)
 SHELL_CODE := $(wildcard .ci/run scripts/*.sh scripts/slurm/*.sbatch scripts/kubernetes/*.sh)
 
@@ -57,6 +57,7 @@ train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tune
 prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus "$$CORPUS") $(if $(OUT),--out "$$OUT") $(ARGS) ## Turn text into sequences to pretrain on; CORPUS, OUT
 predict: ; $(AMP_XLA) predict $(OF_RUN) $(ARGS) ## Label new text with a trained run: RUN=runs/... ARGS="--file texts.txt"
 fill: ; $(AMP_XLA) fill $(OF_RUN) $(ARGS) ## Fill in [MASK]s with a pretrained run: ARGS="--text 'the [MASK] of a list'"
+export: ; $(AMP_XLA) export $(OF_RUN) $(ARGS) ## Write RUN=runs/recommendation/... as a SavedModel, its table whole
 verify: ; $(AMP_XLA) verify $(OF_RUN) $(ARGS) ## Check that the checkpoints of RUN=runs/... are whole
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
 
@@ -82,6 +83,7 @@ bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic lo
 bench-gpu: ; $(ON) -m scripts.bench_gpu $(ARGS) ## Fill docs/results/gpu.md on a GPU, beside PyTorch; ARGS=--trial on a CPU
 bench-rehearse: ; $(ON) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
 bench-ranks: ; $(ON) -m scripts.bench_ranks $(ARGS) ## What two ranks cost here; ARGS=--paper: 8 GPUs and more, on paper
+bench-tables: ; $(ON) -m scripts.bench_tables $(ARGS) ## What a table over two ranks costs here; ARGS=--memory: 50 million rows
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python

@@ -23,12 +23,14 @@ from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text import corpora
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import SAME_SPEED, within
+from amp_xla.process.fields import SAME_SPEED, flat, within
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
+from amp_xla.training.run import begun_with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,11 +38,12 @@ class Config:
     """Train a text classifier."""
 
     token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens hidden in training, other ones each epoch; helps where texts are few"""
+    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
+    --bert 0"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of each label's weight that is spread over all labels in training"""
+    """share of each label's weight that is spread over all labels in training; with --bert 0"""
     epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
-    """passes over the training data"""
+    """passes over the training data; with --bert 3"""
     patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
     """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
@@ -53,6 +56,10 @@ class Config:
     switches: Switches = Switches()
     pace: Pace = Pace()
     run: RunOptions = RunOptions()
+
+    def defaults(self) -> Dict[str, Any]:
+        """BERT's own in place of those above where training starts from one, not a narrow one."""
+        return published.fine_tuning(self.encoder.bert, begun_with("classification", self.run))
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
@@ -85,6 +92,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     vocab = tokenizer.vocab_size
     model = config.encoder.classifier(
         vocab, len(labels), length, batches.layout, weights=not kept)  # fmt: skip
+    note(published.fine_tuned(flat(config), config.defaults()))
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
         "labels": tf.placeholder(tf.int32, [None], name="labels"),

@@ -25,12 +25,14 @@ from amp_xla.data.text import corpora
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
+from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import SAME_SPEED, within
+from amp_xla.process.fields import SAME_SPEED, flat, within
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed
+from amp_xla.training.run import begun_with
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Config:
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = dynamic where float16 is computed in, else 1"""
     learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
-    """peak of the schedule; with --bert try 2e-5"""
+    """peak of the schedule; with --bert 2e-5"""
     warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
     """share of all steps until the peak"""
     weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01
@@ -50,11 +52,12 @@ class Config:
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
     token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens hidden in training, other ones each epoch; helps where texts are few"""
+    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
+    --bert 0"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of each label's weight that is spread over all labels in training"""
+    """share of each label's weight that is spread over all labels in training; with --bert 0"""
     epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
-    """passes over the training data"""
+    """passes over the training data; with --bert 3"""
     patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
     """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
@@ -65,6 +68,10 @@ class Config:
     batches: BatchOptions = BatchOptions()
     pace: Pace = Pace()
     run: RunOptions = RunOptions()
+
+    def defaults(self) -> Dict[str, Any]:
+        """BERT's own in place of those above where training starts from one, not a narrow one."""
+        return published.fine_tuning(self.encoder.bert, begun_with("jax_classification", self.run))
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
@@ -93,6 +100,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     policy, scale = precision(config)
     note(f"policy {policy}, loss scale {scale}")
     shape = architecture(config, tokenizer.vocab_size)
+    note(published.fine_tuned(flat(config), config.defaults()))
     model = policy.cast_to_param(untrained(config, shape, len(labels), weights=not kept))
     steps = config.epochs * batches.steps_per_epoch()
     rate = step.schedule(config.learning_rate, int(config.warmup * steps), steps)

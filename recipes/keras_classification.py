@@ -7,13 +7,15 @@ TensorFlow 2.17.1: dev accuracy 0.9022, seed 1, mixed_bfloat16, 2.4 minutes; 2-c
 2026-11-23.
 
     make train RECIPE=keras_classification ARGS="--policy mixed_float16 --loss-scale dynamic"
+
+The same in a script, and with a loop of one's own: examples/keras_fit.py, keras_custom_loop.py.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
@@ -23,13 +25,16 @@ from amp_xla.data.text import corpora
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError, UnsupportedError
+from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, within
+from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat, within
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed
+from amp_xla.training.run import begun_with
+from recipes import classification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Config:
     device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
     """auto stops at a GPU that TensorFlow does not see, cpu takes none; none = AMP_XLA_DEVICE"""
     learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
-    """peak of the schedule; with --bert try 2e-5"""
+    """peak of the schedule; with --bert 2e-5"""
     warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
     """share of all steps until the peak"""
     weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01
@@ -53,11 +58,12 @@ class Config:
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
     token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens hidden in training, other ones each epoch; helps where texts are few"""
+    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
+    --bert 0"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of each label's weight that is spread over all labels in training"""
+    """share of each label's weight that is spread over all labels in training; with --bert 0"""
     epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
-    """passes over the training data"""
+    """passes over the training data; with --bert 3"""
     patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
     """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
@@ -68,6 +74,11 @@ class Config:
     batches: BatchOptions = BatchOptions()
     pace: Pace = Pace()
     run: RunOptions = RunOptions()
+
+    def defaults(self) -> Dict[str, Any]:
+        """BERT's own in place of those above where training starts from one, not a narrow one."""
+        return published.fine_tuning(
+            self.encoder.bert, begun_with("keras_classification", self.run))  # fmt: skip
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
@@ -104,6 +115,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     step_input = dropout.install(config.seed, batches)
     vocab = tokenizer.vocab_size
     model = config.encoder.classifier(vocab, len(labels), length, weights=not kept)
+    note(published.fine_tuned(flat(config), config.defaults()))
 
     def loss(target: Any, logits: Any) -> Any:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
@@ -148,6 +160,8 @@ def precision(config: Config) -> Tuple[Any, str, Any]:
     resolved = setup.resolve(**switches, precision="tf32" if asked == "amp" else asked)
     half = resolved.machine_half
     name = config.policy or (f"mixed_{half}" if asked == "amp" and half else "float32")
+    if name == "mixed_float16":  # which holds neither bert4keras' 1e12 nor Keras' 1e-7
+        resolved = setup.resolve(**switches, precision="tf32", infinity=1e4, epsilon=1e-5)
     from amp_xla.backend import keras
     from amp_xla.precision.compat.keras import set_policy
 
@@ -192,8 +206,6 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: a text, or two texts with a tab between them."""
     config = saved.config(Config)
     precision(dataclasses.replace(config, xla="off", loss_scale=None))
-    from recipes import classification
-
     return classification.answers(config, saved, lines)
 
 

@@ -16,6 +16,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
     "header": ("amp_xla.commands.header", "print the block to paste on top of a bert4keras script"),
     "prepare": ("amp_xla.data.pretraining.prepare", "turn raw text into sequences to pretrain on"),
     "predict": ("amp_xla.commands.predict", "label new text with a trained run"),
+    "export": ("amp_xla.commands.export", "write a trained model, tables whole, as a SavedModel"),
     "fill": ("amp_xla.commands.fill", "fill in the [MASK]s of a text with a pretrained run"),
     "inspect": ("amp_xla.commands.inspect", "show what mixed precision converts, without a GPU"),
     "rehearse": ("amp_xla.commands.rehearse", "try mixed-precision training out on a CPU"),

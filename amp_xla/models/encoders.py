@@ -93,7 +93,7 @@ def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
 def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
     """float [N, hidden] -> Keras model from ``inputs`` to float32 logits [N, classes]."""
     pooled = Dropout(dropout, name="Pooling-Dropout")(pooled)
-    # float32 whatever the Keras policy: a softmax over halves loses small probabilities.
+    # Under a Keras policy, too, they come in float32: a softmax of rounded logits is far off.
     logits = keras.layers.Dense(
         classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits",
         dtype="float32",

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from typing_extensions import Annotated
+from typing_extensions import Annotated, Literal
 
 from amp_xla.errors import SettingsError
 from amp_xla.process.fields import MAY_CHANGE, within
@@ -91,3 +91,26 @@ class EncoderOptions:
             max_position=max(512, max_length), dropout_rate=self.dropout,
             attention_dropout_rate=self.dropout,
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TowerOptions:
+    """The table, and what is above it."""
+
+    tower: Literal["dlrm", "deepfm"] = "dlrm"
+    """what is above the table: pairs of vectors in dot products, or a factorization machine"""
+    rows: Annotated[int, within(1, 2**40)] = 100_000
+    """rows of the table, over all ranks; values of slots are hashed into them"""
+    width: Annotated[int, within(at_least=1)] = 16
+    """numbers of a row"""
+    hidden: Annotated[int, within(at_least=1)] = 128
+    """width of a tower's first layer; each further one is half as wide"""
+    layers: Annotated[int, within(1, 32)] = 2
+    """layers of a tower"""
+    combiner: Literal["mean", "sum"] = "mean"
+    """what becomes of a slot's vectors where it has several values"""
+
+    @property
+    def table_width(self) -> int:
+        """Numbers of a row in the table; DeepFM's first order is one more."""
+        return self.width + (self.tower == "deepfm")

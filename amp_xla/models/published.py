@@ -1,4 +1,4 @@
-"""Published ways to pretrain BERT, as settings of the pretraining recipe.
+"""Published ways to pretrain BERT, as settings of the pretraining recipe, and to fine-tune it.
 
 Lengths are those of the prepared text; steps are updates. Where a paper trains in two phases,
 these are the first one's, and ``PHASES`` says both. What is left out on purpose, everywhere:
@@ -9,7 +9,9 @@ which Google's code for BERT leaves out.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+import json
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional
 
 # What nobody's paper has; the preset ``quick`` is made of the opposites, for minutes on a laptop.
 _PLAIN: Dict[str, Any] = dict(
@@ -89,3 +91,55 @@ def tricks(values: Dict[str, Any]) -> str:
     if values["topic"] and values["objective"] == "mlm":
         found.append("a topic loss is added")
     return ", ".join(found)
+
+
+# BERT's paper, appendix A.3: batches of 16 or 32, 5e-5, 3e-5 or 2e-5, 2 to 4 epochs, dropout 0.1.
+FINE_TUNING: Dict[str, Any] = dict(
+    learning_rate=2e-5, epochs=3, batch_size=32, token_dropout=0.0, label_smoothing=0.0
+)
+_DIVERGES_ABOVE = 1e-4
+# What is narrower is no published BERT but one of a laptop, which knows little and has to learn.
+_WIDTH = 512
+
+
+def fine_tuning(bert: Optional[str], begun: Mapping[str, Any]) -> Dict[str, Any]:
+    """What takes the place of a classifier's defaults where it starts from a BERT.
+
+    Args:
+      bert: its folder, or None.
+      begun: settings of the run that is resumed, which stay what they were, whatever has become of
+        that folder; empty where a run begins.
+    """
+    if bert is None:
+        return {}
+    kept = {name: begun[name] for name in FINE_TUNING if name in begun}
+    return kept or (dict(FINE_TUNING) if (_width(bert) or _WIDTH) >= _WIDTH else {})
+
+
+def _width(bert: str) -> Optional[int]:
+    """Of the model in a folder; None where it does not say: who reads its weights says why."""
+    try:
+        return int(json.loads((Path(bert) / "bert_config.json").read_text())["hidden_size"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def fine_tuned(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """A line for the start of a run: which defaults are in force, and what speaks against a rate.
+
+    Args:
+      config: a classifier's, flat: name -> value.
+      defaults: in force: what ``fine_tuning`` said, or nothing in place of the recipe's own.
+    """
+    if config["bert"] is None:
+        return "defaults of a small model from scratch (--bert has others)"
+    wide = (_width(config["bert"]) or _WIDTH) >= _WIDTH
+    other = [f"{k} {config[k]}" for k in sorted(defaults) if config[k] != defaults[k]]
+    line = "fine-tuning" + (" with BERT's own defaults" if wide else "")
+    if not wide:
+        line += f" a model narrower than {_WIDTH}: defaults of a small model from scratch"
+    line += f", but {', '.join(other)}" if other else ""
+    if wide and config["learning_rate"] > _DIVERGES_ABOVE:
+        line += (f"; warning: --learning-rate {config['learning_rate']:g} makes a pretrained BERT "
+                 f"forget what it knows, or diverge: 2e-5 to 5e-5 are usual")  # fmt: skip
+    return line

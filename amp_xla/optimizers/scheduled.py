@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple, Type
+from typing import Any, Callable, Optional, Tuple, Type
 
 from amp_xla.backend import tf
 from amp_xla.optimizers.adamw import AdamW
@@ -23,6 +23,8 @@ def scheduled(
     recompute: bool = False,
     split: int = 1,
     reduction: Optional[Any] = None,
+    sharded: Optional[Callable[[Any], bool]] = None,
+    sharded_rule: Optional[Callable[[Any], Any]] = None,
 ) -> Tuple[LossScaleOptimizer, Any]:
     """An optimizer whose rate, clipping and counters see unscaled gradients and applied steps.
 
@@ -39,6 +41,8 @@ def scheduled(
       recompute: the backward pass computes transformer layers again.
       split: pieces that a micro-batch comes in, one after the other.
       reduction: ``Reduction`` over ranks; None = there is one.
+      sharded: predicate of a variable of which this rank has some rows only.
+      sharded_rule: learning rate -> the optimizer of those.
 
     Returns:
       The optimizer, and its learning rate as a float32 scalar tensor.
@@ -51,8 +55,10 @@ def scheduled(
         rule(rate, weight_decay=weight_decay),
         loss_scale,
         global_clipnorm=clip_norm or None,
+        groups=[(sharded, sharded_rule(rate))] if sharded and sharded_rule else [],
         # The sums that all ranks have in common tell all of them the same.
-        agreement=None,
+        agreement="auto" if sharded else None,
+        model_parallel=sharded,
         reduce=reduction,
         accumulate=accumulate,
         pieces=split,

@@ -2,8 +2,8 @@
 
 Every id travels once a rank and step, whatever number of samples has it, and so does its vector.
 Gradients are summed in float32 before they travel; what a rank receives for its own rows it
-applies itself. They are divided by the number of ranks, as averaged gradients of shared variables
-are: both are those of the mean over all ranks' batches.
+applies itself. Where they are averaged, they are divided by the number of ranks, as gradients of
+shared variables are: both are those of the mean over all ranks' batches.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from amp_xla.sok import ranks
 tf: Any = backend.tensorflow()
 
 
-def rows_of(table: Any, ids: Any, name: str) -> Any:
+def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
     """Vectors of ids, wherever their rows are.
 
     Args:
       table: this rank's rows, float32 variable [rows here, width].
       ids: int64 [N], from 0 to the whole table's height.
       name: of the table; the same on all ranks, one lookup of it a step.
+      averaged: gradients are the mean over ranks, else their sum.
 
     Returns:
       float32 [N, width].
@@ -39,7 +40,7 @@ def rows_of(table: Any, ids: Any, name: str) -> Any:
     counts = tf.math.bincount(owner, minlength=size, maxlength=size)
     asked, asked_counts = _exchanged(module, tf.gather(unique, order), counts, f"{name}_ids")
     here = tf.gather(table, asked // size)
-    sent = _shared_gradient(here, size)
+    sent = _shared_gradient(here, size) if averaged else here
     found, _ = _exchanged(module, sent, asked_counts, f"{name}_vectors")
     return _picked(found, tf.gather(tf.argsort(order), index))
 

@@ -26,6 +26,7 @@ class _Embedding(tf.keras.layers.Layer):
         vocabulary_size: Optional[int] = None,
         out_of_range: str = "error",
         seed: int = 1,
+        average_gradients: bool = True,
         **layer: Any,
     ) -> None:
         super().__init__(**layer)
@@ -40,6 +41,7 @@ class _Embedding(tf.keras.layers.Layer):
         self.rows = table.Rows(height, embedding_vec_size, self.name)
         self.slot_num, self.out_of_range = slot_num, out_of_range
         self._initializer, self._seed = embedding_initializer, seed
+        self._averaged = average_gradients
 
     @property
     def embedding_variable(self) -> Any:
@@ -53,12 +55,18 @@ class _Embedding(tf.keras.layers.Layer):
             self._table = table.make(self, self.rows, self._initializer, self._seed)
         super().build(input_shape)
 
+    def _computed(self, vectors: Any) -> Any:
+        """In the policy's compute dtype; TensorFlow 1.15 without one takes the ids' for it."""
+        dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
+        return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
+
     def _vectors(self, keys: Any, slots: Any) -> Any:
         """int [N] -> [N, width] in the layer's compute dtype; ``slots`` int64 [N] is for errors."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
         if self.out_of_range == "error":
-            first = tf.argmin(tf.cast(known, tf.int32)) if ids.shape.rank else 0
+            # One more than there are ids: a rank may have none, and nothing has no least.
+            first = tf.argmin(tf.cast(tf.concat([known, [True]], 0), tf.int32))
             told = tf.debugging.Assert(
                 tf.reduce_all(known),
                 [
@@ -71,11 +79,10 @@ class _Embedding(tf.keras.layers.Layer):
             )
             with tf.control_dependencies([told] if told is not None else []):
                 ids = tf.identity(ids)
-            found = exchange.rows_of(self.embedding_variable, ids, self.name)
+            found = exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
         else:
-            found = exchange.rows_of(
-                self.embedding_variable, tf.where(known, ids, tf.zeros_like(ids)), self.name
-            )
+            ids = tf.where(known, ids, tf.zeros_like(ids))
+            found = exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
             found *= tf.cast(known, found.dtype)[:, None]
         return found
 
@@ -95,6 +102,8 @@ class DistributedEmbedding(_Embedding):
       vocabulary_size: height of the whole table, where it is no multiple of the ranks.
       out_of_range: ``error`` names slot and id; ``zero`` gives zeros, without a gradient.
       seed: of the initial values.
+      average_gradients: over ranks; False where each rank's loss is its share of the whole
+        batch's mean, as this project's loop has it, so that gradients add up.
 
     Called with a SparseTensor of ids of shape [batch * slot_num, max_nnz], or a RaggedTensor of as
     many rows; returns [batch, slot_num, width] in the layer's compute dtype.
@@ -128,9 +137,8 @@ class DistributedEmbedding(_Embedding):
         if self.combiner == "mean":
             each = tf.math.unsorted_segment_sum(tf.ones_like(where, tf.float32), where, count)
             summed /= tf.maximum(each, 1.0)[:, None]
-        shaped = tf.reshape(summed, [-1, self.slot_num, self.rows.width])
         # Combined in float32: a sum of hundreds of ids may not fit float16's precision.
-        return tf.cast(shaped, getattr(self, "_compute_dtype", None) or tf.float32)
+        return self._computed(tf.reshape(summed, [-1, self.slot_num, self.rows.width]))
 
 
 class All2AllDenseEmbedding(_Embedding):
@@ -162,9 +170,7 @@ class All2AllDenseEmbedding(_Embedding):
         keys = tf.reshape(inputs, [-1])
         each = 1 if self.dynamic_input else self.nnz_per_slot
         slots = tf.range(tf.size(keys, out_type=tf.int64), dtype=tf.int64) // each % self.slot_num
-        vectors = tf.cast(
-            self._vectors(keys, slots), getattr(self, "_compute_dtype", None) or tf.float32
-        )
+        vectors = self._computed(self._vectors(keys, slots))
         if self.dynamic_input:
             return vectors
         return tf.reshape(vectors, [-1, self.slot_num, self.nnz_per_slot, self.rows.width])

@@ -16,8 +16,15 @@ _legacy: Any = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 class Adam(_legacy.Adam):
     """Keras' Adam: moments of rows that a batch does not ask for decay, and the rows move on.
 
-    Equal to Adam on a table in one process; every step passes over all of the rank's rows.
+    Equal to Adam on a table in one process; every step passes over all of the rank's rows, in one
+    kernel that changes them in place: Keras' own way would need several more tables' memory.
     """
+
+    def _resource_apply_sparse(
+        self, grad: Any, var: Any, indices: Any, apply_state: Any = None
+    ) -> Any:
+        dense = tf.math.unsorted_segment_sum(grad, indices, var.shape[0])
+        return self._resource_apply_dense(dense, var, apply_state)
 
 
 class LazyAdam(_legacy.Adam):

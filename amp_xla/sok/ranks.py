@@ -9,10 +9,10 @@ from amp_xla import backend
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.world import world
 
-_state: Dict[str, Any] = {"hvd": None, "batch": None}
+_state: Dict[str, Any] = {"hvd": None}
 
 
-def Init(global_batch_size: Optional[int] = None, **_: Any) -> int:  # its name there
+def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # its name there
     """Joins the ranks that a launcher started; the first call, before any layer is made.
 
     Args:
@@ -20,8 +20,8 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> int:  # its name 
       **_: SparseOperationKit's other arguments (visible devices), which Horovod knows itself.
 
     Returns:
-      The number of ranks. In SparseOperationKit on TensorFlow 1.15 it is an operation to run:
-      ``session.run(tf.constant(...))`` of it works, there is nothing left to do.
+      The number of ranks; in a graph a tensor of it, which a session may run as the operation
+      that it is in SparseOperationKit on TensorFlow 1.15. There is nothing left to do then.
 
     Raises:
       AmpXlaError: the batch cannot be shared evenly; or Horovod is missing.
@@ -42,8 +42,8 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> int:  # its name 
         raise AmpXlaError(
             f"global_batch_size is {global_batch_size}; allowed is a multiple of the {size} ranks"
         )
-    _state["batch"] = global_batch_size
-    return size
+    tf: Any = backend.tensorflow()
+    return size if tf.executing_eagerly() else tf.constant(size)
 
 
 def hvd() -> Optional[Any]:

@@ -25,12 +25,8 @@ class Saver:
         base = rows.name
 
         def write(values: Any) -> Any:
-            folder = Path(filepath)
-            folder.mkdir(parents=True, exist_ok=True)
-            _save(folder / f"{base}-{rows.rank}-of-{rows.size}.npy", values)
-            if rows.rank == 0:
-                shape = {"height": rows.height, "width": rows.width, "shards": rows.size}
-                durable.write(folder / f"{base}.json", json.dumps(shape).encode() + b"\n")
+            Path(filepath).mkdir(parents=True, exist_ok=True)
+            write_rows(Path(filepath), rows, base, values)
             return np.int64(rows.here)
 
         return tf.numpy_function(write, [embedding_variable], tf.int64)
@@ -44,9 +40,11 @@ class Saver:
         rows = table.rows(embedding_variable)
 
         def read() -> Any:
-            return _rows_in(Path(filepath), rows)
+            return rows_in(Path(filepath), rows, rows.name)
 
-        return _assigned(embedding_variable, read)
+        value = tf.numpy_function(read, [], tf.float32)
+        value.set_shape(embedding_variable.shape)
+        return embedding_variable.assign(value)
 
     def load_embedding_values(self, embedding_variable: Any, tensors: Any) -> Any:
         """Fills the table from all its rows, [height, width], or a list of parts of them."""
@@ -62,20 +60,23 @@ class Saver:
         return embedding_variable.assign(value)
 
 
-def _assigned(variable: Any, read: Any) -> Any:
-    value = tf.numpy_function(read, [], tf.float32)
-    value.set_shape(variable.shape)
-    return variable.assign(value)
-
-
-def _save(path: Path, values: Any) -> None:
+def write_rows(folder: Path, rows: table.Rows, base: str, values: Any) -> None:
+    """Puts this rank's rows into ``folder`` as ``base-RANK-of-RANKS.npy``, on the disk."""
+    path = folder / f"{base}-{rows.rank}-of-{rows.size}.npy"
     temporary = path.with_name(f".{path.name}.tmp.npy")
     np.save(str(temporary), values)
-    temporary.replace(path)
+    durable.adopt(temporary, path)
+    if rows.rank == 0:
+        shape = {"height": rows.height, "width": rows.width, "shards": rows.size}
+        durable.write(folder / f"{base}.json", json.dumps(shape).encode() + b"\n")
 
 
-def _rows_in(folder: Path, rows: table.Rows) -> Any:
-    base = rows.name
+def rows_in(folder: Path, rows: table.Rows, base: str) -> Any:
+    """float32 [rows of this rank, width], from what any number of ranks wrote.
+
+    Raises:
+      AmpXlaError: the files are another table's, or some are missing.
+    """
     try:
         shape: Dict[str, int] = json.loads((folder / f"{base}.json").read_text())
     except (OSError, ValueError) as error:

@@ -49,6 +49,7 @@ _SCHEMAS: Dict[str, Mapping[str, Any]] = {
     },
     "run.json": {"recipe": Text},
     "config.json": {},
+    "columns.json": {"numbers": _COUNT, "slots": _COUNT, "values": _COUNT},
 }
 
 

@@ -62,6 +62,34 @@ class Classification:
         }
 
 
+class Ranking:
+    """AUC, accuracy and mean loss of a click model over all samples of ``batches``.
+
+    Args:
+      inference: outputs ``logits`` and ``loss``, both [B].
+      batches: ``SlotBatches`` without shuffling.
+      samples: how many there are.
+    """
+
+    def __init__(self, inference: Inference, batches: Any, samples: int) -> None:
+        self._inference, self._batches, self._samples = inference, batches, samples
+
+    def __call__(self) -> Dict[str, float]:
+        # A sample is one rank's; the others add nothing.
+        found = np.zeros((3, self._samples), np.float64)
+        for batch in _pieces(self._batches):
+            out = self._inference(batch.feed())
+            real = batch.weights > 0
+            values = (out["logits"], out["loss"], batch.labels)
+            found[:, batch.sample_ids[real]] = np.stack([v[real] for v in values])
+        logits, loss, labels = distributed.current().total(found)
+        return {
+            "auc": metrics.auc(labels > 0.5, logits),
+            "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
+            "loss": float(loss.mean()),
+        }
+
+
 class HeldOut:
     """Loss, perplexity and accuracy of a language model over held-out sequences.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.graph import executed
 from amp_xla.process.capacity import refuse_what_cannot_fit, widths
 from amp_xla.settings import Resolved
+from amp_xla.training.checkpoint.shards import Sharded
 from amp_xla.training.step import TrainStep
 
 _COUNTED_EPOCHS = 1000
@@ -37,6 +38,7 @@ class Job:
       export: folder -> writes the weights there for other programs; called with the run folder
         whenever they are the best so far.
       rates: name -> what to multiply samples a second by, to be logged beside them.
+      sharded: tables of which each rank has some rows; None = every rank has all variables.
     """
 
     model: Any
@@ -48,6 +50,7 @@ class Job:
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, float] = dataclasses.field(default_factory=dict)
+    sharded: Optional[Sharded] = None
 
     def __post_init__(self) -> None:
         # A GPU's memory is not the machine's, and TensorFlow's own error names it.
@@ -56,8 +59,13 @@ class Job:
 
     @property
     def variables(self) -> List[Any]:
-        """All that a checkpoint must hold: weights, optimizer slots, counters, loss scale."""
-        return list(tf.global_variables())
+        """What every rank has: weights, optimizer slots, counters, loss scale."""
+        return self.common(tf.global_variables())
+
+    def common(self, variables: Sequence[Any]) -> List[Any]:
+        """Those of ``variables`` that are the same on every rank."""
+        own = {id(v) for v in self.sharded.variables()} if self.sharded else set()
+        return [v for v in variables if id(v) not in own]
 
     def verify(self, found: executed.ExecutedGraph) -> None:
         """Compares what a step ran with what was asked for.

@@ -24,6 +24,7 @@ from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import distributed, random_state
 from amp_xla.training.checkpoint.checkpoints import Checkpoints
 from amp_xla.training.checkpoint.saved import read_state
+from amp_xla.training.checkpoint.shards import Shards
 from amp_xla.training.job import Job
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.nonfinite import Trouble
@@ -65,6 +66,7 @@ class Loop:
         self.run, self.job, self.step = run, job, step
         self.ranks = distributed.current()
         self.window = SharedWindow(step.optimizer, self.ranks)
+        self.shards = Shards(job.sharded, self.ranks, run.checkpoints)
         self.checkpoints, self.options = checkpoints, options
         self.run_options = run_options or RunOptions()
         self.identity = identity or {}
@@ -116,6 +118,7 @@ class Loop:
         else:
             state = read_state(path)
         self.ranks.broadcast(self.checkpoints.bundle.variables)
+        self.shards.read(path)
         self.window.resumed()
         return state
 
@@ -372,9 +375,8 @@ class Loop:
     def _compare(self) -> None:
         """Makes sure that all ranks have the same weights."""
         if self.ranks.several:
-            weights = self.step.variables
-            values = backend.session().run(weights)
-            self.ranks.compare([v.op.name for v in weights], values)
+            weights = self.job.common(self.step.variables)
+            self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
     def save(self, best: bool = False, alone: bool = False) -> None:
         """Checkpoints what stands between the last step and the next; writing goes on behind.
@@ -390,9 +392,9 @@ class Loop:
             "recipe": self.run.recipe,
             "random": random_state.get(),
             "identity": self.identity,
-            "ranks": {"begun_with": self.ranks.begun_with},
+            "ranks": {"begun_with": 1 if self.job.sharded else self.ranks.begun_with},
         }
-        window = self.window.collected(alone)
+        window, shards = self.window.collected(alone), self.shards.write(alone)
         if self.ranks.first:
-            self.checkpoints.save(self.state.step, document, best, window)
+            self.checkpoints.save(self.state.step, document, best, window, shards)
         self.saved_at, self._saved_when = self.state.step, time.monotonic()

@@ -127,6 +127,26 @@ def accuracy(matrix: Any) -> float:
     return float(np.trace(matrix) / total) if total else math.nan
 
 
+def auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Share of (positive, negative) pairs whose positive has the higher score; ties count half.
+
+    Args:
+      labels: bool [N].
+      scores: float [N], finite.
+
+    Returns:
+      0.5 where one kind is missing.
+    """
+    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+    last = np.cumsum(count)
+    ranks = (last - (count - 1) / 2.0)[place.reshape(-1)]  # of equal scores the mean
+    positive = int(labels.sum())
+    pairs = positive * (len(labels) - positive)
+    if not pairs:
+        return 0.5
+    return float((ranks[labels].sum() - positive * (positive + 1) / 2.0) / pairs)
+
+
 def macro_f1(matrix: Any) -> float:
     """Mean of the per-class F1 over classes that occur as a label or as a prediction."""
     hits = np.diag(matrix).astype(np.float64)

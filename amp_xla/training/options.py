@@ -68,7 +68,7 @@ class UpdateOptions:
     """From gradients to weights."""
 
     learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
-    """peak of the schedule; with --bert try 2e-5"""
+    """peak of the schedule; a classifier with --bert: 2e-5"""
     warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
     """share of all steps until the peak"""
     weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01

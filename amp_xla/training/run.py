@@ -21,12 +21,26 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import Saved, manifest, newest_whole
+from amp_xla.training.options import RunOptions
 
 LATEST, METRICS = "latest", "metrics.jsonl"
 FILES = ("config.json", "run.json", "executed.json", METRICS)
 _LOCK, _HOLDER = ".lock", ".lock.holder"
 # In a folder from its first moment to its first checkpoint: nothing would be lost by starting over.
 _FRESH = ".no-checkpoint-yet"
+
+
+def begun_with(recipe: str, asked: RunOptions, root: str = "runs") -> Dict[str, Any]:
+    """Settings of the run that ``--resume`` goes on with, by name; empty where there is none.
+
+    They are for defaults: what a checkpoint says is compared with them later, and counts.
+    """
+    if not asked.resume:
+        return {}
+    try:
+        return documents.read(Path(root) / recipe / (asked.name or LATEST) / "config.json")
+    except ValueError:
+        return {}
 
 
 def check_name(name: str) -> str:

@@ -63,7 +63,7 @@ def prepare(
     if ranks.first:
         run.check_writable(assets)
     if asked.warm_start and kept is None:  # queued again, the same command finds its checkpoint
-        _warm_start(Path(asked.warm_start), job.model, assets)
+        _warm_start(Path(asked.warm_start), job, assets)
     if kept is None:
         _begin(run, ranks)
         exits.life.folder = run.path
@@ -76,7 +76,8 @@ def prepare(
         assets,
         run.has_checkpoint,
     )
-    identity = identities.describe(job, config, checkpoints.bundle.shapes(), assets)
+    shapes = {**checkpoints.bundle.shapes(), **(job.sharded.shapes() if job.sharded else {})}
+    identity = identities.describe(job, config, shapes, assets)
     identities.same_on_all(ranks, identity)
     for name in unrepeatable(job.step.train_op):
         note(f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact")
@@ -149,7 +150,7 @@ def _resume(loop: Loop, kept: Saved, force: bool) -> None:
         )
 
 
-def _warm_start(run: Path, model: Any, assets: Mapping[str, bytes]) -> None:
+def _warm_start(run: Path, job: Any, assets: Mapping[str, bytes]) -> None:
     saved = Saved(find(run))
     then: Dict[str, str] = saved.state["identity"]["assets"]
     # A token's or a label's number means what these say. The architecture: tensors have shapes.
@@ -159,7 +160,9 @@ def _warm_start(run: Path, model: Any, assets: Mapping[str, bytes]) -> None:
                 f"--warm-start {run}: its {name} is another than this run's, so its weights would "
                 f"mean something else: {then[name][:8]}... there, {digest[:8]}... here"
             )
-    restore_weights(saved.path, model.weights)
+    restore_weights(saved.path, job.common(job.model.weights))
+    if job.sharded:
+        job.sharded.read(saved.path, weights_only=True)
     note(
         f"warm start: weights of {saved.path}; steps, optimizer, loss scale and order start anew "
         f"(--resume is what continues a run)"

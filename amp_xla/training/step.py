@@ -66,6 +66,7 @@ class TrainStep:
       variables: what to train.
       learning_rate: float32 scalar tensor, for the log.
       metrics: name -> float32 scalar tensor.
+      sharded: those of ``variables`` of which this rank has some rows only.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class TrainStep:
         variables: Sequence[Any],
         learning_rate: Any,
         metrics: Optional[Mapping[str, Any]] = None,
+        sharded: Sequence[Any] = (),
     ) -> None:
         metrics = dict(metrics or {})
         self.metric_names: List[str] = list(metrics)
@@ -85,7 +87,7 @@ class TrainStep:
         inputs, share, told = _sharing(inputs, step_input, [loss, *metrics.values()])
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
         self.gradients = [
-            (_dense(gradient), variable)
+            (_rows(gradient) if _among(variable, sharded) else _dense(gradient), variable)
             for gradient, variable in optimizer.compute_gradients(
                 _poisoned(loss) if share is None else _poisoned(loss) * share, self.variables
             )
@@ -225,6 +227,19 @@ def _dense(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+
+
+def _among(variable: Any, variables: Sequence[Any]) -> bool:
+    return any(variable is other for other in variables)
+
+
+def _rows(gradient: Any) -> Any:
+    """A gradient of a table too large to be dense, each row of it once: ranks may ask for one."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    ids, positions = tf.unique(gradient.indices)
+    rows = tf.unsorted_segment_sum(gradient.values, positions, tf.size(ids))
+    return tf.IndexedSlices(rows, ids, gradient.dense_shape)
 
 
 def _sharing(

@@ -36,6 +36,9 @@ SMALL: Dict[str, Small] = {
         "is of recipe classification, which has no [MASK] to fill in",
         2,
     ),
+    "export": Small(
+        ["RUN=runs/classification/small"], "is of recipe classification, which has no export", 2
+    ),
     "verify": Small(["RUN=runs/classification/small"], "LAST -> step-"),
     "header": Small(["ARGS=--runtime tf2"], "import os"),
     "doctor": Small([], "0 errors"),
@@ -62,6 +65,9 @@ SMALL: Dict[str, Small] = {
             " --part rewrite"
         ],
         "inspect",
+    ),
+    "bench-tables": Small(
+        ["ARGS=--rounds 1 --steps 1 --rows 100 --batch 8"], "least possible, ids of 8 bytes"
     ),
     "bench-ranks": Small(["ARGS=--paper"], "8 x 8 GPUs"),
     "soak": Small(["KILLS=1", "ARGS=--minutes 2 --workers 1"], "0 differences"),

@@ -19,7 +19,7 @@ class BatchOptions:
     """Rows and tokens of a batch."""
 
     batch_size: Annotated[int, within(at_least=1)] = 16
-    """samples a step; on a GPU, and with more texts, 32 to 256"""
+    """samples a step; on a GPU, and with more texts, 32 to 256; a classifier with --bert: 32"""
     max_length: Annotated[int, within(at_least=3)] = 96
     """tokens a sample, longer ones are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(at_least=1)] = 4

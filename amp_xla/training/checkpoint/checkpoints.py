@@ -82,6 +82,7 @@ class Checkpoints:
         state: Dict[str, Any],
         best: bool = False,
         instead: Optional[Mapping[str, Any]] = None,
+        shards: Optional[Path] = None,
     ) -> Path:
         """Copies everything now and writes it in the background; returns the path it will have.
 
@@ -90,6 +91,7 @@ class Checkpoints:
           state: JSON-able, the loop's part of the state.
           best: swap the pointer ``BEST`` to it.
           instead: name of a variable -> array to save in place of its value.
+          shards: folder of files that ranks have written for this checkpoint; they are moved.
 
         Raises:
           CheckpointError: the write before this one failed.
@@ -101,7 +103,7 @@ class Checkpoints:
         if instead:
             arrays = [instead.get(n, array) for n, array in zip(self.bundle.names, arrays)]
         text = documents.encode(state)
-        self._pending = self._thread.submit(self._write, name, arrays, text, best)
+        self._pending = self._thread.submit(self._write, name, arrays, text, best, shards)
         self._held += time.monotonic() - began
         return self.folder / name
 
@@ -137,7 +139,9 @@ class Checkpoints:
             name = f"step-{step:08d}.{revision}"
         return name
 
-    def _write(self, name: str, arrays: Sequence[Any], state: bytes, best: bool) -> None:
+    def _write(
+        self, name: str, arrays: Sequence[Any], state: bytes, best: bool, shards: Optional[Path]
+    ) -> None:
         began = time.monotonic()
         checked = [(n, a) for n, a in zip(self.bundle.names, arrays) if n not in self._unchecked]
         culprit = bundle.first_not_finite([n for n, _ in checked], [a for _, a in checked])
@@ -155,6 +159,11 @@ class Checkpoints:
             if temporary.exists():
                 durable.remove(temporary)
             os.mkdir(str(temporary))
+            if shards is not None:
+                for part in sorted(shards.iterdir()):
+                    needed += part.stat().st_size
+                    os.rename(str(part), str(temporary / part.name))
+                durable.remove(shards)
             self.bundle.write(temporary, arrays)
             for path in sorted(temporary.iterdir()):
                 durable.sync_file(path)

@@ -1,0 +1,1 @@
+"""Samples of numbers and of slots with ids: what recommendation trains on."""

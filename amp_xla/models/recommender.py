@@ -1,0 +1,98 @@
+"""Click models: a table spread over ranks below a dense tower that every rank has.
+
+``dlrm``: Naumov et al., arXiv 1906.00091: a tower over the numbers, dot products of all pairs of
+vectors, a tower over those. ``deepfm``: Guo et al., arXiv 1703.04247: a factorization machine of
+second order beside a tower over all vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Tuple
+
+import numpy as np
+
+from amp_xla.backend import keras, tf
+from amp_xla.models.losses import weighted_mean
+
+
+class Recommender(keras.Model):
+    """Numbers and ids of a sample -> the logit of its label being 1.
+
+    Args:
+      table: ``amp_xla.sok.DistributedEmbedding`` of ``options.table_width`` numbers a row.
+      slots: of a sample.
+      options: ``amp_xla.models.options.TowerOptions``.
+      seed: of the towers' first weights; the same on every rank.
+    """
+
+    def __init__(self, table: Any, slots: int, options: Any, seed: int) -> None:
+        super().__init__(name="recommender")
+        self.table, self._slots, self._options, self._seed = table, slots, options, seed
+        self._made = 0
+        hidden = [max(1, options.hidden >> i) for i in range(options.layers)]
+        self._bottom = self._tower(hidden[:-1] + [options.width], "bottom")
+        self._top = self._tower(hidden, "top")
+        self._logit, self._first_order = self._dense(1, None, "logit"), None
+        if options.tower == "deepfm":
+            self._first_order = self._dense(1, None, "first_order")
+
+    def call(self, numbers: Any, ids: Any) -> Any:
+        """float32 [B, columns], int64 [B, slots, values] (-1: none) -> float32 [B]."""
+        vectors = self.table(_sparse(ids))
+        dense = bool(numbers.shape.as_list()[-1])
+        if self._options.tower == "deepfm":
+            return self._deepfm(vectors, numbers if dense else None)
+        if dense:
+            bottom = _through(self._bottom, numbers)
+            vectors = tf.concat([tf.cast(bottom, vectors.dtype)[:, None], vectors], 1)
+        count = self._slots + dense
+        dots = tf.reshape(tf.matmul(vectors, vectors, transpose_b=True), [-1, count * count])
+        row, column = np.tril_indices(count, -1)
+        features = [tf.gather(dots, (row * count + column).astype(np.int32), axis=1)]
+        features.append(tf.reshape(vectors, [-1, count * self._options.width]))
+        return self._end(self._logit(_through(self._top, tf.concat(features, 1))))
+
+    def _deepfm(self, vectors: Any, numbers: Any) -> Any:
+        first, factors = vectors[:, :, 0], vectors[:, :, 1:]
+        total = tf.reduce_sum(factors, 1)
+        pairs = 0.5 * tf.reduce_sum(total * total - tf.reduce_sum(factors * factors, 1), 1)
+        deep = [tf.reshape(factors, [-1, self._slots * self._options.width])]
+        logit = tf.reduce_sum(first, 1) + pairs
+        if numbers is not None:
+            deep.append(tf.cast(numbers, factors.dtype))
+            assert self._first_order is not None
+            logit += self._first_order(numbers)[:, 0]
+        return logit + self._end(self._logit(_through(self._top, tf.concat(deep, 1))))
+
+    @staticmethod
+    def _end(logit: Any) -> Any:
+        return tf.cast(logit, tf.float32)[:, 0]
+
+    def _tower(self, sizes: List[int], name: str) -> List[Any]:
+        return [self._dense(size, "relu", f"{name}_{i}") for i, size in enumerate(sizes)]
+
+    def _dense(self, size: int, activation: Any, name: str) -> Any:
+        self._made += 1
+        start = keras.initializers.glorot_uniform(self._seed * 1000 + self._made)
+        return keras.layers.Dense(size, activation, kernel_initializer=start, name=name)
+
+
+def _through(layers: List[Any], values: Any) -> Any:
+    for layer in layers:
+        values = layer(values)
+    return values
+
+
+def _sparse(ids: Any) -> Any:
+    """int64 [B, slots, values], -1 where there is none -> SparseTensor [B x slots, values]."""
+    shape = tf.shape(ids, out_type=tf.int64)
+    flat = tf.reshape(ids, tf.stack([shape[0] * shape[1], shape[2]]))
+    where = tf.where(flat >= 0)
+    return tf.SparseTensor(where, tf.gather_nd(flat, where), tf.shape(flat, out_type=tf.int64))
+
+
+def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
+    """(mean loss, share of right answers, loss of each), float32, the last one [B]."""
+    each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    hits = tf.cast(tf.equal(logits > 0.0, labels > 0.5), tf.float32)
+    return weighted_mean(each, weights), weighted_mean(hits, weights), each

@@ -1,0 +1,122 @@
+"""Tables of which each rank has some rows, in the same checkpoints as what all ranks have.
+
+Every rank writes its rows into one folder, and all wait for each other; the first then moves the
+files into the checkpoint that it writes, so that one manifest names all of them: a checkpoint is
+whole with every shard, or it is none.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from typing_extensions import Protocol
+
+from amp_xla import backend
+from amp_xla.errors import AmpXlaError
+from amp_xla.process import durable
+from amp_xla.training.checkpoint.saved import CheckpointError
+
+
+class Sharded(Protocol):
+    """Tables and their optimizer slots, of which this process has some rows."""
+
+    def variables(self) -> List[Any]:
+        """All of them that there are by now."""
+
+    def shapes(self) -> Dict[str, str]:
+        """Name -> dtype and shape of the whole, as ``Bundle.shapes``."""
+
+    def write(self, folder: Path, session: Any) -> None:
+        """Puts this rank's rows into files; returns when they are on the disk. In any thread.
+
+        Raises:
+          AmpXlaError: a row is not finite. OSError: the disk refused.
+        """
+
+    def read(self, folder: Path, weights_only: bool = False) -> None:
+        """Takes this rank's rows out of what any number of ranks wrote.
+
+        Raises:
+          AmpXlaError: files are missing, or another table's.
+        """
+
+
+class Shards:
+    """What all ranks do together about ``Sharded``; nothing where there are no such tables.
+
+    Args:
+      sharded: the job's, or None.
+      ranks: those that train together.
+      folder: the run's ``checkpoints``.
+    """
+
+    def __init__(self, sharded: Optional[Sharded], ranks: Any, folder: Path) -> None:
+        self._sharded, self._ranks, self._folder = sharded, ranks, folder
+        self._written = 0
+
+    def write(self, alone: bool = False) -> Optional[Path]:
+        """The folder that holds all ranks' rows; all ranks call it.
+
+        Args:
+          alone: the other ranks have gone.
+
+        Raises:
+          CheckpointError: one of them could not write; all get it, and nothing is left.
+        """
+        if self._sharded is None:
+            return None
+        if alone and self._ranks.several:
+            raise CheckpointError("the other ranks' rows of the tables have gone with them")
+        self._written += 1
+        folder = self._folder / f"{durable.TEMPORARY}shards-{self._written}"
+        failed = self._ranks.told(lambda: self._made(folder))
+        if not failed:
+            failed = next(filter(None, self._all_do(folder)), "")
+        if failed:
+            if self._ranks.first:
+                durable.remove(folder)
+            raise CheckpointError(f"cannot write the tables of a checkpoint: {failed}")
+        return folder
+
+    def read(self, path: Path) -> None:
+        """Puts all ranks' rows where a checkpoint was; all ranks call it."""
+        if self._sharded is not None:
+            self._sharded.read(path)
+
+    def _made(self, folder: Path) -> str:
+        try:
+            if folder.exists():
+                durable.remove(folder)
+            folder.mkdir()
+        except OSError as error:
+            return f"{folder}: {error.strerror}"
+        return ""
+
+    def _all_do(self, folder: Path) -> List[str]:
+        """Why each rank could not write its rows, in order; empty where it could."""
+        with ThreadPoolExecutor(1) as pool:
+            # Keras' session is the thread's that asks for it.
+            doing = pool.submit(self._write_own, folder, backend.session())
+            while True:
+                done = wait([doing], timeout=1.0).done
+                # They hear from each other all the time, or one would be taken for dead.
+                told: List[Optional[str]] = self._ranks.gather(doing.result() if done else None)
+                if None not in told:
+                    return [text or "" for text in told]
+
+    def _write_own(self, folder: Path, session: Any) -> str:
+        assert self._sharded is not None
+        try:
+            if not folder.is_dir():
+                return (
+                    f"{folder} is not on {self._ranks.world.name}: runs/ must be on a file system "
+                    f"that all hosts share"
+                )
+            self._sharded.write(folder, session)
+        except OSError as error:
+            return f"{self._ranks.world.name}, {error.filename or folder}: {error.strerror}"
+        except AmpXlaError as error:
+            return f"{self._ranks.world.name}: {error}"
+        return ""

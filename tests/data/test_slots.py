@@ -1,0 +1,139 @@
+"""Samples with slots: lines of Criteo's format, blocks, hashes, pieces, what is refused."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any, List
+
+import numpy as np
+import pytest
+
+from amp_xla.data.slots import built_in
+from amp_xla.data.slots.batches import SlotBatches, block_of
+from amp_xla.data.slots.lines import CRITEO_NUMBERS, Lines
+from amp_xla.errors import DataError
+from amp_xla.training.metrics import auc
+
+DRAW = np.random.RandomState(3)
+
+
+def criteo(lines: int) -> List[str]:
+    found = []
+    for _ in range(lines):
+        numbers = [str(n) if n else "" for n in DRAW.randint(-2, 50, CRITEO_NUMBERS)]
+        slots = [f"{v:08x}" if v % 7 else "" for v in DRAW.randint(0, 2**31, 26)]
+        found.append("\t".join([str(DRAW.randint(2)), *numbers, *slots]))
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Any:
+    def write(lines: List[str], name: str = "day.tsv") -> str:
+        path = tmp_path / name
+        with (gzip.open if name.endswith(".gz") else open)(str(path), "wt") as handle:
+            handle.write("".join(f"{line}\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+def ids_of(batches: Any, epoch: int, start: int = 0) -> List[List[int]]:
+    return [batch.sample_ids.tolist() for batch in batches.epoch(epoch, start)]
+
+
+def test_each_sample_once_an_epoch_in_an_order_of_its_own(file: Any) -> None:
+    lines = Lines(file(criteo(1003)), CRITEO_NUMBERS, 256)  # four blocks
+    batches = SlotBatches(lines, 32, 1000, seed=5)
+    assert len(lines) == 1003 and lines.columns == (13, 26)
+    first, second = ids_of(batches, 0), ids_of(batches, 1)
+    for order in (first, second):
+        flat = [i for batch in order for i in batch if i >= 0]
+        assert sorted(flat) == list(range(1003))
+    assert first != second and len(first) == batches.steps_per_epoch() == 32
+    for start in (0, 7, 8, 31, 32):
+        assert ids_of(batches, 0, start) == first[start:]
+    assert ids_of(SlotBatches(lines, 32, 1000, seed=5), 1) == second
+
+
+@pytest.mark.parametrize("of", [2, 3, 5])
+def test_pieces_are_the_batch(file: Any, of: int) -> None:
+    lines = Lines(file(criteo(75)), CRITEO_NUMBERS, block_of(16))
+    batches = SlotBatches(lines, 16, 977, seed=1)
+    pieces = [batches.part(number, of) for number in range(of)]
+    for whole, *parts in zip(batches.epoch(2), *(p.epoch(2) for p in pieces)):
+        for name in ("numbers", "ids", "labels", "weights", "sample_ids"):
+            joined = np.concatenate([getattr(part, name) for part in parts])
+            rows = np.concatenate([part.weights for part in parts]) > 0
+            np.testing.assert_array_equal(joined[rows], getattr(whole, name)[whole.weights > 0])
+        assert len({part.ids.shape for part in parts}) == 1
+
+
+def test_values_mean_the_same_everywhere_and_packed_files_too(file: Any) -> None:
+    text = criteo(40)
+    plain, packed = Lines(file(text), 13, 64), Lines(file(text, "d.gz"), 13, 64)
+    assert plain.fingerprint() == packed.fingerprint()
+    one, other = (next(SlotBatches(x, 40, 10**6, shuffle=False).epoch(0)) for x in (plain, packed))
+    np.testing.assert_array_equal(one.ids, other.ids)
+    fields = text[0].split("\t")
+    assert one.numbers[0, 3] == np.float32(np.log1p(max(float(fields[4] or 0), 0)))
+    assert (one.ids[0, :, 0] == -1).tolist() == [not field for field in fields[14:]]
+    assert one.ids.max() < 10**6 and len(np.unique(one.ids)) > 800
+    # A value is one row in one slot and another in the next.
+    same = Lines(file(["1\tabc\tabc"], "s.tsv"), 0, 8)
+    ids = next(SlotBatches(same, 1, 10**6).epoch(0)).ids.reshape(-1)
+    assert ids.tolist() == [ids[0], ids[1]] and ids[0] != ids[1]
+
+
+def test_slots_with_several_values(file: Any) -> None:
+    lines = Lines(file(["0\ta b c d\t", "1\tb\tx  y"], "b.tsv"), 0, 8)
+    batch = next(SlotBatches(lines, 2, 500, values=3, shuffle=False).epoch(0))
+    assert (batch.ids >= 0).sum(-1).tolist() == [[3, 0], [1, 2]]
+    assert batch.ids[0, 0, 1] == batch.ids[1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ([], "has no lines"),
+        (["1\t2\ta", "1\t2"], "line 2: 1 columns after the label; wanted 2"),
+        (["1\t2\ta", "yes\t2\ta"], "line 2: the label is 'yes'; allowed: 0 or 1"),
+        (["1\t2\ta", ""], "line 2: the label is ''"),
+        (["1\t2"], "leave no slot; --numbers says"),
+    ],
+)
+def test_refused_before_anything_trains(file: Any, lines: List[str], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        Lines(file(lines), 1, 8)
+
+
+@pytest.mark.parametrize("number", ["x", "nan", "inf"])
+def test_a_number_that_is_none_names_its_line(file: Any, number: str) -> None:
+    lines = Lines(file(["1\t2\ta", f"0\t{number}\tb"]), 1, 8)
+    with pytest.raises(DataError, match=r"day\.tsv, line 2: "):
+        list(SlotBatches(lines, 8, 10).epoch(0))
+
+
+def test_a_damaged_gz_and_a_missing_file(file: Any, tmp_path: Path) -> None:
+    path = Path(file(criteo(500), "d.gz"))
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(DataError, match=r"cannot read .*d\.gz"):
+        Lines(str(path), 13, 64)
+    with pytest.raises(DataError, match="No such file"):
+        Lines(str(tmp_path / "none.tsv"), 13, 64)
+
+
+def test_the_built_in_task_keeps_sides_apart() -> None:
+    train, dev = built_in.two_packages()
+    texts = [{slot for line in side.decode().splitlines() for slot in line.split("\t")[1:]}
+             for side in (train, dev)]  # fmt: skip
+    assert not texts[0] & texts[1]
+    assert {line.split(b"\t")[0] for line in dev.splitlines()} == {b"0", b"1"}
+
+
+def test_auc_is_the_share_of_pairs_in_order() -> None:
+    labels = DRAW.rand(200) > 0.6
+    scores = DRAW.randint(0, 30, 200) / 7.0  # with ties
+    above = scores[labels][:, None] - scores[~labels][None, :]
+    assert auc(labels, scores) == pytest.approx(((above > 0) + 0.5 * (above == 0)).mean())
+    assert auc(np.ones(3, bool), np.arange(3.0)) == 0.5

@@ -1,0 +1,164 @@
+"""A table over ranks in a whole job: the same on any number of them, killed, resumed, predicted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import psutil
+import pytest
+
+from amp_xla.backend import tf
+from amp_xla.data.slots.batches import batch, parse
+from amp_xla.data.slots.built_in import two_packages
+from amp_xla.data.slots.lines import Columns
+from amp_xla.training.checkpoint import manifest
+from tests.horovod import need_horovod
+from tests.integration.test_ranks import Place, begun, rank_processes
+
+RECIPE = "recommendation"
+FLAGS = "--log-every 1 --precision fp32 --epochs 2 --batch-size 192 --checkpoint-every 10".split()
+pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+class Job(Place):
+    def train_on(self, ranks: int, name: str, *flags: str) -> str:
+        done = self.train(ranks, name, *FLAGS, *flags, recipe=RECIPE)
+        assert done.code == 0, done.out
+        return done.out
+
+    def values(self, name: str) -> List[Dict[str, Any]]:
+        return self.losses(name, RECIPE)
+
+    def newest(self, name: str) -> Path:
+        return manifest.steps(self.run(name, RECIPE) / "checkpoints")[-1]
+
+    def amp_xla(self, *words: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "amp_xla", *words],
+            cwd=str(self.folder),
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ).stdout.decode()
+
+    def table(self, name: str, part: str = "table") -> np.ndarray:
+        """The whole of it, out of shards of any number."""
+        paths = sorted(self.newest(name).glob(f"{part}-*-of-*.npy"))
+        shards = [np.load(str(path)) for path in paths]
+        whole = np.empty((sum(map(len, shards)), shards[0].shape[1]), np.float32)
+        for number, shard in enumerate(shards):
+            whole[number :: len(shards)] = shard
+        return whole
+
+    def same(self, one: str, other: str) -> None:
+        for x, y in zip(self.values(one), self.values(other)):
+            assert set(x) == set(y)
+            for name in x:
+                assert y[name] == pytest.approx(x[name], rel=2e-5, abs=1e-6), (name, x["step"])
+                if name == "loss":
+                    assert abs(x[name] - y[name]) <= 1e-6
+        assert len(self.values(one)) == len(self.values(other)) > 94
+        for part in ("table", "table.m", "table.v"):
+            found, wanted = self.table(other, part), self.table(one, part)
+            assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted), part
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: Any) -> Job:
+    need_horovod()
+    here = Job(tmp_path_factory.mktemp("recommendation"))
+    here.train_on(0, "one")
+    return here
+
+
+def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job) -> None:
+    out = job.train_on(2, "two")
+    assert "10 MB a rank with Adam's moments" in out
+    job.same("one", "two")
+    best = max(x.get("dev_auc", 0) for x in job.values("one"))
+    assert best > 0.98
+    shards = sorted(p.name for p in job.newest("two").glob("table-*.npy"))
+    assert shards == ["table-0-of-2.npy", "table-1-of-2.npy"]
+
+
+def test_it_answers_and_is_exported_whole(job: Job, tmp_path: Path) -> None:
+    """From the shards of two ranks, in one process; the SavedModel says what predict says."""
+    run = job.run("two", RECIPE)
+    lines = two_packages()[1].decode().splitlines()[:40]
+    (job.folder / "lines.tsv").write_text("".join(f"\t{x[2:]}\n" for x in lines))  # no labels
+    said = job.amp_xla("predict", "--run", str(run), "--file", "lines.tsv")
+    answers = [row.split("\t")[:2] for row in said.splitlines() if row[:2] in ("0\t", "1\t")]
+    assert len(answers) == 40
+    assert sum(answer == line[0] for (answer, _), line in zip(answers, lines)) >= 37
+    assert "written: " in job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
+    again = job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
+    assert "is there already" in again
+    parsed = [parse(line.encode(), Columns(0, 2), 64, "") for line in lines]
+    made = batch(parsed, Columns(0, 2), 100_000, 64, np.arange(40))
+    with tf.Session(graph=tf.Graph()) as session:
+        loaded = tf.saved_model.load(session, ["serve"], str(tmp_path / "it"))
+        signature = loaded.signature_def["serving_default"]
+        feed = {signature.inputs[n].name: getattr(made, n) for n in ("numbers", "ids")}
+        chances = session.run(signature.outputs["probability"].name, feed)
+    for (answer, probability), chance in zip(answers, chances):
+        assert float(probability) == pytest.approx(
+            chance if answer == "1" else 1 - chance, abs=1e-4
+        )
+
+
+def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job) -> None:
+    process = job.start(2, "killed", *FLAGS, recipe=RECIPE)
+    begun(process, job.run("killed", RECIPE) / "metrics.jsonl", 35)
+    everything = psutil.Process(process.pid).children(recursive=True)
+    os.kill(rank_processes(process.pid)[1].pid, signal.SIGKILL)
+    out = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 128 + signal.SIGKILL, out
+    assert out.count("error: ") == 1 and "rank 1" in out, out
+    _, alive = psutil.wait_procs(everything, timeout=5)
+    assert not alive, alive
+    assert not manifest.problems(job.newest("killed"))
+    shutil.copytree(str(job.run("killed", RECIPE)), str(job.run("as-two", RECIPE)), symlinks=True)
+    job.train_on(0, "killed", "--resume")
+    job.same("one", "killed")
+    job.train_on(2, "as-two", "--resume")
+    assert job.values("as-two") == job.values("two")
+    assert (job.table("as-two") == job.table("two")).all()
+    assert not list((job.run("as-two", RECIPE) / "checkpoints").glob(".tmp-*"))
+
+
+@pytest.mark.long
+def test_four_ranks_deepfm_and_mixed_precision(job: Job) -> None:
+    job.train_on(4, "four")
+    job.same("one", "four")
+    deepfm = [*FLAGS, "--tower", "deepfm", "--precision"]
+    for ranks in (0, 2):
+        done = job.train(ranks, f"half-{ranks}", *deepfm, "amp", recipe=RECIPE)
+        assert done.code == 0, done.out
+    for x, y in zip(job.values("half-0"), job.values("half-2")):
+        if "loss" in x:
+            assert abs(x["loss"] - y["loss"]) <= 1e-3
+    plain = job.train(0, "plain", *deepfm, "fp32", recipe=RECIPE)
+    assert plain.code == 0, plain.out
+    for x, y in zip(job.values("half-0")[:100], job.values("plain")):
+        if "loss" in x:
+            assert abs(x["loss"] - y["loss"]) <= 2e-2
+
+
+def test_a_rank_that_cannot_write_its_rows_ends_all_with_one_word(job: Job, tmp_path: Any) -> None:
+    """The disk is full for one file: of the second rank's rows."""
+    flags = [*FLAGS, "--rows", "3000000"]
+    process = job.start(2, "full", *flags, recipe=RECIPE)
+    begun(process, job.run("full", RECIPE) / "metrics.jsonl", 1)
+    rank = rank_processes(process.pid)[1]
+    rank.rlimit(psutil.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # no file larger than 1 MiB
+    out = process.communicate(timeout=60)[0].decode()
+    assert process.returncode != 0, out
+    assert "cannot write the tables of a checkpoint: rank 1" in out, out
+    assert not list((job.run("full", RECIPE) / "checkpoints").glob("step-*"))
