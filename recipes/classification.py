@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Dict, List, Optional, Tuple, Type
+from typing import Any, Dict, List, Optional, Tuple
 
 from typing_extensions import Annotated
 
@@ -28,7 +28,6 @@ from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.fields import SAME_SPEED, flat, within
-from amp_xla.settings import Resolved
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
 from amp_xla.training.run import begun_with
@@ -63,13 +62,10 @@ class Config:
         return published.fine_tuning(self.encoder.bert, begun_with("classification", self.run))
 
 
-def build(config: Config, kept: Optional[Saved] = None, resolved: Optional[Resolved] = None) -> Any:
-    """Everything up to the first step; ``kept`` is what a resumed run goes on from.
-
-    ``resolved`` is given where the settings have been applied already, as those of a Keras policy.
-    """
+def build(config: Config, kept: Optional[Saved] = None) -> Any:
+    """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
     config = kept.pinned(config) if kept else config
-    resolved = resolved or config.switches.resolve()
+    resolved = config.switches.resolve()
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.process.progress import note
@@ -132,10 +128,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("classification", config, build, options)
 
 
-def predict(saved: Saved, lines: List[str], kind: Type[Config] = Config) -> List[Tuple[str, float]]:
+def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: a text, or two texts with a tab between them."""
-    config = saved.config(kind)
+    config = saved.config(Config)
     dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
+    return answers(config, saved, lines)
+
+
+def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+    """What ``predict`` says, of any config with these groups, once its precision is set."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
     from amp_xla.training.checkpoint.checkpoints import restore_weights

@@ -143,6 +143,12 @@ def _prepare(*args: Any) -> Any:
     return prepare(*args)
 
 
+def _prepare_fit(*args: Any) -> Any:
+    from amp_xla.training.fit import prepare
+
+    return prepare(*args)
+
+
 class TensorFlowEngine:
     """The parts of a start that differ between TensorFlow and others, in order."""
 
@@ -151,6 +157,12 @@ class TensorFlowEngine:
     share = staticmethod(_share)
     check_device = staticmethod(_check_device)
     prepare = staticmethod(_prepare)
+
+
+class KerasEngine(TensorFlowEngine):
+    """For a recipe whose ``build`` gives a ``FitJob``: trained by Keras' ``model.fit``."""
+
+    prepare = staticmethod(_prepare_fit)
 
 
 def _run(loop: Any, watch: SignalWatch, recipe: Any) -> int:

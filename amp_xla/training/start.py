@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Type
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
@@ -36,6 +36,7 @@ def prepare(
     job: Any,
     options: LoopOptions,
     kept: Optional[Saved] = None,
+    kind: Type[Loop] = Loop,
 ) -> Loop:
     """The loop, ready to train: variables set, from a checkpoint where the run continues.
 
@@ -46,6 +47,7 @@ def prepare(
       job: what its ``build`` returned.
       options: ``LoopOptions``.
       kept: the checkpoint to continue from; None = a start.
+      kind: of loop; another than ours cannot replay a batch to find where it stopped being finite.
 
     Raises:
       AmpXlaError: its checkpoint does not fit this job, and the folder is as it was; or it cannot
@@ -79,7 +81,7 @@ def prepare(
     identities.same_on_all(ranks, identity)
     for name in unrepeatable(job.step.train_op):
         note(f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact")
-    loop = Loop(
+    loop = kind(
         run,
         job,
         watched(job.step, job.batches, job.resolved.settings.xla, note),
@@ -87,7 +89,7 @@ def prepare(
         options,
         asked,
         identity,
-        diagnose=Diagnosis(run.path, job),
+        diagnose=Diagnosis(run.path, job) if kind is Loop else None,
     )
     if kept is not None:
         _resume(loop, kept, asked.force_resume)

@@ -88,16 +88,19 @@ def complete(python: str, installing: bool, root: Path) -> None:
 
 
 def runtime_of(recipe: str, asked: str) -> str:
-    """The runtime of a recipe: those called `jax_...` run in JAX, the others in TensorFlow.
+    """The runtime of a recipe: those called `jax_...` run in JAX, those called `keras_...` in
+    TensorFlow 2, whose Keras has policies, the others in any TensorFlow.
 
     Raises:
       SetupError: another one was asked for.
     """
-    in_jax = Path(recipe).stem.startswith("jax_")
+    kind = Path(recipe).stem.partition("_")[0]
+    own = {"jax": "jax", "keras": "tf2"}.get(kind)
     if asked == "auto":
-        return "jax" if in_jax else asked
-    if in_jax != (asked == "jax"):
-        where = "JAX: leave RUNTIME out, or give RUNTIME=jax" if in_jax else "TensorFlow"
+        return own or asked
+    if (asked != own) if own else (asked == "jax"):
+        needs = {"jax": "JAX", "tf2": "TensorFlow 2"}
+        where = f"{needs[own]}: leave RUNTIME out, or give RUNTIME={own}" if own else "TensorFlow"
         raise SetupError(f"RECIPE={recipe} does not run on RUNTIME={asked}, but in {where}.")
     return asked
 

@@ -87,6 +87,11 @@ def test_a_recipe_chooses_its_runtime_by_its_name():
         assert runtime_of("classification", asked) == asked
     with pytest.raises(SetupError, match="does not run on RUNTIME=tf2, but in JAX: leave RUNTIME"):
         runtime_of("jax_classification", "tf2")
+    for asked in ("auto", "tf2"):
+        assert runtime_of("keras_classification", asked) == "tf2"
+    for asked in ("tf1", "nvtf1", "jax"):
+        with pytest.raises(SetupError, match=f"RUNTIME={asked}, but in TensorFlow 2: leave RUNT"):
+            runtime_of("keras_classification", asked)
     with pytest.raises(SetupError, match="RUNTIME=jax, but in TensorFlow"):
         runtime_of("classification", "jax")
 

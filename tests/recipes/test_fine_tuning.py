@@ -11,7 +11,7 @@ import pytest
 from amp_xla.models import published
 from amp_xla.process.arguments import document, parse
 from amp_xla.process.fields import flat
-from recipes import classification, jax_classification
+from recipes import classification, jax_classification, keras_classification
 
 BERTS = {"learning_rate": 2e-5, "epochs": 3, "batch_size": 32, "token_dropout": 0.0,
          "label_smoothing": 0.0}  # fmt: skip
@@ -19,7 +19,10 @@ SCRATCH = {"learning_rate": 5e-4, "epochs": 8, "batch_size": 16, "token_dropout"
            "label_smoothing": 0.1}  # fmt: skip
 
 
-@pytest.fixture(params=[classification, jax_classification], ids=["keras", "jax"])
+@pytest.fixture(
+    params=[classification, keras_classification, jax_classification],
+    ids=["graph", "keras", "jax"],
+)
 def recipe(request: Any, tmp_path: Path, monkeypatch: Any) -> Any:
     monkeypatch.chdir(tmp_path)
     for name, width in (("wide", 768), ("narrow", 192)):

@@ -1,0 +1,139 @@
+"""recipes/keras_classification.py from start to end: trained, killed, resumed, asked, refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from tests.jax import small
+from tests.running import environment, run_python
+
+RUNS = Path("runs") / "keras_classification"
+RECIPE = ["-m", "recipes.keras_classification", *small.FLAGS]
+HALF = ["--policy", "mixed_float16"]
+
+pytestmark = pytest.mark.slow
+on_tf2 = pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has no such policies")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    found = tmp_path_factory.mktemp("runs")
+    small.corpus(found)
+    return found
+
+
+def python(folder, *words, code=0, env=None):
+    """What it says, on both streams."""
+    done = run_python(*words, cwd=folder, env=env)
+    assert done.code == code, done.out + done.err
+    return done.out + done.err
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """A run in float16, which scales its loss by itself."""
+    python(folder, *RECIPE, "--name", "whole", *HALF)
+    return folder / RUNS / "whole"
+
+
+def tensors(run):
+    """Name -> array of the last checkpoint."""
+    path = sorted((run / "checkpoints").glob("step-*"))[-1] / "tensors"
+    reader = tf.train.load_checkpoint(str(path))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def metrics(run):
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if k != "samples_per_second"} for line in lines]
+
+
+@on_tf2
+def test_it_learns_and_leaves_the_run_folder_of_the_other_recipes(whole):
+    lines = metrics(whole)
+    assert lines[-1]["dev_accuracy"] > 0.85 and lines[-1]["step"] == 45
+    trained = [line for line in lines if "loss" in line]
+    assert len(trained) == 9 and trained[-1]["loss"] < trained[0]["loss"]
+    assert trained[-1]["loss_scale"] == 2.0**15 and trained[-1]["applied_steps"] == 45
+    assert trained[0]["learning_rate"] == pytest.approx(5e-4 * 41 / 42)  # peak at 4, of 45
+    assert {"config.json", "run.json", "vocab.txt", "labels.json", "executed.json"} <= {
+        path.name for path in whole.iterdir()
+    }
+    executed = json.loads((whole / "executed.json").read_text())
+    assert executed["half_dtype"] == "float16" and executed["half_ops"]["MatMul"] > 0
+    assert {value.dtype.name for value in tensors(whole).values()} == {"float32", "int64"}
+
+
+@on_tf2
+def test_predict_and_verify(whole, folder):
+    (folder / "texts.txt").write_text("x y zed x\n\np q r r\n")
+    done = run_python(
+        "-m", "amp_xla", "predict", "--run", str(whole), "--file", "texts.txt", cwd=folder
+    )
+    assert [line[:1] for line in done.out.splitlines()] == ["a", "", "b"], done.err
+    assert "whole" in python(folder, "-m", "amp_xla", "verify", "--run", str(whole))
+
+
+@on_tf2
+def test_killed_and_resumed_bitwise(folder, whole):
+    words = [sys.executable, *RECIPE, "--name", "killed", *HALF, "--checkpoint-every", "7"]
+    with open(str(folder / "said.txt"), "wb") as said:
+        process = subprocess.Popen(
+            words, cwd=str(folder), env=environment(), stdout=said, stderr=said
+        )
+        first = folder / RUNS / "killed" / "checkpoints" / "step-00000014"
+        deadline = time.monotonic() + 200
+        while not first.exists() and time.monotonic() < deadline and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait(60) == -9, (folder / "said.txt").read_text()
+    said = python(folder, *RECIPE, "--name", "killed", *HALF, "--resume")
+    assert "resumed from step-" in said
+    found, expected = tensors(folder / RUNS / "killed"), tensors(whole)
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[n], expected[n]) for n in expected)
+    assert metrics(folder / RUNS / "killed") == metrics(whole)
+
+
+@on_tf2
+def test_a_resume_with_another_policy_is_refused(folder, whole):
+    words = ["--name", "whole", "--resume", "--policy", "mixed_bfloat16", "--loss-scale", "dynamic"]
+    said = python(folder, *RECIPE, *words, code=2)
+    assert "belongs to a run that differs:" in said and "policy" in said
+
+
+@on_tf2
+def test_the_switch_of_the_other_recipes_chooses_the_policy(folder):
+    words = ["--epochs", "1", "--name", "fp32"]
+    said = python(folder, *RECIPE, *words, env={"AMP_XLA_PRECISION": "fp32"})
+    assert "Keras policy float32, loss scale 1.0" in said and "none of" in said
+
+
+@on_tf2
+@pytest.mark.parametrize(
+    "words, why",
+    [
+        (["--packed"], "--packed: Keras wants a label a row"),
+        (["--policy", "mixed_float8"], "--policy"),
+        (["--loss-scale", "often"], "loss_scale='often' is not a number"),
+    ],
+)
+def test_refused_in_a_sentence(folder, words, why):
+    assert why in python(folder, *RECIPE, *words, code=2)
+
+
+@pytest.mark.skipif(backend.kind() == "tf2", reason="TensorFlow 2 has the policies")
+def test_tensorflow_1_is_told_what_to_do(folder):
+    said = python(folder, *RECIPE, code=2)
+    assert "RUNTIME=tf2, or stay here with RECIPE=classification" in said
+    assert not (folder / "runs").exists()
