@@ -58,6 +58,7 @@ prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus "$$CORPUS") $(if $(OUT),--
 predict: ; $(AMP_XLA) predict $(OF_RUN) $(ARGS) ## Label new text with a trained run: RUN=runs/... ARGS="--file texts.txt"
 fill: ; $(AMP_XLA) fill $(OF_RUN) $(ARGS) ## Fill in [MASK]s with a pretrained run: ARGS="--text 'the [MASK] of a list'"
 export: ; $(AMP_XLA) export $(OF_RUN) $(ARGS) ## Write RUN=runs/recommendation/... as a SavedModel, its table whole
+evaluate: ; $(AMP_XLA) evaluate $(OF_RUN) $(ARGS) ## Examine pretrained models on hidden words: RUN=runs/...,path/to/bert
 verify: ; $(AMP_XLA) verify $(OF_RUN) $(ARGS) ## Check that the checkpoints of RUN=runs/... are whole
 header: ; $(AMP_XLA) header $(ARGS) ## Print the block to paste on top of a bert4keras script
 

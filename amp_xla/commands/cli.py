@@ -18,6 +18,7 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
     "predict": ("amp_xla.commands.predict", "label new text with a trained run"),
     "export": ("amp_xla.commands.export", "write a trained model, tables whole, as a SavedModel"),
     "fill": ("amp_xla.commands.fill", "fill in the [MASK]s of a text with a pretrained run"),
+    "evaluate": ("amp_xla.commands.evaluate", "examine pretrained models on the same hidden words"),
     "inspect": ("amp_xla.commands.inspect", "show what mixed precision converts, without a GPU"),
     "rehearse": ("amp_xla.commands.rehearse", "try mixed-precision training out on a CPU"),
     "doctor": ("amp_xla.commands.doctor", "check GPU, driver, TensorFlow, environment, Docker"),

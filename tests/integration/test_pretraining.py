@@ -242,6 +242,85 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     )
 
 
+def evaluate(place, *args):
+    """The rows of the table that ``evaluate`` prints, or its error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "amp_xla", "evaluate", *args], cwd=str(place), timeout=400,
+        capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    if done.returncode:
+        return done.stderr.decode().splitlines()[-1]
+    return [line.strip("| ").split(" | ") for line in done.stdout.decode().splitlines()]
+
+
+def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
+    from amp_xla.data.pretraining.words import load_tokenizer
+    from amp_xla.data.pretraining.yardstick import Yardstick
+
+    run = place / "runs" / "pretraining" / "whole"
+    texts = [f"north{i} goes with south{i} . north1 goes with south1 ." for i in range(12)]
+    (place / "held.txt").write_text("\n".join(texts) + "\n")
+    given = ["--text-file", "held.txt", "--length", "32", "--pseudo", "2", "--mask-rate", "0.3"]
+    rows = evaluate(place, "--run", f"{run},runs/pretraining/whole", *given)
+    assert rows[0] == ["model", "hidden words", "loss", "accuracy", "pseudo-perplexity"]
+    assert rows[2][1:] == rows[3][1:] and rows[2][1] == str(12 * 3)
+    tokenizer = load_tokenizer(str(run / "vocab.txt"), True)
+    yardstick = Yardstick.of(texts, [tokenizer], 32)
+    for questions, shown in (
+        (yardstick.together(tokenizer, 0.3, 1), [float(rows[2][2]), float(rows[2][3])]),
+        (yardstick.one_by_one(tokenizer, 2), [np.log(float(rows[2][4]))]),
+    ):
+        asked = list(questions)
+        ids = np.zeros((len(asked), 32), np.int32)
+        for row, question in enumerate(asked):
+            ids[row, : len(question.token_ids)] = question.token_ids
+        np.save(place / "ids.npy", ids)
+        subprocess.run(
+            [sys.executable, "-c", COMPARE, str(run)], cwd=str(place), timeout=120, check=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "AMP_XLA_PRECISION": "fp32"},
+        )  # fmt: skip
+        logits = np.load(place / "logits.npy").astype(np.float64)
+        chances = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        losses, hits = [], []
+        for row, question in enumerate(asked):
+            for word in sorted(set(question.words)):
+                at = [i for i, number in enumerate(question.words) if number == word]
+                where = [(row, question.positions[i], question.labels[i]) for i in at]
+                losses.append(-sum(chances[place] for place in where))
+                hits.append(all(logits[r, p].argmax() == label for r, p, label in where))
+        expected = [np.mean(losses), np.mean(hits)]
+        assert shown == pytest.approx(expected[: len(shown)], abs=2e-3 / len(shown))
+
+
+def test_what_cannot_be_evaluated_is_said(place, trained):
+    for words, said in (
+        ("--run nowhere", "there is no folder nowhere"),
+        ("--run data", "data holds no bert_config.json with a checkpoint"),
+        ("--run runs/pretraining/whole -- --epochs 1", "give --finetune-seeds 3"),
+    ):
+        assert said in evaluate(place, *words.split())
+
+
+@pytest.mark.slow
+def test_evaluate_fine_tunes_with_each_seed(place, trained):
+    for name in ("train", "dev"):
+        rows = [f"north{i % 12} goes with south{(i + i % 2) % 12} .\t{i % 2}" for i in range(48)]
+        (place / f"{name}.tsv").write_text("\n".join(rows) + "\n")
+    rows = evaluate(
+        place, "--run", "runs/pretraining/whole", "--texts", "8", "--pseudo", "0",
+        "--finetune-seeds", "2", "--", "--train", "train.tsv", "--dev", "dev.tsv", "--epochs", "1",
+        "--shapes", "1", "--max-length", "16", "--precision", "fp32",
+    )  # fmt: skip
+    assert rows[0][-1] == "fine-tuned, dev accuracy of 2"
+    mean, spread = map(float, rows[2][-1].split(" ± "))
+    found = []
+    for run in sorted((place / "runs" / "classification").glob("evaluate-*")):
+        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        found.append(max(line["dev_accuracy"] for line in lines if "dev_accuracy" in line))
+    assert len(found) == 2 and mean == pytest.approx(np.mean(found), abs=1e-4)
+    assert spread == pytest.approx(np.std(found, ddof=1), abs=1e-4)
+
+
 def test_classification_starts_from_the_weights(place, trained):
     for name in ("train", "dev"):
         rows = [f"north{i % 12} goes with south{(i + i % 2) % 12} .\t{i % 2}" for i in range(48)]
@@ -305,6 +384,7 @@ def test_an_average_of_the_weights_is_what_is_evaluated_and_saved(place):
         code="""
 import amp_xla.setup
 import numpy as np
+from amp_xla.backend import K
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.training.evaluation import HeldOut
 seen = {}

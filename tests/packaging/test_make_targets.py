@@ -39,6 +39,9 @@ SMALL: Dict[str, Small] = {
     "export": Small(
         ["RUN=runs/classification/small"], "is of recipe classification, which has no export", 2
     ),
+    "evaluate": Small(
+        ["RUN=runs/classification/small"], "small holds no bert_config.json with a checkpoint", 2
+    ),
     "verify": Small(["RUN=runs/classification/small"], "LAST -> step-"),
     "header": Small(["ARGS=--runtime tf2"], "import os"),
     "doctor": Small([], "0 errors"),
@@ -87,6 +90,7 @@ QUICK = (
     "clean-env",
     "verify",
     "fill",
+    "evaluate",
     "predict",
     "train",
 )

@@ -107,7 +107,8 @@ def check_command(words: List[str]) -> None:
     name = "amp_xla.speed.tune" if words[0] == "tuned" else COMMANDS[words[0]][0]
     config = parse(importlib.import_module(name).Config, own, words[0])
     if recipes:
-        parse(recipe_module(config.recipe).Config, recipes, words[0])
+        recipe = getattr(config, "recipe", "classification")
+        parse(recipe_module(recipe).Config, recipes, words[0])
 
 
 def complete(line: str) -> List[str]:

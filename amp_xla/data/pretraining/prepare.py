@@ -20,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
-from amp_xla.data.pretraining import records, words
+from amp_xla.data.pretraining import duplicates, records, words
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
 from amp_xla.data.pretraining.sequences import to_sequences
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
@@ -53,6 +53,8 @@ class Config:
     """a document of a text file is a line, what stands between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
     """what to do with what is not UTF-8, holds a NUL, is not JSON: stop, or count and leave out"""
+    dedup: Literal["off", "exact"] = "off"
+    """exact leaves out documents that stood in the corpus before, white space aside"""
     vocab: Optional[str] = None
     """vocab.txt to tokenize with; none = train WordPiece on the corpus"""
     vocab_size: Annotated[int, within(at_least=64)] = 8000
@@ -117,7 +119,8 @@ def prepare(config: Config, show: bool = True) -> Optional[Manifest]:
             done.require(settings)
             note(f"{config.out} is prepared already: {done.describe()}")
             return done
-        names = _run(config, files, settings, pool, show)
+        copies = _copies(config, files, pool, note)
+        names = _run(config, files, settings, copies, pool, show)
     manifest = Manifest.collect(config.out, names, settings)
     if manifest is None:
         note(f"shard {config.shard} is done; the manifest comes with the last of the shards")
@@ -205,7 +208,22 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
         "corpus": "built-in" if config.corpus is None else config.corpus,
         "corpus_sha256": corpus_sha256,
         **dataclasses.asdict(config.reading),
+        # Folders of before have no such line, and are as if it were off.
+        **({} if config.dedup == "off" else {"dedup": config.dedup}),
     }
+
+
+def _copies(
+    config: Config, files: List[str], pool: Any, note: Callable[[str], None]
+) -> Dict[str, np.ndarray]:
+    """Name of a unit -> numbers of its documents to leave out."""
+    if config.dedup == "off":
+        return {}
+    note("looking for documents that stand there twice ...")
+    at_once = 4 * (config.workers or 4)
+    found, total = duplicates.copies(units(files, config.reading), config.reading, pool, at_once)
+    note(f"{sum(map(len, found.values())):,} of {total:,} documents are copies and are left out")
+    return found
 
 
 def _built_in(config: Config, pool: Any, note: Callable[[str], None]) -> str:
@@ -244,7 +262,12 @@ class _Here(concurrent.futures.Executor):
 
 
 def _run(
-    config: Config, files: List[str], settings: Dict[str, Any], pool: Any, show: bool
+    config: Config,
+    files: List[str],
+    settings: Dict[str, Any],
+    copies: Dict[str, np.ndarray],
+    pool: Any,
+    show: bool,
 ) -> List[str]:
     """Does this shard's units that are not done; returns the names of all units of the corpus."""
     number, count = config.part
@@ -265,7 +288,7 @@ def _run(
                 continue
             if len(waiting) >= 4 * (config.workers or 4):
                 _collect(waiting, bar, concurrent.futures.FIRST_COMPLETED)
-            waiting[pool.submit(make_shards, unit, config, settings)] = unit
+            waiting[pool.submit(make_shards, unit, config, settings, copies.get(unit.name))] = unit
         _collect(waiting, bar, concurrent.futures.ALL_COMPLETED)
     except BaseException:
         for future in waiting:
@@ -284,10 +307,20 @@ def _collect(waiting: Dict[Any, Unit], bar: Any, until: str) -> None:
         bar.update(unit.size)
 
 
-def make_shards(unit: Unit, config: Config, settings: Dict[str, Any]) -> None:
-    """Writes the shards of one unit and, last, the note that they are done."""
+def make_shards(
+    unit: Unit, config: Config, settings: Dict[str, Any], copies: Optional[np.ndarray] = None
+) -> None:
+    """Writes the shards of one unit and, last, the note that they are done.
+
+    Args:
+      unit, config, settings: what to do.
+      copies: int64, numbers of the unit's documents to leave out.
+    """
     cutter = words.cutter(records.join(config.out, VOCAB), config.lowercase, settings["words"])
     texts, bad = texts_of(unit, config.reading)
+    if copies is not None:
+        left_out = set(copies.tolist())
+        texts = [text for number, text in enumerate(texts) if number not in left_out]
     layout = records.RecordLayout(config.length, settings["vocab_size"])
     tokenizer = cutter.tokenizer
     entry: Dict[str, Any] = {"settings": settings, "bad_lines": bad}
