@@ -84,25 +84,33 @@ def test_predict_and_verify(whole, folder):
     assert "whole" in python(folder, "-m", "amp_xla", "verify", "--run", str(whole))
 
 
-@on_tf2
-def test_killed_and_resumed_bitwise(folder, whole):
-    words = [sys.executable, *RECIPE, "--name", "killed", *HALF, "--checkpoint-every", "7"]
+def killed(folder, name):
+    """Starts a run, and kills it after its first checkpoint; False where it was done by then."""
+    flags = ["--checkpoint-every", "7", "--keep", "9"]
+    words = [sys.executable, *RECIPE, "--name", name, *HALF, *flags]
     with open(str(folder / "said.txt"), "wb") as said:
         process = subprocess.Popen(
             words, cwd=str(folder), env=environment(), stdout=said, stderr=said
         )
-        first = folder / RUNS / "killed" / "checkpoints" / "step-00000014"
-        deadline = time.monotonic() + 200
-        while not first.exists() and time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.02)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(60) == -9, (folder / "said.txt").read_text()
-    said = python(folder, *RECIPE, "--name", "killed", *HALF, "--resume")
+    first = folder / RUNS / name / "checkpoints" / "step-00000007"
+    while not first.exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    code = process.wait(60)
+    assert code in (-9, 0), (folder / "said.txt").read_text()
+    return code == -9
+
+
+@on_tf2
+def test_killed_and_resumed_bitwise(folder, whole):
+    # On a busy machine a run of seconds may be over before this process gets its turn.
+    name = next(name for name in ("once", "twice", "thrice") if killed(folder, name))
+    said = python(folder, *RECIPE, "--name", name, *HALF, "--resume")
     assert "resumed from step-" in said
-    found, expected = tensors(folder / RUNS / "killed"), tensors(whole)
+    found, expected = tensors(folder / RUNS / name), tensors(whole)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[n], expected[n]) for n in expected)
-    assert metrics(folder / RUNS / "killed") == metrics(whole)
+    assert metrics(folder / RUNS / name) == metrics(whole)
 
 
 @on_tf2
