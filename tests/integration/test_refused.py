@@ -17,6 +17,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.process import durable
+from amp_xla.process.arguments import own_recipes
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import manifest
 from tests.integration.commands import LOADED, PREDICT, RECIPE, VERIFY, Commands, bytes_of
@@ -202,7 +203,7 @@ def signed_again(checkpoint: Path) -> None:
 
 
 FORGED = [
-    ({"recipe": "evil"}, "which is none of this project (classification, pretraining)"),
+    ({"recipe": "evil"}, f"which is none of this project ({', '.join(own_recipes())})"),
     ({"recipe": "evil.deeper"}, "say where it is: --recipe"),
     ({"version": 99}, "made by a newer amp_xla"),
     ({"version": "1"}, "version is '1'"),

@@ -42,7 +42,12 @@ def gone(pids: List[int], seconds: float = 10.0) -> bool:
 def wait_for_children(pid: int, count: int, seconds: float = 60.0) -> List[int]:
     """Waits until ``pid`` has ``count`` children; returns them."""
     until = time.monotonic() + seconds
-    while len(children(pid)) < count:
-        assert time.monotonic() < until and os.path.exists(f"/proc/{pid}"), children(pid)
-        time.sleep(0.02)
-    return children(pid)
+    before: List[int] = []
+    while True:
+        found = children(pid)
+        # Twice the same ones: a shell that make asks something lives for a moment only.
+        if len(found) >= count and found == before:
+            return found
+        assert time.monotonic() < until and os.path.exists(f"/proc/{pid}"), found
+        before = found
+        time.sleep(0.1)
