@@ -7,9 +7,9 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.arguments import parse, recipe_module
-from amp_xla.process.fields import changed, part
+from amp_xla.process.fields import changed
 from amp_xla.settings import Settings
-from amp_xla.training.options import Switches
+from amp_xla.training.options import switches_of
 
 
 class Opened(NamedTuple):
@@ -32,9 +32,7 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
     """
     module = recipe_module(recipe)
     config = parse(module.Config, list(words), f"python -m {module.__name__}")
-    switches = part(config, Switches)
-    if switches is None:
-        raise AmpXlaError(f"{module.__name__}.Config holds no Switches: nothing can be switched")
+    switches = switches_of(config, "this shows what the graph rewrite does in")
     if switches.precision not in (None, "amp"):
         raise AmpXlaError(
             f"--precision {switches.precision}: this command shows what mixed precision does; "

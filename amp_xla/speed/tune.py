@@ -23,6 +23,7 @@ from amp_xla.process.typed import typed
 from amp_xla.speed import choice, machine, memory, table
 from amp_xla.speed.measure import Candidate, Outcome, measure
 from amp_xla.speed.peak import Peak, longest, needs_rows_of_one_length, packs
+from amp_xla.training.options import switches_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +99,16 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
     """The recipe's configuration.
 
     Raises:
-      AmpXlaError: there is no such recipe, or ``words`` choose what is to be measured.
+      AmpXlaError: there is no such recipe; ``words`` choose what is to be measured; the recipe
+        has no switches for it.
     """
     for flag in ("--precision", "--xla"):
         if any(word.split("=")[0] == flag for word in words):
             raise AmpXlaError(f"{flag} is what gets measured here: leave it out")
     module = recipe_module(recipe)
-    return parse(module.Config, list(words), f"python -m {module.__name__}")
+    config = parse(module.Config, list(words), f"python -m {module.__name__}")
+    switches_of(config, "this measures the precisions and XLA modes of")
+    return config
 
 
 def largest(config: Config, words: Sequence[str], best: Outcome, gib: float) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, within
+from amp_xla.errors import AmpXlaError
+from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat, part, within
 from amp_xla.settings import Resolved
 
 Seed = Annotated[int, within(0, 2**32 - 1), SAME_SPEED]
@@ -61,6 +62,23 @@ class Switches:
         from amp_xla import setup
 
         return setup.resolve(**dataclasses.asdict(self))
+
+
+def switches_of(config: Any, what: str) -> Switches:
+    """The ``Switches`` in a recipe's settings; ``what`` says what is of no use without them.
+
+    Raises:
+      AmpXlaError: there are none: the recipe's precision is not decided by the graph rewrite.
+    """
+    found: Optional[Switches] = part(config, Switches)
+    if found is None:
+        name = type(config).__module__.split(".")[-1]
+        why = "its precision is --policy" if "policy" in flat(config) else "its Config: no Switches"
+        raise AmpXlaError(
+            f"{what} recipes that have --precision and --xla, such as classification and "
+            f"pretraining; {name} has neither ({why})"
+        )
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Dict, List, NamedTuple
 
 import pytest
 
+from tests.horovod import need_horovod
 from tests.packaging.checkout import ROOT, run
 from tests.packaging.test_makefile import DEFINED
 
@@ -146,6 +147,8 @@ def checkout(tmp_path_factory) -> Path:
 )
 def test_a_target_runs(target: str, checkout: Path) -> None:
     """Through the real make and launcher, on the Python that runs this test."""
+    if target == "bench-tables":
+        need_horovod()
     small = SMALL[target]
     before = {path.name for path in checkout.iterdir()}
     done = run(["make", target, f"PYTHON={sys.executable}", *small.variables], root=checkout)

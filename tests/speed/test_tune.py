@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from amp_xla.commands.recipe_job import open_recipe
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.arguments import split_words
 from amp_xla.speed import bench, memory, table, tune
@@ -115,6 +116,12 @@ def test_words_after_two_dashes_are_the_recipes():
         read_recipe("classification", ["--precision", "amp"])
     with pytest.raises(AmpXlaError, match=r"recipes/nothing\.py"):
         read_recipe("nothing", [])
+    # Their precision is a policy's: each combination would start only to say that it cannot.
+    for recipe in ("keras_classification", "jax_classification"):
+        with pytest.raises(AmpXlaError, match=f"{recipe} has neither \\(its precision is --policy"):
+            read_recipe(recipe, [])
+        with pytest.raises(AmpXlaError, match="what the graph rewrite does in recipes that have"):
+            open_recipe(recipe, [])
 
 
 def test_memory_is_not_measured_of_packed_rows():
