@@ -18,7 +18,7 @@ from tests.diagnose import heads, versions
 from tests.running import ROOT, environment
 
 # The first test waits for both processes, which takes minutes where the machine is busy.
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.network, pytest.mark.long, pytest.mark.timeout(900)]
 
 LISTS = ("stock", "fork") if backend.kind() == "tf1" else ("stock",)
 # bert4keras -> what to call its infinity; 0.11.5 has none.

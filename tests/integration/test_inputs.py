@@ -21,6 +21,8 @@ from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from tests.integration.killing import MODULES, Run, Server
 from tests.models import google_folder
 
+pytestmark = pytest.mark.once
+
 TINY = (
     "--train", "train.tsv", "--dev", "dev.tsv", "--layers", "1", "--hidden", "64", "--max-length",
     "16", "--shapes", "1", "--vocab-size", "80", "--precision", "fp32", "--epochs", "1",

@@ -93,7 +93,7 @@ def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
     assert steps[-1]["applied_steps"] == 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_on_real_text_counts_of_neighbours_are_a_better_start_than_chance(tmp_path):
     from amp_xla.data.pretraining import prepare
     from amp_xla.data.text import docstrings
@@ -131,6 +131,7 @@ print(type(inner).__name__, inner._beta2, inner._epsilon, inner.weight_decay)
 """
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("preset", "built"),
     [("cramming", "AdamW 0.98 1e-12 0.01"), ("lamb", "LAMB 0.999 1e-06 0.01"),
@@ -303,7 +304,7 @@ def test_what_cannot_be_evaluated_is_said(place, trained):
         assert said in evaluate(place, *words.split())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_evaluate_fine_tunes_with_each_seed(place, trained):
     for name in ("train", "dev"):
         rows = [f"north{i % 12} goes with south{(i + i % 2) % 12} .\t{i % 2}" for i in range(48)]
@@ -364,6 +365,7 @@ step.TrainStep.__call__ = stopping
     assert one == two
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("objective", ["lm", "unilm"])
 @pytest.mark.slow
 def test_the_other_objectives_learn(place, objective):

@@ -113,6 +113,7 @@ def test_it_answers_and_is_exported_whole(job: Job, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job) -> None:
     process = job.start(2, "killed", *FLAGS, recipe=RECIPE)
     begun(process, job.run("killed", RECIPE) / "metrics.jsonl", 35)
@@ -151,6 +152,7 @@ def test_four_ranks_deepfm_and_mixed_precision(job: Job) -> None:
             assert abs(x["loss"] - y["loss"]) <= 2e-2
 
 
+@pytest.mark.long
 def test_a_rank_that_cannot_write_its_rows_ends_all_with_one_word(job: Job, tmp_path: Any) -> None:
     """The disk is full for one file: of the second rank's rows."""
     flags = [*FLAGS, "--rows", "3000000"]

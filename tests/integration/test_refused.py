@@ -31,6 +31,7 @@ TINY = (
     "--precision", "fp32",
 )  # fmt: skip
 RUN = Path("runs/classification/mine")
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +179,9 @@ COPIES: List[Tuple[str, Callable[[Path], None]]] = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(COPIES)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(i, marks=[pytest.mark.long] * (i > 2)) for i in range(len(COPIES))]
+)
 def test_copies_decide_nothing_and_are_repaired(command: Commands, number: int) -> None:
     name, change = COPIES[number]
     run = command.folder / RUN

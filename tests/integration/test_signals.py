@@ -86,7 +86,7 @@ def judge(name: str, code: int, text: str, sent: str, checkpoints: List[str]) ->
     return "complete" if "after the last step" in text else "started"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_real_processes_from_their_first_moment(tmp_path: Path) -> None:
     """Each chain of signals hits one run, which a last process brings to its end."""

@@ -11,6 +11,8 @@ import pytest
 from tests.integration import third_recipe
 from tests.running import run_python
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -86,7 +88,7 @@ def test_what_has_no_layers_to_compute_again_says_so(folder):
     assert not (folder / "runs" / "majority" / "again").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_tuned_and_trained_with_what_was_found(folder):
     words = ["--recipe", "majority.py", "--steps", "2", "--rounds", "1", "--minutes", "1"]
     assert "fastest that stays finite" in command(folder, "tune", *words)

@@ -21,6 +21,7 @@ from scripts.environment.uv import uv
 from tests.packaging.checkout import ROOT
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.network,
     pytest.mark.skipif(
         not os.environ.get("CI"), reason="takes 50 MB from a package registry; CI=true runs it"

@@ -159,6 +159,7 @@ def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkou
 
 
 @with_tensorflow
+@pytest.mark.once
 def test_every_command_is_there_and_its_advice_fits(own, bert):
     line = "".join(f"{word} cold\train\nhot {word}\tsun\n" for word in dir(str))
     (own.folder / "texts.tsv").write_text(line)

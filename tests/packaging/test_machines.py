@@ -20,6 +20,8 @@ from amp_xla.commands import doctor
 from tests.packaging.checkout import ROOT, run
 from tests.packaging.machines import OLD, Stand, missing, smi
 
+pytestmark = pytest.mark.once
+
 A100 = "NVIDIA A100-SXM4-40GB, 535.104.05, 40960, {free}, 8.0, Disabled"
 ERROR = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 

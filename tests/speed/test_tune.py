@@ -147,7 +147,7 @@ def test_the_largest_batch_is_searched_for_with_and_without_recompute(capsys, mo
     assert capsys.readouterr().out.count("x24") == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_largest_batch_is_found_and_run(capsys, monkeypatch):
     # glibc keeps what 1.15 frees in pieces too small to use again: the peak of one and the same
     # step varies by a tenth. Given back at once, what is in memory is what TensorFlow asked for.
