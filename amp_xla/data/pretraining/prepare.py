@@ -53,8 +53,13 @@ class Config:
     """a document of a text file is a line, what stands between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
     """what to do with what is not UTF-8, holds a NUL, is not JSON: stop, or count and leave out"""
-    dedup: Literal["off", "exact"] = "off"
-    """exact leaves out documents that stood in the corpus before, white space aside"""
+    dedup: Literal["off", "exact", "near"] = "off"
+    """exact leaves out documents that stood in the corpus before, white space aside; near those
+    too that differ from one in a few words"""
+    shortest: Annotated[int, within(at_least=0)] = 0
+    """characters below which a document is left out"""
+    longest: Annotated[int, within(at_least=0)] = 0
+    """characters above which a document is left out; 0 = none is too long"""
     vocab: Optional[str] = None
     """vocab.txt to tokenize with; none = train WordPiece on the corpus"""
     vocab_size: Annotated[int, within(at_least=64)] = 8000
@@ -81,6 +86,8 @@ class Config:
             check(self)
         except SettingsError as error:
             raise DataError(str(error)) from None
+        if 0 < self.longest < self.shortest:
+            raise DataError(f"--longest {self.longest}: allowed is 0, or --shortest and more")
         if self.length % 8:
             raise DataError(f"--length {self.length}: allowed is 16 or more, in steps of 8")
         _ = self.part
@@ -208,8 +215,10 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
         "corpus": "built-in" if config.corpus is None else config.corpus,
         "corpus_sha256": corpus_sha256,
         **dataclasses.asdict(config.reading),
-        # Folders of before have no such line, and are as if it were off.
+        # Folders of before have no such lines, and are as if each were off.
         **({} if config.dedup == "off" else {"dedup": config.dedup}),
+        **({"shortest": config.shortest} if config.shortest else {}),
+        **({"longest": config.longest} if config.longest else {}),
     }
 
 
@@ -221,7 +230,8 @@ def _copies(
         return {}
     note("looking for documents that stand there twice ...")
     at_once = 4 * (config.workers or 4)
-    found, total = duplicates.copies(units(files, config.reading), config.reading, pool, at_once)
+    every, near = units(files, config.reading), config.dedup == "near"
+    found, total = duplicates.copies(every, config.reading, pool, at_once, near)
     note(f"{sum(map(len, found.values())):,} of {total:,} documents are copies and are left out")
     return found
 
@@ -321,9 +331,12 @@ def make_shards(
     if copies is not None:
         left_out = set(copies.tolist())
         texts = [text for number, text in enumerate(texts) if number not in left_out]
+    every = len(texts)
+    texts = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
     layout = records.RecordLayout(config.length, settings["vocab_size"])
     tokenizer = cutter.tokenizer
     entry: Dict[str, Any] = {"settings": settings, "bad_lines": bad}
+    entry["other_lengths"] = every - len(texts)
     for split, part in zip(SPLITS, _split(texts, config.heldout)):
         token_ids, starts, counts = cutter(part)
         rows, begins = to_sequences(

@@ -17,6 +17,7 @@ FORMAT = 1
 MANIFEST, VOCAB, UNITS = "manifest.json", "vocab.txt", "units"
 SPLITS = ("train", "heldout")
 SUMMED = ("sequences", "documents", "characters", "tokens", "unknown", "padding", "bytes")
+LEFT_OUT = {"bad_lines": "bad lines", "other_lengths": "documents of other lengths"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Manifest:
 
     Attributes:
       settings: what decided the content.
-      counts: split -> name -> number, over all shards; ``bad_lines`` beside the splits.
+      counts: split -> name -> number, over all shards; what was left out beside the splits.
       shards: split -> file, sequences, bytes, crc32 of each, in order.
     """
 
@@ -91,7 +92,10 @@ class Manifest:
         if not all(cls.unit_done(folder, name, settings) for name in names):
             return None
         entries = [_read_json(_unit_path(folder, name)) for name in names]
-        counts: Dict[str, Any] = {"bad_lines": sum(entry["bad_lines"] for entry in entries)}
+        # Notes of before have no second of these.
+        counts: Dict[str, Any] = {
+            name: sum(entry.get(name, 0) for entry in entries) for name in LEFT_OUT
+        }
         shards: Dict[str, List[Dict[str, Any]]] = {}
         for split in SPLITS:
             parts = [entry[split] for entry in entries]
@@ -101,7 +105,8 @@ class Manifest:
         if not counts["train"]["sequences"]:
             raise DataError(
                 f"the corpus {settings['corpus']} is empty: no document to train on "
-                f"({counts['bad_lines']} bad lines left out)"
+                f"({counts['bad_lines']} bad lines and {counts['other_lengths']} documents of "
+                f"other lengths left out)"
             )
         return cls(folder, settings, counts, shards)
 
@@ -171,8 +176,10 @@ class Manifest:
             f"({train['documents']:,} documents, {train['tokens']:,} tokens, {unknown:.2%} unknown)"
             f", {held['sequences']:,} held out; padding {train['padding'] / max(tokens, 1):.2%}"
         )
-        bad = self.counts["bad_lines"]
-        return line + (f"; {bad:,} bad lines left out" if bad else "")
+        for name, what in LEFT_OUT.items():
+            count = self.counts.get(name, 0)
+            line += f"; {count:,} {what} left out" if count else ""
+        return line
 
 
 class Sequences:

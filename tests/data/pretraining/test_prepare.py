@@ -186,6 +186,19 @@ def test_bad_text_is_named_or_left_out(tmp_path, vocab, kind):
     assert "1 bad lines left out" in found.describe()
 
 
+def test_documents_of_other_lengths_are_left_out_and_counted(tmp_path, vocab):
+    path = tmp_path / "some.txt"
+    path.write_text("ab\n" + "a b c d e\n" * 3 + "a b c d e f g h\n")
+    bounds = {"heldout": 0.0, "shortest": 9, "longest": 10}
+    found = prepare.prepare(config(tmp_path, vocab, path, **bounds), False)
+    assert found.counts["train"]["documents"] == 3 and found.counts["other_lengths"] == 2
+    assert "2 documents of other lengths left out" in found.describe()
+    with pytest.raises(DataError, match="longest"):  # the same folder with other texts
+        prepare.prepare(config(tmp_path, vocab, path, heldout=0.0, shortest=9), False)
+    with pytest.raises(DataError, match="--longest 8: allowed is 0, or --shortest and more"):
+        config(tmp_path, vocab, path, shortest=9, longest=8)
+
+
 # -- the whole way -----------------------------------------------------------------------------
 
 
