@@ -99,12 +99,15 @@ def play(server: Server, folder: Any, faults: List[Dict[str, Any]]) -> Run:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(
-    servers: Any, reference: Run, tmp_path: Any
+    servers: Any, reference: Run, tmp_path: Any, all_of_them: bool
 ) -> None:
     expected, samples = reference.state(), reference.samples()
     assert len(samples) == 24
     todo = list(enumerate(chains(reference)))
+    if not all_of_them:
+        todo = todo[:2] + todo[2::3]
     kills = sum(len(faults) for _, faults in todo)
     assert kills >= 25
     different = []
