@@ -115,7 +115,7 @@ def least(text: str) -> np.ndarray:
     """uint64 [groups]: for each hash its least value over the text's runs of words."""
     found = _WORD.findall(text.lower())
     words = np.array([zlib.crc32(word.encode("utf-8")) for word in found], np.uint64)
-    runs = np.zeros(max(1, len(words) - WORDS + 1), np.uint64)  # a short text is one run
+    runs: np.ndarray = np.zeros(max(1, len(words) - WORDS + 1), np.uint64)  # short: one run
     for place in range(min(WORDS, len(words))):
         runs = (runs ^ (runs >> np.uint64(29))) * _MIX + words[place : place + len(runs)]
     runs = (runs ^ (runs >> np.uint64(32))) * _MIX
@@ -123,7 +123,7 @@ def least(text: str) -> np.ndarray:
     for start in range(0, len(runs), _AT_ONCE):
         hashed = (runs[start : start + _AT_ONCE, None] * _MULTIPLY + _ADD) >> np.uint64(32)
         lowest = np.minimum(lowest, hashed.min(axis=0))
-    keys = np.zeros(GROUPS, np.uint64)
+    keys: np.ndarray = np.zeros(GROUPS, np.uint64)
     for values in lowest.reshape(GROUPS, HASHES).T:
         keys = (keys ^ (keys >> np.uint64(29))) * _MIX + values
     return keys
