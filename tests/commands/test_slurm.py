@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 
@@ -10,6 +9,7 @@ import pytest
 
 from amp_xla.commands import slurm
 from amp_xla.errors import AmpXlaError
+from tests.horovod import need_horovod
 
 STEP = {
     "SLURM_STEP_NODELIST": "gpu[08-09,11],big",
@@ -19,9 +19,6 @@ STEP = {
     "SLURM_JOB_ID": "4711",
     "SLURM_STEP_ID": "0",
 }
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None, reason="Horovod is not built here"
-)
 
 
 @pytest.mark.parametrize(
@@ -53,8 +50,9 @@ def test_a_shell_of_an_allocation_is_no_task(without: str) -> None:
         slurm.read(some)
 
 
-@needs_horovod
+@pytest.mark.slow
 def test_every_task_has_a_rank_of_its_own() -> None:
+    need_horovod()
     seen = []
     for node, slots in enumerate((2, 2, 2, 1)):
         for local in range(slots):
@@ -70,8 +68,9 @@ def test_every_task_has_a_rank_of_its_own() -> None:
     assert seen == list(range(7))
 
 
-@needs_horovod
+@pytest.mark.slow
 def test_a_taken_port_is_named() -> None:
+    need_horovod()
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from typing import Any, Iterator, List
 import pytest
 import yaml
 
+from tests.horovod import need_horovod
 from tests.integration.test_classification import TINY, write_corpus
 from tests.packaging.checkout import ROOT
 from tests.running import environment
@@ -200,8 +200,8 @@ def words_of(pid: int) -> List[str]:
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.once
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built here")
 def test_evictions_stop_the_ranks_in_order_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    need_horovod()
     write_corpus(tmp_path / "train.tsv", 4000, 1)
     write_corpus(tmp_path / "dev.tsv", 80, 2)
     (tmp_path / "mpirun").write_text(MPIRUN.format(python=sys.executable))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -13,6 +12,7 @@ from typing import Callable
 
 import pytest
 
+from tests.horovod import need_horovod
 from tests.integration.test_classification import TINY, write_corpus
 from tests.packaging.checkout import ROOT, run
 from tests.packaging.slurm_node import Node, missing
@@ -49,8 +49,8 @@ def until(
 @pytest.mark.long
 @pytest.mark.once
 @pytest.mark.skipif(bool(missing()), reason=f"Slurm is not installed: no {', '.join(missing())}")
-@pytest.mark.skipif(importlib.util.find_spec("horovod") is None, reason="Horovod is not built here")
 def test_two_tasks_train_are_preempted_and_go_on(checkout: Path, tmp_path: Path) -> None:
+    need_horovod()
     write_corpus(checkout / "train.tsv", 4000, 1)
     write_corpus(checkout / "dev.tsv", 80, 2)
     (tmp_path / "slurm").mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ from typing import Iterator
 
 import pytest
 
+from tests.horovod import need_horovod
 from tests.integration.test_classification import TINY, write_corpus
 from tests.packaging.slurm_node import free_ports
 from tests.running import environment
@@ -42,15 +42,13 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.once,
     pytest.mark.skipif(SSHD is None or not shutil.which("ssh"), reason="no ssh or no sshd here"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("horovod") is None, reason="Horovod is not built here"
-    ),
 ]
 
 
 @pytest.fixture
 def with_ssh(tmp_path: Path) -> Iterator[str]:
     """A PATH whose ssh reaches HOST."""
+    need_horovod()
     names = {"host": HOST, "port": free_ports(1)[0], "folder": tmp_path}
     (tmp_path / "sshd_config").write_text(SERVER.format(**names))
     (tmp_path / "config").write_text(CLIENT.format(**names))
