@@ -24,14 +24,14 @@ import functools
 import os
 import platform
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.data.pretraining import cooccurrence, prepare
-from amp_xla.data.pretraining.masking import Masking
+from amp_xla.data.pretraining.masking import special_ids
+from amp_xla.data.pretraining.phases import in_turn, read
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
-from amp_xla.data.pretraining.stream import Stream
 from amp_xla.data.text.tokenizer import MASK, Tokenizer
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.models import published
@@ -80,6 +80,11 @@ class Config:
 
     steps: Annotated[int, within(1, 10**9)] = 2000
     """updates of the whole run"""
+    phase2_length: Annotated[Optional[int], within(at_least=2)] = None
+    """tokens a sequence in a second phase: a multiple of the data's, whose sequences are read end
+    to end; none = one phase"""
+    phase2_share: Annotated[float, within(above=0, below=1)] = 0.1
+    """share of the updates, the last ones, that are the second phase"""
     global_batch: Annotated[int, within(at_least=1)] = 16
     """sequences an update, all ranks together; micro_batch and ranks do not change it"""
     micro_batch: Annotated[int, within(at_least=1)] = 16
@@ -136,6 +141,19 @@ def described(config: Config) -> str:
     return line
 
 
+def plan(config: Config, length: int) -> List[Tuple[int, int]]:
+    """(tokens a sequence, updates) of each phase; the first one's are the prepared text's."""
+    if config.phase2_length is None:
+        return [(length, config.steps)]
+    last = round(config.steps * config.phase2_share)
+    if not 0 < last < config.steps:
+        raise DataError(
+            f"--phase2-share {config.phase2_share:g} of --steps {config.steps} leaves a phase "
+            f"without an update"
+        )
+    return [(length, config.steps - last), (config.phase2_length, last)]
+
+
 def accumulation(config: Config, ranks: int) -> int:
     """Micro-batches an update; ``ranks`` share each of them."""
     given = config.update.accumulate
@@ -180,32 +198,25 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     note(described(config))
     ranks = distributed.current()
     accumulate = accumulation(config, ranks.begun_with)
-    length, size = data.settings["length"], config.global_batch // accumulate
-    masking = Masking.of(tokenizer, length, config.mask_rate, config.mask, config.seed)
-    options: Dict[str, Any] = dict(objective=config.objective, sep_id=tokenizer.sep_id)
-    batches = Stream(
-        Sequences(data), masking, size, config.steps * accumulate, seed=config.seed, **options
-    )
-    held = Sequences(data, "heldout")
-    # The held-out masks have a seed of their own: runs with different seeds are comparable.
-    fixed = dataclasses.replace(masking, seed=0)
-    held_batches = Stream(
-        held, fixed, size, min(config.heldout, len(held)) // size or None,
-        seed=0, shuffle=False, **options,
+    size = config.global_batch // accumulate
+    steps = [(length, n * accumulate) for length, n in plan(config, data.settings["length"])]
+    phases = read(
+        data, tokenizer, steps, size, config.heldout, config.objective, config.mask,
+        config.mask_rate, config.seed,
     )  # fmt: skip
-
-    batches, held_batches = map(ranks.share, (batches, held_batches))
+    batches = ranks.share(in_turn(phases))
     step_input = dropout.install(config.seed, batches)
     layers, hidden, heads = SIZES[config.model]
     lm = LanguageModel(
-        tokenizer.vocab_size, length, layers, hidden, heads, config.objective, config.bert,
-        config.dropout, not kept, config.positions, config.attention, config.init_range,
+        tokenizer.vocab_size, phases[-1].length, layers, hidden, heads, config.objective,
+        config.bert, config.dropout, not kept, config.positions, config.attention,
+        config.init_range, several=len(phases) > 1,
     )  # fmt: skip
     if config.embeddings == "counts" and config.bert is None:
         text = cooccurrence.sample(Sequences(data))
         lm.start_from_vectors(
             *cooccurrence.word_vectors(
-                text, tokenizer.vocab_size, hidden, masking.special_ids, config.seed
+                text, tokenizer.vocab_size, hidden, special_ids(tokenizer), config.seed
             )
         )
     inputs = {
@@ -225,7 +236,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
         measured["topic_loss"] = lm.topic_loss(inputs, lm.model.output)
         progress = tf.cast(step_input // accumulate, tf.float32) / float(config.steps)
         loss += config.topic * progress * measured["topic_loss"]
-    evaluate: Any = HeldOut(lm, inputs, held_batches)
+    evaluate: Any = HeldOut(lm, inputs, *(ranks.share(p.held) for p in reversed(phases)))
     export: Any = lm.write_checkpoint
 
     kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
@@ -238,16 +249,13 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     if config.average:
         average = Average(optimizer.inner, lm.weights, optimizer.applied_steps, config.average)
         evaluate, export = map(average.used_by, (evaluate, export))
-    predicted = masking.positions if config.objective == "mlm" else length - 1
-    flops = lm.flops(size, predicted)
+    costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
     reach, _ = ceiling(resolved.half or "float32", seconds=0.5)
     note(
         f"global batch {config.global_batch} = micro-batch {size / ranks.pieces:g} x "
         f"accumulation {accumulate * ranks.split} x ranks {ranks.world.size}; "
-        f"{config.steps} updates = "
-        f"{config.steps * config.global_batch / len(Sequences(data)):.1f} passes; "
-        f"{predicted} of {length} positions predicted\n"
-        f"{flops / 1e9:.1f} GFLOP a micro-batch; matrix products here reach "
+        f"{', then '.join(phase.describe(accumulate) for phase in phases)}\n"
+        f"{costs[0] * size / 1e9:.1f} GFLOP a micro-batch; matrix products here reach "
         f"{reach / 1e9:.0f} GFLOP/s (measured)"
     )
     if "topic_loss" in measured:
@@ -255,6 +263,11 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
             f"loss = mlm_loss + a weight from 0 to {config.topic:g} x topic_loss: it may rise "
             "while both fall"
         )
+    border = phases[0].batches.steps_per_epoch()
+
+    def utilisation(step: int) -> float:
+        return costs[step > border] / reach / ranks.world.size
+
     return job.Job(
         lm.transformer.model,
         step,
@@ -264,7 +277,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
         resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=export,
-        rates={"model_flops_utilisation": flops / size / reach / ranks.world.size},
+        rates={"model_flops_utilisation": utilisation},
     )
 
 

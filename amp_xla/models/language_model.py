@@ -48,13 +48,14 @@ class LanguageModel:
       vocab_size: tokens that exist; rows beyond fill up to a multiple of 64, never predicted.
       objective: ``mlm``, ``lm`` or ``unilm``: which positions attend to which.
       bert: folder of a checkpoint in Google's format to go on from; its shapes win.
-      length: L, fixed.
+      length: L, or the longest where there are several.
       layers, hidden, heads: shape of a new model.
       dropout_rate: of activations and attention weights.
       weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
       positions: where new position embeddings start: ``sinusoids`` or ``random``.
       attention: where the heads of the first two new layers start: ``neighbours`` or ``random``.
       init_range: standard deviation of new weights; None = 0.02 at 768, more in narrower models.
+      several: sequences have different lengths; the graph is built for any.
 
     Attributes:
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
@@ -75,8 +76,10 @@ class LanguageModel:
         positions: str = "sinusoids",
         attention: str = "neighbours",
         init_range: Optional[float] = None,
+        several: bool = False,
     ) -> None:
-        self.vocab_size, self.length = vocab_size, length
+        self.vocab_size = vocab_size
+        self.length = None if several else length
         self.padded = padded_vocab(vocab_size)
         self.config: Dict[str, Any] = {
             "vocab_size": vocab_size,
@@ -113,7 +116,7 @@ class LanguageModel:
             vocab_size=self.padded,
             max_position=config["max_position_embeddings"],
             segment_vocab_size=config["type_vocab_size"],
-            sequence_length=length,
+            sequence_length=self.length,
             dropout_rate=dropout_rate,
             attention_dropout_rate=dropout_rate,
             **{
@@ -174,7 +177,8 @@ class LanguageModel:
     def logits(self, vectors: Any, positions: Any) -> Any:
         """float [B, L, hidden], int32 [B, K] -> float [B * K, padded vocabulary]."""
         hidden = self.config["hidden_size"]
-        rows = tf.range(tf.shape(positions)[0])[:, None] * self.length
+        length = self.length or tf.shape(vectors)[1]
+        rows = tf.range(tf.shape(positions)[0])[:, None] * length
         picked = tf.gather(tf.reshape(vectors, [-1, hidden]), tf.reshape(positions + rows, [-1]))
         return self._project(picked)
 
@@ -231,17 +235,17 @@ class LanguageModel:
         counts = tf.scatter_nd(where, weights, tf.stack([batch, self.padded]))
         return -tf.reduce_sum(counts * chances) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
-    def flops(self, batch: int, positions: int) -> float:
-        """Floating-point operations of one training step: matrix products, forward and backward.
+    def flops(self, length: int, positions: int) -> float:
+        """Floating-point operations of training on a sequence: matrix products, both ways.
 
         2 a multiply-add; the backward pass costs two forward passes (Kaplan et al.,
         arXiv 2001.08361, section 2.1). Recomputation is not counted: it is overhead.
         """
         hidden, layers = self.config["hidden_size"], self.config["num_hidden_layers"]
         inner = self.config["intermediate_size"]
-        token = layers * (4 * hidden * hidden + 2 * hidden * inner + 2 * self.length * hidden)
+        token = layers * (4 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden)
         predicted = hidden * hidden + hidden * self.padded
-        return 6.0 * batch * (self.length * token + positions * predicted)
+        return 6.0 * (length * token + positions * predicted)
 
     def _pad_rows(self, values: Any) -> Any:
         missing = self.padded - len(values)

@@ -52,7 +52,7 @@ _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
 # Tokens a sequence, where a preset is meant for them.
 PHASES = {
-    "bert": "90% of the updates at 128 tokens, then 10% at 512",
+    "bert": "text prepared with --length 128, and --phase2-length 512",
     "roberta": "512 tokens",
     "lamb": "128 tokens; then 512: --global-batch 32768 --steps 1563 --learning-rate 4e-3 "
     "--warmup 0.128",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Optional
 
 import numpy as np
 
@@ -97,17 +97,30 @@ class HeldOut:
       language_model: the model.
       inputs: the step's placeholders.
       stream: batches in fixed order with fixed masks.
+      shorter: the same text in shorter sequences; their loss stands beside as ``loss_`` and length.
     """
 
-    def __init__(self, language_model: LanguageModel, inputs: Dict[str, Any], stream: Any) -> None:
+    def __init__(
+        self,
+        language_model: LanguageModel,
+        inputs: Dict[str, Any],
+        stream: Any,
+        shorter: Optional[Any] = None,
+    ) -> None:
         with dropout.inference():
             vectors = language_model.model(language_model.model.inputs)
         self._inference = Inference(inputs, language_model.head(inputs, vectors))
-        self._stream = stream
+        self._stream, self._shorter = stream, shorter
 
     def __call__(self) -> Dict[str, float]:
+        found = self._over(self._stream)
+        if self._shorter is not None:
+            found[f"loss_{self._shorter.shapes[0][1]}"] = self._over(self._shorter)["loss"]
+        return found
+
+    def _over(self, stream: Any) -> Dict[str, float]:
         loss = hits = count = 0.0
-        for batch in _pieces(self._stream):
+        for batch in _pieces(stream):
             out = self._inference(batch.feed())
             loss += float(out["loss"].sum())
             hits += float(out["hits"].sum())

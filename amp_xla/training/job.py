@@ -37,7 +37,7 @@ class Job:
         only on the same.
       export: folder -> writes the weights there for other programs; called with the run folder
         whenever they are the best so far.
-      rates: name -> what to multiply samples a second by, to be logged beside them.
+      rates: name -> step -> what to multiply samples a second by, to be logged beside them.
       sharded: tables of which each rank has some rows; None = every rank has all variables.
     """
 
@@ -49,7 +49,7 @@ class Job:
     resolved: Resolved
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
-    rates: Dict[str, float] = dataclasses.field(default_factory=dict)
+    rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
     sharded: Optional[Sharded] = None
 
     def __post_init__(self) -> None:

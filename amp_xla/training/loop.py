@@ -307,7 +307,7 @@ class Loop:
             "applied_steps": state.applied,
             "skipped_steps": state.skipped,
             "samples_per_second": rate,
-            **{name: rate * factor for name, factor in self.job.rates.items()},
+            **{name: rate * factor(state.step) for name, factor in self.job.rates.items()},
         }
         self._write(values)
         shown = {"loss": f"{means[0]:.4f}"}

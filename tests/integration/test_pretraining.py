@@ -365,6 +365,65 @@ step.TrainStep.__call__ = stopping
     assert one == two
 
 
+KILL = """
+import os, signal
+from amp_xla.training import step
+call = step.TrainStep.__call__
+def stopping(self, feed, number):
+    if number == {number}:
+        os.kill(os.getpid(), signal.{signal})
+    return call(self, feed, number)
+step.TrainStep.__call__ = stopping
+"""
+
+
+def test_a_second_phase_has_longer_sequences_and_its_border_is_no_place_to_get_lost(place):
+    phases = ["--steps", "16", "--phase2-length", "96", "--phase2-share", "0.25"]
+    often = ["--log-every", "1", "--checkpoint-every", "4"]
+    common = ["--data", "data", "--dropout", "0.1", *phases, *SMALL, *often]
+    code, output = recipe(place, "pretraining", *common, "--name", "phases")
+    assert code == 0, output
+    assert "12 updates = " in output and "6 of 32 positions predicted, then 4 updates" in output
+    assert "of 96 positions predicted" in output
+    lines = metrics(place, "phases")
+    (judged,) = (line for line in lines if "dev_loss" in line)
+    assert np.isfinite(judged["dev_loss"]) and np.isfinite(judged["dev_loss_32"])
+    assert [line["samples"] for line in lines if "loss" in line][-1] == 128  # as many a step
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    assert rates[-1] < rates[24] < rates[20]  # one schedule: it falls on across the border
+
+    # One stops on the border; the other is killed behind it, and begins again on it.
+    stops = (("stopped", 23, "SIGTERM", 143), ("killed", 26, "SIGKILL", -9))
+    for name, number, sent, status in stops:
+        code, output = recipe(
+            place, "pretraining", *common, "--name", name,
+            code="import amp_xla.setup\n" + KILL.format(number=number, signal=sent),
+        )  # fmt: skip
+        assert code == status, output
+        code, output = recipe(place, "pretraining", *common, "--name", name, "--resume")
+        assert code == 0 and "resumed from" in output, output
+        one, two = (
+            (place / "runs/pretraining" / run / "bert_model.ckpt.data-00000-of-00001").read_bytes()
+            for run in ("phases", name)
+        )
+        assert one == two, name
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--phase2-length", "80"], "sequences of 32 tokens; longer ones have a multiple of that"),
+        (["--phase2-length", "32"], "sequences of 32 tokens; longer ones have a multiple of that"),
+        (["--phase2-length", "64", "--phase2-share", "0.01"], "of --steps 6 leaves a phase"),
+    ],
+)
+def test_phases_that_do_not_fit_are_refused(place, flags, said):
+    code, output = recipe(
+        place, "pretraining", "--data", "data", "--steps", "6", *flags, *SMALL, "--name", "unfit"
+    )
+    assert code == 2 and said in output, output
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("objective", ["lm", "unilm"])
 @pytest.mark.slow

@@ -50,6 +50,7 @@ def test_a_config_that_an_older_run_wrote_is_read_and_written_again(tmp_path, mo
     younger = {"device": None, "accumulate": None, "recompute": False, "reduce": None}
     if module == "recipes.pretraining":
         younger.update(preset=None, positions="sinusoids", attention="neighbours")
+        younger.update(phase2_length=None, phase2_share=0.1)
         younger.update(init_range=None, beta2=0.999, adam_epsilon=1e-6)
     assert written == {**older, **younger}
 

@@ -40,6 +40,11 @@ class Masked(NamedTuple):
     weights: np.ndarray
 
 
+def special_ids(tokenizer: Tokenizer) -> Tuple[int, ...]:
+    """Of the tokens that are never masked."""
+    return tuple(i for i, token in enumerate(tokenizer.tokens) if token in SPECIAL)
+
+
 def positions_for(length: int, rate: float) -> int:
     """K: the mean number of masked tokens and up to a third more; a multiple of 8 if it can be.
 
@@ -84,7 +89,7 @@ class Masking:
     @classmethod
     def of(cls, tokenizer: Tokenizer, length: int, rate: float, unit: str, seed: int) -> Masking:
         """For a tokenizer; ``DataError`` if its vocabulary has no [MASK]."""
-        special = tuple(i for i, token in enumerate(tokenizer.tokens) if token in SPECIAL)
+        special = special_ids(tokenizer)
         return cls(tokenizer.mask_id, special, tokenizer.vocab_size, length, rate, unit, seed)
 
     @property

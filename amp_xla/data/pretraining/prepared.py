@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from amp_xla.data.pretraining import records, words
+from amp_xla.data.pretraining.sequences import joined
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import doubts, fingerprint
 from amp_xla.errors import DataError
@@ -218,6 +219,37 @@ class Sequences:
         if len(parts) == 1:
             return parts[0]
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([s for _, s in parts])
+
+
+class Joined:
+    """Sequences end to end, several in one: longer ones of the same text, by number.
+
+    Args:
+      sequences: what is joined.
+      length: tokens a joined sequence; a multiple of theirs. A few are lost to the special tokens
+        that stood between.
+
+    Raises:
+      DataError: it is no such multiple.
+    """
+
+    def __init__(self, sequences: Sequences, length: int) -> None:
+        self._each, rest = divmod(length, sequences.length)
+        if rest or self._each < 2:
+            raise DataError(
+                f"the prepared text has sequences of {sequences.length} tokens; longer ones have "
+                f"a multiple of that, not {length}"
+            )
+        self.length, self._sequences = length, sequences
+
+    def __len__(self) -> int:
+        return -(-len(self._sequences) // self._each)
+
+    def read(self, first: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
+        """As ``Sequences.read``."""
+        begin = first * self._each
+        end = min((first + count) * self._each, len(self._sequences))
+        return joined(*self._sequences.read(begin, end - begin), self._each)
 
 
 def _unit_path(folder: str, name: str) -> str:

@@ -58,3 +58,32 @@ def to_sequences(
     out[-1, 1 + last] = sep_id
     begins[:, 1] = True  # half a word at a row's begin is all the model sees of it
     return out, begins
+
+
+def joined(token_ids: np.ndarray, starts: np.ndarray, each: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Rows of ``to_sequences`` end to end, ``each`` of them in one, as one ``[CLS] ... [SEP]``.
+
+    Args:
+      token_ids: int32 [rows, L]; only the last of those that were made together has padding.
+      starts: bool [rows, L].
+      each: rows in one; the last may have fewer.
+
+    Returns:
+      (int32 [ceil(rows / each), each x L], bool of that shape), padded at the end: the [CLS] and
+      [SEP] between rows are gone, but for a [SEP] before padding, which ends a document.
+    """
+    rows, length = token_ids.shape
+    made = -(-rows // each)
+    out = np.zeros((made, each * length), np.int32)
+    begins = np.ones((made, each * length), bool)
+    kept = token_ids != 0
+    kept[:, 0] = kept[:, -1] = False
+    kept[::each, 0] = True  # the joined row's own [CLS]
+    lasts = np.minimum(np.arange(1, made + 1) * each, rows) - 1
+    kept[lasts, -1] |= token_ids[lasts, -1] != 0
+    for row in range(made):
+        part = slice(row * each, min((row + 1) * each, rows))
+        count = int(kept[part].sum())
+        out[row, :count] = token_ids[part][kept[part]]
+        begins[row, :count] = starts[part][kept[part]]
+    return out, begins

@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import queue
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from amp_xla.data.batches.pieces import Axis, axis, rows_of
 from amp_xla.data.batches.protocol import Fed
 from amp_xla.data.counter import uniform
 from amp_xla.data.pretraining.masking import Masking
-from amp_xla.data.pretraining.prepared import Sequences
+from amp_xla.data.pretraining.prepared import Joined, Sequences
 from amp_xla.errors import DataError
 
 BLOCK, GROUP = 64, 256  # 16,384 sequences are shuffled among each other; 5 MB at 128 tokens
@@ -79,7 +79,7 @@ class Stream:
     """The micro-batches of a run, or of a held-out split.
 
     Args:
-      sequences: where they are read.
+      sequences: where they are read: ``Sequences`` or ``Joined``.
       masking: how they are masked; None for ``lm`` and ``unilm``.
       batch_size: B.
       batches: in the whole run; None = one pass, the last batch filled up with weight 0.
@@ -95,7 +95,7 @@ class Stream:
 
     def __init__(
         self,
-        sequences: Sequences,
+        sequences: Union[Sequences, Joined],
         masking: Optional[Masking],
         batch_size: int,
         batches: Optional[int] = None,
@@ -134,6 +134,11 @@ class Stream:
     def shapes(self) -> List[Tuple[int, int]]:
         """(B, L): one."""
         return [(-(-self._size // self._piece[1]), self._sequences.length)]
+
+    @property
+    def passes(self) -> float:
+        """Over all sequences, in the whole run."""
+        return self._batches * self._size / len(self._sequences)
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
         """All of the run's micro-batches: passes over the data are this class' own affair."""

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amp_xla.data.pretraining.masking import Masking
-from amp_xla.data.pretraining.sequences import to_sequences
+from amp_xla.data.pretraining.phases import Phases
+from amp_xla.data.pretraining.sequences import joined, to_sequences
 from amp_xla.data.pretraining.stream import Order, Stream
 from amp_xla.errors import DataError
 
@@ -37,6 +38,45 @@ def test_documents_come_back_whole(documents, seed):
         assert got == asked or i in at_begin
 
 
+@given(
+    st.lists(st.lists(st.lists(st.integers(5, 99), max_size=40), max_size=6), max_size=4),
+    st.integers(2, 5),
+)
+def test_joined_rows_are_the_same_text(files, each):
+    """Some of whose rows have padding in the middle, where a file ends."""
+    made = [
+        to_sequences(
+            np.array([t for d in documents for t in d], np.int32),
+            np.array([t % 3 == 0 for d in documents for t in d], bool),
+            [len(d) for d in documents],
+            LENGTH,
+            CLS,
+            SEP,
+        )
+        for documents in files
+    ]
+    rows = np.concatenate([np.zeros((0, LENGTH), np.int32), *(ids for ids, _ in made)])
+    words = np.concatenate([np.zeros((0, LENGTH), bool), *(starts for _, starts in made)])
+    long, begins = joined(rows, words, each)
+    assert long.shape == begins.shape == (-(-len(rows) // each), each * LENGTH)
+    for row, begin, part, word in zip(
+        long,
+        begins,
+        np.split(rows, range(each, len(rows), each)),
+        np.split(words, range(each, len(rows), each)),
+    ):
+        count = int((row != 0).sum())
+        assert row[0] == CLS and row[count - 1] == SEP and not row[count:].any()
+        inside = (part != 0) & (part != CLS) & (part != SEP)
+        kept = (row != SEP) & (row != CLS) & (row != 0)
+        np.testing.assert_array_equal(row[kept], part[inside])
+        np.testing.assert_array_equal(begin[kept], word[inside])
+        # A document's end stays one; where a full row ends in the middle of one, nothing stands.
+        ends = sum((p[1:-1] == SEP).sum() for p in part)
+        ends += sum(p[-1] == SEP for p in part[:-1] if not p[-1]) + 1
+        assert (row == SEP).sum() <= ends
+
+
 class Rows:
     """Sequences in memory: row i is [CLS] i ... [SEP]."""
 
@@ -44,7 +84,7 @@ class Rows:
         self._ids = np.full((n, length), SEP, np.int32)
         self._ids[:, 0] = CLS
         self._ids[:, 1:-1] = 5 + np.arange(n)[:, None]
-        self.reads = 0
+        self.reads, self.length = 0, length
 
     def __len__(self):
         return len(self._ids)
@@ -137,6 +177,26 @@ def test_errors_of_the_reading_thread_come_out():
     broken._sequences.read = read
     with pytest.raises(DataError, match="shard seven"):
         next(broken.epoch())
+
+
+def test_phases_follow_each_other_and_a_run_starts_anywhere():
+    mask = Masking(4, tuple(range(5)), 1005, 2 * LENGTH)
+    long = Stream(Rows(300, 2 * LENGTH), mask, 32, 7)
+    phases = Phases(stream(batches=20), long)
+    whole = list(phases.epoch())
+    assert [b.token_ids.shape for b in whole] == [(32, LENGTH)] * 20 + [(32, 2 * LENGTH)] * 7
+    assert phases.steps_per_epoch() == 27 and phases.border == 20
+    assert phases.shapes == [(32, LENGTH), (32, 2 * LENGTH)]
+    for start in (1, 19, 20, 21, 26):
+        again = list(phases.epoch(start=start))
+        assert len(again) == 27 - start
+        for name, value in vars(whole[start]).items():
+            np.testing.assert_array_equal(getattr(again[0], name), value)
+    assert not list(phases.epoch(start=27))
+    halves = [list(phases.part(number, 2).epoch(start=18)) for number in (0, 1)]
+    for both in zip(whole[18:], *halves):
+        ids = np.concatenate([b.token_ids for b in both[1:]])
+        np.testing.assert_array_equal(ids, both[0].token_ids)
 
 
 def test_leaving_a_pass_early_ends_its_thread():
