@@ -19,6 +19,7 @@ A fault is chosen by the test and built in here, around the product's own functi
     {"deaf": true}            SIGHUP is ignored, as under nohup
     {"blind": true}           the free space of the disk looks unlimited
     {"pause": 9}              say so before step 9, then wait until the file "go" is there
+    {"hold": 14, ...}         before step 14, wait until the fault has happened, in whatever thread
 
 Standard output and error go to the job's file "out", unless it names a file "err" for the latter.
 "stdin" is a file; "stdout" is another file, "closed", or "unread": a pipe whose reader went away;
@@ -71,6 +72,7 @@ class Faults:
         self.checkpoint = ""
         self.log = os.open(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self.evaluations = 0
+        self.happened = threading.Event()
 
     def write(self, *record: Any) -> None:
         os.write(self.log, (json.dumps(record) + "\n").encode())
@@ -80,6 +82,7 @@ class Faults:
         if "raise" in self.spec:
             raise getattr(builtins, self.spec["raise"])("a planted fault\nof two lines")
         os.kill(os.getpid(), getattr(signal, self.spec.get("signal", "SIGKILL")))
+        self.happened.set()
 
     def file_operation(self, name: str, args: Tuple[Any, ...]) -> None:
         who = "writer" if threading.current_thread().name.startswith("checkpoint") else "main"
@@ -154,6 +157,8 @@ class Step:
             self._faults.write("paused", number)
             while not os.path.exists("go"):
                 time.sleep(0.02)
+        if self._faults.spec.get("hold") == number:
+            assert self._faults.happened.wait(120)
         if self._faults.spec.get("close") == number:
             read_end, write_end = os.pipe()
             os.close(read_end)
