@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.integration.grammar import prepared
+
 ROOT = Path(__file__).parents[2]
 SMALL = ["--precision", "fp32", "--micro-batch", "4", "--global-batch", "8", "--heldout", "16",
          "--log-every", "4", "--seed", "3", "--topic", "0"]  # fmt: skip
@@ -19,24 +21,8 @@ SMALL = ["--precision", "fp32", "--micro-batch", "4", "--global-batch", "8", "--
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a prepared corpus of grammar that can be learned in a minute."""
-    from amp_xla.data.pretraining import prepare
-
     folder = tmp_path_factory.mktemp("pretraining")
-    rng = np.random.RandomState(0)
-    pairs = [(f"north{i}", f"south{i}") for i in range(12)]
-    lines = []
-    for _ in range(1500):
-        chosen = [pairs[i] for i in rng.randint(0, 12, 6)]
-        lines.append(" ".join(f"{a} goes with {b} ." for a, b in chosen))
-    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
-    prepare.prepare(
-        prepare.Config(
-            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=192,
-            length=32, heldout=0.05, workers=1,
-        ),
-        show=False,
-    )  # fmt: skip
+    prepared(folder)
     return folder
 
 
@@ -377,6 +363,7 @@ step.TrainStep.__call__ = stopping
 """
 
 
+@pytest.mark.slow
 def test_a_second_phase_has_longer_sequences_and_its_border_is_no_place_to_get_lost(place):
     phases = ["--steps", "16", "--phase2-length", "96", "--phase2-share", "0.25"]
     often = ["--log-every", "1", "--checkpoint-every", "4"]

@@ -27,13 +27,15 @@ import pytest
 from amp_xla.backend import tf
 from amp_xla.training.checkpoint import manifest
 from tests.horovod import ROOT, need_horovod
+from tests.integration.grammar import prepared
 
 SMALL = (
     "--layers 2 --hidden 64 --max-length 24 --epochs 2 --train-fraction 0.08 --log-every 1 "
     "--precision fp32 --checkpoint-every 3"
 ).split()
 PRETRAINING = (
-    "--steps 6 --heldout 32 --log-every 1 --evaluate-every 3 --precision fp32 --dropout 0.1"
+    "--data data --steps 6 --heldout 32 --log-every 1 --evaluate-every 3 --precision fp32 "
+    "--dropout 0.1"
 ).split()
 # A key's bias moves all scores of a query alike: its gradient is zero, but for rounding, which Adam
 # makes as large as any other.
@@ -116,6 +118,7 @@ def place(tmp_path_factory: Any) -> Place:
     """With a run to start from: on 1.15 a seeded start depends on the number of operations."""
     need_horovod()
     here = Place(tmp_path_factory.mktemp("ranks"))
+    prepared(here.folder)
     done = here.train(0, "start", *SMALL, "--epochs", "1")
     assert done.code == 0, done.out
     return here
@@ -181,7 +184,7 @@ def test_any_number_of_ranks_learns_the_same(place: Place, case: str, ranks: int
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.long)])
 def test_gradients_may_travel_in_half_precision(place: Place, precision: str) -> None:
     flags = [*SMALL, *from_start(), "--loss-scale", "1000"]
     done = place.train(2, precision, *flags, "--reduce", precision)

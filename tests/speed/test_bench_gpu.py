@@ -51,6 +51,7 @@ def rows(out: Path) -> List[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.once
 def test_a_trial_is_cut_off_and_goes_on(tmp_path) -> None:
     out = tmp_path / "new" / "gpu"
     words = command(out, "--trial", "--steps", "3", "--abreast", "2", "--only", ONLY)

@@ -164,6 +164,7 @@ def test_the_largest_batch_is_found_and_run(capsys, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.once
 def test_a_batch_that_does_not_fit_is_told_from_one_that_cannot_be_measured():
     said = []
     with pytest.raises(DoesNotFit):

@@ -1,0 +1,27 @@
+"""A prepared corpus whose grammar can be learned in a minute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from amp_xla.data.pretraining import prepare
+
+
+def prepared(folder: Path) -> None:
+    """Writes ``corpus.txt`` into ``folder``, and sequences of 32 tokens into its ``data``."""
+    rng = np.random.RandomState(0)
+    pairs = [(f"north{i}", f"south{i}") for i in range(12)]
+    lines = []
+    for _ in range(1500):
+        chosen = [pairs[i] for i in rng.randint(0, 12, 6)]
+        lines.append(" ".join(f"{a} goes with {b} ." for a, b in chosen))
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
+    prepare.prepare(
+        prepare.Config(
+            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=192,
+            length=32, heldout=0.05, workers=1,
+        ),
+        show=False,
+    )  # fmt: skip
