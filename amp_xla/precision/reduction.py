@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision.tensorflow import tf
+from amp_xla.process.progress import note
 
 COMPRESSIONS = ("none", "fp16", "bf16")
 # Of gradients that travel together. Horovod's own way, to send what has come by its clock, adds the
@@ -96,6 +99,8 @@ class Reduction:
         gathered = total * (width * 4 + 8)
         whole = 2 * tf.cast(height, tf.int64) * width * (4 if self._compression == "none" else 2)
 
+        self._tell(gradient)
+
         def gather() -> Any:
             every = hvd.allgather(rows, name=self._name()), hvd.allgather(ids, name=self._name())
             return tf.math.unsorted_segment_sum(every[0], every[1], height)
@@ -106,6 +111,18 @@ class Reduction:
         summed = tf.cond(gathered < whole, gather, table)
         summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
         return summed
+
+    def _tell(self, gradient: Any) -> None:
+        """Notes from how many different tokens on a table is fewer bytes than its rows."""
+        shape = tf.get_static_value(gradient.dense_shape)
+        if shape is not None:
+            height, width = int(shape[0]), int(np.prod(shape[1:]))
+            bytes_each = 4 if self._compression == "none" else 2
+            fewer = -(-2 * height * width * bytes_each // (4 * width + 8))
+            note(
+                f"gradient of an embedding of {height} x {width}: its rows travel where the ranks' "
+                f"batches hold fewer than {fewer} different ones, all ranks' added, else the table"
+            )
 
 
 def over_ranks(

@@ -33,7 +33,9 @@ def both(tmp_path_factory: Any) -> List[Dict[str, Any]]:
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
     assert done.returncode == 0, done.stdout.decode()[-6000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    found[0]["said"] = done.stdout.decode()
+    return found
 
 
 @pytest.mark.parametrize(("compression", "close"), [("none", 1e-7), ("fp16", 2e-3), ("bf16", 8e-3)])
@@ -57,6 +59,9 @@ def test_rows_of_an_embedding_are_summed_either_way(both: Any, kind: str) -> Non
     for found in both:
         np.testing.assert_allclose(found[kind][0], wanted, 1e-5, 1e-5)
     assert both[0][kind] == both[1][kind]
+    # 1600 rows of 32 bytes and their ids are what a table of 1000 is, there and back.
+    assert "of 1000 x 8: its rows travel where the ranks' batches hold fewer" in both[0]["said"]
+    assert "than 1600 different ones" in both[0]["said"]
 
 
 def test_nan_on_one_rank_is_skipped_on_both(both: Any) -> None:
