@@ -22,7 +22,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.data.pretraining import duplicates, records, words
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
-from amp_xla.data.pretraining.sequences import to_sequences
+from amp_xla.data.pretraining.sequences import packed
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import docstrings
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -338,19 +338,20 @@ def make_shards(
     entry: Dict[str, Any] = {"settings": settings, "bad_lines": bad}
     entry["other_lengths"] = every - len(texts)
     for split, part in zip(SPLITS, _split(texts, config.heldout)):
-        token_ids, starts, counts = cutter(part)
-        rows, begins = to_sequences(
-            token_ids, starts, counts, config.length, tokenizer.cls_id, tokenizer.sep_id
-        )
-        data = layout.encode(rows, begins) if len(rows) else b""
+        counts = dict.fromkeys(("sequences", "tokens", "unknown", "padding"), 0)
+        stretches: List[bytes] = []
+        for rows, begins, token_ids in packed(part, cutter, config.length):
+            stretches.append(layout.encode(rows, begins))
+            counts["sequences"] += len(rows)
+            counts["tokens"] += len(token_ids)
+            counts["unknown"] += int((token_ids == tokenizer.unk_id).sum())
+            counts["padding"] += int((rows == tokenizer.pad_id).sum())
+        data = b"".join(stretches)
         entry[split] = {
-            "file": f"{split}-{unit.name}.tfrecord" if len(rows) else None,
-            "sequences": len(rows),
+            "file": f"{split}-{unit.name}.tfrecord" if data else None,
             "documents": len(part),
             "characters": sum(map(len, part)),
-            "tokens": int(counts.sum()),
-            "unknown": int((token_ids == tokenizer.unk_id).sum()),
-            "padding": int((rows == tokenizer.pad_id).sum()),
+            **counts,
             "bytes": len(data),
             "crc32": zlib.crc32(data),
         }
