@@ -46,9 +46,11 @@ class Config:
     out: str = "data/pretraining"
     """folder to write to; any address TensorFlow knows"""
     corpus: Optional[str] = None
-    """files, folders and globs with commas between: text, JSON lines, .gz, .zst; none = built-in"""
+    """files, folders and globs with commas between: text, JSON lines, Wikipedia's .xml, each also
+    .bz2, .gz, .zst; none = built-in"""
     field: str = "text"
-    """JSON key of the text; a number is a tab-separated column, counted from 0, of a text file"""
+    """JSON key of the text, or several: title,content; a number is a tab-separated column, counted
+    from 0, of a text file"""
     documents: Literal["line", "blank", "file"] = "line"
     """a document of a text file is a line, what stands between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
