@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import re
-from typing import Any, FrozenSet, Iterator, Tuple
+from typing import Any, FrozenSet, Iterator, Match, Tuple
 from xml.etree import ElementTree
 
 from amp_xla.errors import DataError
@@ -29,6 +29,10 @@ DROPPED = frozenset(
     ["ref", "table", "math", "chem", "timeline", "score", "syntaxhighlight", "source"]
 )
 _MAGIC = re.compile(r"__[A-Z]+__")
+# -{zh-hans:计算机;zh-hant:電腦}- of the Chinese wiki; flags stand before a bar.
+_VARIANTS = re.compile(r"-\{(?:([^|{}]*)\|)?([^{}]*)\}-")
+_VARIANT = re.compile(r"(zh[a-z-]*)\s*:([^;]*)")
+PREFERRED = ("zh-hans", "zh-cn", "zh")
 
 
 def pages(file: Any, begin: int, end: int) -> Iterator[Tuple[int, bytes]]:
@@ -88,7 +92,10 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
         found = ElementTree.fromstring(page)
     except ElementTree.ParseError as error:
         raise ValueError(f"not XML ({error}, counted within the page)") from None
-    if found.findtext("ns") != "0" or found.find("redirect") is not None:
+    namespace = found.findtext("ns")
+    if namespace is None:
+        raise ValueError("a <page> without <ns>, as in dumps from before 2012")
+    if namespace != "0" or found.find("redirect") is not None:
         return ""
     revisions = found.findall("revision")
     if len(revisions) > 1:
@@ -104,11 +111,12 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
 def plain(markup: str, links: FrozenSet[str]) -> str:
     """Wiki markup to text: a line each paragraph, heading and item of a list.
 
-    Without templates, tables, references, formulas, files and categories.
+    Without templates, tables, references, formulas, files and categories; of Chinese variants the
+    simplified one.
     """
     parser = _parser()
     try:
-        code = parser.parse(markup)
+        code = parser.parse(_VARIANTS.sub(_one_variant, markup))
         for node in code.ifilter(forcetype=(parser.nodes.Tag, parser.nodes.Wikilink)):
             # Emptied in place: to remove a node means to look for it in the whole page.
             if isinstance(node, parser.nodes.Tag):
@@ -121,6 +129,14 @@ def plain(markup: str, links: FrozenSet[str]) -> str:
         raise ValueError(f"no wiki markup ({error})") from None
     lines = (line.strip() for line in _MAGIC.sub("", text).split("\n"))
     return "\n".join(line for line in lines if line)
+
+
+def _one_variant(found: Match[str]) -> str:
+    flags, body = found.groups()
+    if flags and set(flags) & set("HT-"):  # a rule for elsewhere, or for the title
+        return ""
+    words = dict(_VARIANT.findall(body))
+    return next((words[name] for name in (*PREFERRED, *words) if name in words), body)
 
 
 def _parser() -> Any:

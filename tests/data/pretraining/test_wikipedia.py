@@ -88,6 +88,12 @@ def many(count):
     return dump(*parts), words
 
 
+def test_one_variant_of_chinese_stays():
+    markup = "-{H|zh-cn:不}-一台-{zh-hans:计算机;zh-hant:電腦}-用-{A|zh-tw:軟; zh-cn:软}--{原}-。"
+    assert wikipedia.plain(markup, frozenset()) == "一台计算机用软原。"
+    assert wikipedia.plain("a -{zh-tw:乙;zh-hk:丙}- {b} -{c", frozenset()) == "a 乙 {b} -{c"
+
+
 def test_an_article_is_its_text(tmp_path):
     path = tmp_path / "zhwiki-20261101-pages-articles.xml"
     path.write_bytes(dump(*OTHERS, page("Ada Lovelace", MARKUP), *OTHERS))
@@ -118,6 +124,7 @@ BROKEN = {
         "not XML",
     ),
     "an entity": (lambda p: p.replace("<title>", "<title>&b;"), "not XML .undefined entity"),
+    "an old dump": (lambda p: p.replace("<ns>0</ns>", ""), "a <page> without <ns>"),
     "history": (lambda _: page("Two", "a", revisions=2), "page 'Two' has 2 revisions.*articles"),
     "a byte": (lambda p: p.replace("<title>", "<title>\udcff"), "not UTF-8 .0xff"),
 }
