@@ -77,7 +77,8 @@ def packed(
     """
     tokenizer = cutter.tokenizer
     # The row that a stretch ends in is begun again by the next one, as if it were a document.
-    open_ids, open_starts = np.zeros(0, np.int32), np.zeros(0, bool)
+    open_ids: np.ndarray = np.zeros(0, np.int32)
+    open_starts: np.ndarray = np.zeros(0, bool)
     begin = size = 0
     for end, text in enumerate(texts, 1):
         size += len(text)
