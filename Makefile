@@ -85,6 +85,7 @@ bench-gpu: ; $(ON) -m scripts.bench_gpu $(ARGS) ## Fill docs/results/gpu.md on a
 bench-rehearse: ; $(ON) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
 bench-ranks: ; $(ON) -m scripts.bench_ranks $(ARGS) ## What two ranks cost here; ARGS=--paper: 8 GPUs and more, on paper
 bench-tables: ; $(ON) -m scripts.bench_tables $(ARGS) ## What a table over two ranks costs here; ARGS=--memory: 50 million rows
+bench-reader: ; $(ON) -m scripts.bench_reader $(ARGS) ## Memory that preparing text takes, and sequences a second that reading it gives
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python

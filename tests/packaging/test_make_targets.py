@@ -71,6 +71,10 @@ SMALL: Dict[str, Small] = {
     "bench-tables": Small(
         ["ARGS=--rounds 1 --steps 1 --rows 100 --batch 8"], "least possible, ids of 8 bytes"
     ),
+    "bench-reader": Small(
+        ["ARGS=--megabytes 1 --source-mb 1 --workers 1 --sequences 512 --rounds 1"],
+        "a second and core",
+    ),
     "bench-ranks": Small(["ARGS=--paper"], "8 x 8 GPUs"),
     "soak": Small(["KILLS=1", "ARGS=--minutes 2 --workers 1"], "0 differences"),
     "test": Small(["ARGS=-p no:cacheprovider tests/settings/test_flags.py"], "passed"),

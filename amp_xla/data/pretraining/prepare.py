@@ -20,9 +20,9 @@ import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
-from amp_xla.data.pretraining import duplicates, records, words
+from amp_xla.data.pretraining import duplicates, languages, records, words
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
-from amp_xla.data.pretraining.sequences import to_sequences
+from amp_xla.data.pretraining.sequences import packed
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import docstrings
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -46,9 +46,11 @@ class Config:
     out: str = "data/pretraining"
     """folder to write to; any address TensorFlow knows"""
     corpus: Optional[str] = None
-    """files, folders and globs with commas between: text, JSON lines, .gz, .zst; none = built-in"""
+    """files, folders and globs with commas between: text, JSON lines, Wikipedia's .xml, each also
+    .bz2, .gz, .zst; none = built-in"""
     field: str = "text"
-    """JSON key of the text; a number is a tab-separated column, counted from 0, of a text file"""
+    """JSON key of the text, or several: title,content; a number is a tab-separated column, counted
+    from 0, of a text file"""
     documents: Literal["line", "blank", "file"] = "line"
     """a document of a text file is a line, what stands between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
@@ -60,6 +62,8 @@ class Config:
     """characters below which a document is left out"""
     longest: Annotated[int, within(at_least=0)] = 0
     """characters above which a document is left out; 0 = none is too long"""
+    language: Optional[str] = None
+    """codes such as en or zh, with commas between: other documents are left out; none = all stay"""
     vocab: Optional[str] = None
     """vocab.txt to tokenize with; none = train WordPiece on the corpus"""
     vocab_size: Annotated[int, within(at_least=64)] = 8000
@@ -114,6 +118,8 @@ def prepare(config: Config, show: bool = True) -> Optional[Manifest]:
     """
     done = Manifest.found(config.out)
     note = _note if show else (lambda text: None)
+    if config.language is not None:
+        languages.wanted(config.language)  # an error now rather than in a worker
     records.make_folder(config.out)
     with _pool(config, note) as pool:
         corpus = config.corpus
@@ -179,10 +185,12 @@ def _sample(config: Config, files: List[str]) -> List[str]:
     size = 0
     for number, unit in enumerate(units(files, config.reading)):
         if number % every == 0 and size < config.vocab_mb * 2**20:
-            texts += texts_of(unit, config.reading)[0]
+            texts += _wanted(texts_of(unit, config.reading)[0], config)[0]
             size += unit.size
     if not texts:
-        raise DataError(f"the corpus {config.corpus} has no text")
+        raise DataError(
+            f"the corpus {config.corpus} has no text of the lengths and languages asked for"
+        )
     return texts
 
 
@@ -219,6 +227,7 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
         **({} if config.dedup == "off" else {"dedup": config.dedup}),
         **({"shortest": config.shortest} if config.shortest else {}),
         **({"longest": config.longest} if config.longest else {}),
+        **({"language": config.language} if config.language else {}),
     }
 
 
@@ -331,32 +340,42 @@ def make_shards(
     if copies is not None:
         left_out = set(copies.tolist())
         texts = [text for number, text in enumerate(texts) if number not in left_out]
-    every = len(texts)
-    texts = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
+    texts, left_out_as = _wanted(texts, config)
     layout = records.RecordLayout(config.length, settings["vocab_size"])
     tokenizer = cutter.tokenizer
-    entry: Dict[str, Any] = {"settings": settings, "bad_lines": bad}
-    entry["other_lengths"] = every - len(texts)
+    entry: Dict[str, Any] = {"settings": settings, "bad_lines": bad, **left_out_as}
     for split, part in zip(SPLITS, _split(texts, config.heldout)):
-        token_ids, starts, counts = cutter(part)
-        rows, begins = to_sequences(
-            token_ids, starts, counts, config.length, tokenizer.cls_id, tokenizer.sep_id
-        )
-        data = layout.encode(rows, begins) if len(rows) else b""
+        counts = dict.fromkeys(("sequences", "tokens", "unknown", "padding"), 0)
+        stretches: List[bytes] = []
+        for rows, begins, token_ids in packed(part, cutter, config.length):
+            stretches.append(layout.encode(rows, begins))
+            counts["sequences"] += len(rows)
+            counts["tokens"] += len(token_ids)
+            counts["unknown"] += int((token_ids == tokenizer.unk_id).sum())
+            counts["padding"] += int((rows == tokenizer.pad_id).sum())
+        data = b"".join(stretches)
         entry[split] = {
-            "file": f"{split}-{unit.name}.tfrecord" if len(rows) else None,
-            "sequences": len(rows),
+            "file": f"{split}-{unit.name}.tfrecord" if data else None,
             "documents": len(part),
             "characters": sum(map(len, part)),
-            "tokens": int(counts.sum()),
-            "unknown": int((token_ids == tokenizer.unk_id).sum()),
-            "padding": int((rows == tokenizer.pad_id).sum()),
+            **counts,
             "bytes": len(data),
             "crc32": zlib.crc32(data),
         }
         if data:
             records.write_whole(records.join(config.out, entry[split]["file"]), data)
     Manifest.write_unit(config.out, unit.name, entry)
+
+
+def _wanted(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, int]]:
+    """Those of the lengths and languages asked for, and how many others there are of each kind."""
+    fitting = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
+    found = fitting
+    if config.language is not None:
+        kept = languages.wanted(config.language)
+        found = [text for text in fitting if languages.of(text) in kept]
+    others = len(texts) - len(fitting), len(fitting) - len(found)
+    return found, dict(zip(("other_lengths", "other_languages"), others))
 
 
 def _split(texts: List[str], heldout: float) -> Tuple[List[str], List[str]]:

@@ -18,7 +18,11 @@ FORMAT = 1
 MANIFEST, VOCAB, UNITS = "manifest.json", "vocab.txt", "units"
 SPLITS = ("train", "heldout")
 SUMMED = ("sequences", "documents", "characters", "tokens", "unknown", "padding", "bytes")
-LEFT_OUT = {"bad_lines": "bad lines", "other_lengths": "documents of other lengths"}
+LEFT_OUT = {
+    "bad_lines": "bad lines",
+    "other_lengths": "documents of other lengths",
+    "other_languages": "documents in other languages",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Manifest:
         if not all(cls.unit_done(folder, name, settings) for name in names):
             return None
         entries = [_read_json(_unit_path(folder, name)) for name in names]
-        # Notes of before have no second of these.
+        # Notes of before lack some of these.
         counts: Dict[str, Any] = {
             name: sum(entry.get(name, 0) for entry in entries) for name in LEFT_OUT
         }
@@ -104,10 +108,10 @@ class Manifest:
             keys = ("file", "sequences", "bytes", "crc32")
             shards[split] = [{k: part[k] for k in keys} for part in parts if part["file"]]
         if not counts["train"]["sequences"]:
+            listed = ", ".join(f"{counts[name]:,} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
-                f"the corpus {settings['corpus']} is empty: no document to train on "
-                f"({counts['bad_lines']} bad lines and {counts['other_lengths']} documents of "
-                f"other lengths left out)"
+                f"the corpus {settings['corpus']} is empty: no document to train on (left out: "
+                f"{listed})"
             )
         return cls(folder, settings, counts, shards)
 

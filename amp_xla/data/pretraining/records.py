@@ -161,7 +161,7 @@ class RecordLayout:
         body[:] = self._template
         body[:, self._bits_at : self._bits_at + self._bit_bytes] = np.packbits(starts, axis=1)
         ids = np.ascontiguousarray(token_ids.astype(self.id_dtype)).view(np.uint8)
-        body[:, self._ids_at : self._ids_at + self._id_bytes] = ids.reshape(rows, -1)
+        body[:, self._ids_at : self._ids_at + self._id_bytes] = ids.reshape(rows, self._id_bytes)
         out[:, -4:] = _masked_crc(body)
         return out.tobytes()
 

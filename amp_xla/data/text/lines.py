@@ -88,7 +88,8 @@ def unpacked(path: str, file: Any, packed: int, chunk: int) -> Iterator[bytes]:
         try:
             data = file.read(chunk)
         except Exception as error:  # each library has its own name for damage
-            kind = "zst" if path.endswith(".zst") else "gzip"
+            kind = path.rsplit(".", 1)[-1]
+            kind = kind if kind in ("zst", "bz2") else "gzip"
             raise DataError(f"{path}: damaged {kind} file: {error}") from None
         if not data:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import hashlib
 import json
@@ -21,9 +22,10 @@ from amp_xla.backend import tf
 from amp_xla.data.pretraining import prepare, records
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.pretraining.records import DamagedShard, RecordLayout
-from amp_xla.data.pretraining.units import Reading, files_of, texts_of, units
+from amp_xla.data.pretraining.units import Reading, files_of, units
 from amp_xla.data.pretraining.words import Jieba, Pieces
 from amp_xla.errors import DataError
+from tests.data.pretraining.corpus import corpus_texts
 from tests.process import trees
 
 ROOT = Path(__file__).parents[3]
@@ -113,11 +115,6 @@ def test_damage_anywhere_names_file_and_record(tmp_path, place):
 # -- documents ---------------------------------------------------------------------------------
 
 
-def corpus_texts(pattern, **reading):
-    reading = Reading(**reading)
-    return [t for u in units(files_of(str(pattern)), reading) for t in texts_of(u, reading)[0]]
-
-
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 @pytest.mark.parametrize("unit", [1, 7, 64, 10_000])
 def test_units_cut_anywhere_and_documents_stay_whole(tmp_path, monkeypatch, unit, ending):
@@ -133,12 +130,14 @@ def test_units_cut_anywhere_and_documents_stay_whole(tmp_path, monkeypatch, unit
     assert [t.split() for t in corpus_texts(path, documents="file")] == [" ".join(blocks).split()]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.zst"])
 def test_json_lines_and_compression(tmp_path, small_units, suffix):
     texts = sentences(300)
     data = "".join(json.dumps({"id": i, "body": t}) + "\n" for i, t in enumerate(texts)).encode()
     if suffix.endswith(".gz"):
         data = gzip.compress(data)
+    elif suffix.endswith(".bz2"):
+        data = bz2.compress(data)
     elif suffix.endswith(".zst"):
         zstandard = pytest.importorskip("zstandard", reason="reading .zst is an extra")
         data = zstandard.ZstdCompressor().compress(data)

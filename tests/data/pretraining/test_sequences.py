@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amp_xla.data.pretraining import sequences
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.phases import Phases
-from amp_xla.data.pretraining.sequences import joined, to_sequences
+from amp_xla.data.pretraining.sequences import joined, packed, to_sequences
 from amp_xla.data.pretraining.stream import Order, Stream
 from amp_xla.errors import DataError
 
@@ -36,6 +37,31 @@ def test_documents_come_back_whole(documents, seed):
     kept = [i for i, token in enumerate(stream) if token != SEP]
     for got, asked, i in zip(inside, starts.tolist(), kept):
         assert got == asked or i in at_begin
+
+
+class Letters:
+    """A cutter whose tokens are a text's letters; a capital begins a word."""
+
+    class tokenizer:
+        cls_id, sep_id, pad_id = CLS, SEP, 0
+
+    def __call__(self, texts):
+        every = "".join(texts)
+        starts = np.array([letter.isupper() for letter in every], bool)
+        return np.array([*map(ord, every)], np.int32), starts, np.array([*map(len, texts)])
+
+
+@given(st.lists(st.text("abC", max_size=40), max_size=12), st.integers(1, 60))
+def test_packed_in_stretches_the_rows_are_the_same(texts, stretch):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sequences, "STRETCH", stretch)
+        parts = list(packed(texts, Letters(), LENGTH))
+    rows, begins = to_sequences(*Letters()(texts), LENGTH, CLS, SEP)
+    none = np.zeros((0, LENGTH), np.int32), np.zeros((0, LENGTH), bool), np.zeros(0, np.int32)
+    got, got_begins, ids = (np.concatenate(some) for some in zip(none, *parts))
+    np.testing.assert_array_equal(got, rows)
+    np.testing.assert_array_equal(got_begins, begins)
+    assert ids.tolist() == [*map(ord, "".join(texts))]
 
 
 @given(
