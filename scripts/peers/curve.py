@@ -27,6 +27,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process.arguments import parse, split_words
 from amp_xla.process.exits import exit_code
 from amp_xla.process.fields import flat, within
+from amp_xla.speed import table
 from recipes import pretraining
 from scripts.peers.__main__ import PEERS_PYTHON, need_python
 from scripts.peers.curve_torch import SIDE as THEIRS
@@ -66,25 +67,27 @@ def main() -> int:
             raise AmpXlaError(f"{flag} is {values[name]}; both sides have {value}, nothing else")
     if pretraining.accumulation(recipe, 1) != 1:
         raise AmpXlaError("an update is one batch here: give --micro-batch, too")
+    if values["data"] is None:  # the built-in text is each runtime's own
+        raise AmpXlaError("--data is missing, a folder that make prepare wrote, the same for all")
     if config.only != "ours":
         need_python()
     out = Path(config.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    # Both runtimes have to read one text.
-    data = Path(values["data"] or pretraining.get_data(recipe).folder).resolve()
-    words = [*PLAIN, *words, "--data", str(data)]
+    values["data"] = str(Path(values["data"]).resolve())
+    words = [*PLAIN, *words, "--data", values["data"]]
+    _same(out / "settings.json", values)
     start = values["bert"] and str(Path(values["bert"]).resolve())
     if start is None:
         start = str(out / "runs" / "pretraining" / "start")
         if not Path(start, "bert_config.json").exists():
             # The smallest rate there is moves no weight.
             _recipe(out, [*words, "--name", "start", "--steps", "1", "--learning-rate", "1e-30"])
-    if config.only != "theirs":
-        kind = "tf2" if sys.version_info >= (3, 8) else "tf1"
+    kind = "tf2" if sys.version_info >= (3, 8) else "tf1"
+    if config.only != "theirs" and not _ended(_run(out, kind), values["steps"]):
         _recipe(out, [*words, "--bert", start, "--name", kind, "--resume"])
     if config.only != "ours" and not _ended(out / f"{THEIRS}.jsonl", values["steps"]):
         with open(out / f"{THEIRS}.json", "w", encoding="utf-8") as file:
-            json.dump({**values, "data": str(data), "config": _bert(start, out)}, file)
+            json.dump({**values, "config": _bert(start, out)}, file)
         done = subprocess.run([str(PEERS_PYTHON), "-m", "scripts.peers.curve_torch", str(out)])
         if done.returncode:
             raise AmpXlaError(f"{PEERS_PYTHON} ended with {done.returncode}: see above")
@@ -108,11 +111,24 @@ def _bert(folder: str, out: Path) -> Dict[str, Any]:
     from amp_xla.backend import tf
     from amp_xla.models.weights import google
 
-    config, prefix = google.read(folder, language_model=True)
-    reader = tf.train.load_checkpoint(prefix)
+    config = json.loads(Path(folder, google.CONFIG).read_text(encoding="utf-8"))
+    reader = tf.train.load_checkpoint(str(google.checkpoint_prefix(Path(folder))))
     names = [name for name, _ in google.wanted(config, language_model=True)]
     np.savez(str(out / f"{THEIRS}.npz"), **{name: reader.get_tensor(name) for name in names})
     return config
+
+
+def _same(path: Path, values: Dict[str, Any]) -> None:
+    """``AmpXlaError`` if what is in the folder was begun with other settings."""
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else values
+    other = sorted(name for name in values if before.get(name) != values[name])
+    if other:
+        raise AmpXlaError(f"{path.parent} holds curves with another {other[0]}; take another --out")
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def _run(out: Path, kind: str) -> Path:
+    return out / "runs" / "pretraining" / kind / "metrics.jsonl"
 
 
 def _lines(path: Path) -> List[Dict[str, Any]]:
@@ -126,30 +142,32 @@ def _ended(path: Path, steps: int) -> bool:
 
 
 def report(out: Path, steps: int, first: int) -> str:
-    """A table of all sides in ``out``; differences are those from PyTorch's, of the same steps."""
+    """A table of all sides in ``out``; what is apart is a loss from PyTorch's of the same step."""
     paths = {THEIRS: out / f"{THEIRS}.jsonl"}
     for kind in ("tf1", "tf2"):
-        paths[kind] = out / "runs" / "pretraining" / kind / "metrics.jsonl"
+        paths[kind] = _run(out, kind)
+    found = {name: _lines(path) for name, path in paths.items() if path.exists()}
+    losses = {n: {x["step"]: x["loss"] for x in lines if "loss" in x} for n, lines in found.items()}
+    held = {
+        n: {x["step"]: x["dev_loss"] for x in lines if "dev_loss" in x}
+        for n, lines in found.items()
+    }
+    evaluated = sorted(set().union(*held.values()))
     marks = sorted({steps // 6, steps // 3, 2 * steps // 3, steps} - {0})
-    losses = {}
-    rows = []
-    for name, path in paths.items():
-        lines = _lines(path)
-        found = np.array([line["loss"] for line in lines if "loss" in line])
-        if not len(found):
-            continue
-        losses[name] = found
-        apart = "-"
-        if THEIRS in losses and name != THEIRS:
-            count = min(first, len(found), len(losses[THEIRS]))
-            ours, theirs = found[:count], losses[THEIRS][:count]
-            apart = f"{np.max(np.abs(ours / theirs - 1)):.1e}"
-        means = [found[max(0, mark - WINDOW) : mark].mean() for mark in marks if mark <= len(found)]
-        held = [line["dev_loss"] for line in lines if "dev_loss" in line]
-        rows.append([name, apart, *(f"{m:.4f}" for m in means), *(f"{h:.4f}" for h in held)])
-    head = ["side", f"first {first} steps, apart at most"]
-    head += [f"training, {WINDOW} to {mark}" for mark in marks] + ["held out"]
-    return "\n".join(" | ".join(row) for row in [head, *rows])
+    theirs = losses.get(THEIRS, {})
+
+    def row(name: str) -> List[str]:
+        ours = losses[name]
+        both = [ours[step] / theirs[step] - 1 for step in ours if step in theirs and step <= first]
+        cells = [name, f"{np.max(np.abs(both)):.1e}" if both and name != THEIRS else "-"]
+        for mark in marks:
+            window = [ours[step] for step in range(mark - WINDOW + 1, mark + 1) if step in ours]
+            cells.append(f"{np.mean(window):.4f}" if mark in ours else "-")
+        return cells + [f"{held[name][s]:.4f}" if s in held[name] else "-" for s in evaluated]
+
+    head = ["side", f"apart, first {first}"]
+    head += [f"training to {mark}" for mark in marks] + [f"held out, {s}" for s in evaluated]
+    return table.markdown(head, [row(name) for name in found])
 
 
 if __name__ == "__main__":

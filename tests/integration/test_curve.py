@@ -35,7 +35,8 @@ def test_the_first_losses_are_hugging_faces(tmp_path) -> None:
     (run,) = (out / "runs" / "pretraining").glob("tf?")
     ours, theirs = losses(run / "metrics.jsonl"), losses(out / "hugging_face.jsonl")
     assert len(ours) == len(theirs) == STEPS
-    np.testing.assert_allclose(ours, theirs, rtol=1e-3)
+    # Seen: 3e-7. Without weight decay they are 2e-5 apart, with norms' epsilon at 1e-5 1e-5.
+    np.testing.assert_allclose(ours, theirs, rtol=3e-6)
     assert np.ptp(ours) > 0.3  # it learns: the updates are compared, not the start alone
 
 
