@@ -118,7 +118,7 @@ def main() -> int:
 
 
 def need_python() -> None:
-    """``AmpXlaError`` unless there is an environment of the peers; says how to make it."""
+    """``AmpXlaError`` unless there is an environment of the peers; says what builds it."""
     if not PEERS_PYTHON.exists():
         raise AmpXlaError(
             f"{PEERS_PYTHON} is missing: python3.11 -m venv .venvs/peers && "

@@ -68,7 +68,7 @@ def main() -> int:
     if pretraining.accumulation(recipe, 1) != 1:
         raise AmpXlaError("an update is one batch here: give --micro-batch, too")
     if values["data"] is None:  # the built-in text is each runtime's own
-        raise AmpXlaError("--data is missing, a folder that make prepare wrote, the same for all")
+        raise AmpXlaError("--data is missing: a prepared folder, the same for all sides")
     if config.only != "ours":
         need_python()
     out = Path(config.out).resolve()
