@@ -79,6 +79,7 @@ doctor: ; $(AMP_XLA) doctor $(ARGS) ## Check GPU, driver, TensorFlow, environmen
 tune: ; $(AMP_XLA) tune --recipe "$$RECIPE" $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1
 bench: ; $(AMP_XLA) bench --recipe "$$RECIPE" $(BENCH) -- $(ARGS) ## Record every precision and XLA mode; BENCH="--compare a.json b.json"
 bench-peers: ; $(ON) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
+bench-curve: ; $(ON) -m scripts.peers.curve $(ARGS) ## Losses of pretraining beside those of Hugging Face's BERT, step by step
 bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
 bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step
 bench-gpu: ; $(ON) -m scripts.bench_gpu $(ARGS) ## Fill docs/results/gpu.md on a GPU, beside PyTorch; ARGS=--trial on a CPU

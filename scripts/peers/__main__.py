@@ -88,11 +88,7 @@ def main() -> int:
         batch_size=config.batch_size or (16 if pretraining else 32),
         max_length=config.max_length or (128 if pretraining else 256),
     )
-    if not PEERS_PYTHON.exists():
-        raise AmpXlaError(
-            f"{PEERS_PYTHON} is missing: python3.11 -m venv .venvs/peers && "
-            f".venvs/peers/bin/pip install -r scripts/peers/requirements.txt"
-        )
+    need_python()
     here = machine.look()
     with tempfile.TemporaryDirectory() as folder:
         half = bool(here.half_dtype)
@@ -119,6 +115,15 @@ def main() -> int:
     out.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
     print(text)
     return 0
+
+
+def need_python() -> None:
+    """``AmpXlaError`` unless there is an environment of the peers; says what builds it."""
+    if not PEERS_PYTHON.exists():
+        raise AmpXlaError(
+            f"{PEERS_PYTHON} is missing: python3.11 -m venv .venvs/peers && "
+            f".venvs/peers/bin/pip install -r scripts/peers/requirements.txt"
+        )
 
 
 def _recipe_words(config: Config) -> List[str]:

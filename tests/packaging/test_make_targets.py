@@ -56,6 +56,7 @@ SMALL: Dict[str, Small] = {
     ),
     "bench": Small(["BENCH=--compare bench.json bench.json"], "error: bench.json is not", 2),
     "bench-peers": Small([], "error: .venvs/peers/bin/python is missing", 2),
+    "bench-curve": Small(["ARGS=-- --data data"], "error: .venvs/peers/bin/python is missing", 2),
     "bench-gpu": Small(["ARGS=--trial --render"], "written: runs/gpu.md"),
     "bench-loop": Small(["ARGS=--steps 2 --rounds 1"], "ms"),
     "bench-loss-scale": Small(
@@ -86,6 +87,7 @@ QUICK = (
     "header",
     "bench",
     "bench-peers",
+    "bench-curve",
     "bench-gpu",
     "bench-ranks",
     "test",

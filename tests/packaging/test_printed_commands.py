@@ -91,7 +91,9 @@ def check_python(words: List[str]) -> None:
             name = f"{name}.__main__"
         module = importlib.import_module(name)
         if hasattr(module, "Config") and not any("{" in word for word in rest):
-            parse(module.Config, rest, name)
+            own, recipes = split_words(rest)
+            parse(module.Config, own, name)
+            parse(recipe_module("pretraining").Config, recipes, name)
 
 
 def _is_package(name: str) -> bool:
