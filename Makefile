@@ -82,6 +82,7 @@ bench-peers: ; $(ON) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hug
 bench-curve: ; $(ON) -m scripts.peers.curve $(ARGS) ## Losses of pretraining beside those of Hugging Face's BERT, step by step
 bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
 bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step
+bench-precision: ; $(ON) -m scripts.bench_precision $(ARGS) ## One job by rewrite, Keras policy, JAX policy: accuracy, time, memory
 bench-gpu: ; $(ON) -m scripts.bench_gpu $(ARGS) ## Fill docs/results/gpu.md on a GPU, beside PyTorch; ARGS=--trial on a CPU
 bench-rehearse: ; $(ON) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
 bench-ranks: ; $(ON) -m scripts.bench_ranks $(ARGS) ## What two ranks cost here; ARGS=--paper: 8 GPUs and more, on paper

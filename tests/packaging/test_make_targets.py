@@ -17,6 +17,7 @@ from tests.packaging.test_makefile import DEFINED
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(900)]
 MODEL = "--layers 1 --hidden 64 --max-length 16"
+SHARE = f"{MODEL} --shapes 1 --vocab-size 200 --train-fraction 0.1 --epochs 1"
 DATA = f"--train train.tsv --dev dev.tsv {MODEL} --shapes 1 --vocab-size 100 --epochs 1"
 
 
@@ -61,6 +62,10 @@ SMALL: Dict[str, Small] = {
     "bench-loop": Small(["ARGS=--steps 2 --rounds 1"], "ms"),
     "bench-loss-scale": Small(
         ["ARGS=--layers 1 --hidden 64 --batch-size 2 --length 8 --rounds 2"], "dynamic"
+    ),
+    "bench-precision": Small(
+        [f"ARGS=--only 'rewrite tf2 fp32' --job '{SHARE}'"],
+        "| rewrite | tf2 | fp32 | 0.",
     ),
     "bench-rehearse": Small(
         [
