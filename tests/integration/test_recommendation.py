@@ -78,9 +78,14 @@ def job(tmp_path_factory: Any) -> Job:
     return here
 
 
-def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job) -> None:
-    out = job.train_on(2, "two")
-    assert "10 MB a rank with Adam's moments" in out
+@pytest.fixture(scope="module")
+def two(job: Job) -> str:
+    """What the run ``two``, of two ranks, said."""
+    return job.train_on(2, "two")
+
+
+def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two: str) -> None:
+    assert "10 MB a rank with Adam's moments" in two
     job.same("one", "two")
     best = max(x.get("dev_auc", 0) for x in job.values("one"))
     assert best > 0.98
@@ -88,7 +93,7 @@ def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job) -> 
     assert shards == ["table-0-of-2.npy", "table-1-of-2.npy"]
 
 
-def test_it_answers_and_is_exported_whole(job: Job, tmp_path: Path) -> None:
+def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) -> None:
     """From the shards of two ranks, in one process; the SavedModel says what predict says."""
     run = job.run("two", RECIPE)
     lines = two_packages()[1].decode().splitlines()[:40]
@@ -114,7 +119,7 @@ def test_it_answers_and_is_exported_whole(job: Job, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job) -> None:
+def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job, two: str) -> None:
     process = job.start(2, "killed", *FLAGS, recipe=RECIPE)
     begun(process, job.run("killed", RECIPE) / "metrics.jsonl", 35)
     everything = psutil.Process(process.pid).children(recursive=True)
