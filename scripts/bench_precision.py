@@ -106,7 +106,7 @@ class Row(NamedTuple):
 
 
 def rows(config: Config) -> List[Row]:
-    """All that make sense, or those asked for."""
+    """All that there can be, or those asked for."""
     runtimes = {"rewrite": ("tf1", "tf2"), "rehearsed": ("tf2",), "Keras policy": ("tf2",)}
     found = [
         Row(way, runtime, precision)

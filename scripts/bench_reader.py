@@ -46,7 +46,7 @@ class Config:
     """Measure the preparing and the reading of text to pretrain on."""
 
     megabytes: Annotated[int, within(at_least=1)] = 20
-    """text to make up and prepare, in 1,000,000 bytes"""
+    """invented text to prepare, in 1,000,000 bytes"""
     dedup: Literal["off", "exact", "near"] = "off"
     """as for prepare"""
     workers: Annotated[int, within(at_least=0)] = 0
