@@ -59,7 +59,7 @@ class Config:
     """measurements of each kind of mask, in turn"""
     source_mb: Annotated[int, within(at_least=1)] = 20
     """Python source a package that docstrings are taken from, in MB"""
-    seed: int = 1
+    seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """decides the text, the order and the masks"""
 
 
