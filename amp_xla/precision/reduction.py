@@ -12,7 +12,6 @@ import numpy as np
 
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision.tensorflow import tf
-from amp_xla.process.progress import note
 
 COMPRESSIONS = ("none", "fp16", "bf16")
 # Of gradients that travel together. Horovod's own way, to send what has come by its clock, adds the
@@ -29,15 +28,19 @@ class Reduction:
     Args:
       hvd: ``horovod.tensorflow``, initialized.
       compression: ``none`` (float32), ``fp16`` or ``bf16`` between ranks.
+      say: is told, once for each embedding, when its gradient travels as rows.
 
     Attributes:
       loss_scale: returns the scale in force in this step, a float32 scalar tensor.
     """
 
-    def __init__(self, hvd: Any, compression: str = "none") -> None:
+    def __init__(
+        self, hvd: Any, compression: str = "none", say: Callable[[str], Any] = lambda text: None
+    ) -> None:
         if compression not in COMPRESSIONS:
             raise ValueError(f"compression {compression!r}; allowed: {', '.join(COMPRESSIONS)}")
         self._hvd, self._compression, self._named = hvd, compression, 0
+        self._say = say
         self.loss_scale: Optional[Callable[[], Any]] = None
 
     def __call__(self, gradients: Sequence[Any]) -> List[Any]:
@@ -113,13 +116,13 @@ class Reduction:
         return summed
 
     def _tell(self, gradient: Any) -> None:
-        """Notes from how many different tokens on a table is fewer bytes than its rows."""
+        """Says from how many different tokens on a table is fewer bytes than its rows."""
         shape = tf.get_static_value(gradient.dense_shape)
         if shape is not None:
             height, width = int(shape[0]), int(np.prod(shape[1:]))
             bytes_each = 4 if self._compression == "none" else 2
             fewer = -(-2 * height * width * bytes_each // (4 * width + 8))
-            note(
+            self._say(
                 f"gradient of an embedding of {height} x {width}: its rows travel where the ranks' "
                 f"batches hold fewer than {fewer} different ones, all ranks' added, else the table"
             )

@@ -108,10 +108,12 @@ class UpdateOptions:
         """
         from amp_xla.optimizers.scheduled import scheduled
         from amp_xla.precision.reduction import Reduction
+        from amp_xla.process.progress import note
         from amp_xla.training import distributed
 
         ranks = distributed.current()
-        reduction = Reduction(ranks.hvd, self.reduce or "none") if ranks.several else None
+        several = ranks.several
+        reduction = Reduction(ranks.hvd, self.reduce or "none", note) if several else None
         together = how.setdefault("accumulate", self.accumulate or 1)
         return scheduled(
             self.learning_rate, max(1, batches // together), self.warmup, loss_scale,

@@ -148,17 +148,17 @@ def fill(place, *args):
 def test_masks_are_filled_in(place, trained):
     assert "try it: " in trained and "the [MASK] of a list" in trained
     text = "north3 goes [MASK] south3 . north7 [MASK] with south7 ."
-    rows = fill(place, "--text", text, "--top", "2")
-    # Trained for a few steps, it knows the common words; which of them is first is chance.
-    first = {token: filled for _, token, filled in rows[:2]}
-    assert len(rows) == 4 and "with" in first
+    rows = fill(place, "--text", text, "--top", "3")
+    # Trained for a few steps, it knows the three common words; which of them is first is chance.
+    first = {token: filled for _, token, filled in rows[:3]}
+    assert len(rows) == 6 and "with" in first
     assert first["with"] == "north3 goes with south3 . north7 [MASK] with south7 ."
     chances = [float(row[0]) for row in rows]
-    assert chances[0] > chances[1] > 0 and chances[2] > chances[3] > 0
+    assert chances[0] > chances[1] > chances[2] > 0 and chances[3] > chances[4] > chances[5] > 0
     # Beside a longer text, and through a file, the answer is the same.
     (place / "masked.txt").write_text(f"north1 goes with south1 . {text}\n\n{text}\n")
-    both = fill(place, "--file", "masked.txt", "--top", "2")
-    assert both[5:] == rows and both[4] == [""]
+    both = fill(place, "--file", "masked.txt", "--top", "3")
+    assert both[7:] == rows and both[6] == [""]
 
 
 def test_what_cannot_be_filled_in_is_said(place, trained):
