@@ -99,9 +99,8 @@ class Reduction:
         height = gradient.dense_shape[0]
         width = tf.size(rows, out_type=tf.int64) // tf.cast(tf.maximum(tf.size(ids), 1), tf.int64)
         (total,) = self._add([tf.cast(tf.size(ids), tf.int64)])
-        gathered = total * (width * 4 + 8)
-        whole = 2 * tf.cast(height, tf.int64) * width * (4 if self._compression == "none" else 2)
-
+        gathered = total * _row_bytes(width)
+        whole = self._table_bytes(tf.cast(height, tf.int64), width)
         self._tell(gradient)
 
         def gather() -> Any:
@@ -115,13 +114,16 @@ class Reduction:
         summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
         return summed
 
+    def _table_bytes(self, height: Any, width: Any) -> Any:
+        """Of a table that is summed: there and back."""
+        return 2 * height * width * (4 if self._compression == "none" else 2)
+
     def _tell(self, gradient: Any) -> None:
         """Says from how many different tokens on a table is fewer bytes than its rows."""
         shape = tf.get_static_value(gradient.dense_shape)
         if shape is not None:
             height, width = int(shape[0]), int(np.prod(shape[1:]))
-            bytes_each = 4 if self._compression == "none" else 2
-            fewer = -(-2 * height * width * bytes_each // (4 * width + 8))
+            fewer = -(-self._table_bytes(height, width) // _row_bytes(width))
             self._say(
                 f"gradient of an embedding of {height} x {width}: its rows travel where the ranks' "
                 f"batches hold fewer than {fewer} different ones, all ranks' added, else the table"
@@ -140,6 +142,11 @@ def over_ranks(
     travel = [g for g, v in pairs if g is not None and not local(v)]
     sums = iter(reduce(travel) if isinstance(reduce, Reduction) else map(reduce, travel))
     return [(g if g is None or local(v) else next(sums), v) for g, v in pairs]
+
+
+def _row_bytes(width: Any) -> Any:
+    """Of a row that is gathered: float32 values and its id."""
+    return width * 4 + 8
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:

@@ -1,8 +1,9 @@
-"""A prepared corpus whose grammar can be learned in a minute."""
+"""Small prepared corpora; one whose grammar can be learned in a minute."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import List
 
 import numpy as np
 
@@ -17,11 +18,16 @@ def prepared(folder: Path) -> None:
     for _ in range(1500):
         chosen = [pairs[i] for i in rng.randint(0, 12, 6)]
         lines.append(" ".join(f"{a} goes with {b} ." for a, b in chosen))
-    (folder / "corpus.txt").write_text("\n".join(lines) + "\n")
+    prepare_lines(folder, lines, vocab_size=192, length=32)
+
+
+def prepare_lines(folder: Path, lines: List[str], vocab_size: int, length: int) -> None:
+    """Writes ``lines``, a document each, as ``corpus.txt`` into ``folder``; prepared, ``data``."""
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     prepare.prepare(
         prepare.Config(
-            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=192,
-            length=32, heldout=0.05, workers=1,
+            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=vocab_size,
+            length=length, heldout=0.05, workers=1,
         ),
         show=False,
     )  # fmt: skip

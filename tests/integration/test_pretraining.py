@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integration.grammar import prepared
+from tests.integration.grammar import prepare_lines, prepared
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--precision", "fp32", "--micro-batch", "4", "--global-batch", "8", "--heldout", "16",
@@ -81,19 +81,11 @@ def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
 
 @pytest.mark.long
 def test_on_real_text_counts_of_neighbours_are_a_better_start_than_chance(tmp_path):
-    from amp_xla.data.pretraining import prepare
     from amp_xla.data.text import docstrings
 
     groups = docstrings.sources(most_bytes=100_000)
     texts = docstrings.distinct(docstrings.documents(group) for group in groups)
-    (tmp_path / "corpus.txt").write_text("\n".join(texts[:4000]) + "\n", encoding="utf-8")
-    prepare.prepare(
-        prepare.Config(
-            out=str(tmp_path / "data"), corpus=str(tmp_path / "corpus.txt"), vocab_size=1024,
-            length=48, heldout=0.05, workers=1,
-        ),
-        show=False,
-    )  # fmt: skip
+    prepare_lines(tmp_path, texts[:4000], vocab_size=1024, length=48)
     ends = {}
     for start in ("counts", "random"):
         code, output = recipe(
