@@ -25,7 +25,7 @@ SCRATCH = {"learning_rate": 5e-4, "epochs": 8, "batch_size": 16, "token_dropout"
 )
 def recipe(request: Any, tmp_path: Path, monkeypatch: Any) -> Any:
     monkeypatch.chdir(tmp_path)
-    for name, width in (("wide", 768), ("narrow", 192)):
+    for name, width in (("wide", 768), ("narrow", 512)):
         (tmp_path / name).mkdir()
         text = json.dumps({"hidden_size": width})
         (tmp_path / name / "bert_config.json").write_text(text)
@@ -83,5 +83,5 @@ def test_the_line_at_the_start_says_which_and_warns(recipe: Any) -> None:
     assert line("--bert", "wide") == "fine-tuning with BERT's own defaults"
     high = line("--bert", "wide", "--learning-rate", "5e-4")
     assert "but learning_rate 0.0005" in high and "2e-5 to 5e-5 are usual" in high
-    assert "narrower than 512" in line("--bert", "narrow")
+    assert "narrower than 768" in line("--bert", "narrow")
     assert "warning" not in line("--bert", "narrow")
