@@ -115,15 +115,16 @@ def fine_tuning(bert: Optional[str], begun: Mapping[str, Any]) -> Dict[str, Any]
     if bert is None:
         return {}
     kept = {name: begun[name] for name in FINE_TUNING if name in begun}
-    return kept or (dict(FINE_TUNING) if (_width(bert) or _WIDTH) >= _WIDTH else {})
+    return kept or (dict(FINE_TUNING) if _wide(bert) else {})
 
 
-def _width(bert: str) -> Optional[int]:
-    """Of the model in a folder; None where it does not say: who reads its weights says why."""
+def _wide(bert: str) -> bool:
+    """Whether a folder's model is; also where it does not say: who reads its weights says why."""
     try:
-        return int(json.loads((Path(bert) / "bert_config.json").read_text())["hidden_size"])
+        config = json.loads((Path(bert) / "bert_config.json").read_text())
+        return int(config["hidden_size"]) >= _WIDTH
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return True
 
 
 def fine_tuned(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
@@ -135,11 +136,12 @@ def fine_tuned(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """
     if config["bert"] is None:
         return "defaults of a small model from scratch (--bert has others)"
-    wide = (_width(config["bert"]) or _WIDTH) >= _WIDTH
+    wide = _wide(config["bert"])
     other = [f"{k} {config[k]}" for k in sorted(defaults) if config[k] != defaults[k]]
-    line = "fine-tuning" + (" with BERT's own defaults" if wide else "")
-    if not wide:
-        line += f" a model narrower than {_WIDTH}: defaults of a small model from scratch"
+    if wide:
+        line = "fine-tuning with BERT's own defaults"
+    else:
+        line = f"fine-tuning a model narrower than {_WIDTH}: defaults of a small model from scratch"
         line += " (published ones of such widths were tuned at 3e-5 to 3e-4)"
     line += f", but {', '.join(other)}" if other else ""
     if wide and config["learning_rate"] > _DIVERGES_ABOVE:
