@@ -104,17 +104,13 @@ def stated(record: Dict[str, Any]) -> str:
     """The sentence for a recipe's docstring."""
     return (
         f"TensorFlow {record['tensorflow']}: {record['metric']} {record['result']}, seed "
-        f"{record['seed']}, {_time(record)}; {record['hardware']}; {record['date']}."
+        f"{record['seed']}, {record['minutes']:g} minutes; {record['hardware']}; {record['date']}."
     )
 
 
 def cell(record: Dict[str, Any]) -> str:
     """The same for README's table."""
-    return f"{record['metric']} {record['result']}, {_time(record)}"
-
-
-def _time(record: Dict[str, Any]) -> str:
-    return "not timed" if record["minutes"] is None else f"{record['minutes']:g} minutes"
+    return f"{record['metric']} {record['result']}, {record['minutes']:g} minutes"
 
 
 if __name__ == "__main__":
