@@ -14,7 +14,7 @@ from typing import Any, List, Optional
 
 from amp_xla import backend
 from amp_xla.backend import keras, tf
-from amp_xla.data.batches.packed import Layout
+from amp_xla.data.batches.layout import Layout
 from amp_xla.models import derivatives
 from amp_xla.models import encoders as model
 

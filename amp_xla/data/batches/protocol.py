@@ -34,7 +34,7 @@ class BatchSource(Protocol):
 
     @property
     def layout(self) -> Optional[Any]:
-        """How several texts share a row (``packed.Layout``); None = a text a row."""
+        """How several texts share a row (``layout.Layout``); None = a text a row."""
 
     @property
     def padding_share(self) -> float:
