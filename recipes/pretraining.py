@@ -35,7 +35,7 @@ from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.text.tokenizer import MASK, Tokenizer
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.models import published
-from amp_xla.models.options import Filling
+from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat, within
@@ -63,21 +63,6 @@ class Config:
     topic: Annotated[float, within(at_least=0)] = 1.0
     """weight, at the end, of a second loss: a text's mean foretells its masked words; 0 = none"""
 
-    model: Literal["tiny", "small", "base", "large"] = "tiny"
-    """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
-    bert: Annotated[Optional[str], MAY_CHANGE] = None
-    """folder with bert_config.json and a checkpoint in Google's format to go on from"""
-    embeddings: Literal["counts", "random"] = "counts"
-    """where a new model's tokens start: from counts of their neighbours in the text, or anywhere"""
-    positions: Literal["sinusoids", "random"] = "sinusoids"
-    """where a new model's position embeddings start; they are learned on from there"""
-    attention: Literal["neighbours", "random"] = "neighbours"
-    """where the heads of a new model's first two layers start: each on a neighbour, or anywhere"""
-    init_range: Annotated[Optional[float], within(above=0)] = None
-    """spread of a new model's weights; none = 0.02 for 768 wide, more for narrower models"""
-    dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
-    """share of activations and attention weights dropped; 0.1 for many passes over little text"""
-
     steps: Annotated[int, within(1, 10**9)] = 2000
     """updates of the whole run"""
     phase2_length: Annotated[Optional[int], within(at_least=2)] = None
@@ -104,6 +89,7 @@ class Config:
     """held-out sequences to evaluate on, at most"""
     seed: Seed = 1
     """decides weights, order, masks and dropout"""
+    encoder: LanguageModelOptions = LanguageModelOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
     switches: Switches = Switches()
     pace: Pace = Pace(evaluate_every=1000, log_every=100)  # in micro-batches
@@ -111,7 +97,7 @@ class Config:
 
     def defaults(self) -> Dict[str, Any]:
         """What ``preset`` and ``model`` put in place of the defaults above."""
-        return published.settings(self.preset, self.model)
+        return published.settings(self.preset, self.encoder.model)
 
 
 def get_data(config: Config) -> Manifest:
@@ -122,23 +108,6 @@ def get_data(config: Config) -> Manifest:
 
     distributed.current().first_does(lambda: prepare.prepare(prepare.Config(out=out, length=96)))
     return Manifest.load(out)
-
-
-def described(config: Config) -> str:
-    """One line: the preset in force, what of it is set otherwise, and what no BERT has."""
-    name = published.chosen(config.preset, config.model)
-    values, own = flat(config), flat(Config())
-    wanted = {**{key: own[key] for key in published.PUBLISHED["bert"]}, **config.defaults()}
-    for key in ("steps", "global_batch"):  # every machine has its own
-        del wanted[key]
-    other = [f"{key} {values[key]}" for key in sorted(wanted) if values[key] != wanted[key]]
-    line = f"preset {name}" + (f", but {', '.join(other)}" if other else "")
-    tricks = published.tricks(values)
-    if tricks and config.bert is None:
-        line += f"; unlike BERT {tricks} (--preset bert is without)"
-    if name in published.PHASES:
-        line += f"; meant for {published.PHASES[name]}"
-    return line
 
 
 def plan(config: Config, length: int) -> List[Tuple[int, int]]:
@@ -183,7 +152,6 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.backend import tf
     from amp_xla.graph.flops import ceiling
     from amp_xla.models import dropout, losses
-    from amp_xla.models.language_model import SIZES, LanguageModel
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.average import Average, averaged
     from amp_xla.optimizers.lamb import LAMB
@@ -195,7 +163,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     job.seed_everything(config.seed)
     tokenizer = data.tokenizer()
     note(f"{data.describe()}{data.doubts(tokenizer)}")
-    note(described(config))
+    note(published.described(flat(config), flat(Config())))
     ranks = distributed.current()
     accumulate = accumulation(config, ranks.begun_with)
     size = config.global_batch // accumulate
@@ -206,18 +174,14 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     )  # fmt: skip
     batches = ranks.share(in_turn(phases))
     step_input = dropout.install(config.seed, batches)
-    layers, hidden, heads = SIZES[config.model]
-    lm = LanguageModel(
-        tokenizer.vocab_size, phases[-1].length, layers, hidden, heads, config.objective,
-        config.bert, config.dropout, not kept, config.positions, config.attention,
-        config.init_range, several=len(phases) > 1,
-    )  # fmt: skip
-    if config.embeddings == "counts" and config.bert is None:
-        text = cooccurrence.sample(Sequences(data))
+    lm = config.encoder.language_model(
+        tokenizer.vocab_size, phases[-1].length, config.objective, not kept, len(phases) > 1
+    )
+    if config.encoder.from_counts:
+        text, width = cooccurrence.sample(Sequences(data)), lm.config["hidden_size"]
+        marks = special_ids(tokenizer)
         lm.start_from_vectors(
-            *cooccurrence.word_vectors(
-                text, tokenizer.vocab_size, hidden, special_ids(tokenizer), config.seed
-            )
+            *cooccurrence.word_vectors(text, tokenizer.vocab_size, width, marks, config.seed)
         )
     inputs = {
         "token_ids": lm.model.inputs[0],
@@ -311,7 +275,13 @@ def fill(saved: Saved, texts: List[str], top: int) -> List[List[Filling]]:
     if config.average:
         note("the weights themselves answer; their moving average is in bert_model.ckpt")
     tokenizer = Tokenizer.from_assets(saved.asset)
-    model = Fill(tokenizer, texts, saved.architecture or config.bert, SIZES[config.model], top)
+    model = Fill(
+        tokenizer,
+        texts,
+        saved.architecture or config.encoder.bert,
+        SIZES[config.encoder.model],
+        top,
+    )
     restore_weights(saved.path, model.weights)
     return model()
 

@@ -94,6 +94,48 @@ class EncoderOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class LanguageModelOptions:
+    """The encoder."""
+
+    model: Literal["tiny", "small", "base", "large"] = "tiny"
+    """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
+    bert: Annotated[Optional[str], MAY_CHANGE] = None
+    """folder with bert_config.json and a checkpoint in Google's format to go on from"""
+    embeddings: Literal["counts", "random"] = "counts"
+    """where a new model's tokens start: from counts of their neighbours in the text, or anywhere"""
+    positions: Literal["sinusoids", "random"] = "sinusoids"
+    """where a new model's position embeddings start; they are learned on from there"""
+    attention: Literal["neighbours", "random"] = "neighbours"
+    """where the heads of a new model's first two layers start: each on a neighbour, or anywhere"""
+    init_range: Annotated[Optional[float], within(above=0)] = None
+    """spread of a new model's weights; none = 0.02 for 768 wide, more for narrower models"""
+    dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
+    """share of activations and attention weights dropped; 0.1 for many passes over little text"""
+
+    @property
+    def from_counts(self) -> bool:
+        """Whether its token embeddings are to start from counts: a new model's alone can."""
+        return self.embeddings == "counts" and self.bert is None
+
+    def language_model(
+        self,
+        vocab_size: int,
+        length: int,
+        objective: str = "mlm",
+        weights: bool = True,
+        several: bool = False,
+    ) -> Any:
+        """A ``LanguageModel``, whose class says what the arguments are and what is raised."""
+        from amp_xla.models.language_model import SIZES, LanguageModel
+
+        return LanguageModel(
+            vocab_size, length, *SIZES[self.model], objective=objective, bert=self.bert,
+            dropout_rate=self.dropout, weights=weights, positions=self.positions,
+            attention=self.attention, init_range=self.init_range, several=several,
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
 class TowerOptions:
     """The table, and what is above it."""
 

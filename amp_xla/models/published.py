@@ -77,7 +77,29 @@ def chosen(preset: Optional[str], model: str) -> str:
     return preset or ("roberta" if model in ("base", "large") else "quick")
 
 
-def tricks(values: Dict[str, Any]) -> str:
+def described(values: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """One line: the preset in force, what of it is set otherwise, and what no BERT has.
+
+    Args:
+      values: the recipe's settings, flat: name -> value.
+      own: the same with its own defaults.
+    """
+    name = chosen(values["preset"], values["model"])
+    wanted = {key: own[key] for key in PUBLISHED["bert"]}
+    wanted.update(settings(values["preset"], values["model"]))
+    for key in ("steps", "global_batch"):  # every machine has its own
+        del wanted[key]
+    other = [f"{key} {values[key]}" for key in sorted(wanted) if values[key] != wanted[key]]
+    line = f"preset {name}" + (f", but {', '.join(other)}" if other else "")
+    found = _tricks(values)
+    if found and values["bert"] is None:
+        line += f"; unlike BERT {found} (--preset bert is without)"
+    if name in PHASES:
+        line += f"; meant for {PHASES[name]}"
+    return line
+
+
+def _tricks(values: Mapping[str, Any]) -> str:
     """In words, what of these settings is in no published BERT; empty if nothing is."""
     found = []
     if values["embeddings"] == "counts":

@@ -8,10 +8,9 @@ import pytest
 from amp_xla import backend
 from amp_xla.errors import SettingsError
 from amp_xla.models import dropout, published
-from amp_xla.models.language_model import SIZES, LanguageModel
 from amp_xla.process.arguments import parse
 from amp_xla.process.fields import flat
-from recipes.pretraining import Config, described
+from recipes.pretraining import Config
 
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
 # dropout
@@ -26,17 +25,21 @@ PAPERS = {
 TRICKS = {"topic": 0.0, "embeddings": "random", "positions": "random", "attention": "random"}
 
 
+def described(config):
+    return published.described(flat(config), flat(Config()))
+
+
 @pytest.mark.parametrize(("preset", "model"), sorted(PAPERS))
 def test_a_preset_is_what_its_paper_says(preset, model):
     config = parse(Config, ["--preset", preset, "--model", model])
-    found, update = flat(config), config.update
+    found, update, encoder = flat(config), config.update, config.encoder
     rate, warm, steps, batch, beta2, epsilon, clip, mask, drop = PAPERS[preset, model]
     assert (update.learning_rate, config.steps, config.global_batch) == (rate, steps, batch)
     assert int(update.warmup * config.steps) == pytest.approx(warm, abs=1)
     assert (config.beta2, config.adam_epsilon, update.clip_norm) == (beta2, epsilon, clip)
-    assert (config.mask, config.mask_rate, config.dropout) == (mask, 0.15, drop)
+    assert (config.mask, config.mask_rate, encoder.dropout) == (mask, 0.15, drop)
     assert (config.optimizer, config.decay) == ("lamb" if preset == "lamb" else "adamw", "linear")
-    assert update.weight_decay == 0.01 and config.init_range == 0.02 and config.average == 0.0
+    assert update.weight_decay == 0.01 and encoder.init_range == 0.02 and config.average == 0.0
     assert {name: found[name] for name in TRICKS} == TRICKS
 
 
@@ -53,7 +56,7 @@ def test_models_of_berts_size_are_trained_as_berts(words, preset):
 
 def test_what_is_typed_stays_and_is_said():
     config = parse(Config, "--topic 0.5 --preset bert --dropout 0.2 --steps 3000".split())
-    assert (config.topic, config.dropout, config.steps) == (0.5, 0.2, 3000)
+    assert (config.topic, config.encoder.dropout, config.steps) == (0.5, 0.2, 3000)
     assert described(config).startswith(
         "preset bert, but dropout 0.2, topic 0.5; unlike BERT a topic loss is added"
     )
@@ -75,10 +78,7 @@ def test_berts_model_and_where_it_starts():
     """BERT-base's 109,482,240 parameters, of which the pooler's 590,592 are not trained here."""
     config = parse(Config, ["--preset", "bert", "--model", "base"])
     dropout.install(1)
-    lm = LanguageModel(
-        30_522, 128, *SIZES[config.model], positions=config.positions, attention=config.attention,
-        init_range=config.init_range,
-    )  # fmt: skip
+    lm = config.encoder.language_model(30_522, 128)
     values = dict(
         zip((w.name.split(":")[0] for w in lm.weights), backend.K.batch_get_value(lm.weights))
     )
