@@ -94,7 +94,8 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     vocab = tokenizer.vocab_size
     model = config.encoder.classifier(
         vocab, len(labels), length, batches.layout, weights=not kept)  # fmt: skip
-    note(published.fine_tuned(flat(config), config.defaults()))
+    steps = config.epochs * batches.steps_per_epoch()
+    note(published.fine_tuned(flat(config), config.defaults(), steps))
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
         "labels": tf.placeholder(tf.int32, [None], name="labels"),
@@ -107,8 +108,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     evaluate = Classification(Inference(inputs, outputs), dev_batches, len(labels))
 
-    optimizer, rate = config.update.scheduled(
-        config.epochs * batches.steps_per_epoch(), resolved.loss_scale)  # fmt: skip
+    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale)
     step = TrainStep(
         inputs, step_input, loss + sum(model.losses), optimizer, model.trainable_weights, rate,
         {"accuracy": accuracy},

@@ -102,9 +102,9 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     policy, scale = precision(config)
     note(f"policy {policy}, loss scale {scale}")
     shape = architecture(config, tokenizer.vocab_size)
-    note(published.fine_tuned(flat(config), config.defaults()))
-    model = policy.cast_to_param(untrained(config, shape, len(labels), weights=not kept))
     steps = config.epochs * batches.steps_per_epoch()
+    note(published.fine_tuned(flat(config), config.defaults(), steps))
+    model = policy.cast_to_param(untrained(config, shape, len(labels), weights=not kept))
     rate = step.schedule(config.learning_rate, int(config.warmup * steps), steps)
     optimizer = step.adamw(rate, config.weight_decay, config.clip_norm)
     return Job(

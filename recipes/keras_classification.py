@@ -115,13 +115,14 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     step_input = dropout.install(config.seed, batches)
     vocab = tokenizer.vocab_size
     model = config.encoder.classifier(vocab, len(labels), length, weights=not kept)
-    note(published.fine_tuned(flat(config), config.defaults()))
+    steps = config.epochs * batches.steps_per_epoch()
+    note(published.fine_tuned(flat(config), config.defaults(), steps))
 
     def loss(target: Any, logits: Any) -> Any:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
         return losses.cross_entropy(number, logits, config.label_smoothing)
 
-    optimizer, rate = updates(config, config.epochs * batches.steps_per_epoch(), scale)
+    optimizer, rate = updates(config, steps, scale)
     step = FitStep(model, step_input, loss, optimizer, rate)
     inputs = {
         **dict(zip(("token_ids", "segment_ids"), model.inputs)),

@@ -75,9 +75,9 @@ def test_a_resumed_run_has_the_defaults_that_it_began_with(
 
 
 def test_the_line_at_the_start_says_which_and_warns(recipe: Any) -> None:
-    def line(*words: str) -> str:
+    def line(*words: str, steps: int = 400) -> str:
         config = parse(recipe.Config, list(words))
-        return published.fine_tuned(flat(config), config.defaults())
+        return published.fine_tuned(flat(config), config.defaults(), steps)
 
     assert line() == "defaults of a small model from scratch (--bert has others)"
     assert line("--bert", "wide") == "fine-tuning with BERT's own defaults"
@@ -85,3 +85,8 @@ def test_the_line_at_the_start_says_which_and_warns(recipe: Any) -> None:
     assert "but learning_rate 0.0005" in high and "2e-5 to 5e-5 are usual" in high
     assert "narrower than 768" in line("--bert", "narrow")
     assert "warning" not in line("--bert", "narrow")
+    assert line(steps=144).endswith("; 144 updates in all are few: --epochs 23 may learn more")
+    assert "27 updates in all are few: --epochs 45 may" in line("--bert", "wide", steps=27)
+    assert "few" not in line("--epochs", "1", steps=18)
+    if "accumulate" in flat(recipe.Config()):
+        assert "200 updates" in line("--accumulate", "2")
