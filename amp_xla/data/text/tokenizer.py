@@ -236,11 +236,12 @@ class Tokenizer:
     def encode(
         self,
         texts: Sequence[str],
-        pairs: Optional[Sequence[str]] = None,
+        pairs: Optional[Sequence[Optional[str]]] = None,
         max_length: Optional[int] = None,
     ) -> Encoded:
         """`[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`, at most `max_length` tokens each.
 
+        Where a pair is None, its text stands alone, whatever the others have.
         Too long a sample loses tokens from the end of its text, of a pair always from the
         longer side, as bert4keras' `encode(maxlen=max_length)` does.
         """
@@ -255,10 +256,11 @@ class Tokenizer:
             return self._joined([(first, first_counts, kept)])
         if len(pairs) != len(texts):
             raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
-        second, second_counts = self._flat(pairs)
+        second, second_counts = self._flat([pair or "" for pair in pairs])
+        alone = np.array([pair is None for pair in pairs], np.int64)  # such a side has no [SEP]
         # In bert4keras' terms, where each side still has its [CLS] and [SEP] and the longer
         # side, at a tie the first, loses a token until both fit max_length + 1.
-        a, b = first_counts + 2, second_counts + 2
+        a, b = first_counts + 2, second_counts + 2 - alone
         if max_length is not None:
             room = max_length + 1
             a_kept = np.where(a + b <= room, a, np.minimum(a, np.maximum(room // 2, room - b)))
@@ -267,7 +269,7 @@ class Tokenizer:
         return self._joined([(first, first_counts, a - 2), (second, second_counts, b - 2)])
 
     def _joined(self, sides: Sequence[Tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Encoded:
-        """[CLS], then each side's first `kept` pieces and a [SEP]."""
+        """[CLS], then each side's first `kept` pieces and a [SEP]; nothing where that is -1."""
         lengths = 1 + sum(kept + 1 for _, _, kept in sides)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         out = np.full(int(offsets[-1]), self.sep_id, np.int32)
@@ -275,7 +277,8 @@ class Tokenizer:
         target = offsets[:-1] + 1
         for pieces, counts, kept in sides:
             source = np.cumsum(counts) - counts
-            out[_ranges(target, kept)] = pieces[_ranges(source, kept)]
+            taken = np.maximum(kept, 0)
+            out[_ranges(target, taken)] = pieces[_ranges(source, taken)]
             target = target + kept + 1
         return Encoded(out, offsets, (sides[0][2] + 2).astype(np.int32))
 
