@@ -17,21 +17,25 @@ import dataclasses
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from typing_extensions import Annotated
-
+from amp_xla.data import labelled
 from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.noise import HiddenTokens
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text import corpora
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import SAME_SPEED, flat, within
+from amp_xla.process.fields import flat
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
+from amp_xla.training.options import (
+    ClassifierOptions,
+    Pace,
+    RunOptions,
+    Seed,
+    Switches,
+    UpdateOptions,
+)
 from amp_xla.training.run import begun_with
 
 
@@ -39,21 +43,13 @@ from amp_xla.training.run import begun_with
 class Config:
     """Train a text classifier."""
 
-    token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
-    --bert 0"""
-    label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of each label's weight that is spread over all labels in training; with --bert 0"""
-    epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
-    """passes over the training data; with --bert 3"""
-    patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
-    """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
     """decides weights, order and dropout"""
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
+    passes: ClassifierOptions = ClassifierOptions()
     update: UpdateOptions = UpdateOptions()
     switches: Switches = Switches()
     pace: Pace = Pace()
@@ -76,25 +72,17 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
-    train, dev = config.files.read(corpora.pydoc, config.seed)
-    labels = Labels.fit(train.labels or [])
-    tokenizer = config.vocabulary.tokenizer(train.texts, config.encoder.bert)
-    length = config.batches.max_length
-    encoded = tokenizer.encode(train.texts, train.pairs, length)
-    encoded_dev = tokenizer.encode(dev.texts, dev.pairs, length)
-    ids, dev_ids = labels.ids(train.labels or []), labels.ids(dev.labels or [])
-    batches, dev_batches = config.batches.make(encoded, ids, encoded_dev, dev_ids, config.seed)
-    batches = HiddenTokens(batches, config.token_dropout, tokenizer, config.seed)
-    note(f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
-         f"{tokenizer.vocab_size} tokens; {batches.describe()}"
-         f"{tokenizer.doubts(encoded)}")  # fmt: skip
-
-    batches, dev_batches = map(distributed.current().share, (batches, dev_batches))
+    data = labelled.read(
+        config.files, config.vocabulary, config.batches, config.encoder.bert,
+        config.passes.token_dropout, config.seed,
+    )  # fmt: skip
+    note(data.description)
+    batches, dev_batches = map(distributed.current().share, (data.batches, data.dev_batches))
     step_input = dropout.install(config.seed, batches)
-    vocab = tokenizer.vocab_size
+    vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
-        vocab, len(labels), length, batches.layout, weights=not kept)  # fmt: skip
-    steps = config.epochs * batches.steps_per_epoch()
+        vocab, len(data.labels), length, batches.layout, weights=not kept)  # fmt: skip
+    steps = config.passes.epochs * batches.steps_per_epoch()
     note(published.fine_tuned(flat(config), config.defaults(), steps))
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
@@ -102,11 +90,12 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
         "weights": tf.placeholder(tf.float32, [None], name="weights"),
     }
     loss, accuracy = losses.classification(
-        inputs["labels"], model.output, inputs["weights"], config.label_smoothing)  # fmt: skip
+        inputs["labels"], model.output, inputs["weights"], config.passes.label_smoothing
+    )  # fmt: skip
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    evaluate = Classification(Inference(inputs, outputs), dev_batches, len(labels))
+    evaluate = Classification(Inference(inputs, outputs), dev_batches, len(data.labels))
 
     optimizer, rate = config.update.scheduled(steps, resolved.loss_scale)
     step = TrainStep(
@@ -115,9 +104,8 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     )  # fmt: skip
     return job.Job(
         model, step, batches, evaluate,
-        {**tokenizer.assets, "labels.json": labels.save,
-         "bert_config.json": config.encoder.architecture(vocab, length)},
-        resolved, identity={"train": train.fingerprint(), "dev": dev.fingerprint()},
+        {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
+        resolved, identity=data.fingerprints,
     )  # fmt: skip
 
 
@@ -125,9 +113,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.classification")
     from amp_xla.training.launch import train
 
-    options = config.pace.loop(
-        monitor="accuracy", epochs=config.epochs, patience=config.patience)  # fmt: skip
-    return train("classification", config, build, options)
+    return train("classification", config, build, config.passes.loop(config.pace))
 
 
 def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
@@ -146,9 +132,8 @@ def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, floa
 
     tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
     labels = Labels.load(saved.asset("labels.json"))
-    texts, pairs = map(list, zip(*(line.partition("\t")[::2] for line in lines)))
     length = config.batches.max_length
-    encoded = tokenizer.encode(texts, pairs if any(pairs) else None, length)
+    encoded = labelled.questions(lines, tokenizer, length)
     with dropout.inference():
         model = config.encoder.classifier(
             tokenizer.vocab_size, len(labels), length, weights=False)  # fmt: skip

@@ -18,12 +18,9 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from typing_extensions import Annotated
-
+from amp_xla.data import labelled
 from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.noise import HiddenTokens
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text import corpora
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
@@ -31,9 +28,9 @@ from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import SAME_SPEED, flat, within
+from amp_xla.process.fields import flat
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import Pace, RunOptions, Seed
+from amp_xla.training.options import ClassifierOptions, Pace, RateOptions, RunOptions, Seed
 from amp_xla.training.run import begun_with
 
 
@@ -45,29 +42,14 @@ class Config:
     """jmp's words, e.g. p=f32,c=f16,o=f32; none = c=f16 on a GPU, c=bf16 on a TPU, else float32"""
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = dynamic where float16 is computed in, else 1"""
-    learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
-    """peak of the schedule; with --bert 2e-5"""
-    warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
-    """share of all steps until the peak"""
-    weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01
-    """decoupled, not on norms and biases"""
-    clip_norm: Annotated[float, within(at_least=0)] = 1.0
-    """global gradient norm to clip to, after unscaling; 0 = no clipping"""
-    token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
-    --bert 0"""
-    label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of each label's weight that is spread over all labels in training; with --bert 0"""
-    epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
-    """passes over the training data; with --bert 3"""
-    patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
-    """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
     """decides weights, order and dropout"""
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
+    passes: ClassifierOptions = ClassifierOptions()
+    update: RateOptions = RateOptions()
     pace: Pace = Pace()
     run: RunOptions = RunOptions()
 
@@ -86,36 +68,29 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.process.progress import note
 
     processes.check_rows(config.batches.batch_size)
-    train, dev = config.files.read(corpora.pydoc, config.seed)
-    labels = Labels.fit(train.labels or [])
-    tokenizer = config.vocabulary.tokenizer(train.texts, config.encoder.bert)
-    length = config.batches.max_length
-    encoded = tokenizer.encode(train.texts, train.pairs, length)
-    encoded_dev = tokenizer.encode(dev.texts, dev.pairs, length)
-    ids, dev_ids = labels.ids(train.labels or []), labels.ids(dev.labels or [])
-    batches, dev_batches = config.batches.make(encoded, ids, encoded_dev, dev_ids, config.seed)
-    batches = HiddenTokens(batches, config.token_dropout, tokenizer, config.seed)
-    note(f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
-         f"{tokenizer.vocab_size} tokens; {batches.describe()}"
-         f"{tokenizer.doubts(encoded)}")  # fmt: skip
-
+    data = labelled.read(
+        config.files, config.vocabulary, config.batches, config.encoder.bert,
+        config.passes.token_dropout, config.seed,
+    )  # fmt: skip
+    note(data.description)
     policy, scale = precision(config)
     note(f"policy {policy}, loss scale {scale}")
-    shape = architecture(config, tokenizer.vocab_size)
-    steps = config.epochs * batches.steps_per_epoch()
+    shape = architecture(config, data.tokenizer.vocab_size)
+    steps = config.passes.epochs * data.batches.steps_per_epoch()
     note(published.fine_tuned(flat(config), config.defaults(), steps))
-    model = policy.cast_to_param(untrained(config, shape, len(labels), weights=not kept))
-    rate = step.schedule(config.learning_rate, int(config.warmup * steps), steps)
-    optimizer = step.adamw(rate, config.weight_decay, config.clip_norm)
+    model = policy.cast_to_param(untrained(config, shape, len(data.labels), weights=not kept))
+    update = config.update
+    rate = step.schedule(update.learning_rate, int(update.warmup * steps), steps)
+    optimizer = step.adamw(rate, update.weight_decay, update.clip_norm)
     return Job(
         step.start(model, optimizer, scale),
         step.training_step(
-            optimizer, rate, policy, config.encoder.dropout, config.label_smoothing, config.seed),
-        step.inference(policy), batches, dev_batches, len(labels),
-        {**tokenizer.assets, "labels.json": labels.save,
-         "bert_config.json": functools.partial(write, json.dumps(shape) + "\n")},
+            optimizer, rate, policy, config.encoder.dropout, config.passes.label_smoothing,
+            config.seed),
+        step.inference(policy), data.batches, data.dev_batches, len(data.labels),
+        {**data.assets, "bert_config.json": functools.partial(write, json.dumps(shape) + "\n")},
         {"policy": str(policy), "loss scale": scale},
-        {"train": train.fingerprint(), "dev": dev.fingerprint()},
+        data.fingerprints,
     )  # fmt: skip
 
 
@@ -174,9 +149,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.jax_classification")
     from amp_xla.jax.launch import train
 
-    options = config.pace.loop(
-        monitor="accuracy", epochs=config.epochs, patience=config.patience)  # fmt: skip
-    return train("jax_classification", config, build, options)
+    return train("jax_classification", config, build, config.passes.loop(config.pace))
 
 
 def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
@@ -189,9 +162,8 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
 
     tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
     labels = Labels.load(saved.asset("labels.json"))
-    texts, pairs = map(list, zip(*(line.partition("\t")[::2] for line in lines)))
     length = config.batches.max_length
-    encoded = tokenizer.encode(texts, pairs if any(pairs) else None, length)
+    encoded = labelled.questions(lines, tokenizer, length)
     shape = bert.Shape.of(json.loads(Path(saved.asset("bert_config.json")).read_text()))
     policy, _ = precision(config)
     like = bert.made(shape, len(labels), config.seed)

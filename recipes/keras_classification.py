@@ -19,20 +19,18 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.data.batches.noise import HiddenTokens
+from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text import corpora
-from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat, within
+from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import Pace, RunOptions, Seed
+from amp_xla.training.options import ClassifierOptions, Pace, RateOptions, RunOptions, Seed
 from amp_xla.training.run import begun_with
 from recipes import classification
 
@@ -49,29 +47,14 @@ class Config:
     """none = AMP_XLA_XLA, else off"""
     device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
     """auto stops at a GPU that TensorFlow does not see, cpu takes none; none = AMP_XLA_DEVICE"""
-    learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
-    """peak of the schedule; with --bert 2e-5"""
-    warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
-    """share of all steps until the peak"""
-    weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01
-    """decoupled, not on norms and biases"""
-    clip_norm: Annotated[float, within(at_least=0)] = 1.0
-    """global gradient norm to clip to, after unscaling; 0 = no clipping"""
-    token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
-    --bert 0"""
-    label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of each label's weight that is spread over all labels in training; with --bert 0"""
-    epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
-    """passes over the training data; with --bert 3"""
-    patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
-    """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
     """decides weights, order and dropout"""
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
+    passes: ClassifierOptions = ClassifierOptions()
+    update: RateOptions = RateOptions()
     pace: Pace = Pace()
     run: RunOptions = RunOptions()
 
@@ -98,29 +81,21 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.training.step import Inference
 
     job.seed_everything(config.seed)
-    train, dev = config.files.read(corpora.pydoc, config.seed)
-    labels = Labels.fit(train.labels or [])
-    tokenizer = config.vocabulary.tokenizer(train.texts, config.encoder.bert)
-    length = config.batches.max_length
-    encoded = tokenizer.encode(train.texts, train.pairs, length)
-    encoded_dev = tokenizer.encode(dev.texts, dev.pairs, length)
-    ids, dev_ids = labels.ids(train.labels or []), labels.ids(dev.labels or [])
-    batches, dev_batches = config.batches.make(encoded, ids, encoded_dev, dev_ids, config.seed)
-    batches = HiddenTokens(batches, config.token_dropout, tokenizer, config.seed)
-    note(f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
-         f"{tokenizer.vocab_size} tokens; {batches.describe()}"
-         f"{tokenizer.doubts(encoded)}")  # fmt: skip
-
+    data = labelled.read(
+        config.files, config.vocabulary, config.batches, config.encoder.bert,
+        config.passes.token_dropout, config.seed,
+    )  # fmt: skip
+    note(data.description)
     note(f"Keras policy {policy}, loss scale {scale}")
-    step_input = dropout.install(config.seed, batches)
-    vocab = tokenizer.vocab_size
-    model = config.encoder.classifier(vocab, len(labels), length, weights=not kept)
-    steps = config.epochs * batches.steps_per_epoch()
+    step_input = dropout.install(config.seed, data.batches)
+    vocab, length = data.tokenizer.vocab_size, config.batches.max_length
+    model = config.encoder.classifier(vocab, len(data.labels), length, weights=not kept)
+    steps = config.passes.epochs * data.batches.steps_per_epoch()
     note(published.fine_tuned(flat(config), config.defaults(), steps))
 
     def loss(target: Any, logits: Any) -> Any:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
-        return losses.cross_entropy(number, logits, config.label_smoothing)
+        return losses.cross_entropy(number, logits, config.passes.label_smoothing)
 
     optimizer, rate = updates(config, steps, scale)
     step = FitStep(model, step_input, loss, optimizer, rate)
@@ -132,14 +107,12 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    evaluate = Classification(Inference(inputs, outputs), dev_batches, len(labels))
+    evaluate = Classification(Inference(inputs, outputs), data.dev_batches, len(data.labels))
     return FitJob(
-        model, step, batches, evaluate,
-        {**tokenizer.assets, "labels.json": labels.save,
-         "bert_config.json": config.encoder.architecture(vocab, length)},
+        model, step, data.batches, evaluate,
+        {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         resolved,
-        identity={"train": train.fingerprint(), "dev": dev.fingerprint(),
-                  "policy": policy, "loss scale": str(scale)},
+        identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
         policy=policy,
     )  # fmt: skip
 
@@ -178,16 +151,17 @@ def updates(config: Config, steps: int, scale: Any) -> Tuple[Any, Any]:
     from amp_xla.optimizers.schedule import warmup_decay
     from amp_xla.precision.compat.keras import LossScaleOptimizer
 
+    update = config.update
+
     class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
-            peak = config.learning_rate
-            return warmup_decay(step, peak, int(config.warmup * steps), steps)
+            return warmup_decay(step, update.learning_rate, int(update.warmup * steps), steps)
 
     optimizers, rate = backend.bert4keras("optimizers"), Schedule()
     adamw = optimizers.extend_with_weight_decay(optimizers.Adam)(
-        learning_rate=rate, weight_decay_rate=config.weight_decay,
+        learning_rate=rate, weight_decay_rate=update.weight_decay,
         exclude_from_weight_decay=["bias", "gamma", "beta", "Norm"],
-        global_clipnorm=config.clip_norm or None, name="AdamW",
+        global_clipnorm=update.clip_norm or None, name="AdamW",
     )  # fmt: skip
     if scale == "dynamic":
         return LossScaleOptimizer(adamw), rate
@@ -198,8 +172,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.keras_classification")
     from amp_xla.training.launch import KerasEngine, train
 
-    options = config.pace.loop(
-        monitor="accuracy", epochs=config.epochs, patience=config.patience)  # fmt: skip
+    options = config.passes.loop(config.pace)
     return train("keras_classification", config, build, options, KerasEngine)
 
 

@@ -19,9 +19,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 from typing_extensions import Annotated
 
+from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text import corpora
-from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.arguments import parse
@@ -125,15 +124,8 @@ def forms(config: Config) -> Dict[str, Callable[[Any, Any], Any]]:
 @functools.lru_cache(maxsize=1)
 def data(config: Config, seed: int) -> Tuple[Any, Any, int, int]:
     """Batches to train on and to evaluate on, how many tokens there are, and labels."""
-    train, dev = config.files.read(corpora.pydoc, seed)
-    labels = Labels.fit(train.labels or [])
-    tokenizer = config.vocabulary.tokenizer(train.texts)
-    length = config.batches.max_length
-    encoded, encoded_dev = (tokenizer.encode(part.texts, None, length) for part in (train, dev))
-    batches, dev_batches = config.batches.make(
-        encoded, labels.ids(train.labels or []), encoded_dev, labels.ids(dev.labels or []), seed
-    )
-    return batches, dev_batches, tokenizer.vocab_size, len(labels)
+    found = labelled.read(config.files, config.vocabulary, config.batches, None, 0.0, seed)
+    return found.batches, found.dev_batches, found.tokenizer.vocab_size, len(found.labels)
 
 
 def trained(config: Config, name: str, seed: int) -> Result:

@@ -82,7 +82,26 @@ def switches_of(config: Any, what: str) -> Switches:
 
 
 @dataclasses.dataclass(frozen=True)
-class UpdateOptions:
+class ClassifierOptions:
+    """Passes over the texts."""
+
+    token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
+    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
+    --bert 0"""
+    label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
+    """share of each label's weight that is spread over all labels in training; with --bert 0"""
+    epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
+    """passes over the training data; with --bert 3"""
+    patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
+    """evaluations without improvement until the run stops early; 0 = never"""
+
+    def loop(self, pace: Pace) -> LoopOptions:
+        """What the loop is told: the best is what is most often right."""
+        return pace.loop(monitor="accuracy", epochs=self.epochs, patience=self.patience)
+
+
+@dataclasses.dataclass(frozen=True)
+class RateOptions:
     """From gradients to weights."""
 
     learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
@@ -93,6 +112,12 @@ class UpdateOptions:
     """decoupled, not on norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateOptions(RateOptions):
+    """From gradients to weights."""
+
     accumulate: Annotated[Optional[int], within(at_least=1)] = None
     """batches whose mean gradient makes an update; none = 1, or what another flag decides"""
     recompute: Annotated[bool, MAY_CHANGE] = False

@@ -1,0 +1,81 @@
+"""Labelled texts become batches: of equal shapes, labels by number, tokens hidden in training."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amp_xla.data import labelled
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.errors import DataError
+
+TRAIN = [
+    f"{'good' if i % 2 else 'bad'} text number {i}\t{'yes' if i % 2 else 'no'}" for i in range(40)
+]
+DEV = ["a good one\tyes", "a bad one, and a rather long one too\tno"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> TextFiles:
+    for name, lines in (("train.tsv", TRAIN), ("dev.tsv", DEV)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return TextFiles(train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev.tsv"))
+
+
+def read(files: TextFiles, token_dropout: float = 0.0, **options: Any) -> labelled.Labelled:
+    small = BatchOptions(batch_size=4, max_length=16, **options)
+    return labelled.read(files, VocabularyOptions(vocab_size=200), small, None, token_dropout, 1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_both_become_batches(files: TextFiles, packed: bool) -> None:
+    data = read(files, packed=packed)
+    assert data.labels.names == ("no", "yes") and (len(data.train), len(data.dev)) == (40, 2)
+    shapes = (1, data.batches.shapes[0][1]) if packed else (4, 16)
+    assert data.dev_batches.shapes[-1] == shapes
+    assert data.description.startswith("40 training and 2 dev texts, 2 labels, ")
+    (dev,) = data.dev_batches.epoch(0)
+    by_id = dict(zip(dev.sample_ids.tolist(), dev.labels.tolist()))
+    assert (by_id[0], by_id[1]) == (1, 0)
+
+
+def test_tokens_are_hidden_in_training_alone(files: TextFiles) -> None:
+    plain, hidden = read(files), read(files, 0.5)
+
+    def tokens(batches: Any) -> np.ndarray:
+        return np.concatenate([batch.token_ids.ravel() for batch in batches.epoch(0)])
+
+    assert not np.array_equal(tokens(plain.batches), tokens(hidden.batches))
+    assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))
+
+
+def test_what_is_kept_reads_back_and_knows_its_texts(files: TextFiles, tmp_path: Path) -> None:
+    data = read(files)
+    for name, write in data.assets.items():
+        write(str(tmp_path / name))
+    assert Labels.load(str(tmp_path / "labels.json")).names == data.labels.names
+    assert VocabularyOptions().load(str(tmp_path / "vocab.txt")).tokens == data.tokenizer.tokens
+    fewer = read(dataclasses.replace(files, train_fraction=0.5))
+    assert fewer.fingerprints["dev"] == data.fingerprints["dev"]
+    assert fewer.fingerprints["train"] != data.fingerprints["train"]
+
+
+def test_a_question_is_a_text_or_two_whatever_stands_beside_it(files: TextFiles) -> None:
+    tokenizer = read(files).tokenizer
+    asked = labelled.questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
+    assert asked.row(0) == tokenizer.encode(["good"]).row(0)
+    assert asked.row(1) == tokenizer.encode(["good"], ["bad text"]).row(0)
+    assert asked.row(2) == tokenizer.encode(["good"], [""]).row(0)
+    assert asked.row(3) == tokenizer.encode(["text " * 20], max_length=16).row(0)
+
+
+def test_a_dev_label_that_was_not_trained_is_named(files: TextFiles, tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("a text\tperhaps\n", encoding="utf-8")
+    with pytest.raises(DataError, match="perhaps"):
+        read(files)
