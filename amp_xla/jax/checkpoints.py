@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple
+from typing import Any, Callable, Dict, List, Mapping
 
 import jax
 import numpy as np
@@ -18,20 +18,11 @@ import orbax.checkpoint as ocp
 from amp_xla.jax import processes
 from amp_xla.jax.bert import named
 from amp_xla.process import durable
-from amp_xla.process.progress import note
 from amp_xla.training import documents
-from amp_xla.training.checkpoint import STATE, CheckpointError, manifest
+from amp_xla.training.checkpoint import STATE, CheckpointError, directory, manifest
+from amp_xla.training.checkpoint.directory import Cost
 
 ARRAYS = "arrays"
-
-
-class Cost(NamedTuple):
-    """As ``training.checkpoint.checkpoints.Cost``; all of it is held: nothing goes on beside it."""
-
-    written: int
-    held_seconds: float
-    seconds: float
-    bytes_each: int
 
 
 class Checkpoints:
@@ -57,7 +48,7 @@ class Checkpoints:
 
     @property
     def cost(self) -> Cost:
-        """What it has cost so far."""
+        """What it has cost so far; all of it is held: nothing goes on beside it."""
         return Cost(self._written, self._seconds, self._seconds, self._bytes)
 
     def save(self, step: int, state: Any, document: Dict[str, Any], best: bool) -> None:
@@ -80,7 +71,7 @@ class Checkpoints:
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise CheckpointError(f"{name} is not finite, so step {step} was not written")
-        name = self._free_name(step)
+        name = directory.free_name(self.folder, step)
         temporary = self.folder / f"{durable.TEMPORARY}{name}"
         try:
             if temporary.exists():
@@ -92,13 +83,9 @@ class Checkpoints:
             durable.write(temporary / STATE, documents.encode(document))
             for path in sorted(temporary.rglob("*")):
                 (durable.sync_folder if path.is_dir() else durable.sync_file)(path)
-            manifest.write(temporary, name)
-            durable.publish(temporary, self.folder / name)
-            manifest.point(self.folder, manifest.LAST, name)
-            if best:
-                manifest.point(self.folder, manifest.BEST, name)
+            directory.publish(temporary, self.folder / name, best)
             self._published()
-            self._prune()
+            directory.prune(self.folder, self._keep)
         except (OSError, ValueError) as error:
             shutil.rmtree(str(temporary), ignore_errors=True)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -108,34 +95,6 @@ class Checkpoints:
         self._written += 1
         self._seconds += time.monotonic() - began
         self._bytes = manifest.size(self.folder / name)
-
-    def _free_name(self, step: int) -> str:
-        name, revision = f"step-{step:08d}", 0
-        while (self.folder / name).exists():
-            revision += 1
-            name = f"step-{step:08d}.{revision}"
-        return name
-
-    def _prune(self) -> None:
-        found = manifest.steps(self.folder)
-        kept = {path.name for path in found[-self._keep :]}
-        try:
-            kept.add(manifest.pointed(self.folder, manifest.BEST) or "")
-        except ValueError:
-            return  # which one is the best is not known: delete none
-        for path in found:
-            if path.name not in kept:
-                durable.remove(path)
-
-    def settle(self, path: Path) -> None:
-        """Sets aside what a run that goes on from ``path`` will not lean on."""
-        for unfinished in self.folder.glob(f"{durable.TEMPORARY}*"):
-            durable.remove(unfinished)
-        found = manifest.steps(self.folder)
-        for newer in found[found.index(path) + 1 :]:
-            newer.rename(newer.with_name(f"damaged-{newer.name}"))
-            note(f"set aside as damaged-{newer.name}")
-        manifest.point(self.folder, manifest.LAST, path.name)
 
 
 def shapes(state: Any) -> Dict[str, str]:

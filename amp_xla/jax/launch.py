@@ -24,7 +24,7 @@ from amp_xla.process.revision import revision
 from amp_xla.process.world import world
 from amp_xla.training import copies, identity
 from amp_xla.training import launch as tensorflow
-from amp_xla.training.checkpoint import CheckpointError, Saved, find
+from amp_xla.training.checkpoint import CheckpointError, Saved, directory, find
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import Followed, RunFolder
 from amp_xla.training.state import LoopState
@@ -97,7 +97,7 @@ class Engine:
         if processes.first():
             run.begin()
             if kept is not None:
-                saver.settle(kept.path)
+                directory.settle(kept.path, loop.state.best_is_of)
         run.name = processes.gather(run.name)[0]
         saver.folder = run.checkpoints  # where the clock names a folder, ``begin`` found the name
         exits.life.folder = run.path

@@ -257,13 +257,7 @@ class Loop:
         state.evaluate_due = False
         seconds = time.monotonic() - began
         self._write({f"dev_{name}": value for name, value in values.items()})
-        current = values[options.monitor]
-        sign = 1.0 if options.higher_is_better else -1.0
-        better = state.best is None or sign * current > sign * state.best
-        if better:
-            state.best, state.best_step, state.stale = current, state.step, 0
-        else:
-            state.stale += 1
+        better = state.judge(values[options.monitor], options.higher_is_better)
         self.save(best=better)
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(

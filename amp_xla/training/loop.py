@@ -340,13 +340,7 @@ class Loop:
         self.last_evaluation = values
         seconds = time.monotonic() - began
         self._write({f"dev_{name}": value for name, value in values.items()})
-        current = values[options.monitor]
-        sign = 1.0 if options.higher_is_better else -1.0
-        better = state.best is None or sign * current > sign * state.best
-        if better:
-            state.best, state.best_step, state.stale = current, state.step, 0
-        else:
-            state.stale += 1
+        better = state.judge(values[options.monitor], options.higher_is_better)
         self.save(best=better)
         if better and self.job.export is not None and self.ranks.first:
             self.job.export(str(self.run.path))

@@ -16,7 +16,7 @@ from amp_xla.process import exits
 from amp_xla.process.progress import note
 from amp_xla.training import copies, distributed
 from amp_xla.training import identity as identities
-from amp_xla.training.checkpoint import CheckpointError, Saved, find
+from amp_xla.training.checkpoint import CheckpointError, Saved, directory, find
 from amp_xla.training.checkpoint.checkpoints import Checkpoints, restore_weights
 from amp_xla.training.checkpoint.saved import ARCHITECTURE
 from amp_xla.training.diagnosis import Diagnosis
@@ -95,8 +95,7 @@ def prepare(
         _resume(loop, kept, asked.force_resume)
         _begin(run, ranks)
         if ranks.first:
-            best = loop.state.best_step if loop.state.best is not None else None
-            checkpoints.settle(kept.path, best)
+            directory.settle(kept.path, loop.state.best_is_of)
     else:
         ranks.broadcast(job.variables)
     note(f"run folder: {run.path}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Callable, List, Optional
 
 
@@ -46,3 +47,17 @@ class LoopState:
             left -= steps_per_epoch(self.epoch)
             self.epoch += 1
         self.step_in_epoch = left
+
+    @property
+    def best_is_of(self) -> Optional[int]:
+        """The step of the best checkpoint; None before the first evaluation."""
+        return None if self.best is None else self.best_step
+
+    def judge(self, value: float, higher_is_better: bool) -> bool:
+        """Takes note of an evaluation; whether it is the best so far. Any is better than NaN."""
+        sign, best = 1.0 if higher_is_better else -1.0, self.best
+        if best is None or math.isnan(best) or sign * value > sign * best:
+            self.best, self.best_step, self.stale = value, self.step, 0
+            return True
+        self.stale += 1
+        return False

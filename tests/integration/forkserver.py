@@ -104,9 +104,10 @@ class Faults:
     def install(self) -> None:
         from amp_xla.process import durable
         from amp_xla.training import loop, run
-        from amp_xla.training.checkpoint import bundle, checkpoints
+        from amp_xla.training.checkpoint import bundle, checkpoints, directory
 
-        durable.os = checkpoints.os = run.os = CountingOs(self)  # type: ignore[attr-defined]
+        counting = CountingOs(self)
+        durable.os = checkpoints.os = directory.os = run.os = counting  # type: ignore[attr-defined]
         if self.spec.get("blind"):
             usage = checkpoints.shutil.disk_usage("/")
             checkpoints.shutil.disk_usage = lambda path: usage._replace(free=1 << 60)

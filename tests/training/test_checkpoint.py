@@ -18,7 +18,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.commands import verify
 from amp_xla.process import durable
-from amp_xla.training.checkpoint import CheckpointError, bundle, find, manifest
+from amp_xla.training.checkpoint import CheckpointError, bundle, directory, find, manifest
 from amp_xla.training.checkpoint.checkpoints import Checkpoints, NotFiniteError, restore_weights
 
 SHAPES = {"weight": (31, 7), "slot": (5,), "half": (3,)}
@@ -191,7 +191,7 @@ def test_damaged_pointers_are_named_and_repaired(
             assert pointer in capsys.readouterr().out
             newest = checkpoints.newest_whole()
             assert newest is not None
-            checkpoints.settle(newest, 1)
+            directory.settle(newest, 1)
             assert path.read_bytes() == data
     with pytest.raises(CheckpointError, match="allowed: best, last, step-00000001"):
         find(tmp_path / "run", "step-7")
@@ -206,11 +206,15 @@ def test_settling_sets_damaged_ones_aside_and_removes_unfinished(
     (tmp_path / ".tmp-step-00000003" / "tensors.index").write_text("half")
     newest = checkpoints.newest_whole()
     assert newest is not None
-    checkpoints.settle(newest, 1)
+    directory.settle(newest, 1)
     assert sorted(os.listdir(str(tmp_path))) == [
         "BEST", "LAST", "damaged-step-00000002", "step-00000001",
     ]  # fmt: skip
     assert manifest.pointed(tmp_path, manifest.LAST) == "step-00000001"
+    checkpoints.save(2, loop_state(2))
+    checkpoints.wait()
+    directory.settle(newest, 1)  # one of this name was set aside before
+    assert (tmp_path / "damaged-step-00000002+").is_dir()
     checkpoints.save(2, loop_state(2))
     checkpoints.wait()
     (tmp_path / "step-00000001" / "state.json").write_text("")

@@ -20,27 +20,18 @@ import shutil
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
 
 from amp_xla.backend import tf
 from amp_xla.process import durable
-from amp_xla.process.progress import note
 from amp_xla.training import documents
-from amp_xla.training.checkpoint import bundle, manifest
+from amp_xla.training.checkpoint import bundle, directory, manifest
+from amp_xla.training.checkpoint.directory import Cost
 from amp_xla.training.checkpoint.saved import STATE, CheckpointError, newest_whole, read_state
 
 
 class NotFiniteError(CheckpointError):
     """A weight or optimizer slot is NaN or infinite, so nothing was written."""
-
-
-class Cost(NamedTuple):
-    """What checkpoints cost so far: ``held_seconds`` of training, ``seconds`` of writing."""
-
-    written: int
-    held_seconds: float
-    seconds: float
-    bytes_each: int
 
 
 class Checkpoints:
@@ -98,7 +89,7 @@ class Checkpoints:
         """
         began = time.monotonic()
         self.wait()
-        name = self._free_name(step)
+        name = directory.free_name(self.folder, step)
         arrays = self.bundle.snapshot()
         if instead:
             arrays = [instead.get(n, array) for n, array in zip(self.bundle.names, arrays)]
@@ -132,13 +123,6 @@ class Checkpoints:
         """What it has cost so far."""
         return Cost(self._written, self._held, self._seconds, self._bytes)
 
-    def _free_name(self, step: int) -> str:
-        name, revision = f"step-{step:08d}", 0
-        while (self.folder / name).exists():
-            revision += 1
-            name = f"step-{step:08d}.{revision}"
-        return name
-
     def _write(
         self, name: str, arrays: Sequence[Any], state: bytes, best: bool, shards: Optional[Path]
     ) -> None:
@@ -170,13 +154,9 @@ class Checkpoints:
             for asset, data in sorted(self._assets.items()):
                 durable.write(temporary / asset, data)
             durable.write(temporary / STATE, state)
-            manifest.write(temporary, name)
-            durable.publish(temporary, self.folder / name)
-            manifest.point(self.folder, manifest.LAST, name)
-            if best:
-                manifest.point(self.folder, manifest.BEST, name)
+            directory.publish(temporary, self.folder / name, best)
             self._published()
-            self._prune()
+            directory.prune(self.folder, self.keep)
         except (OSError, tf.errors.OpError) as error:
             reason = _first_line(error)
             shutil.rmtree(str(temporary), ignore_errors=True)  # give the room back
@@ -194,17 +174,6 @@ class Checkpoints:
             return "there is no older checkpoint"
         return f"{left[-1].name} is whole: --resume continues from it"
 
-    def _prune(self) -> None:
-        found = manifest.steps(self.folder)
-        kept = {path.name for path in found[-self.keep :]}
-        try:
-            kept.add(manifest.pointed(self.folder, manifest.BEST) or "")
-        except ValueError:
-            return  # which one is the best is not known: delete none
-        for path in found:
-            if path.name not in kept:
-                durable.remove(path)
-
     # -- reading -----------------------------------------------------------------------------
 
     def newest_whole(self, good: bool = False) -> Optional[Path]:
@@ -221,56 +190,6 @@ class Checkpoints:
         state = read_state(path)
         _restore(self.bundle, path, everything=True)
         return state
-
-    def settle(self, path: Path, best_step: Optional[int]) -> None:
-        """Makes the folder say what a run that resumes from ``path`` will lean on.
-
-        Damaged newer checkpoints are set aside under ``damaged-*``, unfinished ones deleted,
-        pointers set right.
-        """
-        try:
-            self._settle(path, best_step)
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot tidy up {error.filename2 or error.filename}: {error.strerror}; remove it"
-            ) from error
-
-    def _settle(self, path: Path, best_step: Optional[int]) -> None:
-        for unfinished in self.folder.glob(f"{durable.TEMPORARY}*"):
-            if unfinished.is_dir() and not unfinished.is_symlink():
-                durable.remove(unfinished)
-        found = manifest.steps(self.folder)
-        for newer in found[found.index(path) + 1 :]:
-            aside = self.folder / f"damaged-{newer.name}"
-            while aside.exists():
-                aside = aside.with_name(aside.name + "+")
-            os.rename(str(newer), str(aside))
-            note(f"set aside as {aside.name}")
-        self._set_right(manifest.LAST, path.name)
-        if best_step is not None:
-            same = [p.name for p in manifest.steps(self.folder) if _step(p) == best_step]
-            if same:
-                self._set_right(manifest.BEST, same[-1])
-                wrong = manifest.problems(self.folder / same[-1])
-                if wrong:
-                    note(f"the best checkpoint, {same[-1]}, is damaged: {'; '.join(wrong)}")
-            else:
-                note(
-                    f"the best checkpoint, of step {best_step}, is gone; the next best replaces it"
-                )
-
-    def _set_right(self, pointer: str, name: str) -> None:
-        try:
-            before = manifest.pointed(self.folder, pointer)
-        except ValueError as error:
-            note(f"repairing the pointer {error}")
-            before = None
-        if before != name:
-            manifest.point(self.folder, pointer, name)
-
-
-def _step(path: Path) -> int:
-    return (manifest.order(path.name) or (-1, 0))[0]
 
 
 def _first_line(error: BaseException) -> str:
