@@ -127,12 +127,16 @@ def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, floa
     """What ``predict`` says, of any config with these groups, once its precision is set."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
+    from amp_xla.process.progress import note
     from amp_xla.training.checkpoint.checkpoints import restore_weights
     from amp_xla.training.step import Inference
 
     tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
     labels = Labels.load(saved.asset("labels.json"))
     length = config.batches.max_length
+    doubts = labelled.doubts(lines, labels)
+    if doubts:
+        note(doubts)
     encoded = labelled.questions(lines, tokenizer, length)
     with dropout.inference():
         model = config.encoder.classifier(

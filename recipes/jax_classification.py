@@ -159,10 +159,14 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     import numpy as np
 
     from amp_xla.jax import bert, checkpoints, processes, step
+    from amp_xla.process.progress import note
 
     tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
     labels = Labels.load(saved.asset("labels.json"))
     length = config.batches.max_length
+    doubts = labelled.doubts(lines, labels)
+    if doubts:
+        note(doubts)
     encoded = labelled.questions(lines, tokenizer, length)
     shape = bert.Shape.of(json.loads(Path(saved.asset("bert_config.json")).read_text()))
     policy, _ = precision(config)

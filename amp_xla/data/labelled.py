@@ -84,3 +84,14 @@ def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> En
     split = [line.partition("\t") for line in lines]
     pairs = [second if tab else None for _, tab, second in split]
     return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
+
+
+def doubts(lines: Sequence[str], labels: Labels) -> str:
+    """A warning where what would be second texts are the task's labels, in every line; or empty."""
+    seconds = {line.partition("\t")[2] for line in lines}
+    if not seconds <= set(labels.names):
+        return ""
+    return (
+        f"warning: behind the tab of every line is a label, such as {min(seconds)!r}, and it is "
+        "read as a second text: give the texts alone (cut -f 1)"
+    )
