@@ -24,16 +24,17 @@ import functools
 import os
 import platform
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.data.pretraining import cooccurrence, prepare
 from amp_xla.data.pretraining.masking import special_ids
+from amp_xla.data.pretraining.options import AmountOptions
 from amp_xla.data.pretraining.phases import in_turn, read
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.text.tokenizer import MASK, Tokenizer
-from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.errors import AmpXlaError
 from amp_xla.models import published
 from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.arguments import parse
@@ -62,19 +63,6 @@ class Config:
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
     topic: Annotated[float, within(at_least=0)] = 1.0
     """weight, at the end, of a second loss: a text's mean foretells its masked words; 0 = none"""
-
-    steps: Annotated[int, within(1, 10**9)] = 2000
-    """updates of the whole run"""
-    phase2_length: Annotated[Optional[int], within(at_least=2)] = None
-    """tokens a sequence in a second phase: a multiple of the data's, whose sequences are read end
-    to end; none = one phase"""
-    phase2_share: Annotated[float, within(above=0, below=1)] = 0.1
-    """share of the updates, the last ones, that are the second phase"""
-    global_batch: Annotated[int, within(at_least=1)] = 16
-    """sequences an update, all ranks together; micro_batch and ranks do not change it"""
-    micro_batch: Annotated[int, within(at_least=1)] = 16
-    """sequences a rank holds in memory at once; global_batch is made of whole ones, or cut into
-    as many micro-batches as accumulate says"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """lamb for global batches of thousands"""
     beta2: Annotated[float, within(above=0, below=1), SAME_SPEED] = 0.999
@@ -89,6 +77,7 @@ class Config:
     """held-out sequences to evaluate on, at most"""
     seed: Seed = 1
     """decides weights, order, masks and dropout"""
+    amount: AmountOptions = AmountOptions()
     encoder: LanguageModelOptions = LanguageModelOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
     switches: Switches = Switches()
@@ -108,40 +97,6 @@ def get_data(config: Config) -> Manifest:
 
     distributed.current().first_does(lambda: prepare.prepare(prepare.Config(out=out, length=96)))
     return Manifest.load(out)
-
-
-def plan(config: Config, length: int) -> List[Tuple[int, int]]:
-    """(tokens a sequence, updates) of each phase; the first one's are the prepared text's."""
-    if config.phase2_length is None:
-        return [(length, config.steps)]
-    last = round(config.steps * config.phase2_share)
-    if not 0 < last < config.steps:
-        raise DataError(
-            f"--phase2-share {config.phase2_share:g} of --steps {config.steps} leaves a phase "
-            f"without an update"
-        )
-    return [(length, config.steps - last), (config.phase2_length, last)]
-
-
-def accumulation(config: Config, ranks: int) -> int:
-    """Micro-batches an update; ``ranks`` share each of them."""
-    given = config.update.accumulate
-    together = min(config.micro_batch * ranks, config.global_batch)
-    if given is not None:
-        fits = config.micro_batch in (Config.micro_batch, config.global_batch / given / ranks)
-        if config.global_batch % (given * ranks) or not fits:
-            raise DataError(
-                f"--accumulate {given} x {ranks} ranks: --global-batch {config.global_batch} is "
-                f"not so many micro-batches of --micro-batch {config.micro_batch} sequences; "
-                f"leave the latter out, or take another --global-batch"
-            )
-        return given
-    if config.global_batch % together:
-        raise DataError(
-            f"--global-batch {config.global_batch} is not made of whole micro-batches: "
-            f"{config.micro_batch} sequences x {ranks} ranks = {together}"
-        )
-    return config.global_batch // together
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
@@ -165,9 +120,10 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     note(f"{data.describe()}{data.doubts(tokenizer)}")
     note(published.described(flat(config), flat(Config())))
     ranks = distributed.current()
-    accumulate = accumulation(config, ranks.begun_with)
-    size = config.global_batch // accumulate
-    steps = [(length, n * accumulate) for length, n in plan(config, data.settings["length"])]
+    amount = config.amount
+    accumulate = amount.accumulation(config.update.accumulate, ranks.begun_with)
+    size = amount.global_batch // accumulate
+    steps = [(length, n * accumulate) for length, n in amount.plan(data.settings["length"])]
     phases = read(
         data, tokenizer, steps, size, config.heldout, config.objective, config.mask,
         config.mask_rate, config.seed,
@@ -198,7 +154,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     if config.topic and config.objective == "mlm":  # the others' input shows what is to be foretold
         measured["mlm_loss"] = loss  # the sum grows with the topic's weight, while both parts fall
         measured["topic_loss"] = lm.topic_loss(inputs, lm.model.output)
-        progress = tf.cast(step_input // accumulate, tf.float32) / float(config.steps)
+        progress = tf.cast(step_input // accumulate, tf.float32) / float(amount.steps)
         loss += config.topic * progress * measured["topic_loss"]
     evaluate: Any = HeldOut(lm, inputs, *(ranks.share(p.held) for p in reversed(phases)))
     export: Any = lm.write_checkpoint
@@ -206,7 +162,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
     kind = averaged(kind, config.average) if config.average else kind
     optimizer, rate = config.update.scheduled(
-        config.steps * accumulate, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
+        amount.steps * accumulate, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
         rule=functools.partial(kind, beta2=config.beta2, epsilon=config.adam_epsilon),
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, measured)
@@ -216,7 +172,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
     reach, _ = ceiling(resolved.half or "float32", seconds=0.5)
     note(
-        f"global batch {config.global_batch} = micro-batch {size / ranks.pieces:g} x "
+        f"global batch {amount.global_batch} = micro-batch {size / ranks.pieces:g} x "
         f"accumulation {accumulate * ranks.split} x ranks {ranks.world.size}; "
         f"{', then '.join(phase.describe(accumulate) for phase in phases)}\n"
         f"{costs[0] * size / 1e9:.1f} GFLOP a micro-batch; matrix products here reach "
@@ -275,13 +231,9 @@ def fill(saved: Saved, texts: List[str], top: int) -> List[List[Filling]]:
     if config.average:
         note("the weights themselves answer; their moving average is in bert_model.ckpt")
     tokenizer = Tokenizer.from_assets(saved.asset)
-    model = Fill(
-        tokenizer,
-        texts,
-        saved.architecture or config.encoder.bert,
-        SIZES[config.encoder.model],
-        top,
-    )
+    encoder = config.encoder
+    architecture = saved.architecture or encoder.bert
+    model = Fill(tokenizer, texts, architecture, SIZES[encoder.model], top)
     restore_weights(saved.path, model.weights)
     return model()
 

@@ -65,7 +65,7 @@ def main() -> int:
         if values[name] != value:
             flag = f"--{name.replace('_', '-')}"
             raise AmpXlaError(f"{flag} is {values[name]}; both sides have {value}, nothing else")
-    if pretraining.accumulation(recipe, 1) != 1:
+    if recipe.amount.accumulation(recipe.update.accumulate, 1) != 1:
         raise AmpXlaError("an update is one batch here: give --micro-batch, too")
     if values["data"] is None:  # the built-in text is each runtime's own
         raise AmpXlaError("--data is missing: a prepared folder, the same for all sides")

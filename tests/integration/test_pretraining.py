@@ -315,34 +315,6 @@ def test_classification_starts_from_the_weights(place, trained):
     assert "done: best dev accuracy" in output
 
 
-@pytest.mark.slow
-def test_a_run_that_was_stopped_goes_on_bitwise(place, trained):
-    """Stopped in the middle of a window of micro-batches, in a pass other than the first."""
-    common = ["--data", "data", "--steps", "60", "--evaluate-every", "60", *SMALL]
-    stop = """
-import os, signal
-from amp_xla.training import step
-call = step.TrainStep.__call__
-def stopping(self, feed, number):
-    if number == 61:
-        os.kill(os.getpid(), signal.SIGTERM)
-    return call(self, feed, number)
-step.TrainStep.__call__ = stopping
-"""
-    code, output = recipe(
-        place, "pretraining", *common, "--name", "cut",
-        code="import amp_xla.setup\n" + stop,
-    )  # fmt: skip
-    assert code == 143 and "--resume" in output, output
-    code, output = recipe(place, "pretraining", *common, "--name", "cut", "--resume")
-    assert code == 0 and "resumed from" in output, output
-    one, two = (
-        (place / "runs" / "pretraining" / run / "bert_model.ckpt.data-00000-of-00001").read_bytes()
-        for run in ("whole", "cut")
-    )
-    assert one == two
-
-
 # Each checkpoint is on disk before the next step: a slow disk would not have the border's yet.
 KILL = """
 import os, signal
@@ -361,6 +333,24 @@ def stopping(self, feed, number):
     return call(self, feed, number)
 step.TrainStep.__call__ = stopping
 """
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_bitwise(place, trained):
+    """Stopped in the middle of a window of micro-batches, in a pass other than the first."""
+    common = ["--data", "data", "--steps", "60", "--evaluate-every", "60", *SMALL]
+    code, output = recipe(
+        place, "pretraining", *common, "--name", "cut",
+        code="import amp_xla.setup\n" + KILL.format(number=61, signal="SIGTERM"),
+    )  # fmt: skip
+    assert code == 143 and "--resume" in output, output
+    code, output = recipe(place, "pretraining", *common, "--name", "cut", "--resume")
+    assert code == 0 and "resumed from" in output, output
+    one, two = (
+        (place / "runs" / "pretraining" / run / "bert_model.ckpt.data-00000-of-00001").read_bytes()
+        for run in ("whole", "cut")
+    )
+    assert one == two
 
 
 @pytest.mark.slow
@@ -470,17 +460,16 @@ loop.Loop.train = checking
 
 
 def test_a_batch_that_cannot_be_cut_is_named():
-    from amp_xla.training.options import UpdateOptions
-    from recipes.pretraining import Config, accumulation
+    from amp_xla.data.pretraining.options import AmountOptions
 
-    config = Config(global_batch=48, micro_batch=16)
-    assert accumulation(config, 1) == 3 and accumulation(config, 3) == 1
-    fewer = dataclasses.replace(config, micro_batch=8)
-    assert accumulation(fewer, 1) == 6  # the global batch stays
+    amount = AmountOptions(global_batch=48, micro_batch=16)
+    assert amount.accumulation(None, 1) == 3 and amount.accumulation(None, 3) == 1
+    fewer = dataclasses.replace(amount, micro_batch=8)
+    assert fewer.accumulation(None, 1) == 6  # the global batch stays
     with pytest.raises(ValueError, match="48.*16 sequences x 2 ranks = 32"):
-        accumulation(config, 2)
-    cut = dataclasses.replace(config, update=UpdateOptions(accumulate=4))
-    assert accumulation(cut, 1) == 4 and accumulation(cut, 3) == 4  # of 12 and of 4 sequences
+        amount.accumulation(None, 2)
+    # of 12 and of 4 sequences
+    assert amount.accumulation(4, 1) == 4 and amount.accumulation(4, 3) == 4
     for wrong in (dict(global_batch=50), dict(micro_batch=8)):
         with pytest.raises(ValueError, match="--accumulate 4 x 1 ranks.*leave the latter out"):
-            accumulation(dataclasses.replace(cut, **wrong), 1)
+            dataclasses.replace(amount, **wrong).accumulation(4, 1)
