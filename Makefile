@@ -79,15 +79,11 @@ doctor: ; $(AMP_XLA) doctor $(ARGS) ## Check GPU, driver, TensorFlow, environmen
 tune: ; $(AMP_XLA) tune --recipe "$$RECIPE" $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1
 bench: ; $(AMP_XLA) bench --recipe "$$RECIPE" $(BENCH) -- $(ARGS) ## Record every precision and XLA mode; BENCH="--compare a.json b.json"
 bench-peers: ; $(ON) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
-bench-curve: ; $(ON) -m scripts.peers.curve $(ARGS) ## Losses of pretraining beside those of Hugging Face's BERT, step by step
 bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
 bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step
 bench-precision: ; $(ON) -m scripts.bench_precision $(ARGS) ## One job by rewrite, Keras policy, JAX policy: accuracy, time, memory
 bench-gpu: ; $(ON) -m scripts.bench_gpu $(ARGS) ## Fill docs/results/gpu.md on a GPU, beside PyTorch; ARGS=--trial on a CPU
-bench-rehearse: ; $(ON) -m scripts.bench_rehearse $(ARGS) ## What inspecting and rehearsing BERT-base costs
 bench-ranks: ; $(ON) -m scripts.bench_ranks $(ARGS) ## What two ranks cost here; ARGS=--paper: 8 GPUs and more, on paper
-bench-tables: ; $(ON) -m scripts.bench_tables $(ARGS) ## What a table over two ranks costs here; ARGS=--memory: 50 million rows
-bench-reader: ; $(ON) -m scripts.bench_reader $(ARGS) ## Memory that preparing text takes, and sequences a second that reading it gives
 
 ##@ Work on this project
 env: ; @exec $(ENVIRONMENT) python $(ON_RUNTIME) ## Build RUNTIME's environment and print its Python
