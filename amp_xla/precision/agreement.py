@@ -78,17 +78,6 @@ def replicas() -> Agreement:
     return agree
 
 
-def several(agreements: Sequence[Agreement]) -> Agreement:
-    """One after the other, e.g. replicas within a rank, then ranks."""
-
-    def agree(finite: Any) -> Any:
-        for agreement in agreements:
-            finite = agreement(finite)
-        return finite
-
-    return agree
-
-
 def check_clipping(
     agreement: Optional[Agreement],
     global_clipnorm: Optional[float],

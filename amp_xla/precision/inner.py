@@ -183,44 +183,11 @@ class NewKerasInner(Inner):
         return self.optimizer.apply_gradients(pairs)
 
 
-class UpdatesInner(Inner):
-    """A Keras optimizer of the first generation: ``get_updates(loss, params)``.
-
-    It asks its own ``get_gradients`` for gradients; while it builds its updates, that returns
-    the unscaled ones.
-    """
-
-    @property
-    def shared_state(self) -> List[Any]:
-        return [self.iterations] if self.iterations is not None else []
-
-    def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-        return graph_gradients(loss, variables, grad_loss)
-
-    def prepare(self, variables: Sequence[Any]) -> None:
-        """Nothing: such optimizers make their variables while they build the updates."""
-
-    def apply(self, pairs: Pairs) -> Any:
-        grads, params = [g for g, _ in pairs], [v for _, v in pairs]
-        loss = tf.add_n([tf.reduce_sum(tf.convert_to_tensor(g)) for g in grads[:1]])
-        fields = vars(self.optimizer)
-        original = fields.get("get_gradients")
-        fields["get_gradients"] = lambda loss, params: grads
-        try:
-            with tf.variable_creator_scope(_constant_initial_value):
-                updates = self.optimizer.get_updates(loss=loss, params=params)
-        finally:
-            del fields["get_gradients"]
-            if original is not None:
-                fields["get_gradients"] = original
-        return tf.group(*[_as_op(update) for update in updates])
-
-
 def inner_of(optimizer: Any) -> Inner:
     """The face that fits an optimizer.
 
     Raises:
-      TypeError: it can neither apply gradients nor give updates.
+      TypeError: it has no ``apply_gradients``.
       ValueError: it would scale the loss, or accumulate gradients, a second time.
     """
     _refuse_known_traps(optimizer)
@@ -230,11 +197,7 @@ def inner_of(optimizer: Any) -> Inner:
         if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
             return NewKerasInner(optimizer)
         return Inner(optimizer)
-    if hasattr(optimizer, "get_updates"):
-        return UpdatesInner(optimizer)
-    raise TypeError(
-        f"{optimizer!r} is not an optimizer: it has neither apply_gradients nor get_updates"
-    )
+    raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")
 
 
 def _refuse_known_traps(optimizer: Any) -> None:
@@ -292,21 +255,6 @@ def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
     if own and not tf.distribute.has_strategy():
         return pairs  # one replica: nothing to sum
     return list(getattr(optimizer, method)(pairs))
-
-
-def _as_op(update: Any) -> Any:
-    """Keras 1 updates are operations, tensors or (variable, value) pairs."""
-    return update[0].assign(update[1]) if isinstance(update, tuple) else update
-
-
-def _constant_initial_value(next_creator: Any, **kwargs: Any) -> Any:
-    """Lets a variable whose initial value is a constant tensor be born inside a branch."""
-    value = kwargs.get("initial_value")
-    if isinstance(value, tf.Tensor):
-        known = tf.get_static_value(value)
-        if known is not None:
-            kwargs["initial_value"] = known
-    return next_creator(**kwargs)
 
 
 def in_order(pairs: Pairs, variables: Sequence[Any]) -> Pairs:

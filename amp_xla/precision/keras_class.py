@@ -14,7 +14,7 @@ import types
 from typing import Any, Dict, Optional
 
 from amp_xla import backend
-from amp_xla.precision.inner import Inner, KerasInner, NewKerasInner, UpdatesInner
+from amp_xla.precision.inner import Inner, KerasInner, NewKerasInner
 from amp_xla.precision.tensorflow import tf
 
 NAME = "AmpLossScaleOptimizer"  # Keras keeps "LossScaleOptimizer" for its own when it loads
@@ -47,8 +47,6 @@ def _expected(inner: Inner) -> Optional[type]:
         own = own_class(inner.optimizer)
         name = "LossScaleOptimizerV3" if isinstance(inner, NewKerasInner) else "LossScaleOptimizer"
         return getattr(sys.modules[own.__module__], name, None)
-    if isinstance(inner, UpdatesInner):
-        return next((c for c in cls.__mro__ if c.__name__ == "Optimizer"), None)
     return tf.train.Optimizer if issubclass(cls, tf.train.Optimizer) else None
 
 

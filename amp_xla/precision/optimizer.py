@@ -42,7 +42,7 @@ class LossScaleOptimizer(OptimizerFace):
 
     Args:
       inner: a ``tf.train`` optimizer, a Keras optimizer (OptimizerV2, bert4keras', the newer
-        kind, or one with only ``get_updates``), or anything with ``apply_gradients``.
+        kind), or anything with ``apply_gradients``.
       loss_scale: a number, ``"dynamic"``, None (no scaling, steps are still judged) or a loss
         scale from ``amp_xla.precision``.
       global_clipnorm: clips gradients to this global L2 norm, after unscaling: those of a step,

@@ -37,14 +37,6 @@ def all_finite(tree: Any) -> Any:
     return tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
 
 
-def select_tree(pred: Any, a: Any, b: Any) -> Any:
-    """The tree ``a`` where ``pred`` is true, else ``b``; dense tensors, same structure.
-
-    Both are computed: to skip work, use ``tf.cond``.
-    """
-    return tf.nest.map_structure(lambda x, y: tf.cond(pred, lambda: x, lambda: y), a, b)
-
-
 def flatten(tree: Any) -> List[Any]:
     """Leaves of nested dicts, lists and tuples; IndexedSlices are leaves."""
     if isinstance(tree, dict):
@@ -137,24 +129,3 @@ class LossScaleVariables(Module):
                 self.scale_variable.assign(now.loss_scale),
                 self.counter.assign(tf.cast(now.counter, self.counter.dtype)),
             )
-
-
-class NoOpLossScale(LossScaleVariables):
-    """Scales nothing."""
-
-    def __init__(self, name: str = "loss_scale_state") -> None:
-        super().__init__(None, name)
-
-
-class StaticLossScale(LossScaleVariables):
-    """A constant scale; see ``amp_xla.precision.StaticLossScale``."""
-
-    def __init__(self, loss_scale_value: Any, name: str = "loss_scale_state") -> None:
-        super().__init__(loss_scale.StaticLossScale(loss_scale_value), name)
-
-
-class DynamicLossScale(LossScaleVariables):
-    """Takes the arguments of ``amp_xla.precision.DynamicLossScale`` and keeps them in variables."""
-
-    def __init__(self, *args: Any, name: str = "loss_scale_state", **kwargs: Any) -> None:
-        super().__init__(loss_scale.DynamicLossScale(*args, **kwargs), name)

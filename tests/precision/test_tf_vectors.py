@@ -13,11 +13,8 @@ from amp_xla.backend import tf
 from amp_xla.precision import DynamicLossScale as Value
 from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import (
-    DynamicLossScale,
     LossScaleVariables,
-    StaticLossScale,
     all_finite,
-    select_tree,
 )
 from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
 
@@ -26,7 +23,7 @@ def run_graph(case, wrap=lambda step: step):
     """(scale, counter) after each step, by session calls."""
     with tf.Graph().as_default(), tf.Session() as session:
         finite = tf.placeholder(tf.bool, [])
-        state = DynamicLossScale(**case.arguments)
+        state = LossScaleVariables(Value(**case.arguments))
         step = wrap(lambda flag: tf.group(state.adjust(flag)))(finite)
         session.run(tf.global_variables_initializer())
         seen = []
@@ -84,7 +81,7 @@ def test_random_sequences_equal_the_reference(run, case):
 
 def test_verbs_in_a_graph():
     with tf.Graph().as_default(), tf.Session() as session:
-        state = StaticLossScale(2.0**15)
+        state = LossScaleVariables(2.0**15)
         loss = state.scale(tf.constant(4.0, tf.float16))
         rows = tf.IndexedSlices(tf.constant([[2.0**-11]], tf.float16), tf.constant([7]))
         dense, none, sparse = state.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
@@ -109,14 +106,6 @@ def test_all_finite_judges_values_and_ignores_the_rest():
         for bad in (np.inf, -np.inf, np.nan):
             assert session.run(verdicts, {x: [1, bad]}) == [False] * 3
         assert session.run(all_finite([])) and session.run(all_finite([None]))
-
-
-def test_select_tree():
-    with tf.Graph().as_default(), tf.Session() as session:
-        pred = tf.placeholder(tf.bool, [])
-        chosen = select_tree(pred, {"a": tf.ones(2)}, {"a": tf.zeros(2)})
-        assert session.run(chosen, {pred: True})["a"].tolist() == [1, 1]
-        assert session.run(chosen, {pred: False})["a"].tolist() == [0, 0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -7,27 +7,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import keras, tf
 
 ROWS, WIDTH = 13, 3
-
-
-class KerasOne:
-    """Momentum as Keras 1 and 2.3 had optimizers: only get_updates, state made inside it."""
-
-    def __init__(self, rate: float = 0.1) -> None:
-        self.rate, self.iterations = rate, K.variable(0, dtype="int64")
-
-    def get_gradients(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        return tf.gradients(loss, params)
-
-    def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        self.weights = [K.zeros(K.int_shape(p)) for p in params]
-        updates = [K.update_add(self.iterations, 1)]
-        for p, g, m in zip(params, self.get_gradients(loss, params), self.weights):
-            speed = 0.9 * m - self.rate * tf.convert_to_tensor(g)
-            updates += [K.update(m, speed), K.update(p, p + speed)]
-        return updates
 
 
 class Duck:
@@ -56,7 +38,6 @@ KINDS: Dict[str, Callable[[], Any]] = {
     "keras adam": lambda: keras.optimizers.Adam(0.1),
     "keras momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
     "bert4keras adamw": bert4keras_adamw,
-    "get_updates": KerasOne,
     "duck": Duck,
 }
 

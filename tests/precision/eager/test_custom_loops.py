@@ -13,7 +13,7 @@ from amp_xla import backend
 from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.monitor import LossScaleWarning
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from amp_xla.precision.tensorflow import DynamicLossScale as Variables
+from amp_xla.precision.tensorflow import LossScaleVariables
 from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
 
 tf = backend.tensorflow()
@@ -181,7 +181,7 @@ def test_a_step_compiled_by_xla():
 
 
 def run_variables(case, wrap):
-    state = Variables(**case.arguments)
+    state = LossScaleVariables(DynamicLossScale(**case.arguments))
 
     def step(finite):
         state.adjust(finite)
