@@ -11,18 +11,14 @@ KILLS ?= 200
 STEPS ?= 20
 
 # What a command line may set. Make would ignore any other, and the wrong thing would be done.
-VARIABLES := ARGS BASE_IMAGE BENCH CMD CORPUS DATA ENGINE GPUS HOSTS IMAGE INSPECT KILLS NP NVIDIA_INDEX OUT \
-    PYTHON RECIPE REHEARSE RUN RUNS RUNTIME STEPS TUNE TUNED
+VARIABLES := ARGS BASE_IMAGE CMD CORPUS DATA ENGINE GPUS HOSTS IMAGE INSPECT KILLS NP NVIDIA_INDEX OUT \
+    PYTHON RECIPE REHEARSE RUN RUNS RUNTIME STEPS TUNE
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name)))
 UNKNOWN := $(firstword $(filter-out $(VARIABLES) MAKEFLAGS SHELL,$(GIVEN)))
 ifneq ($(UNKNOWN),)
 NEAREST := $(shell awk -f scripts/nearest.awk name='$(subst ','\'',$(UNKNOWN))' $(VARIABLES))
 $(error error: $(UNKNOWN) is not a variable of this Makefile.$(if \
     $(NEAREST), Did you mean $(NEAREST)?) Known are: $(VARIABLES))
-endif
-
-ifneq ($(and $(TUNED),$(NP)$(HOSTS)),)
-$(error error: TUNED is for one process; with NP or HOSTS give what tune found yourself: ARGS="--xla on")
 endif
 
 # Shells read values from the environment: a quote in one must not end what stands around it.
@@ -53,7 +49,7 @@ help: ## List the commands (this text)
 	@awk -f scripts/help.awk Makefile
 
 ##@ Train
-train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(if $(TUNED),-- -m amp_xla tuned,$(RANKS)) --recipe "$$RECIPE" -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings; NP=2 on two GPUs
+train: ; @exec $(ENVIRONMENT) run $(ON_RUNTIME) $(RANKS) --recipe "$$RECIPE" -- $(ARGS) ## Train RECIPE; ARGS="--help" lists its settings; NP=2 on two GPUs
 prepare: ; $(AMP_XLA) prepare $(if $(CORPUS),--corpus "$$CORPUS") $(if $(OUT),--out "$$OUT") $(ARGS) ## Turn text into sequences to pretrain on; CORPUS, OUT
 predict: ; $(AMP_XLA) predict $(OF_RUN) $(ARGS) ## Label new text with a trained run: RUN=runs/... ARGS="--file texts.txt"
 fill: ; $(AMP_XLA) fill $(OF_RUN) $(ARGS) ## Fill in [MASK]s with a pretrained run: ARGS="--text 'the [MASK] of a list'"
@@ -76,8 +72,7 @@ rehearse: ; $(AMP_XLA) rehearse --recipe "$$RECIPE" --steps "$$STEPS" $(REHEARSE
 doctor: ; $(AMP_XLA) doctor $(ARGS) ## Check GPU, driver, TensorFlow, environment, memory, Docker; ARGS=--json
 
 ##@ Measure
-tune: ; $(AMP_XLA) tune --recipe "$$RECIPE" $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here; then train with TUNED=1
-bench: ; $(AMP_XLA) bench --recipe "$$RECIPE" $(BENCH) -- $(ARGS) ## Record every precision and XLA mode; BENCH="--compare a.json b.json"
+tune: ; $(AMP_XLA) tune --recipe "$$RECIPE" $(TUNE) -- $(ARGS) ## Find the fastest precision and XLA mode here
 bench-peers: ; $(ON) -m scripts.peers $(ARGS) ## Beside plain bert4keras and Hugging Face on PyTorch
 bench-loop: ; $(ON) -m scripts.bench_loop $(ARGS) ## What the training loop costs over the bare session call
 bench-loss-scale: ; $(ON) -m scripts.bench_loss_scale $(ARGS) ## What dynamic loss scaling costs of a step

@@ -23,8 +23,6 @@ COMMANDS: Dict[str, Tuple[str, str]] = {
     "rehearse": ("amp_xla.commands.rehearse", "try mixed-precision training out on a CPU"),
     "doctor": ("amp_xla.commands.doctor", "check GPU, driver, TensorFlow, environment, Docker"),
     "tune": ("amp_xla.speed.tune", "find the fastest precision and XLA mode on this machine"),
-    "tuned": ("amp_xla.speed.tuned", "train with what tune found"),
-    "bench": ("amp_xla.speed.bench", "measure every combination, for the record"),
     "verify": ("amp_xla.commands.verify", "check that the checkpoints of a run are whole"),
 }
 

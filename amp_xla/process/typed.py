@@ -59,7 +59,7 @@ def line(
 
 
 # Their own flags come first, the recipe's after `--`.
-ABOUT_A_RECIPE = ("train", "tuned", "inspect", "rehearse", "tune", "bench")
+ABOUT_A_RECIPE = ("train", "inspect", "rehearse", "tune")
 
 
 def _quoted(text: str) -> str:

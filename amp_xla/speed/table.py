@@ -1,46 +1,25 @@
-"""Outcomes as a table that fits a terminal and is Markdown too."""
+"""Outcomes as a Markdown table, and what they recommend."""
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+import math
+from typing import Optional, Sequence, Tuple
 
 from amp_xla.speed.measure import Outcome
 
-HEAD = (
-    "combination", "samples/s", "spread", "step ms", "peak MiB", "compile s", "compiled",
-    "loss", "result",
-)  # fmt: skip
+HEAD = ("combination", "samples/s", "spread", "step ms", "peak MiB", "compile s", "loss", "result")
 
 
 def spread(values: Sequence[float]) -> float:
-    """(max - min) / median, as a share; 0 for fewer than two values."""
+    """Return (max - min) / median as a share; 0 for fewer than two values."""
     if len(values) < 2:
         return 0.0
     middle = sorted(values)[len(values) // 2]
     return (max(values) - min(values)) / middle if middle else 0.0
 
 
-def rows(outcomes: Sequence[Outcome]) -> List[List[str]]:
-    """One list of cells for each outcome, bad ones too."""
-    out = []
-    for o in outcomes:
-        measured = bool(o.samples_per_second)
-        out.append([
-            o.name,
-            f"{o.median:.1f}" if measured else "-",
-            f"{spread(o.samples_per_second):.0%}" if measured else "-",
-            f"{o.step_ms:.1f}" if measured else "-",
-            f"{o.peak_bytes / 2**20:.0f}" if o.peak_bytes else "-",
-            f"{o.warm_seconds:.1f}" if o.warm_seconds else "-",
-            str(o.compilations) if o.xla != "off" and measured else "-",
-            f"{o.loss:.4f} @{o.steps}" if o.loss is not None else "-",
-            o.status + (f": {o.why}" if o.why else ""),
-        ])  # fmt: skip
-    return out
-
-
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """An aligned Markdown table."""
+    """Return an aligned Markdown table."""
     widths = [max(len(str(row[i])) for row in [head, *body]) for i in range(len(head))]
 
     def line(cells: Sequence[str]) -> str:
@@ -51,11 +30,65 @@ def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
-    """The table of ``tune`` and ``bench``."""
-    return markdown(HEAD, rows(outcomes))
+    """Return the table of all outcomes, failed ones included."""
+    body = []
+    for o in outcomes:
+        measured = bool(o.samples_per_second)
+        body.append([
+            o.name,
+            f"{o.median:.1f}" if measured else "-",
+            f"{spread(o.samples_per_second):.0%}" if measured else "-",
+            f"{o.step_ms:.1f}" if measured else "-",
+            f"{o.peak_bytes / 2**20:.0f}" if o.peak_bytes else "-",
+            f"{o.warm_seconds:.1f}" if o.warm_seconds else "-",
+            f"{o.loss:.4f} @{o.steps}" if o.loss is not None else "-",
+            o.status + (f": {o.why}" if o.why else ""),
+        ])  # fmt: skip
+    return markdown(HEAD, body)
 
 
-def fastest(outcomes: Sequence[Outcome]) -> Optional[Outcome]:
-    """The one with the highest median among those that are ok and finite."""
-    good = [o for o in outcomes if o.status == "ok" and o.loss is not None]
-    return max(good, key=lambda o: o.median) if good else None
+def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
+    """Return the outcome to train with and a sentence that gives the reason.
+
+    A difference counts only if it is larger than the spread of both sides' rounds. Among outcomes
+    that cannot be told apart from the fastest, the first is the simplest.
+
+    Args:
+      outcomes: the simplest combination first.
+
+    Returns:
+      (outcome, reason); the outcome is None if noise hides whether anything is faster than the
+      first finite outcome, or if nothing stayed finite.
+    """
+    finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
+    if not finite:
+        return None, "no combination finished with finite numbers"
+    first, fastest = finite[0], max(finite, key=lambda o: o.median)
+    equals = [o for o in finite if not _told_apart(fastest, o)]
+    gain = f"{fastest.median / first.median:.2f}x {first.name}"
+    if equals == [fastest]:
+        return fastest, f"fastest: {fastest.name}, {gain}"
+    others = [o for o in equals if o is not fastest]
+    noise = ", ".join(f"{o.name} {_spread_text(o)}" for o in equals)
+    reason = (
+        f"fastest: {fastest.name}, {gain}, but its difference from "
+        f"{', '.join(o.name for o in others)} is within the spread of the rounds ({noise})"
+    )
+    if first in equals:
+        return None, f"{reason}: nothing to recommend; repeat with more --rounds, nothing else busy"
+    return equals[0], f"{reason}; the simplest of these is {equals[0].name}"
+
+
+def _noise(outcome: Outcome) -> float:
+    rates = outcome.samples_per_second
+    return spread(rates) if len(rates) > 1 else math.inf
+
+
+def _spread_text(outcome: Outcome) -> str:
+    return f"{_noise(outcome):.0%}" if len(outcome.samples_per_second) > 1 else "one round only"
+
+
+def _told_apart(fast: Outcome, slow: Outcome) -> bool:
+    if fast is slow:
+        return False
+    return fast.median / slow.median - 1.0 > max(_noise(fast), _noise(slow))

@@ -1,66 +1,58 @@
-"""``make tune RECIPE=...``: which precision and XLA mode train this recipe fastest on this machine.
+"""The command ``tune``: which precision and XLA mode train a recipe fastest on this machine.
 
-    python -m amp_xla tune --recipe classification -- --batch-size 64
+    amp-xla tune --recipe classification -- --batch-size 64
 
-Everything after ``--`` belongs to the recipe. The choice is kept in runs/tuned.json, and
-``make train ... TUNED=1`` with the same settings uses it.
+Flags after ``--`` belong to the recipe. It prints a table and the flags to train with.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
-import time
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from typing_extensions import Annotated
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.arguments import parse, recipe_module, split_words
 from amp_xla.process.fields import flat, within
-from amp_xla.process.typed import typed
-from amp_xla.speed import choice, machine, memory, table
+from amp_xla.speed import machine, table
 from amp_xla.speed.measure import Candidate, Outcome, measure
-from amp_xla.speed.peak import Peak, longest, needs_rows_of_one_length, packs
 from amp_xla.training.options import switches_of
+
+CPU_MINUTES = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Find the fastest precision and XLA mode that stay finite. After `--`: the recipe's flags."""
+    """Measure each precision and XLA mode of this machine. After `--`: the recipe's flags."""
 
     recipe: str = "classification"
-    """name of a recipe, or the path of a recipe's file"""
+    """name of a recipe, or path of its file"""
     steps: Annotated[int, within(at_least=1)] = 8
-    """timed steps a round, the same batches for every combination"""
-    rounds: Annotated[int, within(at_least=1)] = 3
-    """turns of each combination; the table shows their median and spread"""
+    """timed steps per round"""
+    rounds: Annotated[int, within(at_least=2)] = 3
+    """turns of each combination; differences within their spread do not count"""
     timeout: Annotated[float, within(above=0)] = 900.0
     """seconds without an answer after which a combination is given up"""
     minutes: Annotated[Optional[float], within(at_least=0)] = None
-    """minutes in all; what is not built by then is not measured; none = 5 on a CPU, 0 = no limit"""
+    """minutes in all, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
     memory_gib: Annotated[float, within(at_least=0)] = 0.0
-    """GiB of address space for each process, a protection for shared machines; 0 = no limit"""
+    """GiB of address space per process, for shared machines; 0 = no limit"""
     largest_batch: bool = False
-    """also find the most rows that fit; on a GPU that is done anyway, but for --packed"""
-    batch_memory_gib: Annotated[float, within(at_least=0)] = 0.0
-    """GiB the largest batch may take; 0 = 90% of the GPU's, or of this machine's, memory"""
+    """also find the largest --batch-size that fits, by trying"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measures, prints the table, remembers the choice; 1 if nothing stayed finite."""
-    own, words = split_words(argv)
-    config = parse(Config, own, "python -m amp_xla tune")
+    """Measure, print the table and the flags; return 1 if nothing stayed finite."""
+    own_words, words = split_words(argv)
+    config = parse(Config, own_words, "amp-xla tune")
     recipe_config = read_recipe(config.recipe, words)
-    if config.largest_batch:
-        needs_rows_of_one_length(recipe_config)
-    choice.check_writable()
-    began = time.monotonic()
     here = machine.look()
     say(here.describe())
     for name, why in here.absent.items():
         say(f"not tried: {name} ({why})")
+    default_minutes = 0.0 if here.gpu else CPU_MINUTES
     outcomes = measure(
         config.recipe,
         words,
@@ -70,96 +62,81 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         config.timeout,
         together=not here.gpu,
         say=say,
-        budget=60 * ((0.0 if here.gpu else 4.7) if config.minutes is None else config.minutes),
+        budget=60 * (default_minutes if config.minutes is None else config.minutes),
     )
     print(table.render(outcomes))
-    best = table.fastest(outcomes)
-    if best is None:
-        print("no combination finished with finite numbers", file=sys.stderr)
+    best, reason = table.recommend(outcomes)
+    if not any(o.loss is not None and o.status == "ok" for o in outcomes):
+        print(reason, file=sys.stderr)
         return 1
-    chosen = choice.Choice(best.precision, best.xla, best.median)
-    choice.remember(choice.key(config.recipe, recipe_config, here), chosen)
-    base = next((o for o in outcomes if o.median), best)
-    print(
-        f"fastest that stays finite: {best.name}, {best.median / base.median:.2f}x {base.name}; "
-        f"kept in {choice.CACHE}. Use it: {typed('tuned', words, RECIPE=config.recipe)}"
-    )
-    if config.largest_batch or (here.gpu and not packs(recipe_config)):
-        largest(config, words, best, config.batch_memory_gib or 0.9 * here.memory_gib)
-    say(f"tune took {time.monotonic() - began:.0f} s")
+    print(reason)
+    if best is not None:
+        print(f"train with: --precision {best.precision} --xla {best.xla}")
+    if config.largest_batch:
+        best = best or next(o for o in outcomes if o.status == "ok")
+        print(_largest_batch(config, words, best, recipe_config, here))
     return 0
 
 
 def say(text: str) -> None:
-    """A line for the reader, beside the table."""
+    """Print a progress line to standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 def read_recipe(recipe: str, words: Sequence[str]) -> Any:
-    """The recipe's configuration.
+    """Return the recipe's configuration.
 
     Raises:
-      AmpXlaError: there is no such recipe; ``words`` choose what is to be measured; the recipe
-        has no switches for it.
+      AmpXlaError: no such recipe; ``words`` set what is measured; the recipe has no switches.
     """
     for flag in ("--precision", "--xla"):
         if any(word.split("=")[0] == flag for word in words):
-            raise AmpXlaError(f"{flag} is what gets measured here: leave it out")
+            raise AmpXlaError(f"{flag}: tune measures all of its values; leave it out")
     module = recipe_module(recipe)
     config = parse(module.Config, list(words), f"python -m {module.__name__}")
     switches_of(config, "this measures the precisions and XLA modes of")
     return config
 
 
-def largest(config: Config, words: Sequence[str], best: Outcome, gib: float) -> None:
-    """Prints the most rows of the longest shape that ``gib`` hold; they were run.
+def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
+    """Return the largest batch size that fits, to about a sixteenth; 0 if none does.
 
-    Those with --recompute too, where the recipe has it and was not given it.
+    Args:
+      fits: runs a batch size and tells whether the memory sufficed.
+      rows: where to begin.
     """
-    plain, again = "largest batch", "largest batch with --recompute"
-    chosen = flat(read_recipe(config.recipe, words)).get("recompute")
-    _largest(config, words, best, gib, again if chosen else plain)
-    if chosen is False:
-        try:
-            _largest(config, [*words, "--recompute"], best, gib, again)
-        except AmpXlaError as error:  # a model without transformer layers
-            print(f"{again}: {error}")
+    low, high = 0, rows
+    while fits(high):
+        low, high = high, 2 * high
+    while high - low > max(1, low // 16):
+        middle = (low + high) // 2
+        if middle - low >= 8:
+            middle -= middle % 8  # what tensor cores like
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
-def _largest(config: Config, words: Sequence[str], best: Outcome, gib: float, what: str) -> None:
-    measured = Peak(config.recipe, words, best.precision, best.xla, _address_space(config),
-                    config.timeout, say)  # fmt: skip
-    rows, length = longest(best.shapes)
-    found = memory.largest_batch(measured, rows, length, gib * 2**30)
-    if found is None:
-        print(f"{what} in {gib:.1f} GiB: none of rows of {length} was found that fits")
-        return
-    print(f"memory: {found.model.describe()}")
-    print(
-        f"{what} in {gib:.1f} GiB: {found.rows}x{length}; predicted peak "
-        f"{found.predicted / 2**20:.0f} MiB, seen {found.seen / 2**20:.0f} MiB "
-        f"({found.seen / found.predicted - 1:+.1%})"
-    )
+def _largest_batch(
+    config: Config, words: Sequence[str], best: Outcome, recipe_config: Any, here: machine.Machine
+) -> str:
+    """Try batch sizes with the combination ``best`` and return a sentence."""
+    rows = flat(recipe_config).get("batch_size")
+    if not rows:
+        raise AmpXlaError(f"--largest-batch: recipe {config.recipe} has no --batch-size to vary")
+    # Without a GPU an address space limit stops a batch before the machine runs out of memory.
+    space = _address_space(config) or (0 if here.gpu else int(0.9 * here.memory_gib * 2**30))
+
+    def fits(size: int) -> bool:
+        candidate = Candidate(best.precision, best.xla, ("--batch-size", str(size)), space)
+        outcome = measure(config.recipe, words, [candidate], 1, 1, config.timeout, False)[0]
+        say(f"batch size {size}: {outcome.status}")
+        if outcome.status in ("crashed", "refused"):
+            raise AmpXlaError(f"batch size {size} cannot be tried: {outcome.why}")
+        return outcome.status != "out of memory" and outcome.status != "timed out"
+
+    size = largest_batch(fits, rows)
+    return f"largest batch: --batch-size {size}" if size else "largest batch: not even one row fits"
 
 
 def _address_space(config: Config) -> int:
     return int(config.memory_gib * 2**30)
-
-
-def train(argv: Optional[Sequence[str]] = None) -> int:
-    """``make train TUNED=1``: replaces this process by the recipe, with the remembered choice."""
-    own, words = split_words(argv)
-    config = parse(Config, own, "python -m amp_xla tuned")
-    recipe_config = read_recipe(config.recipe, words)
-    found = choice.recall(choice.key(config.recipe, recipe_config, machine.look()))
-    if found is None:
-        raise AmpXlaError(
-            f"nothing is known about recipe {config.recipe} with these settings on this machine; "
-            f"measure it first: {typed('tune', words, RECIPE=config.recipe)}"
-        )
-    say(f"tuned: precision {found.precision}, xla {found.xla}")
-    flags = ["--precision", found.precision, "--xla", found.xla]
-    sys.stdout.flush()
-    command = ["-m", "amp_xla", "train", "--recipe", config.recipe, "--", *words, *flags]
-    os.execv(sys.executable, [sys.executable, *command])
-    raise AssertionError("unreachable")

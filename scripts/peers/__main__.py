@@ -177,7 +177,7 @@ def contestants(
                 name = f"amp_xla {Outcome(precision, xla).name}, {kind}"
                 request = Request("classification", (*words, *flags), precision, xla)
                 asked = json.dumps(dataclasses.asdict(request))
-                out[name] = [sys.executable, "-m", "amp_xla.speed.child", asked]
+                out[name] = [sys.executable, "-m", "scripts.peers.recipe", asked]
     out["bert4keras fp32, DataGenerator"] = [
         sys.executable, "-m", "scripts.peers.plain_bert4keras", path, json.dumps(shape),
     ]  # fmt: skip

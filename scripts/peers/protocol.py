@@ -7,9 +7,9 @@ import json
 import math
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.speed.child import evenly, peak_resident, reply
+from amp_xla.speed.child import peak_resident, reply
 
 Batch = Tuple[Any, Any]  # token ids [B, L], labels [B]
 
@@ -103,3 +103,9 @@ def _steps(
         "padding": 1 - real / tokens,
         "loss": loss if math.isfinite(loss) else None,
     }
+
+
+def evenly(sizes: Sequence[int], count: int) -> List[int]:
+    """Return indices of ``count`` sizes at equal distances from the smallest to the largest."""
+    order = sorted(range(len(sizes)), key=lambda i: (sizes[i], i))
+    return [order[int((k + 0.5) * len(order) / count)] for k in range(count)]

@@ -89,15 +89,9 @@ def test_what_has_no_layers_to_compute_again_says_so(folder):
 
 
 @pytest.mark.long
-def test_it_is_tuned_and_trained_with_what_was_found(folder):
-    words = ["--recipe", "majority.py", "--steps", "2", "--rounds", "1", "--minutes", "1"]
-    assert "fastest that stays finite" in command(folder, "tune", *words)
-    # What makes the same graph as fast is no other question.
-    words = ["--recipe", "majority.py", "--", "--passes", "1", "--name", "tuned"]
-    said = command(folder, "tuned", *words)
-    assert "tuned: precision" in said and "done: best dev accuracy" in said
-    done = run_python("-m", "amp_xla", "tuned", *words, "--rows", "5", cwd=folder)
-    assert done.code == 2 and "nothing is known about recipe majority.py" in done.err
+def test_it_can_be_tuned(folder):
+    words = ["--recipe", "majority.py", "--steps", "2", "--rounds", "2", "--minutes", "1"]
+    assert "fastest: " in command(folder, "tune", *words)
 
 
 @pytest.mark.parametrize(

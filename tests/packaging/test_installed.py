@@ -174,8 +174,6 @@ def test_every_command_is_there_and_its_advice_fits(own, bert):
     assert "make " not in own.amp_xla("doctor")
     said = own.amp_xla("train --recipe clasification", code=2)
     assert "classification, pretraining" in said and "Traceback" not in said
-    said = own.amp_xla("tuned -- --epochs 7", code=2)
-    assert "amp-xla tune --recipe classification -- --epochs 7" in said
 
 
 @pytest.mark.skipif(RUNTIME != "jax", reason="the way of the runtime jax")

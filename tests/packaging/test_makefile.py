@@ -171,12 +171,6 @@ def test_a_variable_that_nobody_knows_is_an_error_that_names_the_nearest(given, 
     assert nearest in done.stderr and len(done.stderr.strip().split("\n")) == 1
 
 
-def test_what_tune_found_is_not_taken_for_several_ranks():
-    done = run(["make", "train", "TUNED=1", "NP=2"])
-    assert done.returncode == 2 and done.stdout == ""
-    assert "error: TUNED is for one process" in done.stderr
-
-
 def test_every_variable_that_the_makefile_reads_is_known():
     known = set(re.search(r"^VARIABLES := ((?:.*\\\n)*.*)$", MAKEFILE, re.MULTILINE)[1].split())
     targets = MAKEFILE[MAKEFILE.index("##@ Train\n") :]
