@@ -81,13 +81,14 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     step_input = dropout.install(config.seed, batches)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
-        vocab, len(data.labels), length, batches.layout, weights=not kept)  # fmt: skip
+        vocab, len(data.labels), length, data.batches.slots, weights=not kept)  # fmt: skip
     steps = config.passes.epochs * batches.steps_per_epoch()
     note(published.fine_tuned(flat(config), config.defaults(), steps))
+    answers_shape = [None] * (model.output.shape.ndims - 1)
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
-        "labels": tf.placeholder(tf.int32, [None], name="labels"),
-        "weights": tf.placeholder(tf.float32, [None], name="weights"),
+        "labels": tf.placeholder(tf.int32, answers_shape, name="labels"),
+        "weights": tf.placeholder(tf.float32, answers_shape, name="weights"),
     }
     loss, accuracy = losses.classification(
         inputs["labels"], model.output, inputs["weights"], config.passes.label_smoothing
@@ -147,7 +148,7 @@ def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, floa
     found: Dict[int, Tuple[str, float]] = {}
     batches = Batches(encoded, None, [length], config.batches.batch_size, shuffle=False)
     for batch in batches.epoch(0):
-        for sample, row in zip(batch.sample_ids, infer(batch.feed())["chances"]):
+        for sample, row in zip(batch["sample_ids"], infer(batch)["chances"]):
             found[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
     return [found[i] for i in range(len(lines))]
 

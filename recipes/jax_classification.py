@@ -177,9 +177,9 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     rows = -(-config.batches.batch_size // jax.device_count()) * jax.device_count()
     batches = Batches(encoded, None, [length], rows, shuffle=False)
     for batch in batches.epoch(0):
-        fed = {"token_ids": batch.token_ids, "segment_ids": batch.segment_ids}
+        fed = {name: batch[name] for name in ("token_ids", "segment_ids")}
         chances = np.asarray(jax.nn.softmax(infer(model, processes.share(fed))))
-        for sample, row in zip(batch.sample_ids, chances):
+        for sample, row in zip(batch["sample_ids"], chances):
             if sample >= 0:
                 found[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
     return [found[i] for i in range(len(lines))]

@@ -198,7 +198,7 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     for first in range(0, len(parsed), config.batch_size):
         some = parsed[first : first + config.batch_size]
         made = slots.batch(some, columns, config.model.rows, values, np.arange(len(some)))
-        for chance in infer(made.feed())["probability"]:
+        for chance in infer(made)["probability"]:
             answers.append(("1", float(chance)) if chance > 0.5 else ("0", 1.0 - float(chance)))
     return answers
 

@@ -120,7 +120,7 @@ class _Cut:
 
     def __init__(self, batches: Any, steps: int) -> None:
         self._batches, self._steps = batches, steps
-        self.shapes, self.layout = batches.shapes, batches.layout
+        self.shapes = batches.shapes
         self.padding_share = batches.padding_share
 
     def steps_per_epoch(self, epoch: int = 0) -> int:

@@ -318,7 +318,7 @@ def _bytes(words: List[str]) -> None:
             tables.append((rows[weight.name.split("/")[0]], shape))
         else:
             dense += int(np.prod(shape))
-    feeds = [batch.feed() for batch in job.batches.epoch(0)]
+    feeds = list(job.batches.epoch(0))
     print(f"TensorFlow {tensorflow().__version__} ({kind()}); reduced a step, two ranks:")
     for name, size in (("none", 4), ("fp16", 2)):
         seen = [sum(_rows(feed[key], shape, size) for key, shape in tables) for feed in feeds]

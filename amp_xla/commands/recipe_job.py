@@ -52,6 +52,6 @@ def feeds(job: Any) -> Iterator[List[Any]]:
     number = epoch = 0
     while True:
         for batch in job.batches.epoch(epoch, start=0):
-            yield job.step.arrays(batch.feed(), number)
+            yield job.step.arrays(batch, number)
             number += 1
         epoch += 1

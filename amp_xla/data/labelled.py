@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
-from amp_xla.data.batches.noise import HiddenTokens
 from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.token_dropout import TokenDropout
 from amp_xla.data.text import corpora
 from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.labels import Labels
@@ -27,7 +27,7 @@ class Labelled(NamedTuple):
     dev: Dataset
     labels: Labels
     tokenizer: Tokenizer
-    batches: HiddenTokens
+    batches: TokenDropout
     dev_batches: Any
     description: str
 
@@ -68,7 +68,7 @@ def read(
     )
     ids, dev_ids = (labels.ids(part.labels or []) for part in (train, dev))
     made, dev_batches = options.make(encoded, ids, encoded_dev, dev_ids, seed)
-    batches = HiddenTokens(made, token_dropout, tokenizer, seed)
+    batches = TokenDropout(made, token_dropout, tokenizer, seed)
     description = (
         f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
         f"{tokenizer.vocab_size} tokens; {batches.describe()}{tokenizer.doubts(encoded)}"

@@ -26,7 +26,7 @@ LAZY_REQUESTS = 2
 MAX_COMPILE_SECONDS = 30.0
 
 _ADVICE = {
-    0: "fill the last batch up: amp_xla.data.batches.buckets.Batches does, so does drop_remainder",
+    0: "fill the last batch up, as amp_xla.data.batches.buckets.Batches does, or drop it",
     1: "pad to a few planned lengths (Batches with choose_lengths; --shapes in the recipes) or "
     "pack (--packed), instead of padding to the longest of each batch",
 }
@@ -119,36 +119,19 @@ def _describe(differences: Sequence[Tuple[str, int, int, int]]) -> str:
     return "; ".join(parts) + (". To stop it: " + "; ".join(advice) if advice else "")
 
 
-def given_up(shapes: Sequence[Any], lazy: bool = True) -> Optional[str]:
-    """Whether XLA would give the main cluster up on this sequence of step shapes.
-
-    Args:
-      shapes: the shape of each step, in order; anything that can be compared.
-      lazy: False for ``no_lazy``, which compiles at first sight and never gives up.
-
-    Returns:
-      A sentence for the user, or None where all is well.
+def too_many(shapes: int) -> Optional[str]:
+    """Return a warning if XLA may give the main cluster up for this number of shapes, else None.
 
     Source: ``XlaCompilationCache::CompileImpl`` and ``ShouldBeMegamorphic``, TensorFlow 1.15; 2.x
     has the same rule.
     """
-    if not lazy:
+    if shapes <= MAX_COMPILATIONS:
         return None
-    requests: Dict[Any, int] = {}
-    compiled: Dict[Any, int] = {}
-    for runs, shape in enumerate(shapes, 1):
-        requests[shape] = requests.get(shape, 0) + 1
-        if shape in compiled:
-            continue
-        if len(compiled) > MAX_COMPILATIONS and runs < MIN_RUNS_EACH * len(compiled):
-            return (
-                f"XLA would give up after {runs} steps: {len(compiled)} compilations with fewer "
-                f"than {MIN_RUNS_EACH} steps for each; from then on nothing new is compiled. Use "
-                f"at most {MAX_COMPILATIONS} shapes (--shapes, or --packed for one), or xla=no_lazy"
-            )
-        if not compiled or requests[shape] > LAZY_REQUESTS:
-            compiled[shape] = runs
-    return None
+    return (
+        f"{shapes} shapes: after {MAX_COMPILATIONS} compilations with fewer than {MIN_RUNS_EACH} "
+        f"steps each XLA compiles nothing new. Use at most {MAX_COMPILATIONS} shapes (--shapes, "
+        "or --packed for one), or --xla no_lazy"
+    )
 
 
 class WatchedStep:
@@ -195,10 +178,8 @@ def watched(step: Any, batches: BatchSource, xla: str, say: Callable[[str], None
     if xla == "off":
         return step
     planned = len(batches.shapes)
-    if planned > 1:
-        plan = [signature(step.feed(b)) for b in itertools.islice(batches.epoch(0), 2000)]
-        trouble = given_up(plan, lazy=xla != "no_lazy")
-        if trouble is not None:
-            say(f"warning: {trouble}")
+    warning = too_many(planned) if xla != "no_lazy" else None
+    if warning is not None:
+        say(f"warning: {warning}")
     longest = MAX_COMPILE_SECONDS if backend.is_fork() and xla != "no_lazy" else None
     return WatchedStep(step, planned, say, longest)

@@ -13,10 +13,12 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional
 import jax
 import numpy as np
 
+from amp_xla.data.batches.protocol import sample_count
 from amp_xla.errors import AmpXlaError
 from amp_xla.jax import processes
 from amp_xla.jax.checkpoints import Checkpoints
 from amp_xla.jax.step import State
+from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.training.metrics import MetricsLog, accuracy, confusion, macro_f1
@@ -59,8 +61,8 @@ class Job:
         loss = weight = 0.0
         for batch in self.dev_batches.epoch(0):
             logits = np.asarray(self.infer(model, _shared(batch)))
-            real = batch.weights > 0
-            labels, logits = batch.labels[real], logits[real].astype(np.float64)
+            real = batch["weights"] > 0
+            labels, logits = batch["labels"][real], logits[real].astype(np.float64)
             matrix += confusion(labels, logits.argmax(-1), self.classes)
             top = logits.max(-1, keepdims=True)
             total = np.log(np.exp(logits - top).sum(-1)) + top[:, 0]
@@ -74,7 +76,7 @@ class Job:
 
 
 def _shared(batch: Any) -> Dict[str, jax.Array]:
-    return processes.share({name: getattr(batch, name) for name in FED})
+    return processes.share({name: batch[name] for name in FED})
 
 
 class Ranks(NamedTuple):
@@ -123,8 +125,9 @@ class Loop:
         if self.ranks.first:
             after = state.step if self.run.again else None
             self._log = MetricsLog(self.run.path, after, events=False)
+        exits.life.where = "in training"
         steps = sum(self.job.batches.steps_per_epoch(e) for e in range(self.options.epochs))
-        self.progress = Progress(steps, state.step)
+        self.progress = Progress(steps, state.step, self.options.log_every)
         self._saved_when = time.monotonic()
         try:
             if state.evaluate_due:
@@ -147,7 +150,7 @@ class Loop:
         steps = self.job.batches.steps_per_epoch(epoch)
         for batch in self.job.batches.epoch(epoch, start=state.step_in_epoch):
             self.arrays, result = self.job.step(self.arrays, _shared(batch))
-            samples = int((batch.sample_ids >= 0).sum())
+            samples = sample_count(batch)
             state.step, state.samples = state.step + 1, state.samples + samples
             state.step_in_epoch += 1
             if state.step_in_epoch == steps:

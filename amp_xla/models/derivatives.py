@@ -180,15 +180,14 @@ def multi_head_attention() -> Any:
                 query *= self.key_size**-0.5
             bias = _bias(mask[1], inputs[3] if kwargs.get("a_bias") else None)
             shape = tf.stack([tf.shape(query)[0], self.heads, tf.shape(query)[1], tf.shape(key)[1]])
-            block = ("rows", query.shape.as_list()[1])  # of packed rows: those of one length
-            kept, share = self._kept(shape, self.attention_dropout or 0.0, block)
+            kept, share = self._kept(shape, self.attention_dropout or 0.0)
             out = attention(query, key, value, bias, kept)
             return (out if share == 1.0 else out * (1.0 / share)), None
 
-        def _kept(self, shape: Any, rate: float, block: Any) -> Tuple[Optional[Any], float]:
+        def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
             """(numbers or bools to multiply attention weights by, what their mean is)."""
             if dropout.installed() or not rate:
-                kept = dropout.kept(self.name, shape, rate, block)
+                kept = dropout.kept(self.name, shape, rate)
                 return kept, (1.0 if kept is None else 1.0 - rate)
             # Keras' own, which knows whether this is training.
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0

@@ -95,8 +95,7 @@ class Dropout(keras.layers.Dropout):
         shape = tf.shape(inputs)
         if self.noise_shape is not None:
             shape = tf.stack([s or shape[i] for i, s in enumerate(self.noise_shape)])
-        # Packed rows stand in one line [1, T, hidden]; what is pooled of them has a row a slot.
-        keep = kept(self.name, shape, self.rate, "tokens" if inputs.shape.ndims == 3 else "slots")
+        keep = kept(self.name, shape, self.rate)
         if keep is None:
             return tf.identity(inputs)
         return inputs * (tf.cast(keep, inputs.dtype) * (1.0 / (1.0 - self.rate)))
@@ -107,15 +106,13 @@ def installed() -> bool:
     return _stream.step is not None or not _stream.training
 
 
-def kept(name: str, shape: Any, rate: float, packed: Any = None) -> Optional[Any]:
+def kept(name: str, shape: Any, rate: float) -> Optional[Any]:
     """What dropout keeps at this step; another mask each time a name asks (shared weights).
 
     Args:
       name: the layer's.
       shape: int32 [rank], of the tensor to drop from.
       rate: share to drop, 0 <= rate < 1.
-      packed: which axis of packed rows (``PackedBatches.axes``) the tensor lies along, if they are
-        packed; else its first axis is the batch's rows.
 
     Returns:
       bool of ``shape``, or None where nothing is dropped: at inference, or with a rate of 0.
@@ -132,22 +129,19 @@ def kept(name: str, shape: Any, rate: float, packed: Any = None) -> Optional[Any
     seed = tf.stack([tf.constant(layer, tf.int64), _stream.step])
     if _stream.pieces is None:
         return _kept(shape, seed, rate)
-    return _of_whole(shape, seed, rate, packed)
+    return _of_whole(shape, seed, rate)
 
 
-def _of_whole(shape: Any, seed: Any, rate: float, packed: Any) -> Any:
+def _of_whole(shape: Any, seed: Any, rate: float) -> Any:
     """The part of the whole batch's mask that lies where this piece does.
 
     The whole is drawn: random bits are cheap beside what else a step does, and XLA makes only
     those that are used.
     """
     assert _stream.pieces is not None
-    axes = _stream.pieces.axes
-    where = axes["rows"] if "rows" in axes else axes[packed]
-    dimension = 1 if packed == "tokens" and "rows" not in axes else 0
-    places = tf.gather(tf.constant(where.places), _stream.piece)
-    whole = tf.concat([shape[:dimension], [where.length], shape[dimension + 1 :]], 0)
-    return tf.gather(_kept(whole, seed, rate), places, axis=dimension)
+    rows = _stream.pieces.rows
+    places = tf.gather(tf.constant(rows.places), _stream.piece)
+    return tf.gather(_kept(tf.concat([[rows.length], shape[1:]], 0), seed, rate), places)
 
 
 def _kept(shape: Any, seed: Any, rate: float) -> Any:

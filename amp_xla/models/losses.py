@@ -9,7 +9,7 @@ from amp_xla.errors import AmpXlaError
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
-    """int [B], float [B, classes] -> float32 [B].
+    """int [B] or [B, S], float [..., classes] -> float32 of the labels' shape.
 
     ``smoothing`` is the share of a label's weight that is spread over all classes alike, so that
     no logit is driven to infinity (Szegedy et al., arXiv:1512.00567, section 7).
@@ -33,9 +33,9 @@ def classification(
     """Loss and accuracy of a batch, both float32 scalars.
 
     Args:
-      labels: int32 [B].
-      logits: float [B, classes].
-      weights: float32 [B], 1 for samples, 0 for rows that fill up the batch.
+      labels: int32 [B], or [B, S] for packed rows.
+      logits: float [..., classes].
+      weights: float32, shaped like ``labels``, 1 for samples, 0 for rows that fill up the batch.
       smoothing: as for ``cross_entropy``; 0 <= smoothing < 1.
 
     Raises:

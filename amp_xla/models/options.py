@@ -54,7 +54,7 @@ class EncoderOptions:
         vocab_size: int,
         classes: int,
         max_length: int,
-        layout: Any = None,
+        slots: int = 1,
         weights: bool = True,
     ) -> Any:
         """Token ids and segment ids, int [B, L] -> logits, float32 [B, classes].
@@ -63,7 +63,8 @@ class EncoderOptions:
           vocab_size: tokens.
           classes: number of labels.
           max_length: most tokens of a sample.
-          layout: of packed rows, whose model has two inputs more.
+          slots: most texts of a row; with more than one, packed rows, the model has two inputs more
+            and logits are [B, slots, classes].
           weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
 
         Raises:
@@ -71,11 +72,12 @@ class EncoderOptions:
         """
         from amp_xla.models import encoders, packed
 
-        kind: Any = packed.Packed(layout) if layout else encoders
-        encoder = kind.encoder(
-            self.bert, length=max_length, weights=weights, **self._shape(vocab_size, max_length)
-        )
-        return kind.classifier(encoder, classes, self.dropout)
+        shape = dict(length=max_length, weights=weights, **self._shape(vocab_size, max_length))
+        if slots > 1:
+            encoder = packed.encoder(self.bert, **shape)
+            return packed.classifier(encoder, classes, self.dropout, slots)
+        encoder = encoders.encoder(self.bert, **shape)
+        return encoders.classifier(encoder, classes, self.dropout)
 
     def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:
         """What writes the ``bert_config.json`` of the encoder in ``classifier``, given a path."""

@@ -1,4 +1,4 @@
-"""Git revision of the running source."""
+"""Which source is running: git's revision, or what an image was built from."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Optional
 
 
 def revision(folder: Path = Path(__file__).parent) -> Optional[str]:
-    """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
+    """Git's short hash of the code in ``folder``, ``+changes`` behind it where some is not in it.
 
-    A container image has no repository: its ``SOURCE_REVISION`` counts there.
+    An image has no repository, but says in ``SOURCE_REVISION`` what it was built from. None where
+    nobody knows.
     """
-    command = ["git", "-C", str(folder), "describe", "--always", "--exclude", "*"]
     try:
         out = subprocess.run(
-            [*command, "--dirty=+changes"],
+            ["git", "-C", str(folder), "describe", "--always", "--exclude", "*",
+             "--dirty=+changes"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=10,
             check=True,
-        )
+        )  # fmt: skip
         return out.stdout.decode().strip()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("SOURCE_REVISION")

@@ -7,14 +7,14 @@ from typing import Any, Iterable, List, Optional, Tuple
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.data.counter import uniform
+from amp_xla.data.batches.order import generator
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.compat import sok
 from amp_xla.sok import ranks
 
 tf: Any = backend.tensorflow()
 
-_CHUNK = 1 << 18  # rows drawn at a time
+_BLOCK = 1 << 16  # rows of the whole table drawn at a time
 
 
 class Rows:
@@ -36,13 +36,16 @@ class Rows:
     def drawn(self, seed: int) -> Any:
         """float32 [rows here, width], uniform in Keras' -0.05 to 0.05; a row by its number.
 
-        So the table is the same on any number of ranks, and no rank makes all of it.
+        So the table is the same on any number of ranks, and no rank holds all of it.
         """
         values = np.empty((self.here, self.width), np.float32)
-        for first in range(0, self.here, _CHUNK):
-            count = min(_CHUNK, self.here - first)
-            numbers = self.rank + self.size * np.arange(first, first + count, dtype=np.int64)
-            values[first : first + count] = 0.1 * uniform(seed, 0, 0, numbers, self.width) - 0.05
+        done = 0
+        for block, first in enumerate(range(0, self.height, _BLOCK)):
+            rows = min(_BLOCK, self.height - first)
+            drawn = generator(seed, block).uniform(-0.05, 0.05, (rows, self.width))
+            own = drawn[(self.rank - first) % self.size :: self.size]
+            values[done : done + len(own)] = own
+            done += len(own)
         return values
 
     def taken(self, whole: Any) -> Any:

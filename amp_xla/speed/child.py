@@ -92,7 +92,7 @@ class Subject:
     def _epoch(self) -> Iterator[Tuple[Dict[str, Any], int]]:
         """Yield (feed, number of samples) for each batch of the first epoch."""
         for batch in self._job.batches.epoch(0):
-            yield self._job.step.feed(batch), int((batch.sample_ids >= 0).sum())
+            yield self._job.step.feed(batch), int((batch["sample_ids"] >= 0).sum())
 
     def _endless(self) -> Iterator[Tuple[Dict[str, Any], int]]:
         while True:

@@ -21,8 +21,7 @@ def _pieces(batches: Any) -> Iterator[Any]:
     for number, batch in enumerate(batches.epoch(0)):
         if number % _ASKED_EVERY == 0:
             distributed.current().ask()
-        for piece in each(batch):
-            yield getattr(piece, "batch", piece)
+        yield from each(batch)
 
 
 def _total(*values: float) -> Any:
@@ -34,7 +33,7 @@ class Classification:
     """Accuracy, macro-F1 and mean loss over all batches of ``batches``.
 
     Args:
-      inference: outputs ``logits`` [B, classes] and ``loss`` [B].
+      inference: outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
       batches: ``Batches`` without shuffling.
       classes: number of labels.
     """
@@ -46,10 +45,10 @@ class Classification:
         matrix = np.zeros((self._classes, self._classes), np.int64)
         loss = weight = 0.0
         for batch in _pieces(self._batches):
-            out = self._inference(batch.feed())
-            real = batch.weights > 0
+            out = self._inference(batch)
+            real = batch["weights"] > 0
             matrix += metrics.confusion(
-                batch.labels[real], out["logits"].argmax(-1)[real], self._classes
+                batch["labels"][real], out["logits"].argmax(-1)[real], self._classes
             )
             loss += float(out["loss"][real].sum())
             weight += float(real.sum())
@@ -78,10 +77,10 @@ class Ranking:
         # A sample is one rank's; the others add nothing.
         found = np.zeros((3, self._samples), np.float64)
         for batch in _pieces(self._batches):
-            out = self._inference(batch.feed())
-            real = batch.weights > 0
-            values = (out["logits"], out["loss"], batch.labels)
-            found[:, batch.sample_ids[real]] = np.stack([v[real] for v in values])
+            out = self._inference(batch)
+            real = batch["weights"] > 0
+            values = (out["logits"], out["loss"], batch["labels"])
+            found[:, batch["sample_ids"][real]] = np.stack([v[real] for v in values])
         logits, loss, labels = distributed.current().total(found)
         return {
             "auc": metrics.auc(labels > 0.5, logits),
@@ -121,10 +120,10 @@ class HeldOut:
     def _over(self, stream: Any) -> Dict[str, float]:
         loss = hits = count = 0.0
         for batch in _pieces(stream):
-            out = self._inference(batch.feed())
+            out = self._inference(batch)
             loss += float(out["loss"].sum())
             hits += float(out["hits"].sum())
-            count += float(batch.weights.sum())
+            count += float(batch["weights"].sum())
         loss, hits, count = _total(loss, hits, count)
         mean = loss / max(count, 1.0)
         return {

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from amp_xla.backend import keras, tf
+from amp_xla.data.batches.protocol import sample_count
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed
 from amp_xla.process.stopping import SignalWatch
@@ -90,7 +91,7 @@ class FitStep:
 
     def feed(self, batch: Any) -> Dict[str, Any]:
         """The arrays of a batch that the model takes, by name."""
-        return {name: getattr(batch, name) for name in FED}
+        return {name: batch[name] for name in FED}
 
     def keras_batch(self, batch: Any) -> Tuple[List[Any], Any, Any]:
         """Inputs, labels and weights as ``fit`` takes them.
@@ -98,8 +99,9 @@ class FitStep:
         Keras divides by the number of rows: the weights are such that a row that fills a batch up
         counts for nothing, and the loss is the mean over the others.
         """
-        weights = batch.weights * (len(batch.weights) / max(float(batch.weights.sum()), 1e-6))
-        return list(self.feed(batch).values()), batch.labels, weights
+        weights = batch["weights"]
+        weights = weights * (len(weights) / max(float(weights.sum()), 1e-6))
+        return list(self.feed(batch).values()), batch["labels"], weights
 
     def begin(self, step: int) -> None:
         """To be called before a batch; ``step`` counts from 0 over the whole run."""
@@ -113,12 +115,12 @@ class FitStep:
             function.run_options = function.run_metadata = None
             function._callable_fn = None  # else Keras goes on with the traced one
         found = self._fetched
-        hits = (found["logits"].argmax(-1) == batch.labels) * batch.weights
+        hits = (found["logits"].argmax(-1) == batch["labels"]) * batch["weights"]
         return StepResult(
             float(loss), float(found["learning_rate"]), float(found["loss_scale"]),
             bool(found["finite"]), float(found["gradient_norm"]), int(found["applied"]),
-            (float(hits.sum() / max(float(batch.weights.sum()), 1e-6)),),
-            int((batch.sample_ids >= 0).sum()),
+            (float(hits.sum() / max(float(batch["weights"].sum()), 1e-6)),),
+            sample_count(batch),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.pieces import NUMBER, WEIGHTS
-from amp_xla.data.batches.protocol import FeedBatch
+from amp_xla.data.batches.protocol import Batch, sample_count
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, optimized
 from amp_xla.graph.nodes import upstream
@@ -143,12 +143,12 @@ class TrainStep:
             tuple(together[last + 1 :]), float(out[0]),
         )  # fmt: skip
 
-    def feed(self, batch: FeedBatch) -> Dict[str, Any]:
+    def feed(self, batch: Batch) -> Dict[str, Any]:
         """The arrays of a batch that this step has placeholders for, in their order."""
-        arrays = batch.feed()
+        arrays: Dict[str, Any] = dict(batch)
         if self._told:
             arrays[ASKED] = np.zeros(2, np.float32)
-            arrays[SAMPLES] = np.array((batch.sample_ids >= 0).sum(), np.float32)
+            arrays[SAMPLES] = np.array(sample_count(batch), np.float32)
         return {name: arrays[name] for name in self.input_names}
 
     def _before_updates(self, error: Any) -> bool:

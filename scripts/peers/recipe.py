@@ -19,8 +19,8 @@ def main() -> int:
     # (token ids, ids of the real samples, feed of the step)
     def epoch(index: int) -> Iterator[Any]:
         for batch in job.batches.epoch(index):
-            ids = batch.sample_ids
-            yield batch.token_ids, ids[ids >= 0], job.step.feed(batch)
+            ids = batch["sample_ids"]
+            yield batch["token_ids"], ids[ids >= 0], job.step.feed(batch)
 
     def step(batch: Any) -> float:
         return float(job.step(batch[2], next(number)).loss)

@@ -37,11 +37,10 @@ def read(files: TextFiles, token_dropout: float = 0.0, **options: Any) -> labell
 def test_both_become_batches(files: TextFiles, packed: bool) -> None:
     data = read(files, packed=packed)
     assert data.labels.names == ("no", "yes") and (len(data.train), len(data.dev)) == (40, 2)
-    shapes = (1, data.batches.shapes[0][1]) if packed else (4, 16)
-    assert data.dev_batches.shapes[-1] == shapes
+    assert data.dev_batches.shapes[-1][1] == 16 and data.batches.slots == (2 if packed else 1)
     assert data.description.startswith("40 training and 2 dev texts, 2 labels, ")
     (dev,) = data.dev_batches.epoch(0)
-    by_id = dict(zip(dev.sample_ids.tolist(), dev.labels.tolist()))
+    by_id = dict(zip(dev["sample_ids"].ravel().tolist(), dev["labels"].ravel().tolist()))
     assert (by_id[0], by_id[1]) == (1, 0)
 
 
@@ -49,7 +48,7 @@ def test_tokens_are_hidden_in_training_alone(files: TextFiles) -> None:
     plain, hidden = read(files), read(files, 0.5)
 
     def tokens(batches: Any) -> np.ndarray:
-        return np.concatenate([batch.token_ids.ravel() for batch in batches.epoch(0)])
+        return np.concatenate([batch["token_ids"].ravel() for batch in batches.epoch(0)])
 
     assert not np.array_equal(tokens(plain.batches), tokens(hidden.batches))
     assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))

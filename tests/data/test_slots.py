@@ -1,4 +1,4 @@
-"""Samples with slots: lines of Criteo's format, blocks, hashes, pieces, what is refused."""
+"""Samples with slots: lines of Criteo's format, blocks, hashes, what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amp_xla.data.slots import built_in
-from amp_xla.data.slots.batches import SlotBatches, block_of
+from amp_xla.data.slots.batches import SlotBatches
 from amp_xla.data.slots.lines import CRITEO_NUMBERS, Lines
 from amp_xla.errors import DataError
 from amp_xla.training.metrics import auc
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Any:
 
 
 def ids_of(batches: Any, epoch: int, start: int = 0) -> List[List[int]]:
-    return [batch.sample_ids.tolist() for batch in batches.epoch(epoch, start)]
+    return [batch["sample_ids"].tolist() for batch in batches.epoch(epoch, start)]
 
 
 def test_each_sample_once_an_epoch_in_an_order_of_its_own(file: Any) -> None:
@@ -56,40 +56,27 @@ def test_each_sample_once_an_epoch_in_an_order_of_its_own(file: Any) -> None:
     assert ids_of(SlotBatches(lines, 32, 1000, seed=5), 1) == second
 
 
-@pytest.mark.parametrize("of", [2, 3, 5])
-def test_pieces_are_the_batch(file: Any, of: int) -> None:
-    lines = Lines(file(criteo(75)), CRITEO_NUMBERS, block_of(16))
-    batches = SlotBatches(lines, 16, 977, seed=1)
-    pieces = [batches.part(number, of) for number in range(of)]
-    for whole, *parts in zip(batches.epoch(2), *(p.epoch(2) for p in pieces)):
-        for name in ("numbers", "ids", "labels", "weights", "sample_ids"):
-            joined = np.concatenate([getattr(part, name) for part in parts])
-            rows = np.concatenate([part.weights for part in parts]) > 0
-            np.testing.assert_array_equal(joined[rows], getattr(whole, name)[whole.weights > 0])
-        assert len({part.ids.shape for part in parts}) == 1
-
-
 def test_values_mean_the_same_everywhere_and_packed_files_too(file: Any) -> None:
     text = criteo(40)
     plain, packed = Lines(file(text), 13, 64), Lines(file(text, "d.gz"), 13, 64)
     assert plain.fingerprint() == packed.fingerprint()
     one, other = (next(SlotBatches(x, 40, 10**6, shuffle=False).epoch(0)) for x in (plain, packed))
-    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one["ids"], other["ids"])
     fields = text[0].split("\t")
-    assert one.numbers[0, 3] == np.float32(np.log1p(max(float(fields[4] or 0), 0)))
-    assert (one.ids[0, :, 0] == -1).tolist() == [not field for field in fields[14:]]
-    assert one.ids.max() < 10**6 and len(np.unique(one.ids)) > 800
+    assert one["numbers"][0, 3] == np.float32(np.log1p(max(float(fields[4] or 0), 0)))
+    assert (one["ids"][0, :, 0] == -1).tolist() == [not field for field in fields[14:]]
+    assert one["ids"].max() < 10**6 and len(np.unique(one["ids"])) > 800
     # A value is one row in one slot and another in the next.
     same = Lines(file(["1\tabc\tabc"], "s.tsv"), 0, 8)
-    ids = next(SlotBatches(same, 1, 10**6).epoch(0)).ids.reshape(-1)
+    ids = next(SlotBatches(same, 1, 10**6).epoch(0))["ids"].reshape(-1)
     assert ids.tolist() == [ids[0], ids[1]] and ids[0] != ids[1]
 
 
 def test_slots_with_several_values(file: Any) -> None:
     lines = Lines(file(["0\ta b c d\t", "1\tb\tx  y"], "b.tsv"), 0, 8)
     batch = next(SlotBatches(lines, 2, 500, values=3, shuffle=False).epoch(0))
-    assert (batch.ids >= 0).sum(-1).tolist() == [[3, 0], [1, 2]]
-    assert batch.ids[0, 0, 1] == batch.ids[1, 0, 0]
+    assert (batch["ids"] >= 0).sum(-1).tolist() == [[3, 0], [1, 2]]
+    assert batch["ids"][0, 0, 1] == batch["ids"][1, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,13 @@ for kind, accumulate in (("buckets", 1), ("packed", 2)):
         batches, models = Batches(encoded, labels, [16, 32], 8, seed=1), encoders
     else:
         batches = PackedBatches(encoded, labels, 64, 8, seed=1)
-        models = packed.Packed(batches.layout)
-    net = models.classifier(models.encoder(None, **shape), 3, 0.1)
+        models = packed
+    slots = [] if kind == "buckets" else [batches.slots]
+    net = models.classifier(models.encoder(None, **shape), 3, 0.1, *slots)
     names = ("token_ids", "segment_ids", "position_ids", "slots")
-    inputs = dict(zip(names, net.inputs), labels=tf.placeholder(tf.int32, [None]),
-                  weights=tf.placeholder(tf.float32, [None]))
+    each = [None] * (1 + len(slots))
+    inputs = dict(zip(names, net.inputs), labels=tf.placeholder(tf.int32, each),
+                  weights=tf.placeholder(tf.float32, each))
     loss, _ = losses.classification(inputs["labels"], net.output, inputs["weights"])
     steps = []
     for again in (False, True):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.lengths import choose_lengths
@@ -12,9 +10,9 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.graph.shape_watch import (
     MAX_COMPILATIONS,
     MAX_COMPILE_SECONDS,
-    MIN_RUNS_EACH,
     ShapeWatch,
-    given_up,
+    too_many,
+    watched,
 )
 
 
@@ -47,7 +45,7 @@ def test_a_short_last_batch_is_named_on_every_input_it_shortens():
     watch.see(feed(8, 32), 5.0, 0)
     text = watch.see(feed(5, 32), 4.0, 9)
     assert "dimension 0 of labels, token_ids went from 8 to 5" in text
-    assert "drop_remainder" in text
+    assert "fill the last batch up" in text
 
 
 def test_a_compilation_that_the_fork_would_give_up_is_named_and_no_other():
@@ -69,22 +67,15 @@ def test_seconds_beyond_the_warm_step_are_compilation():
     assert watch.compile_seconds == 7.0
 
 
-def test_padding_to_the_longest_of_each_batch_is_given_up():
-    rng = np.random.RandomState(0)
-    found = given_up([int(n) for n in rng.randint(20, 60, 4000)])
-    assert found and "--shapes" in found
-    assert given_up([int(n) for n in rng.randint(20, 60, 4000)], lazy=False) is None
+def test_more_shapes_than_xla_compiles_are_warned_of_without_building_a_batch():
+    class Planned:
+        shapes = tuple((8, 8 * i) for i in range(1, 13))
 
-
-@given(st.integers(1, MAX_COMPILATIONS), st.integers(0, 9))
-def test_as_few_shapes_as_are_allowed_are_never_given_up(shapes, seed):
-    rng = np.random.RandomState(seed)
-    assert given_up(rng.randint(0, shapes, 3000).tolist()) is None
-
-
-def test_many_shapes_are_allowed_to_those_who_run_each_often_enough():
-    shapes = [i // (2 * MIN_RUNS_EACH) for i in range(6000)]
-    assert given_up(shapes) is None
+    said = []
+    for xla in ("no_lazy", "lazy"):
+        watched(None, Planned(), xla, said.append)
+    assert len(said) == 1 and "12 shapes" in said[0] and "--shapes" in said[0]
+    assert too_many(MAX_COMPILATIONS) is None
 
 
 def test_the_batches_made_here_keep_their_promise():
@@ -95,6 +86,6 @@ def test_the_batches_made_here_keep_their_promise():
     batches = Batches(encoded, None, choose_lengths(encoded.lengths, 3, max_length=48), 16)
     watch = ShapeWatch(len(batches.shapes))
     for epoch in range(2):
-        for batch in batches.epoch(epoch):
-            assert watch.see({"token_ids": batch.token_ids}, 0.1, batch.index) is None
+        for step, batch in enumerate(batches.epoch(epoch)):
+            assert watch.see({"token_ids": batch["token_ids"]}, 0.1, step) is None
     assert watch.shapes == len(batches.shapes)

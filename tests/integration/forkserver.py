@@ -189,7 +189,7 @@ class Recorded:
 
     def epoch(self, epoch: int, start: int = 0) -> Any:
         for batch in self._batches.epoch(epoch, start):
-            ids = [int(i) for i in batch.sample_ids]
+            ids = [int(i) for i in batch["sample_ids"]]
             self._faults.write("samples", self._state.step, epoch, ids)
             yield batch
 
@@ -268,7 +268,7 @@ def serve(modules: List[str]) -> None:
     for line in iter(sys.stdin.readline, ""):
         pid = os.fork()
         if pid == 0:
-            code = 1
+            code = 70
             try:
                 code = child(json.loads(line))
             except BaseException:

@@ -193,7 +193,7 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
         held, masking, 16, 1, seed=0, shuffle=False, objective="mlm", sep_id=tokenizer.sep_id
     )
     (batch,) = stream.epoch(0)
-    np.save(place / "ids.npy", batch.token_ids)
+    np.save(place / "ids.npy", batch["token_ids"])
     subprocess.run(
         [sys.executable, "-c", COMPARE, str(run)], cwd=str(place), timeout=120, check=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "AMP_XLA_PRECISION": "fp32"},
@@ -207,12 +207,12 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
         name.startswith(("bert/", "cls/predictions/")) for name in names
     )
     rows = np.arange(16)[:, None]
-    predicted = logits[rows, batch.positions]
+    predicted = logits[rows, batch["positions"]]
     chances = predicted - np.log(np.exp(predicted).sum(-1, keepdims=True))
-    losses = -np.take_along_axis(chances, batch.labels[..., None].astype(np.int64), -1)[..., 0]
-    hits = predicted.argmax(-1) == batch.labels
+    losses = -np.take_along_axis(chances, batch["labels"][..., None].astype(np.int64), -1)[..., 0]
+    hits = predicted.argmax(-1) == batch["labels"]
     last = metrics(place, "whole")[-1]
-    share = batch.weights / batch.weights.sum()
+    share = batch["weights"] / batch["weights"].sum()
     assert (losses * share).sum() == pytest.approx(last["dev_loss"], rel=1e-4)
     assert (hits * share).sum() == pytest.approx(last["dev_accuracy"], abs=1e-6)
     config = json.loads((run / "bert_config.json").read_text())

@@ -118,7 +118,7 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     encoded = encode([[int(word) for word in line.split()] for line in lines])
     found = []
     for batch in Batches(encoded, None, [8], 1, shuffle=False).epoch(0):
-        chances = infer(batch.feed())["chances"][0]
+        chances = infer(batch)["chances"][0]
         found.append((["low", "high"][int(chances.argmax())], float(chances.max())))
     return found
 

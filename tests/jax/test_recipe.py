@@ -150,7 +150,7 @@ def test_a_shape_is_compiled_once_and_the_host_is_not_asked(config, more):
     state, first = job.state, None
     for epoch in range(2):
         for batch in job.batches.epoch(epoch):
-            fed = processes.share({name: getattr(batch, name) for name in FED})
+            fed = processes.share({name: batch[name] for name in FED})
             before = state.model.bert.tokens
             with jax.transfer_guard("disallow"):
                 state, _ = job.step(state, fed)

@@ -41,11 +41,11 @@ def made(kind):
         names = ["token_ids", "segment_ids"]
     else:
         batches = PackedBatches(encoded, labels, 64, len(texts) - 3, shuffle=False)
-        assert len(batches.layout.blocks) == 3, batches.layout
-        kind = packed.Packed(batches.layout)
-        net = kind.classifier(kind.encoder(None, **shape), 3, 0.0)
+        assert batches.rows > 3 and batches.slots > 2, batches.describe()
+        net = packed.classifier(packed.encoder(None, **shape), 3, 0.0, batches.slots)
         names = ["token_ids", "segment_ids", "position_ids", "slots"]
-    y, w = tf.placeholder(tf.int32, [None]), tf.placeholder(tf.float32, [None])
+    each = [None] * (net.output.shape.ndims - 1)
+    y, w = tf.placeholder(tf.int32, each), tf.placeholder(tf.float32, each)
     loss = tf.reduce_sum(losses.cross_entropy(y, net.output) * w)
     return batches, net, names, y, w, loss
 
@@ -64,11 +64,11 @@ for batches, net, names, y, w, loss in both:
     gradients = [tf.convert_to_tensor(g) for g in tf.gradients(loss, net.trainable_weights)]
     answers, total = {}, None
     for batch in batches.epoch(0):
-        feed = dict(zip(net.inputs, [getattr(batch, n) for n in names]))
-        feed.update({y: batch.labels, w: batch.weights})
+        feed = dict(zip(net.inputs, [batch[n] for n in names]))
+        feed.update({y: batch["labels"], w: batch["weights"]})
         logits, found = session.run([net.output, gradients], feed)
         assert np.isfinite(logits).all()
-        for i, row in zip(batch.sample_ids, logits):
+        for i, row in zip(batch["sample_ids"].ravel(), logits.reshape(-1, 3)):
             if i >= 0:
                 answers[int(i)] = row.tolist()
         total = found if total is None else [a + b for a, b in zip(total, found)]

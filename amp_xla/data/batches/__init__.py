@@ -1,1 +1,1 @@
-"""Samples to batches of few shapes, in an order by counter."""
+"""Samples to batches of few shapes, in an order that follows from (seed, epoch)."""

@@ -1,8 +1,8 @@
-"""Which padded lengths a corpus deserves, and where the samples go that fill no batch."""
+"""The bucket lengths that waste least for a corpus."""
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple, Union
+from typing import List, Optional, Sequence, Union
 
 import numpy as np
 
@@ -15,23 +15,23 @@ def choose_lengths(
     multiple_of: int = 8,
     max_length: Optional[int] = None,
 ) -> List[int]:
-    """At most ``max_shapes`` bucket lengths with the fewest padded tokens in all.
+    """Return at most ``max_shapes`` bucket lengths with the fewest padded tokens in all.
 
     Exact, by dynamic programming over the histogram of ``lengths`` (each rounded up to
     ``multiple_of``): O(h * h * max_shapes) for h different rounded lengths.
 
     Args:
-      lengths: tokens of each sample, of every corpus that is to use the buckets.
-      max_shapes: how many different lengths are allowed; fewer come back where more don't pay.
+      lengths: tokens of each sample, of every corpus that uses the buckets.
+      max_shapes: most different lengths; fewer are returned if more do not pay.
       multiple_of: bucket lengths are multiples of this; tensor cores want 8.
-      max_length: cut length of the corpus. The longest bucket never exceeds it, even if that
-        makes it no multiple: a model may have no position beyond.
+      max_length: longest sample after cutting. The longest bucket never exceeds it, even if it
+        is no multiple: a model may have no position beyond.
 
     Returns:
       Ascending bucket lengths; the last holds the longest sample.
 
     Raises:
-      DataError: no samples, or a number that is not positive.
+      DataError: There are no samples, or a number is not positive.
     """
     if max_shapes < 1 or multiple_of < 1:
         raise DataError(f"shapes={max_shapes}, multiple_of={multiple_of}; both must be positive")
@@ -43,16 +43,16 @@ def choose_lengths(
         if max_length < 1:
             raise DataError(f"max_length={max_length}; it must be positive")
         rounded = np.minimum(rounded, max_length)
-    # An optimal length is always a sample's own, rounded up: nothing else is a candidate.
+    # An optimal length is always the length of a sample, rounded up.
     ends, counts = np.unique(rounded, return_counts=True)
     samples = np.concatenate([[0], np.cumsum(counts)])
-    # best[j]: fewest bucket tokens for the first j candidates with the shapes used so far. The
-    # text itself is the same in every choice, so bucket tokens stand for padded tokens.
+    # best[j]: fewest bucket tokens for the first j candidates with the shapes used so far. All
+    # choices hold the same text, so the fewest bucket tokens have the least padding.
     best = np.concatenate([[0], samples[1:] * ends]).astype(np.float64)
     choices: List[np.ndarray] = []
     for _ in range(1, min(max_shapes, len(ends))):
-        # cost[i, j]: the best for the first i, and candidates i to j in one more bucket. i = 0 is
-        # among them, so this is "at most" and not "exactly" so many buckets.
+        # cost[i, j]: the best for the first i, and candidates i to j in one more bucket. With
+        # i = 0 it uses fewer buckets.
         cost = best[:-1, None] + (samples[None, 1:] - samples[:-1, None]) * ends[None, :]
         cost[np.tril_indices(len(ends), -1)] = np.inf
         choices.append(cost.argmin(0))
@@ -65,43 +65,3 @@ def choose_lengths(
             return chosen[::-1]
     chosen.append(int(ends[end - 1]))
     return chosen[::-1]
-
-
-def plan_leftovers(
-    counts: Sequence[int],
-    lengths: Sequence[int],
-    rows: Sequence[int],
-    drop_remainder: bool = False,
-) -> List[int]:
-    """How many samples each bucket passes up to the next longer one.
-
-    Each passes up nothing, or exactly what fills no batch. Exact: every combination is weighed by
-    the tokens of all batches; equal remainders are followed once.
-
-    Args:
-      counts: samples of each bucket, shortest bucket first.
-      lengths: tokens of a row, for each bucket.
-      rows: rows of a batch, for each bucket.
-      drop_remainder: pass up all that fills no batch, so that only the longest bucket drops.
-
-    Returns:
-      Samples passed up by each bucket; the last passes none.
-    """
-    # Passed up so far -> (tokens so far, choices so far).
-    states: Dict[int, Tuple[int, Tuple[int, ...]]] = {0: (0, ())}
-    for k, (count, length, size) in enumerate(zip(counts, lengths, rows)):
-        reached: Dict[int, Tuple[int, Tuple[int, ...]]] = {}
-        for adopted, (tokens, choices) in sorted(states.items()):
-            total = count + adopted
-            rest = total % size
-            options = {0, rest}
-            if k == len(counts) - 1:
-                options = {0}
-            elif drop_remainder:
-                options = {rest}
-            for passed in options:
-                cost = tokens + -(-(total - passed) // size) * size * length
-                if passed not in reached or cost < reached[passed][0]:
-                    reached[passed] = (cost, (*choices, passed))
-        states = reached
-    return list(states[0][1])

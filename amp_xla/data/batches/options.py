@@ -1,4 +1,4 @@
-"""Option group: the shapes of a recipe's batches."""
+"""Options of a recipe's batches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Tuple
 import numpy as np
 from typing_extensions import Annotated
 
-from amp_xla.data.batches.buckets import Batches, choose_lengths
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.batches.lengths import choose_lengths
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.process.fields import within
@@ -19,29 +20,29 @@ class BatchOptions:
     """Rows and tokens of a batch."""
 
     batch_size: Annotated[int, within(at_least=1)] = 16
-    """samples a step; on a GPU, and with more texts, 32 to 256; a classifier with --bert: 32"""
+    """samples per step (default with --bert: 32); on a GPU 32 to 256"""
     max_length: Annotated[int, within(at_least=3)] = 96
-    """tokens a sample, longer ones are cut; activation memory grows with its square"""
+    """tokens per sample, longer samples are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(at_least=1)] = 4
-    """how many different lengths batches may have; each is one XLA compilation; 1 = fixed length"""
+    """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
     packed: bool = False
-    """several texts end to end in rows of max_length tokens: one shape, hardly any padding"""
+    """put several texts into each row of max_length tokens: one shape, hardly any padding"""
 
     def make(
         self, train: Encoded, train_labels: Any, dev: Encoded, dev_labels: Any, seed: int
     ) -> Tuple[Any, Any]:
-        """(training batches, batches to evaluate on), of the same shapes.
+        """Return training and dev batches, in the same shapes.
 
         Args:
-          train, dev: tokens, cut to ``max_length``.
+          train, dev: token ids, cut to ``max_length``.
           train_labels, dev_labels: int [samples].
           seed: decides the order of the training batches.
         """
         batches: Any
         if self.packed:
             batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
-        else:  # lengths of both: a dev text may be longer than every training text
+        else:  # A dev text may be longer than every training text.
             sizes = np.concatenate([train.lengths, dev.lengths])
             lengths = choose_lengths(sizes, self.shapes, max_length=self.max_length)
-            batches = Batches(train, train_labels, lengths, self.batch_size, seed=seed)
+            batches = Batches(train, train_labels, lengths, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)

@@ -1,70 +1,49 @@
-"""Several samples in one row: next to no padding, with one shape.
+"""Several samples per row: next to no padding, and one shape.
 
-Length buckets have a floor: on reviews of 5 to 256 tokens the best six lengths still pad 15%,
-and twenty are needed for 5%. Rows that hold several samples end to end need one shape and pad
-less than 1%. The model must then keep the samples of a row apart: position ids start again at 0,
-attention stays inside a sample, pooling is per sample (`amp_xla.models.packed`).
+On reviews of 5 to 256 tokens the best six bucket lengths still pad 15%, packed rows pad less than
+1%. The model keeps the samples of a row apart: position ids start at 0 in each sample, attention
+stays inside a sample, and pooling is per sample (``amp_xla.models.packed``).
 
-Which rows a step has, and which lengths share a row, is decided once, by `layout`. Which sample of
-that length stands there, and when the row's turn comes, is drawn by counter from (seed, epoch).
-Rows are dealt so that every step has about as many samples and the same mixture of lengths. A step
-is made without those before it.
+Which lengths share a row is decided once from the histogram of lengths, as in Krell et al.,
+"Efficient Sequence Packing without Cross-contamination" (arXiv:2107.02027), by best fit. Which
+samples of these lengths share it, and in which step, is drawn per epoch.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.layout import Layout, choose_layout, pack, table
-from amp_xla.data.batches.order import permutation
-from amp_xla.data.batches.pieces import Axis, axis, rows_of
-from amp_xla.data.batches.protocol import ByStep, Fed, check
+from amp_xla.data.batches.order import generator
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.batches.samples import Samples, filled
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
 
-SAMPLE_ORDER, ROW_ORDER = 0, 1  # streams of the order; row r of a step uses ROW_ORDER + r
+GAIN = 0.001  # one more slot per row must save this share of rows
+
+Pattern = Tuple[int, ...]  # lengths of the samples in a row, longest first
 
 
-@dataclasses.dataclass(frozen=True)
-class PackedBatch(Fed):
-    """One step: R rows end to end in a line of T tokens; a sample is one of R * S slots.
-
-    token_ids, segment_ids, position_ids: int32 [1, T]; positions count from 0 in every sample.
-    slots: int32 [1, T], which of its row's S samples a token belongs to, -1 for padding.
-    labels: int32 [R * S], 0 in empty slots, or None; weights: float32 [R * S], 1 for a sample, 0
-    for an empty slot; sample_ids: int64 [R * S], -1 for an empty slot. Slot s of row r is entry
-    r * S + s. index: the step within the epoch.
-    """
-
-    token_ids: np.ndarray
-    segment_ids: np.ndarray
-    position_ids: np.ndarray
-    slots: np.ndarray
-    labels: Optional[np.ndarray]
-    weights: np.ndarray
-    sample_ids: np.ndarray
-    index: int
-
-
-class PackedBatches(ByStep):
-    """The packed batches of a corpus: one shape, and ``Batches``' protocol.
+class PackedBatches:
+    """The packed batches of a corpus: one shape; ``BatchSource``'s protocol.
 
     Args:
-      encoded: the samples' tokens.
+      encoded: token ids of each sample.
       label_ids: int [samples]; None = no labels.
-      length: tokens of the longest rows, at least the longest sample's.
-      batch_size: samples of a step on the average; the rows are chosen for it. How many samples
-        a step has varies a little.
+      length: tokens of a row, at least those of the longest sample.
+      batch_size: average number of samples per step; decides the rows.
       seed: decides the order.
       shuffle: False packs every epoch alike.
-      layout: the rows of a step, and the most samples of each; None = chosen from the samples.
+      shape: rows of a step and slots of a row; None = follows from the samples.
+
+    Attributes:
+      rows: R, rows of a step.
+      slots: S, most samples of a row, at least 2.
 
     Raises:
-      DataError: empty corpus, a sample longer than a row, a size that is not positive.
+      DataError: The corpus is empty, or a sample is longer than a row.
     """
 
     def __init__(
@@ -75,157 +54,121 @@ class PackedBatches(ByStep):
         batch_size: int = 32,
         seed: int = 0,
         shuffle: bool = True,
-        layout: Optional[Layout] = None,
+        shape: Optional[Tuple[int, int]] = None,
     ) -> None:
-        check(encoded, label_ids, batch_size)
-        sizes = encoded.lengths
-        longest = int(sizes.max())
-        length = layout.blocks[0][1] if layout else length
+        self._samples = Samples(encoded, label_ids)
+        longest = int(self._samples.lengths.max())
         if longest > length:
             raise DataError(
-                f"rows of {length} tokens, and a sample has {longest}; cut samples with max_length"
+                f"rows of {length} tokens, but a sample has {longest}; cut samples with max_length"
             )
-        self._seed, self._shuffle = int(seed), shuffle
-        self._encoded, self._sizes = encoded, sizes
-        self._labels = None if label_ids is None else np.asarray(label_ids, np.int32)
-        self._two_segments = bool((encoded.first_lengths != sizes).any())
-
-        counts = np.bincount(sizes, minlength=length + 1).tolist()
-        self.layout = layout or choose_layout(counts, length, batch_size)
-        self._steps, plan = pack(counts, self.layout)
-        self._row_sizes = table(plan, self.layout.slots)
-        self._whole = self.layout
-        self._taken = np.arange(self.layout.rows)  # rows of a step; -1 for one that fills up
-        # The plan's slots and the samples, both sorted by length, stand opposite each other.
-        flat = self._row_sizes.reshape(-1)
-        self._slots_by_length = np.argsort(flat, kind="stable")[int((flat == 0).sum()) :]
+        self._length, self._seed, self._shuffle = length, seed, shuffle
+        counts = np.bincount(self._samples.lengths).tolist()
+        if shape is None:
+            slots, patterns = _fewest_slots(counts, length)
+            shape = (max(1, round(len(patterns) * batch_size / len(encoded))), slots)
+        else:
+            patterns = pack(counts, length, shape[1])
+        self.rows, self.slots = shape
+        self._steps = -(-len(patterns) // self.rows)
+        # The slots and the samples, both sorted by length, correspond to each other.
+        sizes = np.zeros((len(patterns), self.slots), np.int64)
+        for row, pattern in zip(sizes, patterns):
+            row[: len(pattern)] = pattern
+        order = np.argsort(sizes.reshape(-1), kind="stable")
+        self._slots_by_length = order[len(order) - len(encoded) :]
+        self._planned_rows = len(patterns)
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> PackedBatches:
-        """Other samples, such as those to evaluate on, in batches of the same shape, unshuffled."""
-        return PackedBatches(encoded, label_ids, shuffle=False, layout=self.layout)
-
-    def part(self, number: int, of: int) -> PackedBatches:
-        """The same batches, of each only piece ``number`` of ``of``: rows of every block."""
-        found = copy.copy(self)
-        found.layout = self._whole.piece(of)
-        taken, begin = [], 0
-        for rows, _ in self._whole.blocks:
-            first, each = rows_of(number, of, rows)
-            own = np.arange(first, first + each)
-            taken.append(np.where(own < rows, begin + own, -1))
-            begin += rows
-        found._taken = np.concatenate(taken)
-        return found
-
-    def axes(self, of: int) -> Dict[Any, Axis]:
-        """``("rows", length)`` of each block, ``tokens`` of the line, ``slots``."""
-        layout = self._whole
-        found: Dict[Any, Axis] = {}
-        tokens: List[np.ndarray] = []
-        slots: List[np.ndarray] = []
-        token = row = 0
-        for rows, length in layout.blocks:
-            block = axis(rows, of)
-            found["rows", length] = block
-            places = block.places[:, :, None]
-            tokens.append((token + places * length + np.arange(length)).reshape(of, -1))
-            slots.append(((row + places) * layout.slots + np.arange(layout.slots)).reshape(of, -1))
-            token, row = token + rows * length, row + rows
-        for name, size, parts in (("tokens", token, tokens), ("slots", row * layout.slots, slots)):
-            found[name] = Axis(size, np.concatenate(parts, 1).astype(np.int32))
-        return found
-
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Batches an epoch; the same in every epoch."""
-        return self._steps
+        """Return unshuffled batches of other samples, such as dev texts, in the same shape."""
+        shape = (self.rows, self.slots)
+        return PackedBatches(encoded, label_ids, self._length, shuffle=False, shape=shape)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
-        """(1, T): one."""
-        return [(1, self.layout.tokens)]
+        """(R, L): one."""
+        return [(self.rows, self._length)]
 
     @property
     def padding_share(self) -> float:
         """Share of an epoch's tokens that is padding, empty rows included."""
-        return 1.0 - int(self._sizes.sum()) / (self._steps * self._whole.tokens)
+        return 1.0 - int(self._samples.lengths.sum()) / (self._steps * self.rows * self._length)
 
     def describe(self) -> str:
-        """One line: padding, shape, samples a step."""
-        mean = len(self._sizes) / self._steps
+        """Return one line about padding, shape, and samples per step."""
         return (
-            f"padding {self.padding_share:.1%}, 1 shape: {self.layout}, packed, about "
-            f"{mean:.0f} samples a step"
+            f"padding {self.padding_share:.1%}, 1 shape: {self.rows}x{self._length}, packed, about "
+            f"{len(self._samples) / self._steps:.0f} samples per step"
         )
 
-    def _from(self, epoch: int, start: int, steps: int) -> Iterator[PackedBatch]:
-        plan = self._epoch_rows(epoch)
-        members = self._epoch_members(epoch)
-        empty = self._taken[:, None] < 0
-        for step in range(start, steps):
-            rows = plan[self._taken, step]
-            sizes = np.where(empty, 0, self._row_sizes[rows])
-            yield self._assemble(sizes, np.where(empty, -1, members[rows]), step)
+    def steps_per_epoch(self, epoch: int = 0) -> int:
+        """Return the number of batches per epoch, the same in every epoch."""
+        return self._steps
 
-    def _epoch_rows(self, epoch: int) -> np.ndarray:
-        """int64 [R, steps]: rows of the plan.
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of ``epoch`` from ``start`` on; arrays as in ``Samples.gather``.
 
-        Rows of a length are sorted by number of samples and cut into as many strata as a step
-        has of them: each step takes one row of each.
+        ``labels``, ``weights`` and ``sample_ids`` are [R, S], all others [R, L].
         """
-        # The plan's rows are sorted by length; each row of a step has so many of them.
-        lengths = np.repeat(self._whole.row_lengths, self._steps)
-        order = np.lexsort((-(self._row_sizes > 0).sum(1), -lengths))
-        strata = order.reshape(self._whole.rows, self._steps)
-        if not self._shuffle:
-            return strata
-        orders = [
-            permutation(self._steps, self._seed, epoch, ROW_ORDER + r)[:]
-            for r in range(self._whole.rows)
-        ]
-        return np.stack([stratum[order] for stratum, order in zip(strata, orders)])
-
-    def _epoch_members(self, epoch: int) -> np.ndarray:
-        """int64 [rows of the plan, slots]: sample ids, -1 in empty slots."""
-        order = np.arange(len(self._sizes))
+        source = generator(self._seed, epoch)
+        samples = np.arange(len(self._samples))
         if self._shuffle:
-            order = permutation(len(self._sizes), self._seed, epoch, SAMPLE_ORDER).at_once()
-        members = np.full(self._row_sizes.size, -1, np.int64)
-        members[self._slots_by_length] = order[np.argsort(self._sizes[order], kind="stable")]
-        return members.reshape(self._row_sizes.shape)
+            source.shuffle(samples)
+        members: np.ndarray = np.full(self._planned_rows * self.slots, -1, np.int64)
+        by_length = np.argsort(self._samples.lengths[samples], kind="stable")
+        members[self._slots_by_length] = samples[by_length]
+        # Empty rows are spread over the epoch, too.
+        members = filled(members.reshape(-1, self.slots), self._steps * self.rows)
+        if self._shuffle:
+            members = members[source.permutation(len(members))]
+        for step in range(start, self._steps):
+            chosen = members[step * self.rows : (step + 1) * self.rows]
+            yield self._samples.gather(chosen, self._length)
 
-    def _assemble(self, sizes: np.ndarray, sample_ids: np.ndarray, step: int) -> PackedBatch:
-        real = sample_ids >= 0
-        samples, lengths = sample_ids[real], sizes[real]
-        row, slot = np.nonzero(real)
-        lengths_of_rows = self.layout.row_lengths
-        row_begins = np.cumsum(lengths_of_rows) - lengths_of_rows
-        begin = row_begins[row] + (np.cumsum(sizes, axis=1) - sizes)[real]
-        # Token k of the step: which sample, which position in it.
-        owner = np.repeat(np.arange(len(samples)), lengths)
-        position = np.arange(len(owner)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        target = begin[owner] + position
 
-        def line(values: np.ndarray, empty: int = 0) -> np.ndarray:
-            out = np.full(self.layout.tokens, empty, np.int32)
-            out[target] = values
-            return out[None]
+def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
+    """Pack counts[n] samples of each length n into rows by best fit, longest samples first.
 
-        tokens = self._encoded.token_ids[self._encoded.offsets[samples][owner] + position]
-        if self._two_segments:
-            segments = line(position >= self._encoded.first_lengths[samples][owner])
-        else:
-            segments = np.zeros((1, self.layout.tokens), np.int32)
-        labels = None
-        if self._labels is not None:
-            labels = np.zeros(sample_ids.size, np.int32)
-            labels[real.reshape(-1)] = self._labels[samples]
-        return PackedBatch(
-            token_ids=line(tokens),
-            segment_ids=segments,
-            position_ids=line(position),
-            slots=line(slot[owner], -1),
-            labels=labels,
-            weights=real.reshape(-1).astype(np.float32),
-            sample_ids=sample_ids.reshape(-1),
-            index=step,
-        )
+    Equal rows are handled as one, so the work depends on the lengths, not on the number of samples.
+
+    Args:
+      counts: samples of each length, from 0 on.
+      length: tokens of a row.
+      slots: most samples of a row.
+
+    Returns:
+      The lengths in each row.
+    """
+    # Tokens left in a row -> rows that have so many left.
+    by_room: List[Dict[Pattern, int]] = [{} for _ in range(length + 1)]
+    for size in range(len(counts) - 1, 0, -1):
+        left = int(counts[size])
+        while left:
+            room = next((room for room in range(size, length + 1) if by_room[room]), length)
+            pattern, rows = by_room[room].popitem() if by_room[room] else ((), left)
+            copies = min(room // size, slots - len(pattern), left)
+            filled_rows = min(rows, left // copies)
+            if pattern and rows > filled_rows:
+                by_room[room][pattern] = rows - filled_rows
+            pattern += (size,) * copies
+            # A row without an empty slot has no room.
+            room = room - size * copies if len(pattern) < slots else 0
+            by_room[room][pattern] = by_room[room].get(pattern, 0) + filled_rows
+            left -= copies * filled_rows
+    return [
+        pattern
+        for rows_by_pattern in by_room
+        for pattern, rows in rows_by_pattern.items()
+        for _ in range(rows)
+    ]
+
+
+def _fewest_slots(counts: Sequence[int], length: int) -> Tuple[int, List[Pattern]]:
+    """Return the fewest slots that need at most 0.1% more rows than any number, and the rows."""
+    free = max(2, length // int(np.flatnonzero(counts)[0]))
+    best = len(pack(counts, length, free))
+    for slots in range(2, free):
+        patterns = pack(counts, length, slots)
+        if len(patterns) <= best * (1 + GAIN):
+            return slots, patterns
+    return free, pack(counts, length, free)

@@ -1,18 +1,16 @@
-"""Batches cut into pieces, some of which are this process': what ranks share a batch by.
+"""Rows of batches shared among ranks.
 
-The order of samples is a function of (seed, epoch) and knows nothing of ranks. Each batch of it is
-cut into ``of`` pieces of equally many rows; a rank takes some of them. So what the ranks do in a
-step, together, is what one process would have done, for any number of ranks.
+The order of samples is a function of (seed, epoch), not of ranks. Each batch is cut into ``of``
+pieces of equally many rows; a rank takes some of them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.protocol import BatchSource
+from amp_xla.data.batches.protocol import Batch, BatchSource
 
 WEIGHTS, NUMBER = "piece_weights", "piece"  # names of what a piece is fed beside its arrays
 
@@ -35,68 +33,17 @@ def axis(length: int, of: int) -> Axis:
     return Axis(length, places.astype(np.int32))
 
 
-def rows_of(number: int, of: int, rows: int) -> Tuple[int, int]:
-    """First row, and rows, of piece ``number`` of ``of``; the last may lie beyond the batch."""
-    each = -(-rows // of)
-    return number * each, each
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """A piece of a batch, as a step is fed with it.
-
-    batch: its arrays; number: which piece; together: weights of all the pieces of this process.
-    """
-
-    batch: Any
-    number: int
-    together: float
-
-    @property
-    def sample_ids(self) -> np.ndarray:
-        """As the batch's."""
-        return np.asarray(self.batch.sample_ids)
-
-    @property
-    def weights(self) -> np.ndarray:
-        """As the batch's."""
-        return np.asarray(self.batch.weights)
-
-    def feed(self) -> Dict[str, np.ndarray]:
-        """The batch's arrays, which piece it is, and its weight and that of all of this rank's."""
-        found: Dict[str, np.ndarray] = dict(self.batch.feed())
-        found[WEIGHTS] = np.array([self.batch.weights.sum(), self.together], np.float32)
-        found[NUMBER] = np.array(self.number, np.int32)
-        return found
-
-
-class Shared(NamedTuple):
-    """This process' pieces of one batch, in order."""
-
-    pieces: List[Piece]
-
-    @property
-    def sample_ids(self) -> np.ndarray:
-        """int64: of all pieces, -1 in rows that fill up."""
-        return np.concatenate([piece.sample_ids.reshape(-1) for piece in self.pieces])
-
-    def feed(self) -> Dict[str, np.ndarray]:
-        """That of the first piece: all have the same shapes."""
-        return self.pieces[0].feed()
-
-
 class Pieces:
     """Of each batch of ``whole`` the pieces ``numbers`` of ``of``; ``BatchSource``'s protocol.
 
     Attributes:
       whole: the batches.
-      axes: name of an axis -> where the pieces lie on it; dropout's masks follow it.
+      rows: where the pieces lie in a batch; dropout's masks follow it.
     """
 
     def __init__(self, whole: Any, numbers: Sequence[int], of: int) -> None:
-        self.whole, self._numbers = whole, list(numbers)
-        self._parts = [whole.part(number, of) for number in numbers]
-        self.axes: Dict[Any, Axis] = whole.axes(of)
+        self.whole, self._numbers, self._of = whole, list(numbers), of
+        self.rows = axis(whole.shapes[0][0], of)
         self.several = len(self._numbers) > 1
 
     @property
@@ -105,15 +52,9 @@ class Pieces:
         return self._numbers[0]
 
     @property
-    def layout(self) -> Optional[Any]:
-        """Of a piece."""
-        return self._parts[0].layout
-
-    @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
         """(rows, length) of the kinds of pieces."""
-        found: Sequence[Tuple[int, int]] = self._parts[0].shapes
-        return found
+        return [(-(-rows // self._of), length) for rows, length in self.whole.shapes]
 
     @property
     def padding_share(self) -> float:
@@ -124,11 +65,24 @@ class Pieces:
         """Batches of ``epoch``."""
         return int(self.whole.steps_per_epoch(epoch))
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Shared]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[List[Batch]]:
         """This process' pieces of the batches of ``epoch`` from step ``start`` on."""
-        for batches in zip(*(part.epoch(epoch, start) for part in self._parts)):
-            together = float(sum(batch.weights.sum() for batch in batches))
-            yield Shared([Piece(b, n, together) for b, n in zip(batches, self._numbers)])
+        for batch in self.whole.epoch(epoch, start):
+            pieces = [self._piece(batch, number) for number in self._numbers]
+            together = sum(float(piece["weights"].sum()) for piece in pieces)
+            for number, piece in zip(self._numbers, pieces):
+                shares = [piece["weights"].sum(), together]
+                piece[WEIGHTS] = np.array(shares, np.float32)
+                piece[NUMBER] = np.array(number, np.int32)
+            yield pieces
+
+    def _piece(self, batch: Batch, number: int) -> Dict[str, np.ndarray]:
+        rows = self.rows.places[number]
+        piece = {name: array[rows] for name, array in batch.items()}
+        padding = number * len(rows) + np.arange(len(rows)) >= self.rows.length
+        piece["weights"][padding] = 0.0
+        piece["sample_ids"][padding] = -1
+        return piece
 
 
 def whole(batches: BatchSource) -> BatchSource:
@@ -137,6 +91,6 @@ def whole(batches: BatchSource) -> BatchSource:
     return found
 
 
-def each(batch: Any) -> Sequence[Any]:
+def each(batch: Any) -> Sequence[Batch]:
     """What a step is fed one after the other for a batch: itself, or this process' pieces of it."""
-    return batch.pieces if isinstance(batch, Shared) else [batch]
+    return batch if isinstance(batch, list) else [batch]

@@ -13,7 +13,7 @@ from typing import NamedTuple, Tuple
 
 import numpy as np
 
-from amp_xla.data.counter import uniform
+from amp_xla.data.batches.order import uniform
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
@@ -184,7 +184,7 @@ class Masking:
         return allowed[(self._uniform(epoch, samples, _TOKEN) * len(allowed)).astype(np.int64)]
 
     def _uniform(self, epoch: int, samples: np.ndarray, stream: int, count: int = 0) -> np.ndarray:
-        return uniform(self.seed, epoch, stream, samples, count or self.length)
+        return uniform(samples, count or self.length, self.seed, epoch, stream)
 
 
 def _cut(starts: np.ndarray, longest: int) -> np.ndarray:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.batches.pieces import Axis
+from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import Joined, Manifest, Sequences
-from amp_xla.data.pretraining.stream import SequenceBatch, Stream
+from amp_xla.data.pretraining.stream import Stream
 from amp_xla.data.text.tokenizer import Tokenizer
 
 
@@ -93,21 +93,11 @@ class Phases:
       first, second: as many sequences a micro-batch in both.
     """
 
-    layout = None
     padding_share = 0.0
 
     def __init__(self, first: Stream, second: Stream) -> None:
         self._streams = (first, second)
         self.border = first.steps_per_epoch()
-
-    def part(self, number: int, of: int) -> Phases:
-        """As a stream's."""
-        first, second = (stream.part(number, of) for stream in self._streams)
-        return Phases(first, second)
-
-    def axes(self, of: int) -> Dict[str, Axis]:
-        """As a stream's."""
-        return self._streams[0].axes(of)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
@@ -118,7 +108,7 @@ class Phases:
         """Of both together."""
         return sum(stream.steps_per_epoch() for stream in self._streams)
 
-    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[SequenceBatch]:
+    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Micro-batches ``start``, ``start + 1``, ... of the run."""
         first, second = self._streams
         if start < self.border:

@@ -8,18 +8,14 @@ a time, which disks and network file systems like; the order within a group is a
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import queue
 import threading
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
-from amp_xla.data.batches.order import permutation
-from amp_xla.data.batches.pieces import Axis, axis, rows_of
-from amp_xla.data.batches.protocol import Fed
-from amp_xla.data.counter import uniform
+from amp_xla.data.batches.order import permutation, uniform
+from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import Joined, Sequences
 from amp_xla.errors import DataError
@@ -29,29 +25,13 @@ AHEAD = 4  # batches that are ready before they are asked for
 OBJECTIVES = ("mlm", "lm", "unilm")
 
 
-@dataclasses.dataclass(frozen=True)
-class SequenceBatch(Fed):
-    """One micro-batch: B sequences of L tokens, K predicted positions each.
-
-    token_ids, segment_ids: int32 [B, L]; positions, labels: int32 [B, K]; weights: float32
-    [B, K], 1 where a label counts; sample_ids: int64 [B].
-    """
-
-    token_ids: np.ndarray
-    segment_ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-    sample_ids: np.ndarray
-
-
 class Order:
     """The order of ``n`` sequences in one pass; ``locate`` tells where a position leads."""
 
     def __init__(self, n: int, seed: int, epoch: int) -> None:
         self._n, self._seed, self._epoch = n, seed, epoch
         blocks = -(-n // BLOCK)
-        self._blocks = permutation(blocks, seed, epoch, 0)[:]
+        self._blocks = permutation(blocks, seed, epoch, 0)
         sizes = np.minimum(BLOCK, n - self._blocks * BLOCK)
         groups = np.add.reduceat(sizes, np.arange(0, blocks, GROUP))
         self._first = np.concatenate([[0], np.cumsum(groups)])
@@ -72,11 +52,14 @@ class Order:
     def within(self, group: int) -> np.ndarray:
         """int64: the shuffle of a group's sequences."""
         begin, end = self.bounds(group)
-        return permutation(end - begin, self._seed, self._epoch, 1 + group)[:]
+        return permutation(end - begin, self._seed, self._epoch, 1 + group)
 
 
 class Stream:
-    """The micro-batches of a run, or of a held-out split.
+    """The micro-batches of a run, or of a held-out split; ``BatchSource``'s protocol.
+
+    Arrays: ``token_ids``, ``segment_ids``: int32 [B, L]; ``positions``, ``labels``: int32 [B, K];
+    ``weights``: float32 [B, K], 1 if a label counts; ``sample_ids``: int64 [B].
 
     Args:
       sequences: where they are read: ``Sequences`` or ``Joined``.
@@ -116,24 +99,12 @@ class Stream:
         self._order: Tuple[int, Optional[Order]] = (-1, None)
         self._group: Tuple[Tuple[int, int], Any] = ((-1, -1), None)
 
-    layout = None
     padding_share = 0.0  # documents stand end to end
-    _piece = (0, 1)
-
-    def part(self, number: int, of: int) -> Stream:
-        """The same micro-batches, of each only piece ``number`` of ``of``; no other is read."""
-        found = copy.copy(self)
-        found._piece = (number, of)
-        return found
-
-    def axes(self, of: int) -> Dict[str, Axis]:
-        """``rows``."""
-        return {"rows": axis(self._size, of)}
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
         """(B, L): one."""
-        return [(-(-self._size // self._piece[1]), self._sequences.length)]
+        return [(self._size, self._sequences.length)]
 
     @property
     def passes(self) -> float:
@@ -144,42 +115,31 @@ class Stream:
         """All of the run's micro-batches: passes over the data are this class' own affair."""
         return self._batches
 
-    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[SequenceBatch]:
+    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Micro-batches ``start``, ``start + 1``, ...; made ahead by a thread."""
         return _ahead((self.batch(i) for i in range(start, self._batches)), AHEAD)
 
-    def batch(self, index: int) -> SequenceBatch:
+    def batch(self, index: int) -> Batch:
         """Micro-batch number ``index`` of the run."""
         n = len(self._sequences)
-        first, rows = rows_of(*self._piece, self._size)
-        begin = index * self._size + first
-        end = index * self._size + min(first + rows, self._size)
+        begin, end = index * self._size, (index + 1) * self._size
         if self._once:
             end = min(end, n)
-        if begin >= end:  # this piece only fills up
-            return _nothing(self._part(0, 0, 1), rows)
         parts = []
         while begin < end:
             stop = min(end, (begin // n + 1) * n)
             parts.append(self._part(begin // n, begin % n, stop - begin))
             begin = stop
         batch = parts[0] if len(parts) == 1 else _joined(parts)
-        missing = rows - len(batch.sample_ids)
+        missing = self._size - len(batch["sample_ids"])
         return _joined([batch, _nothing(batch, missing)]) if missing else batch
 
-    def _part(self, epoch: int, first: int, count: int) -> SequenceBatch:
+    def _part(self, epoch: int, first: int, count: int) -> Batch:
         samples, ids, starts = self._read(epoch, first, count)
         if self._objective == "mlm":
             assert self._masking is not None
             masked = self._masking(ids, starts, epoch, samples)
-            return SequenceBatch(
-                masked.token_ids,
-                np.zeros_like(ids),
-                masked.positions,
-                masked.labels,
-                masked.weights,
-                samples,
-            )
+            return {**masked._asdict(), "segment_ids": np.zeros_like(ids), "sample_ids": samples}
         segments = np.zeros_like(ids)
         if self._objective == "unilm":
             ids, segments = self._two_segments(ids, epoch, samples)
@@ -189,14 +149,21 @@ class Stream:
             counted &= segments[:, 1:] == 1
         columns = np.arange(labels.shape[1], dtype=np.int32)
         positions = np.broadcast_to(columns, labels.shape)
-        return SequenceBatch(ids, segments, positions, labels, counted.astype(np.float32), samples)
+        return {
+            "token_ids": ids,
+            "segment_ids": segments,
+            "positions": positions,
+            "labels": labels,
+            "weights": counted.astype(np.float32),
+            "sample_ids": samples,
+        }
 
     def _two_segments(
         self, ids: np.ndarray, epoch: int, samples: np.ndarray
     ) -> Tuple[np.ndarray, np.ndarray]:
         """Puts a [SEP] at a drawn place; what follows moves one on, the last token drops out."""
         length = ids.shape[1]
-        draw = uniform(self._seed, epoch, 63, samples, 1)[:, 0]
+        draw = uniform(samples, 1, self._seed, epoch, 63)[:, 0]
         border = 1 + (draw * (length - 2)).astype(np.int64)
         columns = np.arange(length)
         after = columns[None, :] > border[:, None]
@@ -240,24 +207,19 @@ class Stream:
         return self._group[1]
 
 
-def _joined(parts: List[SequenceBatch]) -> SequenceBatch:
-    names = [field.name for field in dataclasses.fields(SequenceBatch)]
-    return SequenceBatch(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    )
+def _joined(parts: List[Batch]) -> Batch:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _nothing(like: SequenceBatch, rows: int) -> SequenceBatch:
-    """``rows`` rows that count for nothing."""
-    fields = {
-        f.name: getattr(like, f.name)[:1].repeat(rows, 0) for f in dataclasses.fields(SequenceBatch)
-    }
-    fields["weights"] = np.zeros_like(fields["weights"])
-    fields["sample_ids"] = np.full(rows, -1, np.int64)
-    return SequenceBatch(**fields)
+def _nothing(like: Batch, rows: int) -> Batch:
+    """Return ``rows`` rows of padding."""
+    batch = {name: array[:1].repeat(rows, 0) for name, array in like.items()}
+    batch["weights"] = np.zeros_like(batch["weights"])
+    batch["sample_ids"] = np.full(rows, -1, np.int64)
+    return batch
 
 
-def _ahead(batches: Iterator[SequenceBatch], depth: int) -> Iterator[SequenceBatch]:
+def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
     """Draws from ``batches`` in a thread, ``depth`` of them ahead; errors come out in order."""
     ready: Any = queue.Queue(depth)
     stopped = threading.Event()

@@ -11,7 +11,7 @@ from typing import Iterator, List, NamedTuple, Sequence
 
 import numpy as np
 
-from amp_xla.data.counter import uniform
+from amp_xla.data.batches.order import uniform
 from amp_xla.data.text.tokenizer import Tokenizer, WordSplitter
 from amp_xla.errors import DataError
 
@@ -78,7 +78,7 @@ class Yardstick:
         """
         for number, (text, askable) in enumerate(zip(self.texts, self.askable)):
             count = max(1, round(rate * int(askable.sum())))
-            chances = uniform(seed, 0, 0, np.array([number]), len(text))[0]
+            chances = uniform([number], len(text), seed)[0]
             chosen = np.argsort(np.where(askable, chances, 2.0), kind="stable")[:count]
             yield _question(tokenizer, text, chosen.tolist())
 

@@ -7,38 +7,18 @@ the same on every machine; different values may share a row.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import math
 import zlib
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.batches.order import permutation
-from amp_xla.data.batches.pieces import rows_of
-from amp_xla.data.batches.protocol import ByStep, Fed
-from amp_xla.data.counter import mix64
+from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.slots.lines import Columns, Lines
 from amp_xla.errors import DataError
 
 _BLOCK = 1 << 16  # lines that are shuffled together, about
-
-
-@dataclasses.dataclass(frozen=True)
-class SlotBatch(Fed):
-    """One step's arrays.
-
-    numbers: float32 [B, columns], log(1 + x) of what the line has; ids: int64 [B, slots, values],
-    rows of the table, -1 where there is no value; labels: float32 [B]; weights: float32 [B], 1 for
-    a sample and 0 for a row that fills up; sample_ids: int64 [B], number of the line, -1 there.
-    """
-
-    numbers: np.ndarray
-    ids: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
-    sample_ids: np.ndarray
 
 
 def block_of(batch_size: int) -> int:
@@ -46,8 +26,12 @@ def block_of(batch_size: int) -> int:
     return max(1, _BLOCK // batch_size) * batch_size
 
 
-class SlotBatches(ByStep):
+class SlotBatches:
     """The batches of a file; ``BatchSource``'s protocol.
+
+    Arrays: ``numbers``: float32 [B, columns], log(1 + x) of the line's; ``ids``: int64 [B, slots,
+    values], rows of the table, -1 without a value; ``labels``, ``weights``: float32 [B];
+    ``sample_ids``: int64 [B], number of the line.
 
     Args:
       lines: in blocks of ``block_of(batch_size)``.
@@ -58,9 +42,7 @@ class SlotBatches(ByStep):
       shuffle: False keeps the order of the file.
     """
 
-    layout = None
     padding_share = 0.0
-    _piece = (0, 1)
 
     def __init__(
         self,
@@ -77,17 +59,7 @@ class SlotBatches(ByStep):
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
         """(rows, ids of a row) of the one kind of batch."""
-        return [(-(-self._batch // self._piece[1]), self._lines.columns.slots * self._values)]
-
-    def part(self, number: int, of: int) -> SlotBatches:
-        """The same batches, of each only piece ``number`` of ``of``."""
-        found = copy.copy(self)
-        found._piece = (number, of)
-        return found
-
-    def axes(self, of: int) -> Dict[Any, Any]:
-        """None: there is no dropout whose masks would have to follow."""
-        return {}
+        return [(self._batch, self._lines.columns.slots * self._values)]
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -96,29 +68,27 @@ class SlotBatches(ByStep):
         """Batches an epoch; the same in every epoch."""
         return -(-len(self._lines) // self._batch)
 
-    def _from(self, epoch: int, start: int, steps: int) -> Iterator[SlotBatch]:
-        a_block = self._lines.block // self._batch
-        first = start // a_block
-        step = first * a_block
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of ``epoch`` from ``start`` on; blocks before are not read."""
+        batches_per_block = self._lines.block // self._batch
+        first = start // batches_per_block
+        begin = (start - first * batches_per_block) * self._batch
         for number, lines in enumerate(self._lines.blocks(first), first):
             order = np.arange(len(lines))
             if self._shuffle:
-                order = permutation(len(lines), self._seed, epoch, number)[:]
-            for at in range(0, len(lines), self._batch):
-                if start <= step < steps:
-                    mine = order[at : at + self._batch]
-                    begin, each = rows_of(*self._piece, self._batch)
-                    yield self._made(lines, mine[begin : begin + each], number, each)
-                step += 1
+                order = permutation(len(lines), self._seed, epoch, number)
+            for at in range(begin, len(lines), self._batch):
+                yield self._made(lines, order[at : at + self._batch], number)
+            begin = 0
 
-    def _made(self, lines: List[bytes], chosen: np.ndarray, block: int, rows: int) -> SlotBatch:
+    def _made(self, lines: List[bytes], chosen: np.ndarray, block: int) -> Batch:
         columns = self._lines.columns
         first = block * self._lines.block
         parsed = [
             parse(lines[i], columns, self._values, f"{self._lines.path}, line {first + i + 1}")
             for i in chosen.tolist()
         ]
-        return batch(parsed, columns, self._rows, self._values, first + chosen, rows)
+        return batch(parsed, columns, self._rows, self._values, first + chosen, self._batch)
 
 
 Parsed = Tuple[float, List[float], List[int]]
@@ -154,7 +124,7 @@ def batch(
     values: int,
     sample_ids: np.ndarray,
     size: Optional[int] = None,
-) -> SlotBatch:
+) -> Batch:
     """A batch of ``size`` rows, the last ones filled up.
 
     Args:
@@ -174,18 +144,25 @@ def batch(
         numbers[:count] = np.log1p(np.maximum(found, 0.0))
         hashes[:count] = np.array([h for _, _, h in parsed], np.int64).reshape(count, -1, values)
         ids[:count] = sample_ids
-    return SlotBatch(
-        numbers=numbers,
-        ids=_rows(hashes, rows),
-        labels=labels,
-        weights=(ids >= 0).astype(np.float32),
-        sample_ids=ids,
-    )
+    return {
+        "numbers": numbers,
+        "ids": _rows(hashes, rows),
+        "labels": labels,
+        "weights": (ids >= 0).astype(np.float32),
+        "sample_ids": ids,
+    }
 
 
 def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
     """Hashes of values and the slots they stand in -> rows of one table for all slots."""
     slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
     with np.errstate(over="ignore"):
-        mixed = mix64(hashes.astype(np.uint64) + (slot << np.uint64(32)))
+        mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))
     return np.where(hashes < 0, -1, (mixed % np.uint64(rows)).astype(np.int64))
+
+
+def _mixed(x: Any) -> Any:
+    """Return SplitMix64's hash of uint64 numbers (Steele, Lea and Flood, OOPSLA 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))

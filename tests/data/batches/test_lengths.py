@@ -1,4 +1,4 @@
-"""The lengths chosen are the best there are, and so is where leftovers go."""
+"""The chosen bucket lengths pad least."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.batches.lengths import choose_lengths, plan_leftovers
+from amp_xla.data.batches.lengths import choose_lengths
 from amp_xla.errors import DataError
 
 
@@ -56,48 +56,3 @@ def test_samples_beyond_the_cut_count_as_cut() -> None:
 def test_numbers_that_cannot_be(arguments: tuple) -> None:
     with pytest.raises(DataError):
         choose_lengths(*arguments)
-
-
-buckets = st.lists(
-    st.tuples(st.integers(0, 70), st.integers(1, 9), st.integers(1, 16)), min_size=1, max_size=6
-)
-
-
-def plan_cost(counts: List[int], lengths: List[int], rows: List[int], ups: Sequence[bool]) -> int:
-    cost = carried = 0
-    for count, length, size, up in zip(counts, lengths, rows, ups):
-        total = count + carried
-        carried = total % size if up else 0
-        cost += -(-(total - carried) // size) * size * length
-    assert carried == 0
-    return cost
-
-
-@given(buckets)
-def test_no_other_plan_costs_less(data: list) -> None:
-    counts, steps, rows = (list(column) for column in zip(*data))
-    lengths = np.cumsum(steps).tolist()
-    passed = plan_leftovers(counts, lengths, rows)
-    carried = cost = 0
-    for count, length, size, up in zip(counts, lengths, rows, passed):
-        total = count + carried
-        assert up in (0, total % size)
-        cost += -(-(total - up) // size) * size * length
-        carried = up
-    assert carried == 0
-    best = min(
-        plan_cost(counts, lengths, rows, (*ups, False))
-        for ups in itertools.product((False, True), repeat=len(counts) - 1)
-    )
-    assert cost == best
-
-
-@given(buckets)
-def test_dropping_drops_from_the_longest_only(data: list) -> None:
-    counts, steps, rows = (list(column) for column in zip(*data))
-    passed = plan_leftovers(counts, np.cumsum(steps).tolist(), rows, drop_remainder=True)
-    carried = 0
-    for count, size, up in list(zip(counts, rows, passed))[:-1]:
-        assert (count + carried - up) % size == 0 and up < size
-        carried = up
-    assert passed[-1] == 0

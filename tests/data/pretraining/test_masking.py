@@ -188,6 +188,6 @@ def test_a_vocabulary_without_mask_is_an_error():
 def test_uniforms_do_not_repeat_across_streams():
     from amp_xla.data.pretraining.masking import uniform
 
-    draws = [uniform(seed, epoch, stream, np.arange(3), 5).tobytes()
+    draws = [uniform(range(3), 5, seed, epoch, stream).tobytes()
              for seed, epoch, stream in itertools.product((0, 1), (0, 1), (0, 1))]  # fmt: skip
     assert len(set(draws)) == len(draws)

@@ -1,4 +1,4 @@
-"""Hidden tokens: their share, what is spared, and that a step does not depend on those before."""
+"""Token dropout: its share, the tokens that it spares, and the same tokens on resume."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.noise import HiddenTokens
 from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.token_dropout import TokenDropout
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
@@ -31,44 +31,44 @@ BATCHES = pytest.mark.parametrize("batches", kinds(), ids=["buckets", "packed"])
 @BATCHES
 def test_a_share_of_the_ordinary_tokens_is_hidden_and_nothing_else_changes(batches):
     hidden, ordinary = 0, 0
-    for before, after in zip(batches.epoch(1), HiddenTokens(batches, 0.1, TOKENIZER).epoch(1)):
-        changed = before.token_ids != after.token_ids
-        assert (after.token_ids[changed] == MASK).all()
-        assert (before.token_ids[changed] > MASK).all()
+    for before, after in zip(batches.epoch(1), TokenDropout(batches, 0.1, TOKENIZER).epoch(1)):
+        changed = before["token_ids"] != after["token_ids"]
+        assert (after["token_ids"][changed] == MASK).all()
+        assert (before["token_ids"][changed] > MASK).all()
         hidden += changed.sum()
-        ordinary += (before.token_ids > MASK).sum()
-        for name, value in vars(before).items():
+        ordinary += (before["token_ids"] > MASK).sum()
+        for name, value in before.items():
             if name != "token_ids":
-                np.testing.assert_array_equal(value, getattr(after, name))
+                np.testing.assert_array_equal(value, after[name])
     assert abs(hidden / ordinary - 0.1) < 4 * np.sqrt(0.09 / ordinary)
 
 
 @BATCHES
 def test_a_step_is_a_function_of_seed_and_epoch(batches):
-    noisy = HiddenTokens(batches, 0.2, TOKENIZER, seed=3)
-    whole = [b.token_ids for b in noisy.epoch(2)]
+    noisy = TokenDropout(batches, 0.2, TOKENIZER, seed=3)
+    whole = [b["token_ids"] for b in noisy.epoch(2)]
     for start in (0, 1, len(whole) - 1):
         for now, then in zip(noisy.epoch(2, start), whole[start:]):
-            np.testing.assert_array_equal(now.token_ids, then)
-    other = [b.token_ids for b in HiddenTokens(batches, 0.2, TOKENIZER, seed=4).epoch(2)]
+            np.testing.assert_array_equal(now["token_ids"], then)
+    other = [b["token_ids"] for b in TokenDropout(batches, 0.2, TOKENIZER, seed=4).epoch(2)]
     assert any((a != b).any() for a, b in zip(whole, other))
 
 
 @BATCHES
 def test_what_is_evaluated_is_whole(batches):
     texts = TOKENIZER.encode(["word1 word2"] * 5)
-    noisy = HiddenTokens(batches, 0.9, TOKENIZER).like(texts, np.arange(5))
-    assert not any((batch.token_ids == MASK).any() for batch in noisy.epoch(0))
+    noisy = TokenDropout(batches, 0.9, TOKENIZER).like(texts, np.arange(5))
+    assert not any((batch["token_ids"] == MASK).any() for batch in noisy.epoch(0))
 
 
 def test_without_mask_the_unknown_token_stands_in():
     tokenizer = Tokenizer([t for t in TOKENS if t != "[MASK]"])
     batches = Batches(tokenizer.encode(["word1 word2 word3"] * 40))
-    ids = np.concatenate([b.token_ids for b in HiddenTokens(batches, 0.5, tokenizer).epoch(0)])
+    ids = np.concatenate([b["token_ids"] for b in TokenDropout(batches, 0.5, tokenizer).epoch(0)])
     assert (ids == tokenizer.unk_id).sum() > 20
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
 def test_impossible_rates_are_refused(rate):
     with pytest.raises(DataError, match="token dropout is"):
-        HiddenTokens(None, rate, TOKENIZER)
+        TokenDropout(None, rate, TOKENIZER)

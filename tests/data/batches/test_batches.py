@@ -1,0 +1,193 @@
+"""Each sample once per epoch, in few shapes, from any step on, with one text per row or several."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.batches.lengths import choose_lengths
+from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.text import corpora
+from amp_xla.data.text.readers import read
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
+from tests.data.pretraining.corpus import digest, encoded
+from tests.data.text import reviews
+
+LENGTH = 40
+sizes = st.lists(st.integers(2, LENGTH), min_size=1, max_size=120)
+common = dict(batch_size=st.integers(1, 17), seed=st.integers(-5, 5), shuffle=st.booleans())
+lengths_of_buckets = st.lists(st.integers(2, 39), max_size=4).map(lambda some: [*some, LENGTH])
+shapes_of_rows = st.none() | st.tuples(st.integers(1, 8), st.integers(2, 12))
+kinds = st.one_of(
+    st.fixed_dictionaries(dict(common, lengths=lengths_of_buckets)),
+    st.fixed_dictionaries(dict(common, shape=shapes_of_rows)),
+)
+
+
+def make(samples: Any, labels: Any, options: Any) -> Any:
+    if "lengths" in options:
+        return Batches(samples, labels, **options)
+    return PackedBatches(samples, labels, LENGTH, **options)
+
+
+def check(batch: Batch, samples: Any, labels: np.ndarray) -> None:
+    """Compare each row with the samples that it names."""
+    rows, columns = batch["token_ids"].shape
+    dtypes = dict(weights=np.float32, sample_ids=np.int64)
+    assert all(array.dtype == dtypes.get(name, np.int32) for name, array in batch.items())
+    assert all(len(array) == rows for array in batch.values())
+    grids = [batch[name].reshape(rows, -1) for name in ("sample_ids", "labels", "weights")]
+    for row, (ids, answers, weights) in enumerate(zip(*grids)):
+        real = [i for i in ids.tolist() if i >= 0]
+        assert ids.tolist() == real + [-1] * (len(ids) - len(real))
+        assert weights.tolist() == [float(i >= 0) for i in ids]
+        assert answers.tolist() == [labels[i] if i >= 0 else 0 for i in ids]
+        expected: Any = {"token_ids": [], "segment_ids": [], "position_ids": [], "slots": []}
+        for slot, sample in enumerate(real):
+            tokens, segments = samples.row(sample)
+            expected["token_ids"] += tokens
+            expected["segment_ids"] += segments
+            expected["position_ids"] += range(len(tokens))
+            expected["slots"] += [slot] * len(tokens)
+        for name in expected:
+            if name in batch:
+                padding = [-1 if name == "slots" else 0] * (columns - len(expected[name]))
+                assert batch[name][row].tolist() == expected[name] + padding
+
+
+def seen(batches: List[Batch]) -> List[int]:
+    ids = np.concatenate([batch["sample_ids"].ravel() for batch in batches])
+    return ids[ids >= 0].tolist()
+
+
+@given(sizes, kinds, st.booleans(), st.integers(0, 3))
+def test_each_sample_once_per_epoch(lengths: Any, options: Any, pairs: bool, epoch: int) -> None:
+    samples, labels = encoded(lengths, pairs)
+    batches = make(samples, labels, options)
+    found = list(batches.epoch(epoch))
+    assert len(found) == batches.steps_per_epoch(epoch)
+    assert sorted(seen(found)) == list(range(len(lengths)))
+    for batch in found:
+        check(batch, samples, labels)
+    assert sorted({b["token_ids"].shape for b in found}, key=lambda s: s[1]) == batches.shapes
+    fed = sum(batch["token_ids"].size for batch in found)
+    assert batches.padding_share == pytest.approx(1 - sum(lengths) / fed)
+
+
+@given(sizes, kinds, st.integers(0, 2), st.data())
+@settings(max_examples=50)
+def test_any_start_is_the_rest_of_the_epoch(
+    lengths: Any, options: Any, epoch: int, data: st.DataObject
+) -> None:
+    """A new object, as in a new process, depends on nothing that was built before."""
+    whole = list(make(*encoded(lengths), options).epoch(epoch))
+    start = data.draw(st.integers(0, len(whole)))
+    rest = make(*encoded(lengths), options).epoch(epoch, start=start)
+    assert digest(rest) == digest(whole[start:])
+
+
+@pytest.mark.parametrize("options", [dict(lengths=[16, 40]), dict(shape=None)])
+def test_epochs_and_seeds_differ(options: Any) -> None:
+    lengths = [5 + i % 30 for i in range(400)]
+    orders = [
+        seen(list(make(*encoded(lengths), dict(options, seed=seed)).epoch(epoch)))
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    ]
+    for i, one in enumerate(orders):
+        for other in orders[:i]:
+            assert sum(a == b for a, b in zip(one, other)) < 20
+
+
+def test_short_and_long_batches_alternate_at_random() -> None:
+    lengths = [5 + i % 30 for i in range(400)]
+    batches = Batches(*encoded(lengths), lengths=[16, 40], batch_size=8)
+    widths = [batch["token_ids"].shape[1] for batch in batches.epoch(0)]
+    assert sum(a != b for a, b in zip(widths, widths[1:])) > len(widths) / 4
+
+
+def test_packed_steps_have_about_as_many_samples_as_wanted() -> None:
+    lengths = np.clip(np.random.RandomState(0).lognormal(3.2, 0.8, 3000), 3, 128).astype(int)
+    batches = PackedBatches(*encoded(lengths), 128, 32, seed=1)
+    counts = np.array([batch["weights"].sum() for batch in batches.epoch(0)])
+    assert abs(counts.mean() - 32) < 2
+
+
+@pytest.mark.parametrize("options", [dict(lengths=[8, 16, 40]), dict(shape=None)])
+def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options: Any) -> None:
+    train = make(*encoded([5, 15, 40] * 50), dict(options, batch_size=8, seed=3))
+    for lengths in ([40], [3] * 50, [6, 14, 39] * 9):
+        dev = train.like(*encoded(lengths))
+        assert set(dev.shapes) <= set(train.shapes)
+        assert sorted(seen(list(dev.epoch(0)))) == list(range(len(lengths)))
+        assert digest(dev.epoch(0)) == digest(dev.epoch(1))
+    with pytest.raises(DataError, match="41 tokens|a sample has 41"):
+        train.like(*encoded([41]))
+
+
+def test_unshuffled_batches_keep_the_order_of_the_corpus() -> None:
+    batches = Batches(*encoded([3, 4, 5, 6, 7] * 20), lengths=[8], batch_size=32, shuffle=False)
+    assert seen(list(batches.epoch(0))) == list(range(100))
+
+
+def test_one_line_describes_the_shapes() -> None:
+    one = Batches(*encoded([16] * 64), lengths=[16])
+    assert one.describe() == "padding 0.0%, 1 shape: 32x16"
+    two = Batches(*encoded([8, 16] * 64), lengths=[8, 16])
+    assert two.describe() == "padding 0.0%, 2 shapes: 32x8, 32x16"
+    packed = PackedBatches(*encoded([8, 16] * 64), 16)
+    assert packed.describe() == ("padding 0.0%, 1 shape: 24x16, packed, about 32 samples per step")
+
+
+def test_impossible_samples_are_refused() -> None:
+    samples, labels = encoded([5, 9])
+    for build, message in (
+        (lambda: Batches(samples, lengths=[8]), "9 tokens"),
+        (lambda: Batches(samples, lengths=[]), "9 tokens"),
+        (lambda: Batches(samples, labels[:1]), "2 samples but 1 labels"),
+        (lambda: Batches(encoded([])[0]), "no samples"),
+        (lambda: PackedBatches(samples, length=8), "a sample has 9"),
+    ):
+        with pytest.raises(DataError, match=message):
+            build()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (dict(lengths=[16, 24, 40]), "01b8380de5c5"),
+        (dict(shape=None), "e1699741f381"),
+    ],
+)
+def test_the_order_is_the_same_in_every_version(options: Any, expected: str) -> None:
+    """Resumed runs depend on it, in every Python and NumPy."""
+    lengths = [2 + i * 7 % 39 for i in range(500)]
+    batches = make(*encoded(lengths, True), dict(options, batch_size=16, seed=11))
+    assert digest(batches.epoch(2)).startswith(expected)
+
+
+def test_built_in_text_pads_little() -> None:
+    texts = corpora.pydoc()[0].texts
+    samples = Tokenizer.train(texts, 4000).encode(texts, max_length=96)
+    assert PackedBatches(samples, length=96).padding_share < 0.02
+    chosen = choose_lengths(samples.lengths, 6, max_length=96)
+    buckets = np.asarray(chosen)[np.searchsorted(chosen, samples.lengths)]
+    floor = 1 - samples.lengths.sum() / buckets.sum()
+    batches = Batches(samples, lengths=chosen)
+    assert len(batches.shapes) <= 6 and floor <= batches.padding_share < floor + 0.03
+    assert batches.padding_share < Batches(samples, lengths=[96]).padding_share / 3
+
+
+@reviews.needed
+def test_reviews_pad_less_than_two_percent_in_one_shape() -> None:
+    tokenizer = Tokenizer.load(str(reviews.VOCAB))
+    for path, most in ((reviews.TRAIN, 0.005), (reviews.VALID, 0.02)):
+        samples = tokenizer.encode(read(str(path)).texts, max_length=256)
+        assert PackedBatches(samples, length=256, batch_size=32).padding_share < most
