@@ -6,15 +6,16 @@ backend, in graph mode, on both. No other module asks which TensorFlow this is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
 import sys
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+import warnings
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from amp_xla.backend import nvidia
 from amp_xla.errors import SetupOrderError, UnsupportedError
-from amp_xla.process.quiet import quiet_stderr, set_log_defaults
 from amp_xla.process.typed import environment
 
 # bert4keras masks with -inf and `where` from this version on; before, it had an infinity to set,
@@ -24,13 +25,23 @@ CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
 MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
 
 
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 @functools.lru_cache(maxsize=None)
 def tensorflow() -> Any:
     """The raw ``tensorflow`` module, imported quietly; switches nothing to graph mode."""
     os.environ.setdefault("TF_KERAS", "1")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    set_log_defaults()
-    with quiet_stderr():
+    # Start-up messages are no errors; TensorFlow 2.17 logs some of them as errors all the same.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    # Tokenizers would print a warning at each fork after it has used threads.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    with _without_warnings():
         try:
             import tensorflow as module
         except ImportError as error:
@@ -160,7 +171,7 @@ def __getattr__(name: str) -> Any:
 def bert4keras(name: str = "backend") -> Any:
     """A bert4keras module, e.g. ``bert4keras("models")``, with everything below it in order."""
     _prepare()
-    with quiet_stderr():
+    with _without_warnings():
         try:
             return importlib.import_module(f"bert4keras.{name}")
         except ModuleNotFoundError as error:
@@ -236,9 +247,7 @@ def used() -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _physical_gpus() -> Tuple[Any, ...]:
-    # The first look at the devices is where TensorFlow reports on drivers it lacks.
-    with quiet_stderr():
-        return tuple(tensorflow().config.experimental.get_visible_devices("GPU"))
+    return tuple(tensorflow().config.experimental.get_visible_devices("GPU"))
 
 
 def hide_gpus() -> None:

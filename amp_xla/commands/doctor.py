@@ -26,7 +26,6 @@ from amp_xla.backend.nvidia import Gpu
 from amp_xla.commands import containers
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process.arguments import parse
-from amp_xla.process.capacity import available
 from amp_xla.process.typed import container, typed
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Settings, flags
@@ -289,6 +288,21 @@ def _unset(text: str) -> str:
     words = [word.split("=")[0].strip(",;:") for word in text.split()]
     names = [w for w in words if w.isupper() and "_" in w]
     return f"unset {names[0]}" if names else ""
+
+
+def available() -> Optional[float]:
+    """Return the bytes of RAM that are free on the machine or in its container."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(float(x.split()[1]) for x in lines if x.startswith("MemAvailable:")) * 1024
+    except (OSError, StopIteration, ValueError):
+        return None
+    root = Path("/sys/fs/cgroup")
+    try:
+        limit = float((root / "memory.max").read_text())
+        return min(free, limit - float((root / "memory.current").read_text()))
+    except (OSError, ValueError):  # no limit ("max"), or an older kernel
+        return free
 
 
 def memory(gpus: Sequence[Gpu]) -> List[Finding]:

@@ -15,7 +15,6 @@ import numpy as np
 from amp_xla.backend import tf
 from amp_xla.graph import optimized
 from amp_xla.graph.nodes import MATMULS, by_name, parse_input
-from amp_xla.process.quiet import quiet_stderr
 
 Shape = Optional[Tuple[int, ...]]  # None where a dimension is unknown
 _MAX_ROUNDS = 8  # each round resolves one more level of shape arithmetic; 3 were seen to do
@@ -78,19 +77,18 @@ def static_shapes(
     options.min_graph_nodes = -1
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
     found: Dict[str, List[Shape]] = {}
-    with quiet_stderr():
-        cluster = grappler_cluster.Cluster(devices=[optimized.named_device(device, "CPU")])
-        for _ in range(_MAX_ROUNDS):
-            meta_graph = optimized.item(current, fetches)
-            properties = grappler_item.Item(meta_graph).GetOpProperties()
-            before = len(found)
-            for name, outputs in properties.items():
-                shapes = [_shape(p.shape) for p in outputs]
-                if name not in found and None not in shapes:
-                    found[name] = shapes
-            if len(found) == before:
-                break
-            current = tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
+    cluster = grappler_cluster.Cluster(devices=[optimized.named_device(device, "CPU")])
+    for _ in range(_MAX_ROUNDS):
+        meta_graph = optimized.item(current, fetches)
+        properties = grappler_item.Item(meta_graph).GetOpProperties()
+        before = len(found)
+        for name, outputs in properties.items():
+            shapes = [_shape(p.shape) for p in outputs]
+            if name not in found and None not in shapes:
+                found[name] = shapes
+        if len(found) == before:
+            break
+        current = tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
     return found
 
 

@@ -18,7 +18,6 @@ from amp_xla import __version__
 from amp_xla.errors import AmpXlaError
 from amp_xla.jax import checkpoints, processes
 from amp_xla.jax.loop import Job, Loop
-from amp_xla.process import exits
 from amp_xla.process.progress import note
 from amp_xla.process.revision import revision
 from amp_xla.process.world import world
@@ -100,7 +99,6 @@ class Engine:
                 directory.settle(kept.path, loop.state.best_is_of)
         run.name = processes.gather(run.name)[0]
         saver.folder = run.checkpoints  # where the clock names a folder, ``begin`` found the name
-        exits.life.folder = run.path
         note(f"run folder: {run.path}")
         if processes.first():
             copies.write(run, config, _process(recipe, job), assets, kept)

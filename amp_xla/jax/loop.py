@@ -18,7 +18,6 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.jax import processes
 from amp_xla.jax.checkpoints import Checkpoints
 from amp_xla.jax.step import State
-from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.training.metrics import MetricsLog, accuracy, confusion, macro_f1
@@ -125,9 +124,8 @@ class Loop:
         if self.ranks.first:
             after = state.step if self.run.again else None
             self._log = MetricsLog(self.run.path, after, events=False)
-        exits.life.where = "in training"
         steps = sum(self.job.batches.steps_per_epoch(e) for e in range(self.options.epochs))
-        self.progress = Progress(steps, state.step, self.options.log_every)
+        self.progress = Progress(steps, state.step)
         self._saved_when = time.monotonic()
         try:
             if state.evaluate_due:

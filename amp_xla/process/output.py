@@ -1,70 +1,63 @@
-"""What a process prints: nothing is lost silently, whoever reads it, however full the disk."""
+"""Text for the terminal and for programs that read standard output."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
-from typing import Any, Iterable, Iterator, Optional
+import unicodedata
+from typing import Any, Iterable, Iterator
 
 from amp_xla.errors import AmpXlaError
 
-CLOSED = 141  # 128 + SIGPIPE: what shells report of a program whose reader went away
-# The machine's or the user's to mend, wherever in the program they turn up; others are our faults.
-_REFUSALS = frozenset(
-    [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO]
-    + [errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE]
-)
 
+def printable(text: Any, allowed: str = "") -> str:
+    """Return text from files and folders with control characters escaped, e.g. ``\\x1b``.
 
-def tolerate() -> None:
-    """Characters that standard output's encoding lacks are printed as ``\\u4e2d``, not refused."""
-    _reconfigure(sys.stdout, errors="backslashreplace")
-    if sys.stderr is None:  # closed; print would take standard output instead
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    Terminals obey escape sequences, and a line break would make two lines of one.
+    """
+    return "".join(
+        c
+        if c.isprintable() or c in allowed or unicodedata.category(c) == "Zs"
+        else c.encode("unicode_escape").decode()
+        for c in str(text)
+    )
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Prints answers that programs read: in UTF-8, as all files here are, whatever the locale.
+    """Print answers for programs, one line each, in UTF-8 whatever the locale.
 
     Raises:
-      AmpXlaError: standard output is closed, or cannot be written, e.g. a full disk.
-      BrokenPipeError: the reader went away.
+      AmpXlaError: standard output cannot be written, e.g. to a full disk.
+      BrokenPipeError: the reader has ended.
     """
-    if sys.stdout is None:
-        raise AmpXlaError("standard output is closed; there is nowhere to print the answers")
     _reconfigure(sys.stdout, encoding="utf-8")
     with _writing():
         for text in texts:
-            print(text)
+            print(printable(text, "\t"))
         sys.stdout.flush()
 
 
-def finished() -> None:
-    """Hands what was printed to its reader; raises as ``lines``."""
-    if sys.stdout is not None:
-        with _writing():
-            sys.stdout.flush()
+def tolerate_encoding() -> None:
+    """Print characters that standard output's encoding lacks as ``\\u4e2d``."""
+    _reconfigure(sys.stdout, errors="backslashreplace")
 
 
-def closed() -> int:
-    """Says that the reader of standard output went away; returns the exit code for it."""
-    _drop()
-    print("standard output was closed before everything was printed", file=sys.stderr)
-    return CLOSED
+def flush() -> None:
+    """Flush standard output; raises as ``lines``."""
+    with _writing():
+        sys.stdout.flush()
 
 
-def refusal(error: OSError) -> Optional[str]:
-    """One line for what the system refused; None where it is not for the user to mend."""
-    if error.errno not in _REFUSALS:
-        return None
-    where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
-    return f"{where}{error.strerror}"
+def discard() -> None:
+    """Send what standard output still buffers nowhere, so that Python's exit does not fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
 
 
 def _reconfigure(stream: Any, **settings: str) -> None:
-    if hasattr(stream, "reconfigure"):  # None where it is closed; tests put others in its place
+    if hasattr(stream, "reconfigure"):  # pytest's own streams have no such method
         stream.reconfigure(**settings)
 
 
@@ -75,12 +68,5 @@ def _writing() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _drop()
+        discard()
         raise AmpXlaError(f"cannot write to standard output: {error.strerror}") from error
-
-
-def _drop() -> None:
-    """What is still buffered goes nowhere, so that Python does not complain when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)

@@ -1,68 +1,77 @@
-"""One progress bar on a terminal, one line a log interval elsewhere."""
+"""Messages on standard error: notes, and a progress bar or one line per log interval."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Any, Dict, Optional
 
 from tqdm import tqdm
 
-from amp_xla.process.world import speaks
+from amp_xla.process.output import printable
+from amp_xla.process.world import is_main_rank
+
+# The bar comes last: tqdm cuts the line at the terminal's width.
+_FORMAT = "{percentage:3.0f}% {n_fmt}/{total_fmt} {remaining} left{postfix} |{bar}|"
+_FIRST = ("loss", "scale", "skipped")
 
 
 def note(text: str) -> None:
-    """Prints one line to stderr without breaking a progress bar; of several ranks only one does."""
-    if speaks():
-        tqdm.write(text, file=sys.stderr)
+    """Print lines to standard error on the main rank, above the progress bar."""
+    if is_main_rank():
+        with contextlib.suppress(OSError):  # a closed terminal does not stop a run
+            tqdm.write(printable(text, "\n"), file=sys.stderr)
 
 
 class Progress:
-    """Shows where a run is.
+    """Progress of a run.
 
     Args:
       total: steps of the whole run.
-      start: step it starts at.
-      every: steps between two shown states.
+      start: first step.
     """
 
-    def __init__(self, total: int, start: int, every: int) -> None:
+    def __init__(self, total: int, start: int) -> None:
         self._bar: Optional[Any] = None
-        self.every = max(1, every)
         self.total = total
-        if sys.stderr.isatty() and speaks():
+        if sys.stderr.isatty() and is_main_rank():
             self._bar = tqdm(
-                total=total, initial=start, unit="step", dynamic_ncols=True, mininterval=0.2
+                total=total, initial=start, dynamic_ncols=True, mininterval=0.2, bar_format=_FORMAT
             )
         self._seconds, self._samples = time.monotonic(), 0
-        self.samples_per_second = 0.0
 
     def advance(self, samples: int) -> None:
-        """Counts one step of ``samples`` real samples."""
+        """Count one step of ``samples`` real samples."""
         self._samples += samples
         if self._bar is not None:
-            self._bar.update(1)
+            with contextlib.suppress(OSError):
+                self._bar.update(1)
 
     def measure(self) -> float:
-        """Samples a second since the last call, pauses excluded."""
+        """Return samples per second since the last call, without pauses."""
         now = time.monotonic()
-        self.samples_per_second = self._samples / max(now - self._seconds, 1e-9)
+        rate = self._samples / max(now - self._seconds, 1e-9)
         self._seconds, self._samples = now, 0
-        return self.samples_per_second
+        return rate
 
     def pause(self, seconds: float) -> None:
-        """Takes time spent elsewhere (evaluation, saving) out of the rate."""
+        """Leave the time of evaluation and saving out of the rate."""
         self._seconds += seconds
 
     def show(self, step: int, values: Dict[str, str]) -> None:
-        """Shows ``values`` beside the bar, or as a line of their own."""
+        """Show ``values`` in the progress bar, or as one line if there is no terminal."""
         if self._bar is not None:
-            self._bar.set_postfix(values, refresh=False)
-        elif speaks():
-            words = "  ".join(f"{name} {value}" for name, value in values.items())
-            print(f"step {step}/{self.total}  {words}", file=sys.stderr, flush=True)
+            ordered = sorted(values, key=lambda name: name not in _FIRST)
+            words = [f"{name} {values[name]}" for name in ordered]
+            self._bar.set_postfix_str("  ".join(words), refresh=False)
+        elif is_main_rank():
+            words = [f"{name} {value}" for name, value in values.items()]
+            with contextlib.suppress(OSError):
+                print(f"step {step}/{self.total}  {'  '.join(words)}", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Leaves the bar where it is."""
+        """Close the bar and leave it on the terminal."""
         if self._bar is not None:
-            self._bar.close()
+            with contextlib.suppress(OSError):
+                self._bar.close()

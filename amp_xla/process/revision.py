@@ -1,4 +1,4 @@
-"""Which source is running: git's revision, or what an image was built from."""
+"""Git revision of the running source."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import Optional
 
 
 def revision(folder: Path = Path(__file__).parent) -> Optional[str]:
-    """Git's short hash of the code in ``folder``, ``+changes`` behind it where some is not in it.
+    """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
-    An image has no repository, but says in ``SOURCE_REVISION`` what it was built from. None where
-    nobody knows.
+    A container image has no repository: its ``SOURCE_REVISION`` counts there.
     """
+    command = ["git", "-C", str(folder), "describe", "--always", "--exclude", "*"]
     try:
         out = subprocess.run(
-            ["git", "-C", str(folder), "describe", "--always", "--exclude", "*",
-             "--dirty=+changes"],
+            [*command, "--dirty=+changes"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             timeout=10,
             check=True,
-        )  # fmt: skip
+        )
         return out.stdout.decode().strip()
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("SOURCE_REVISION")

@@ -1,4 +1,4 @@
-"""Orderly stops: the first signal asks, the second one insists."""
+"""Signals: the first one stops the run after a checkpoint, the second one ends the process."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
-_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1")
-# What a shell shows for these signals; Slurm's SIGUSR1 asked us, in time.
-_EXIT_CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129, "SIGUSR1": 0}
-# Launchers pass a signal on that the whole process group has got already; nobody types so fast.
+# Slurm sends SIGUSR1 in time before it ends a job, and its run has not failed.
+_EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
+# Launchers forward a signal that the process group has received already.
 _SAME_SIGNAL_SECONDS = 0.5
-# Where nothing needs saving: time to clean up, also for code that swallows every exception and
-# for calls into libraries that run no Python for minutes.
+# Time to clean up if there is nothing to save: a library call may run no Python for minutes.
 _GRACE_SECONDS = 5.0
-# While C++ libraries are loaded, what gives standard error back to the user. An exception that
-# comes out of Python there aborts the process, so none is raised.
-native: List[Callable[[], None]] = []
 
 
 class Stopped(BaseException):
-    """A signal ended the run in good order; ``exit_code`` is what the process returns.
-
-    Not an ``Exception``: what catches those to go on, or to call them something else, as imports of
-    extension modules do, is not asked.
-    """
+    """A signal stopped the run in order. Not an ``Exception``: ``except Exception`` ignores it."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -38,12 +29,11 @@ class Stopped(BaseException):
 
 
 class SignalWatch:
-    """Within ``with SignalWatch() as watch``, ``watch.received`` names the first signal.
+    """Context in which signals stop the work in order.
 
-    SIGTERM, SIGINT, SIGHUP and SIGUSR1 only leave a mark, which the loop reads between two steps;
-    inside ``immediately`` the first raises ``Stopped``. A second signal ends the process at once,
-    even if the main thread is deep inside a compilation: a thread of its own waits for it. SIGHUP
-    stays ignored where it is ignored, which is what ``nohup`` asks for.
+    SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``, which the training loop reads between two
+    steps; inside ``immediately`` they raise ``Stopped``. A thread ends the process at the second
+    signal, even while the main thread compiles a graph. ``nohup``'s ignored SIGHUP stays ignored.
     """
 
     def __init__(self) -> None:
@@ -56,24 +46,22 @@ class SignalWatch:
         self._write_end = -1
 
     def __enter__(self) -> SignalWatch:
-        try:
-            for name in _NAMES:
-                number = getattr(signal, name)
-                if name == "SIGHUP" and signal.getsignal(number) is signal.SIG_IGN:
-                    continue
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread may set handlers
+        for name in _EXIT_CODES:
+            number = getattr(signal, name)
+            if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
-        except ValueError:  # not in the main thread: the host program handles signals
-            return self
         read_end, self._write_end = os.pipe()
         os.set_blocking(self._write_end, False)
         self._wakeup = signal.set_wakeup_fd(self._write_end)
-        threading.Thread(target=self._insist, args=(read_end,), daemon=True, name="signals").start()
+        threading.Thread(target=self._watch, args=(read_end,), daemon=True, name="signals").start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         if self._write_end >= 0:
             signal.set_wakeup_fd(self._wakeup)
-            os.close(self._write_end)  # the thread reads the end of the pipe and returns
+            os.close(self._write_end)  # ends the thread
             self._write_end = -1
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -81,35 +69,30 @@ class SignalWatch:
 
     def _receive(self, number: int, frame: Optional[FrameType]) -> None:
         if self.received is not None:
-            return  # said already; raised again, it would break off what the first is tidying up
+            return
         self.received = signal.Signals(number).name
         self._ending = bool(self._nothing_to_save)
-        if not self._immediately:
-            return
-        stopped = self.stopped(self._immediately[-1])
-        # TensorFlow's C++ calls Python where an exception prints a traceback or aborts.
-        if self._ending and (native or "tensorflow" in sys.modules):
-            _end(stopped.exit_code, f"{stopped}\n")
-        if not native:
+        if self._immediately:
+            stopped = self.stopped(self._immediately[-1])
+            # An exception that passes through TensorFlow's C++ may abort the process.
+            if self._ending and "tensorflow" in sys.modules:
+                _end(stopped.exit_code, f"{stopped}\n")
             raise stopped
 
     @contextlib.contextmanager
     def immediately(self, during: str, nothing_to_save: bool = False) -> Iterator[None]:
-        """Inside, a signal raises ``Stopped`` where it finds the main thread.
-
-        Whatever the code inside makes of that, ``Stopped`` is what leaves the block.
+        """Raise ``Stopped`` in the main thread at a signal, even if the code inside swallows it.
 
         Args:
-          during: what was going on, for the message.
-          nothing_to_save: the process may be ended if it is still there after some seconds.
+          during: end of the message, e.g. ``during an evaluation``.
+          nothing_to_save: end the process if it still runs after some seconds.
         """
-        if self.received:
-            raise self.stopped(during)
+        self.check(during)
         self._immediately.append(during)
         self._nothing_to_save += nothing_to_save
         try:
             yield
-        except Stopped:  # perhaps with more to say
+        except Stopped:
             raise
         except BaseException:
             self.check(during)
@@ -120,27 +103,27 @@ class SignalWatch:
             self._immediately.pop()
             self._nothing_to_save -= nothing_to_save
 
-    def check(self, where: str) -> None:
-        """Raises ``Stopped`` if a signal has come."""
+    def check(self, when: str) -> None:
+        """Raise ``Stopped`` if a signal was received."""
         if self.received:
-            raise self.stopped(where)
+            raise self.stopped(when)
 
-    def stopped(self, where: str) -> Stopped:
-        """The exception to raise for the signal that came."""
-        return Stopped(f"stopped by {self.received} {where}".rstrip(), self.exit_code)
+    def stopped(self, when: str) -> Stopped:
+        """Return the exception for the received signal."""
+        return Stopped(f"stopped by {self.received} {when}".rstrip(), self.exit_code)
 
     @property
     def exit_code(self) -> int:
-        """143 for SIGTERM, 130 for SIGINT, 129 for SIGHUP, 0 for SIGUSR1."""
+        """Exit code of the received signal: 143, 130, 129, or 0 for SIGUSR1."""
         return _EXIT_CODES.get(self.received or "", 0)
 
-    def _insist(self, read_end: int) -> None:
-        """Ends the process at the second signal; Python writes each signal's number to the pipe."""
-        first, came = "", 0.0
+    def _watch(self, read_end: int) -> None:
+        """Read signal numbers, which Python writes to the pipe, and end the process if needed."""
+        first, began = "", 0.0
         while True:
             left = None
             if first and self._may_end():
-                left = max(0.0, came + _GRACE_SECONDS - time.monotonic())
+                left = max(0.0, began + _GRACE_SECONDS - time.monotonic())
             if not select.select([read_end], [], [], left)[0]:
                 if self._may_end():
                     _end(_EXIT_CODES[first], f"{first}: ended; there was nothing to save\n")
@@ -149,19 +132,18 @@ class SignalWatch:
             if not data:
                 os.close(read_end)
                 return
-            names = [name for name in _NAMES if getattr(signal, name) == data[0]]
-            if not names:
+            name = signal.Signals(data[0]).name
+            if name not in _EXIT_CODES:
                 continue
+            if first and time.monotonic() - began > _SAME_SIGNAL_SECONDS:
+                _end(128 + data[0], "second signal: ended at once; the last checkpoint is whole\n")
             if not first:
-                first, came = names[0], time.monotonic()
+                first, began = name, time.monotonic()
                 if not self._may_end():
                     _say(
                         f"{first}: finishing the step and writing a checkpoint; a second signal "
                         f"ends the process at once\n"
                     )
-            elif time.monotonic() - came > _SAME_SIGNAL_SECONDS:
-                text = "second signal: ending at once; the last checkpoint is as it was\n"
-                _end(128 + data[0], text)
 
     def _may_end(self) -> bool:
         return self._ending or bool(self._nothing_to_save)
@@ -169,14 +151,12 @@ class SignalWatch:
 
 def _end(code: int, text: str) -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # in the middle of a write, or nowhere to write to
+        with contextlib.suppress(Exception):  # the stream may be in use or closed
             stream.flush()
-    for give_back in native:
-        give_back()
     _say(text)
     os._exit(code)
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # the terminal may be what has gone
+    with contextlib.suppress(OSError):  # the terminal may be closed
         os.write(2, text.encode())

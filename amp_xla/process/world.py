@@ -1,4 +1,4 @@
-"""Which of the processes that train together this one is, from what its launcher left to read."""
+"""Rank and world size from the launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import os
 import socket
 from typing import Mapping, NamedTuple
 
-# jax.distributed's own, horovodrun, Open MPI's mpirun, and launchers that speak PMI (MPICH,
-# `srun --mpi=pmi2`). Slurm's own variables alone say nothing: they stand in every shell of an
-# allocation.
+# jax.distributed, horovodrun, Open MPI's mpirun, and PMI (MPICH, `srun --mpi=pmi2`). Slurm's own
+# variables are set in every shell of an allocation and do not count.
 _VARIABLES = (
     ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_LOCAL_PROCESS_ID"),
     ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
@@ -19,7 +18,7 @@ _VARIABLES = (
 
 
 class World(NamedTuple):
-    """rank: of size, from 0; local_rank: among those on this host; host: its name."""
+    """Rank of ``size``, counted from 0; ``local_rank`` counts on this host only."""
 
     rank: int = 0
     size: int = 1
@@ -33,14 +32,14 @@ class World(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> World:
-    """The world that a launcher put this process in; without one it is alone."""
+    """Read the world from environment variables; without a launcher it has one rank."""
     for rank, size, local in _VARIABLES:
         if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
-            where = environ.get(local, "0")
+            local_rank = environ.get(local, "")
             return World(
                 int(environ[rank]),
                 int(environ[size]),
-                int(where) if where.isdigit() else 0,
+                int(local_rank) if local_rank.isdigit() else 0,
                 environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
             )
     return World(host=socket.gethostname())
@@ -48,10 +47,10 @@ def read(environ: Mapping[str, str]) -> World:
 
 @functools.lru_cache(maxsize=None)
 def world() -> World:
-    """This process' own."""
+    """Return the world of this process."""
     return read(os.environ)
 
 
-def speaks() -> bool:
-    """True for the one process that tells the user how it goes."""
+def is_main_rank() -> bool:
+    """Return True on the one rank that prints and writes."""
     return world().rank == 0

@@ -9,11 +9,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 
-from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.graph import executed
-from amp_xla.process.capacity import refuse_what_cannot_fit, widths
 from amp_xla.settings import Resolved
 from amp_xla.training.checkpoint.shards import Sharded
 from amp_xla.training.step import TrainStep
@@ -51,11 +49,6 @@ class Job:
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
     sharded: Optional[Sharded] = None
-
-    def __post_init__(self) -> None:
-        # A GPU's memory is not the machine's, and TensorFlow's own error names it.
-        if not backend.gpus():
-            refuse_what_cannot_fit(self.batches.shapes, widths(self.model))
 
     @property
     def variables(self) -> List[Any]:

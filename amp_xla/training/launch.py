@@ -14,8 +14,6 @@ import time
 from typing import Any, Callable, Optional
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import exits
-from amp_xla.process.kept_output import Output
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.typed import typed
 from amp_xla.process.world import world
@@ -49,9 +47,7 @@ def train(
     """
     run: Optional[RunFolder] = None
     engine = engine or TensorFlowEngine
-    life = exits.life
-    life.where = "before the first step"
-    with Output() as output, SignalWatch() as watch:
+    with SignalWatch() as watch:
         try:
             with watch.immediately("before the first step; nothing was lost", True):
                 run = engine.folder(recipe, config)
@@ -60,9 +56,6 @@ def train(
                 job = build(config) if kept is None else build(config, kept)
                 engine.check_device()
                 loop = engine.prepare(run, recipe, config, job, options, kept)
-                # Nothing is written into a folder before prepare has decided that it is ours.
-                if loop.ranks.first:
-                    output.keep_in(run.path)
             return _run(loop, watch, sys.modules[build.__module__])
         finally:
             if run is not None:

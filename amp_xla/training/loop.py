@@ -23,6 +23,7 @@ from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import distributed, random_state
+from amp_xla.training.checkpoint import manifest
 from amp_xla.training.checkpoint.checkpoints import Checkpoints
 from amp_xla.training.checkpoint.saved import read_state
 from amp_xla.training.checkpoint.shards import Shards
@@ -30,7 +31,6 @@ from amp_xla.training.job import Job
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.nonfinite import Trouble
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.rescue import rescue
 from amp_xla.training.run import RunFolder
 from amp_xla.training.state import LoopState
 from amp_xla.training.step import ASKED, Feed, StepResult, TrainStep
@@ -137,10 +137,9 @@ class Loop:
         if self.ranks.first:
             self._log = MetricsLog(self.run.path, state.step if self.run.again else None)
         watch = watch or SignalWatch()
-        exits.life.where = "in training"
         with watch.immediately("before the first step", nothing_to_save=True):
             steps = self.job.total_steps(self.options.epochs)
-            self.progress = Progress(steps, state.step, self.options.log_every)
+            self.progress = Progress(steps, state.step)
         self._saved_when = time.monotonic()
         try:
             self._between(watch)
@@ -150,18 +149,30 @@ class Loop:
                 self._epoch(watch)
             self.checkpoints.wait()
         except distributed.RankLost as error:
-            exits.life.where, exits.life.safe = rescue(self)
-            raise distributed.RankLost(f"{error}; {exits.life.safe}") from error
+            raise distributed.RankLost(f"{error}; {self._resumable()}") from error
+        except OSError as error:
+            text = exits.user_error(error)
+            if text is None:
+                raise
+            raise AmpXlaError(f"{text}; {self._resumable()}") from error
         except AmpXlaError:
             raise
         except Exception:
-            exits.life.where, exits.life.safe = rescue(self)
+            self.checkpoints.wait()  # the last one may still be on its way to the disk
             raise
         finally:
             self.progress.close()
             if self._log is not None:
                 self._log.close()
         return state
+
+    def _resumable(self) -> str:
+        """Return how to continue from the newest whole checkpoint."""
+        whole = [p for p in manifest.steps(self.run.checkpoints) if not manifest.problems(p)]
+        if not whole:
+            return "no checkpoint was written yet"
+        name = f"--name {self.run.name} --resume"
+        return f"{whole[-1].name} is whole: the same command with {name} continues"
 
     def _over(self) -> bool:
         state, options = self.state, self.options

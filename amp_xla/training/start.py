@@ -12,7 +12,6 @@ from typing import Any, Dict, Mapping, Optional, Type
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.shape_watch import watched
-from amp_xla.process import exits
 from amp_xla.process.progress import note
 from amp_xla.training import copies, distributed
 from amp_xla.training import identity as identities
@@ -66,7 +65,6 @@ def prepare(
         _warm_start(Path(asked.warm_start), job, assets)
     if kept is None:
         _begin(run, ranks)
-        exits.life.folder = run.path
     transient = SharedWindow(job.step.optimizer, ranks).transient
     checkpoints = Checkpoints(
         run.checkpoints,
@@ -128,7 +126,6 @@ def _resume(loop: Loop, kept: Saved, force: bool) -> None:
             f"{whole} belongs to a run that differs: {'; '.join(found.forcible)}; start a new run, "
             f"or give --force-resume to go on all the same"
         )
-    exits.life.folder = loop.run.path  # it goes on from here: a fault is this run's
     saved = loop.restore(whole)
     try:
         loop.resume(saved, longer=bool(found.longer))

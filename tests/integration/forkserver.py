@@ -268,7 +268,7 @@ def serve(modules: List[str]) -> None:
     for line in iter(sys.stdin.readline, ""):
         pid = os.fork()
         if pid == 0:
-            code = 70
+            code = 1
             try:
                 code = child(json.loads(line))
             except BaseException:

@@ -70,7 +70,7 @@ def test_a_second_signal_ends_at_once(
     began = time.monotonic()
     assert run.server.wait() == 143
     assert time.monotonic() - began < 5
-    assert "second signal: ending at once" in run.text()
+    assert "second signal: ended at once" in run.text()
     assert whole(run) == before
     assert run() == 0
     assert run.state() == reference.state()
