@@ -29,7 +29,7 @@ from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.fields import within
 from amp_xla.process.progress import note
-from scripts.environment.container import distributions, runtime_of, tensorflow_version
+from scripts.environment.installed import distributions, runtime_of, tensorflow_version
 
 ROOT = Path(__file__).resolve().parents[1]
 JOB = "--epochs 3 --batch-size 32 --shapes 1"

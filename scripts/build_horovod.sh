@@ -3,10 +3,9 @@
 #
 #   scripts/build_horovod.sh tf1|tf2
 #
-# Horovod compiles against the TensorFlow that is installed, so there is no wheel to download. The
-# one built here (TensorFlow and Gloo only, no MPI, no NCCL: for tests and CPU runs) is kept in
-# .cache/wheels/<runtime>, named by what it was built for; a second call installs it in seconds, a
-# third does nothing. In NVIDIA's containers Horovod is there already, with NCCL: nothing is done.
+# Horovod compiles against the installed TensorFlow, so there is no wheel to download. The one built
+# here has TensorFlow and Gloo, no MPI and no NCCL: for tests and CPU runs. It is cached in
+# .cache/wheels/<runtime>. NVIDIA's containers have a Horovod with NCCL, which stays.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -25,11 +24,11 @@ case $runtime in
     *) fail "runtime '$runtime' has no Horovod. Allowed: tf1, tf2." ;;
 esac
 
-python=$(scripts/environment.sh python --runtime "$runtime")
+python=$(./amp-xla env --runtime "$runtime")
 requirements=$root/requirements/horovod.txt
 version=$(sed -n 's/^horovod==//p' "$requirements")
 
-# One builds, whoever else asks waits for it.
+# A second builder waits for the first.
 mkdir -p "$root/.cache"
 exec 9>"$root/.cache/horovod-$runtime.lock"
 flock 9
@@ -52,12 +51,12 @@ import pathlib
 from scripts.environment.uv import uv
 print(uv(pathlib.Path.cwd()))')
 
-# What the wheel fits: this TensorFlow, this Python, this Horovod.
+# A wheel fits one TensorFlow and one Python.
 tensorflow=$("$python" -c '
 import importlib.util, pathlib, re
 folder = pathlib.Path(importlib.util.find_spec("tensorflow").origin).parent.parent
-found = [d.name for d in folder.glob("tensorflow*-[0-9]*.dist-info")]
-name = min(found, key=len) if found else "tensorflow"
+names = [d.name for d in folder.glob("tensorflow*-[0-9]*.dist-info")]
+name = min(names, key=len, default="tensorflow")
 print(re.sub(r"\.dist-info$", "", name))')
 tag=$("$python" -c 'import sys; print("cp%d%d" % sys.version_info[:2])')
 wheels=$root/.cache/wheels/$runtime/$tensorflow-$tag

@@ -1,6 +1,6 @@
-"""The first step of an image's build: is this base one that the project supports?
+"""Refuse an unsupported base image, the first step of an image's build.
 
-In words that every Python 3 can read. What an image lacks is locked for the Pythons below.
+Each Python 3 can read this file. The packages that an image lacks are locked for these Pythons.
 """
 
 import sys
@@ -16,13 +16,14 @@ TF2_LOCKS = {
 }
 
 
-def refuse(found: str) -> int:
-    sys.stderr.write("error: this base has " + found + ". Supported: " + SUPPORTED + ".\n")
+def refuse(reason: str) -> int:
+    """Print why the base is unsupported; return the exit code."""
+    sys.stderr.write("error: this base has " + reason + ". Supported: " + SUPPORTED + ".\n")
     return 2
 
 
 def main() -> int:
-    """0 where a supported TensorFlow may be here; whether it is, container_install looks."""
+    """Return 0 if a supported TensorFlow can be here; container_install looks for it."""
     minor = tuple(sys.version_info[:2])
     if minor != (3, 8) and minor not in TF2_LOCKS:
         return refuse("Python " + ".".join(map(str, minor)))

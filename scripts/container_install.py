@@ -1,11 +1,10 @@
-"""Add to a Python that has TensorFlow what this project needs, and move nothing that it has.
+"""Add the packages that this project needs to a Python with TensorFlow; change no other.
 
 `python -m scripts.container_install`, in the Dockerfile and behind `make env` inside a container.
-A container's TensorFlow was built against its own numpy, h5py and protobuf, so dependencies are not
-resolved: what the base lacks is installed at the locked version with `--no-deps`, what it has is
-kept. One thing may rise, and is named: a package of the lock, none of which is near TensorFlow,
-that `pip check` calls too old for an addition. Versions and `pip check` before and after are
-compared; any other difference is an error and fails the image's build.
+A container's TensorFlow was built against its numpy, h5py and protobuf, so dependencies are not
+resolved: missing packages are installed at their locked version with `--no-deps`. A package of the
+lock that `pip check` calls too old for an addition is replaced and named. Any other difference
+between the versions before and after is an error and fails the image's build.
 """
 
 from __future__ import annotations
@@ -20,19 +19,14 @@ from pathlib import Path
 from typing import Container, Dict, Iterable, List, Mapping, Set
 
 from scripts.container_base import SUPPORTED, TF2_LOCKS
-from scripts.environment.container import (
-    canonical,
-    distributions,
-    runtime_of,
-    tensorflow_version,
-)
-from scripts.environment.errors import SetupError
-from scripts.environment.interpreters import probe
+from scripts.environment import SetupError
+from scripts.environment.installed import canonical, distributions, runtime_of, tensorflow_version
+from scripts.environment.pythons import probe
 
 ROOT = Path(__file__).resolve().parents[1]
-# What no lock file of additions may name: TensorFlow was built against these.
+# TensorFlow was built against these: no lock of additions may name them.
 PROTECTED = re.compile(
-    r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|scipy|grpcio|horovod|jax.*|nvidia-.*)"
+    r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|grpcio|horovod|jax.*|nvidia-.*)"
 )
 TOO_OLD = re.compile(r"(\S+) \S+ has requirement .*, but you have (\S+) ")
 # With TF_KERAS=1 bert4keras takes Keras from TensorFlow and never imports this distribution.
@@ -40,28 +34,30 @@ EXPECTED_COMPLAINT = re.compile(r"bert4keras \S+ (requires keras,|has requiremen
 
 
 def main() -> int:
-    """Install into the Python that runs this; the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    """Install into the Python that runs this; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
         "--runtime", default="auto", choices=["auto", "tf1", "tf2"], help="refuse any other"
     )
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be installed")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be installed")
     parser.add_argument("--check", action="store_true", help="only import what is installed")
     options = parser.parse_args()
     try:
         if options.check:
-            return check_import(sys.executable, ROOT)
-        return install(sys.executable, options.runtime, ROOT, options.dry_run)
+            check_import(sys.executable, ROOT)
+        else:
+            install(sys.executable, options.runtime, ROOT, options.dry_run)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    return 0
 
 
-def install(python: str, request: str, root: Path, dry_run: bool = False) -> int:
-    """Bring `python` up to requirements/container-<runtime>.txt.
+def install(python: str, request: str, root: Path, dry_run: bool = False) -> None:
+    """Add what requirements/container-<runtime>.txt locks and `python` lacks.
 
     Raises:
-      SetupError: no TensorFlow, not the `request`ed one, or something of the base moved.
+      SetupError: no TensorFlow, not the `request`ed one, or a package of the base changed.
     """
     before = distributions(python)
     version = tensorflow_version(python, before)
@@ -75,31 +71,30 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> int
         )
     folder = root / "requirements"
     pins = fit_keras(read_lock(folder / lock_for(runtime, python)), version, folder)
-    wanted = {name: pin for name, pin in pins.items() if name not in before}
-    print(f"TensorFlow {version} ({runtime}) is kept, and all that this Python has")
-    print(f"to install: {_names(wanted) or 'nothing'}", flush=True)
-    if dry_run or not wanted:
-        return 0
+    missing = {name: pin for name, pin in pins.items() if name not in before}
+    print(f"TensorFlow {version} ({runtime}) and the other packages of this Python stay")
+    print(f"to install: {_names(missing) or 'nothing'}", flush=True)
+    if dry_run or not missing:
+        return
     complaints = pip_check(python)
-    _pip_install(python, wanted)
+    _pip_install(python, missing)
     new = pip_check(python) - complaints
-    rises = choose_rises(new, pins, wanted)
-    if rises:
-        print(f"too old for the additions, replaced: {_names(rises)}", flush=True)
-        _pip_install(python, rises)
+    replaced = too_old(new, pins, missing)
+    if replaced:
+        print(f"too old for the additions, replaced: {_names(replaced)}", flush=True)
+        _pip_install(python, replaced)
         new = pip_check(python) - complaints
-    compare(before, distributions(python), rises)
+    compare(before, distributions(python), replaced)
     if new:
-        raise SetupError("the base and the additions don't fit:\n  " + "\n  ".join(sorted(new)))
-    print(f"installed {len(wanted)}; {len(before) - len(rises)} of the base are as they were")
-    return 0
+        raise SetupError("base and additions do not fit:\n  " + "\n  ".join(sorted(new)))
+    print(f"installed {len(missing)}; {len(before) - len(replaced)} of the base are unchanged")
 
 
-def check_import(python: str, root: Path) -> int:
+def check_import(python: str, root: Path) -> None:
     """Import TensorFlow, bert4keras and this project, without a GPU.
 
     Raises:
-      SetupError: one of them fails; its own last line says why.
+      SetupError: an import fails; ends with the last line of its traceback.
     """
     code = "import amp_xla.setup as setup; print('imported:', setup.current().describe())"
     environment = {**os.environ, "AMP_XLA_DEVICE": "cpu"}
@@ -109,13 +104,12 @@ def check_import(python: str, root: Path) -> int:
     if done.returncode:
         trace = done.stderr.decode(errors="replace").strip()
         print(trace, file=sys.stderr)
-        why = trace.splitlines()[-1] if trace else f"exit code {done.returncode}"
-        raise SetupError(f"this image cannot train: {why}")
-    return 0
+        reason = trace.splitlines()[-1] if trace else f"exit code {done.returncode}"
+        raise SetupError(f"this image cannot train: {reason}")
 
 
 def lock_for(runtime: str, python: str) -> str:
-    """The lock's name that was made for this runtime on this Python.
+    """Return the name of the lock for this runtime on this Python.
 
     Raises:
       SetupError: there is none.
@@ -123,24 +117,22 @@ def lock_for(runtime: str, python: str) -> str:
     if runtime == "tf1":
         return "container-tf1.txt"
     interpreter = probe(python)
-    minor = interpreter.version[:2] if interpreter else sys.version_info[:2]
-    lock = TF2_LOCKS.get((minor[0], minor[1]))
+    major, minor = (interpreter.version if interpreter else sys.version_info)[:2]
+    lock = TF2_LOCKS.get((major, minor))
     if lock is None:
         raise SetupError(
-            f"{runtime} on Python {minor[0]}.{minor[1]} has no lock. Supported: {SUPPORTED}."
+            f"{runtime} on Python {major}.{minor} has no lock. Supported: {SUPPORTED}."
         )
     return lock
 
 
 def read_lock(path: Path) -> Dict[str, str]:
-    """Canonical name -> requirement ('tqdm==4.66.5 --hash=sha256:...') of a lock without markers.
+    """Return canonical name -> requirement ('tqdm==4.66.5 --hash=sha256:...') of a lock.
 
     Raises:
-      SetupError: it names a distribution that only the image may bring.
+      SetupError: it names a distribution that only the image may have.
     """
-    pins: Dict[str, str] = {}
-    for line in _lines(path):
-        pins[canonical(re.split(r"[=~<>; \[]", line)[0])] = line
+    pins = {canonical(re.split(r"[=~<>; \[]", line)[0]): line for line in _lines(path)}
     protected = sorted(name for name in pins if PROTECTED.fullmatch(name))
     if protected:
         raise SetupError(f"{path.name} names {', '.join(protected)}, which belong to the image.")
@@ -148,7 +140,7 @@ def read_lock(path: Path) -> Dict[str, str]:
 
 
 def _lines(path: Path) -> List[str]:
-    """A lock's requirements, each with its hashes on one line."""
+    """Return a lock's requirements, each with its hashes on one line."""
     text = re.sub(r"\s*#.*", "", path.read_text()).replace("\\\n", " ")
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
@@ -156,42 +148,42 @@ def _lines(path: Path) -> List[str]:
 def fit_keras(
     pins: Mapping[str, str], tensorflow: str, folder: Path = ROOT / "requirements"
 ) -> Dict[str, str]:
-    """tf-keras follows the TensorFlow that is there; before 2.14 Keras 2 is inside TensorFlow."""
+    """Pin the tf-keras of the installed TensorFlow; before 2.14 Keras 2 is inside TensorFlow."""
     fitted = {name: pin for name, pin in pins.items() if name != "tf-keras"}
     major, minor = map(int, tensorflow.split(".")[:2])
     if (major, minor) >= (2, 14):
-        fitting = f"tf-keras=={major}.{minor}."
+        prefix = f"tf-keras=={major}.{minor}."
         known = [pins.get("tf-keras", ""), *_lines(folder / "container-keras.txt")]
-        found = (line for line in known if line.startswith(fitting))
-        fitted["tf-keras"] = next(found, f"tf-keras~={major}.{minor}.0")
+        matching = (line for line in known if line.startswith(prefix))
+        fitted["tf-keras"] = next(matching, f"tf-keras~={major}.{minor}.0")
     return fitted
 
 
-def choose_rises(
+def too_old(
     complaints: Iterable[str], pins: Mapping[str, str], added: Container[str]
 ) -> Dict[str, str]:
-    """The pins of what the base has, but too old for one of the `added`."""
-    rises = {}
+    """Return the pins of packages of the base that are too old for one of the `added`."""
+    replaced = {}
     for complaint in complaints:
         match = TOO_OLD.match(complaint)
         if match and canonical(match.group(1)) in added and canonical(match.group(2)) in pins:
-            rises[canonical(match.group(2))] = pins[canonical(match.group(2))]
-    return rises
+            replaced[canonical(match.group(2))] = pins[canonical(match.group(2))]
+    return replaced
 
 
-def compare(before: Mapping[str, str], after: Mapping[str, str], rises: Container[str]) -> None:
-    """Raises SetupError if a distribution of `before` is gone or has another version."""
-    moved = [
+def compare(before: Mapping[str, str], after: Mapping[str, str], replaced: Container[str]) -> None:
+    """Raise SetupError if a distribution of `before` is gone or has another version."""
+    changed = [
         f"{name} {version} -> {after.get(name, 'gone')}"
         for name, version in sorted(before.items())
-        if after.get(name) != version and name not in rises
+        if after.get(name) != version and name not in replaced
     ]
-    if moved:
-        raise SetupError("installing moved what the base had: " + ", ".join(moved))
+    if changed:
+        raise SetupError("the installation changed the base: " + ", ".join(changed))
 
 
 def pip_check(python: str) -> Set[str]:
-    """What pip says of distributions that don't fit together."""
+    """Return pip's complaints about distributions that do not fit together."""
     done = subprocess.run(
         [python, "-m", "pip", "check", "--disable-pip-version-check"],
         stdout=subprocess.PIPE,
@@ -207,31 +199,26 @@ def _names(pins: Mapping[str, str]) -> str:
 
 
 def _pip_install(python: str, pins: Mapping[str, str]) -> None:
-    """Exactly these; pip checks the hashes of those that have some."""
-    hashed = [pin for pin in pins.values() if "--hash" in pin]
-    plain = [pin for pin in pins.values() if "--hash" not in pin]
-    if plain:
-        _pip(python, "install", "--no-deps", *plain)
-    if hashed:
+    """Install exactly these; pip checks the hashes of those that have some."""
+    for hashed in (False, True):
+        chosen = [pin for pin in pins.values() if ("--hash" in pin) == hashed]
+        if not chosen:
+            continue
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.write("\n".join(hashed) + "\n")
+            file.write("\n".join(chosen) + "\n")
             file.flush()
-            _pip(python, "install", "--no-deps", "--require-hashes", "--requirement", file.name)
-
-
-def _pip(python: str, *arguments: str) -> None:
-    command = [python, "-m", "pip", "--disable-pip-version-check", *arguments]
-    done = subprocess.run(command, env=_environment())
-    if done.returncode:
-        raise SetupError(f"`{' '.join(command)}` failed with exit code {done.returncode}.")
+            command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
+            command += ["--require-hashes"] * hashed + ["--requirement", file.name]
+            done = subprocess.run(command, env=_environment())
+        if done.returncode:
+            raise SetupError(f"`{' '.join(command)}` failed with exit code {done.returncode}.")
 
 
 def _environment() -> Dict[str, str]:
     environment = dict(os.environ)
-    # NVIDIA's images constrain pip to what they ship; that is checked here more strictly, and
-    # would refuse pins of packages that the image names but doesn't have.
+    # NVIDIA's images constrain pip to their own versions, which `compare` checks more strictly.
     environment.pop("PIP_CONSTRAINT", None)
-    # Ubuntu 24.04's Python refuses pip outside a virtual environment; a container is one.
+    # Ubuntu 24.04's Python refuses pip outside a virtual environment; a container is isolated.
     environment["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
     environment["PIP_ROOT_USER_ACTION"] = "ignore"
     return environment

@@ -1,8 +1,8 @@
-# The known name that is nearest to `name`, if it is near: `awk -f nearest.awk name=RECIP RECIPE RUN`.
+# Print the known name nearest to `name`, if it is near: `awk -f nearest.awk name=RECIP RECIPE RUN`.
 
 function least(a, b) { return a < b ? a : b }
 
-# Letters to insert, to leave out or to change until `a` is `b`.
+# Return the number of letters to insert, remove or change until `a` is `b`.
 function distance(a, b,    i, j, row, before, here) {
     for (j = 0; j <= length(b); j++) row[j] = j
     for (i = 1; i <= length(a); i++) {

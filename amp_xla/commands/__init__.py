@@ -1,1 +1,58 @@
-"""What a user types: ``amp-xla <command>``."""
+"""The commands of ``amp-xla``. Standard library only: the launcher reads this file."""
+
+import difflib
+from typing import Dict, NamedTuple, Tuple
+
+
+class Command(NamedTuple):
+    """A command of the program.
+
+    Attributes:
+      module: its module; ``main(argv)`` returns the exit code.
+      positional: flags whose values may be given first and without the flag.
+      summary: one line of help.
+    """
+
+    module: str
+    positional: Tuple[str, ...]
+    summary: str
+
+
+COMMANDS: Dict[str, Command] = {
+    "train": Command("amp_xla.commands.train", ("recipe",), "train a recipe"),
+    "ranks": Command("amp_xla.commands.ranks", ("recipe",), "train on several GPUs or machines"),
+    "predict": Command("amp_xla.commands.predict", ("run", "file"), "label text with a run"),
+    "fill": Command("amp_xla.commands.fill", ("run",), "fill in the [MASK]s of a text"),
+    "evaluate": Command("amp_xla.commands.evaluate", ("run",), "compare pretrained models"),
+    "export": Command("amp_xla.commands.export", ("run",), "write a run as a SavedModel"),
+    "verify": Command("amp_xla.commands.verify", ("run",), "check the checkpoints of a run"),
+    "prepare": Command(
+        "amp_xla.data.pretraining.prepare", ("corpus", "out"), "turn text into pretraining data"
+    ),
+    "inspect": Command(
+        "amp_xla.commands.inspect", ("recipe",), "show what mixed precision converts, without a GPU"
+    ),
+    "rehearse": Command(
+        "amp_xla.commands.rehearse", ("recipe",), "try mixed-precision training on a CPU"
+    ),
+    "tune": Command("amp_xla.speed.tune", ("recipe",), "find the fastest precision and XLA mode"),
+    "doctor": Command("amp_xla.commands.doctor", (), "check GPU, driver, TensorFlow, Docker"),
+    "header": Command("amp_xla.commands.header", (), "print a block to paste into a script"),
+}
+
+
+def usage(program: str) -> str:
+    """Return the help text that lists all commands."""
+    lines = [f"usage: {program} <command> [arguments]   (<command> --help lists its flags)"]
+    for name, command in COMMANDS.items():
+        words = " ".join([name, *(word.upper() for word in command.positional)])
+        words += " -- FLAGS" * (command.positional[:1] == ("recipe",))
+        lines.append(f"  {words:<26} {command.summary}")
+    return "\n".join(lines)
+
+
+def unknown_command(name: str) -> str:
+    """Return the error line for a command that does not exist."""
+    close = difflib.get_close_matches(name, COMMANDS, 1)
+    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(COMMANDS)}"
+    return f"error: unknown command {name!r}; {hint}"

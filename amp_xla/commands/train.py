@@ -1,9 +1,4 @@
-"""``amp-xla train --recipe ...``: what ``make train`` does, where there is no Makefile.
-
-    python -m amp_xla train --recipe classification -- --epochs 3
-
-What follows ``--`` are the recipe's own flags; ``-- --help`` lists them.
-"""
+"""``amp-xla train RECIPE -- flags``: train a recipe. ``-- --help`` lists the recipe's flags."""
 
 from __future__ import annotations
 
@@ -15,14 +10,14 @@ from amp_xla.process.arguments import parse, recipe_module, split_words
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Train a recipe. After `--`: the recipe's flags."""
+    """Train a recipe. Its own flags come after `--`."""
 
     recipe: str = "classification"
     """name of a recipe, or the path of a recipe's file"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command; returns the exit code of the recipe's ``main``."""
+    """Run the command; return the exit code of the recipe's ``main``."""
     own, words = split_words(argv)
-    config = parse(Config, own, "python -m amp_xla train")
+    config = parse(Config, own, "amp-xla train RECIPE")
     return int(recipe_module(config.recipe).main(words))

@@ -1,5 +1,15 @@
-"""Which Python runs a command, and the environment it runs in: `make` asks, this answers.
+"""Choose a runtime, build its environment with uv, and start the program in it.
 
-Standard library only, because it runs before anything is installed. `scripts/environment.sh` finds
-a Python to start it with.
+Standard library only, because it runs before anything is installed. `./amp-xla` starts it.
 """
+
+import sys
+
+
+class SetupError(Exception):
+    """An environment that cannot be chosen or built; its text is the line for the user."""
+
+
+def say(text: str) -> None:
+    """Print to stderr; stdout carries only answers that other programs read."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,136 +1,188 @@
-"""`python -m scripts.environment`: what the Makefile calls."""
+"""`./amp-xla`: choose the runtime of a command, build its environment, start the command in it."""
 
 from __future__ import annotations
 
-import argparse
 import difflib
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, List, Optional, Sequence, Tuple
 
+from amp_xla.commands import COMMANDS, unknown_command, usage
+from scripts.environment import SetupError, say
 from scripts.environment.build import ensure
-from scripts.environment.errors import SetupError
-from scripts.environment.runtimes import choose
-from scripts.environment.uv import say
+from scripts.environment.installed import inside_container
+from scripts.environment.runtimes import Choice, choose
 
 ROOT = Path(__file__).resolve().parents[2]
+OPTIONS = """
+  env        print the Python of a runtime's environment, which is built if needed
+
+before --:
+  --runtime R   auto, tf1, tf2, nvtf1 or jax; default: $RUNTIME, the recipe's, the run's, else auto
+  --python P    use this Python, which has TensorFlow, as it is"""
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
-    """Run one command; returns the exit status, or does not return where `run` succeeds."""
-    parser = argparse.ArgumentParser(prog="scripts/environment.sh", description=__doc__)
-    parser.add_argument("--root", type=Path, default=ROOT, help=argparse.SUPPRESS)
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (
-        ("python", "print the path of the runtime's Python, building its environment if need be"),
-        ("choose", "say which runtime a command would get, and build nothing"),
-        ("run", "run the runtime's Python with the arguments after --"),
-    ):
-        command = commands.add_parser(name, help=text)
-        command.add_argument("--runtime", default="auto", help="auto, tf1, tf2, nvtf1, jax, dev")
-        command.add_argument("--python", default="", help="a Python with TensorFlow, used as it is")
-        if name != "python":
-            command.add_argument("--recipe", help="run recipes/RECIPE.py with the arguments")
-            command.add_argument("rest", nargs=argparse.REMAINDER)
-    options = parser.parse_args(arguments)
+def main(words: Sequence[str], root: Path = ROOT) -> int:
+    """Run one command. Returns an exit code, or does not return if the command starts."""
+    if not words or words[0] in ("-h", "--help"):
+        print(usage("./amp-xla") + OPTIONS)
+        return 0
+    command = words[0]
+    if command != "env" and command not in COMMANDS:
+        say(unknown_command(command))
+        return 2
+    options, rest = take_options(words[1:], command)
     try:
-        recipe = getattr(options, "recipe", None)
-        prefix = [] if recipe is None else recipe_words(recipe, options.root)
-        runtime = options.runtime if recipe is None else runtime_of(recipe, options.runtime)
-        choice = choose(runtime, options.python, getattr(options, "rest", ()))
-        if options.command == "choose":
-            print(choice.line())
-            return 0
-        if options.runtime != "dev":
+        request = options.get("runtime") or os.environ.get("RUNTIME") or "auto"
+        if command != "env":
+            request = runtime_for(command, rest, request, root)
+        choice = choose(request, options.get("python", ""), rest)
+        if request != "dev":
             say(choice.line())
-        if choice.provided and choice.python:
-            python = choice.python.path
-            if not choice.complete:
-                complete(python, installing=options.command == "python", root=options.root)
-        else:
-            python = str(ensure(choice, options.root))
+        python = prepared(choice, installing=command == "env", root=root)
     except SetupError as error:
         say(f"error: {error}")
         return 2
     except OSError as error:  # a read-only checkout, a full disk
         say(
-            f"error: {error.filename or options.root}: {error.strerror}; environments are built in"
-            f" {options.root / '.venvs'}, which must be writable for that"
+            f"error: {error.filename or root}: {error.strerror}; environments are built in"
+            f" {root / '.venvs'}, which must be writable"
         )
         return 2
     except KeyboardInterrupt:
-        say("interrupted; the same command again goes on from here")
+        say("interrupted; the same command continues")
         return 130
-    if options.command == "python":
+    if command == "env":
         print(python)
         return 0
-    rest = options.rest[1:] if options.rest[:1] == ["--"] else options.rest
     sys.stdout.flush()
-    os.execv(python, [python, *prefix, *rest])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys(
+            [str(root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        )
+    )
+    os.execv(python, [python, "-m", "amp_xla", command, *rest])
 
 
-def complete(python: str, installing: bool, root: Path) -> None:
-    """Add what a provided Python lacks, where the user said so with `make env`.
+def take_options(words: Sequence[str], command: str) -> Tuple[Dict[str, str], List[str]]:
+    """Split --runtime and --python before `--` from the words of the command.
+
+    `header --runtime` is a flag of that command: the TensorFlow of the user's script.
+    """
+    names = ("--python",) if command == "header" else ("--runtime", "--python")
+    options: Dict[str, str] = {}
+    rest: List[str] = []
+    iterator = iter(words)
+    for word in iterator:
+        name, sign, value = word.partition("=")
+        if word == "--":
+            rest += ["--", *iterator]
+        elif name in names:
+            options[name[2:]] = value if sign else next(iterator, "")
+        else:
+            rest.append(word)
+    return options, rest
+
+
+def prepared(choice: Choice, installing: bool, root: Path) -> str:
+    """Return the path of the Python to run, with everything that this project needs.
 
     Raises:
-      SetupError: the user did not say so.
+      SetupError: a container lacks bert4keras, and the command is not `env`.
     """
+    if not choice.provided or choice.python is None:
+        return str(ensure(choice, root))
+    python = choice.python.path
+    if choice.complete:
+        return python
     if not installing:
         raise SetupError(
             f"{python} has TensorFlow but not bert4keras. `make env` adds what this project needs"
-            " and moves nothing that is there; then the same command again."
+            " and changes nothing that is installed; then the same command again."
         )
     command = [python, "-m", "scripts.container_install"]
     if subprocess.run(command, stdout=2, cwd=str(root)).returncode:
         raise SetupError(f"`{' '.join(command)}` failed; its message is above.")
+    return python
 
 
-def runtime_of(recipe: str, asked: str) -> str:
-    """The runtime of a recipe: those called `jax_...` run in JAX, those called `keras_...` in
-    TensorFlow 2, whose Keras has policies, the others in any TensorFlow.
+def runtime_for(command: str, words: Sequence[str], request: str, root: Path) -> str:
+    """Return the runtime of a command's recipe or run, unless another one is requested.
 
     Raises:
-      SetupError: another one was asked for.
+      SetupError: the recipe is unknown, or does not run on the requested runtime.
     """
-    kind = Path(recipe).stem.partition("_")[0]
-    own = {"jax": "jax", "keras": "tf2"}.get(kind)
-    if asked == "auto":
-        return own or asked
-    if (asked != own) if own else (asked == "jax"):
-        needs = {"jax": "JAX", "tf2": "TensorFlow 2"}
-        where = f"{needs[own]}: leave RUNTIME out, or give RUNTIME={own}" if own else "TensorFlow"
-        raise SetupError(f"RECIPE={recipe} does not run on RUNTIME={asked}, but in {where}.")
-    return asked
+    subject = COMMANDS[command].positional[:1]
+    if subject == ("recipe",):
+        return runtime_of_recipe(
+            find_recipe(argument(words, "recipe", "classification"), root), request
+        )
+    if subject == ("run",) and request == "auto" and not inside_container():
+        return runtime_of_run(argument(words, "run", "")) or "auto"
+    return request
 
 
-def recipe_words(name: str, root: Path) -> List[str]:
-    """What Python is told to run for a recipe; the recipe's flags come behind it.
+def argument(words: Sequence[str], name: str, default: str) -> str:
+    """Return the value of `--name`, or the first word if it is not a flag."""
+    own = list(words[: words.index("--")] if "--" in words else words)
+    for index, word in enumerate(own):
+        if word.startswith(f"--{name}="):
+            return word.partition("=")[2]
+        if word == f"--{name}":
+            return "".join(own[index + 1 : index + 2])
+    return own[0] if own and not own[0].startswith("-") else default
+
+
+def runtime_of_run(folder: str) -> Optional[str]:
+    """Return the runtime that a run was trained on, if its run.json says it."""
+    try:
+        process = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
+        tensorflow = str(process.get("tensorflow", ""))
+    except (OSError, ValueError, AttributeError):
+        return None
+    if tensorflow.startswith("1.15"):
+        return "nvtf1" if "+nv" in tensorflow else "tf1"
+    if tensorflow.startswith("2."):
+        return "tf2"
+    return "jax" if "jax" in process else None
+
+
+def runtime_of_recipe(recipe: str, request: str) -> str:
+    """Return the runtime of a recipe: `jax_...` needs JAX, `keras_...` TensorFlow 2.
 
     Raises:
-      SetupError: there is no such recipe.
+      SetupError: the request is another one.
+    """
+    required = {"jax": "jax", "keras": "tf2"}.get(Path(recipe).stem.partition("_")[0])
+    if request == "auto":
+        return required or request
+    if required and request != required:
+        raise SetupError(f"RECIPE={recipe} needs RUNTIME={required}, found RUNTIME={request}.")
+    if not required and request == "jax":
+        raise SetupError(f"RECIPE={recipe} needs TensorFlow, found RUNTIME=jax.")
+    return request
+
+
+def find_recipe(name: str, root: Path) -> str:
+    """Return the name of a recipe after checking that it exists.
+
+    Raises:
+      SetupError: there is no such recipe or file.
     """
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise SetupError(f"RECIPE={name} is no file.")
-        return ["-m", "amp_xla", "train", "--recipe", name, "--"]
-    return ["-m", check_recipe(name, root)]
-
-
-def check_recipe(name: str, root: Path) -> str:
-    """The module of a recipe.
-
-    Raises:
-      SetupError: there is no such recipe; names those that there are.
-    """
+        return name
     known = sorted(p.stem for p in (root / "recipes").glob("*.py") if not p.stem.startswith("_"))
-    if name in known:
-        return f"recipes.{name}"
-    close = difflib.get_close_matches(name, known, 1)
-    hint = f" Did you mean {close[0]}?" if close else ""
-    raise SetupError(f"RECIPE={name} is unknown.{hint} Recipes: {', '.join(known) or 'none'}.")
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f" Did you mean {close[0]}?" if close else ""
+        raise SetupError(f"RECIPE={name} is unknown.{hint} Recipes: {', '.join(known)}.")
+    return name
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

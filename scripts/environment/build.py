@@ -1,7 +1,7 @@
-"""Build an environment once, and know whether it is whole.
+"""Build an environment once, and never take an interrupted build for a whole one.
 
-A folder counts as built when it holds a stamp that fits: the lock file's hash and the Python. The
-stamp goes first and comes last, so what an interrupted build left behind is never taken for good.
+A folder is whole if its stamp has the lock file's hash. A build removes the stamp first and writes
+it last.
 """
 
 from __future__ import annotations
@@ -14,176 +14,163 @@ import re
 import shutil
 import subprocess
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Iterator, Optional
+from typing import IO, Any, Dict, Iterator
 
-from scripts.environment.errors import SetupError
+from scripts.environment import SetupError, say
 from scripts.environment.runtimes import Choice
-from scripts.environment.uv import say, uv
+from scripts.environment.uv import uv
 
 STAMP = "amp_xla-stamp.json"
-# As NVIDIA's own `nvidia-pyindex` sets it. Not reached from where this was written.
+# As NVIDIA's own `nvidia-pyindex` sets it. It could not be reached where this was written.
 NVIDIA_INDEX = "https://pypi.ngc.nvidia.com"
 
 
 def ensure(choice: Choice, root: Path) -> Path:
-    """The Python of `choice`'s environment under `root`/.venvs, built if it is not whole.
+    """Return the Python of `choice`'s environment under `root`/.venvs; build it if it is not whole.
 
     Raises:
       SetupError: uv failed, or the disk is too full.
     """
     folder = root / ".venvs" / choice.runtime.name
-    python = folder / "bin" / "python"
     lock_file = root / "requirements" / choice.runtime.lock
     if _lacks_nvidia(lock_file):
         lock_file = _lock_here(choice, lock_file, root)
-    if _is_whole(folder, lock_file, choice):
-        return python
-    with _only_builder(root, choice.runtime.name) as held:
-        # Whoever was waited for may have built it.
-        if not _is_whole(folder, lock_file, choice):
-            _build(choice, folder, lock_file, root, held)
-    return python
+    if not _is_whole(folder, lock_file, choice):
+        with _only_builder(root, choice.runtime.name) as lock:
+            if not _is_whole(folder, lock_file, choice):  # the other builder may have built it
+                _build(choice, folder, lock_file, root, lock)
+    return folder / "bin" / "python"
+
+
+def nvidia_index() -> str:
+    """Return the address of the package index that has NVIDIA's TensorFlow 1.15."""
+    return os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
 
 
 def _lacks_nvidia(lock_file: Path) -> bool:
-    """The lock was made where NVIDIA's index could not be reached, and leaves its packages open."""
-    asked = lock_file.with_suffix(".in")
-    wanted = asked.exists() and re.search(r"^nvidia-tensorflow", asked.read_text(), re.MULTILINE)
-    locked = re.search(r"^nvidia-tensorflow==", lock_file.read_text(), re.MULTILINE)
-    return bool(wanted) and not locked
+    """Return whether the lock was made without access to NVIDIA's index."""
+    requirements = lock_file.with_suffix(".in")
+    if not requirements.exists() or "\nnvidia-tensorflow" not in f"\n{requirements.read_text()}":
+        return False
+    return not re.search(r"^nvidia-tensorflow==", lock_file.read_text(), re.MULTILINE)
 
 
 def _lock_here(choice: Choice, lock_file: Path, root: Path) -> Path:
-    """The lock with NVIDIA's packages and their hashes, made once on this machine.
-
-    Raises:
-      SetupError: NVIDIA's index does not answer, or has no such package.
-    """
+    """Return a lock that includes NVIDIA's packages with hashes, made once on this machine."""
     whole = root / ".venvs" / f"{choice.runtime.name}.lock.txt"
     mark = f"# of {lock_file.name} {_fingerprint(lock_file)}\n"
     if whole.exists() and whole.read_text().startswith(mark):
         return whole
-    with _only_builder(root, f"{choice.runtime.name}-lock") as held:
+    requirements = lock_file.with_suffix(".in")
+    with _only_builder(root, f"{choice.runtime.name}-lock") as lock:
         say(f"locking NVIDIA's packages from {nvidia_index()} (once) ...")
         partial = whole.with_suffix(".partial")
         try:
             _uv(
-                *(uv(root), held, "pip", "compile", "--quiet", "--no-header", "--generate-hashes"),
+                *(uv(root), lock, "pip", "compile", "--quiet", "--no-header", "--generate-hashes"),
                 *("--index", nvidia_index(), "--python-version", choice.runtime.pythons[0]),
                 *("--override", str(lock_file.with_name("container.overrides.txt"))),
-                *("--constraint", str(lock_file), str(lock_file.with_suffix(".in"))),
+                *("--constraint", str(lock_file), str(requirements)),
                 *("--output-file", str(partial)),
             )
         except SetupError as error:
             raise SetupError(
-                f"{error}\nNVIDIA's package index {nvidia_index()} did not give what"
-                f" {lock_file.with_suffix('.in').name} asks for. NVIDIA_INDEX=<address> names a"
-                " mirror; RUNTIME=tf2 needs none; make docker-train has it all in an image."
+                f"{error}\nNVIDIA's package index {nvidia_index()} does not have the packages of"
+                f" {requirements.name}. NVIDIA_INDEX=<address> names a mirror; RUNTIME=tf2 needs"
+                " none; make docker-train has them in an image."
             ) from error
         whole.write_text(mark + partial.read_text())
         partial.unlink()
     return whole
 
 
-def nvidia_index() -> str:
-    """The address of the package index that has NVIDIA's TensorFlow 1.15."""
-    return os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
-
-
 def _is_whole(folder: Path, lock_file: Path, choice: Choice) -> bool:
-    stamp = _read_stamp(folder)
-    return (
-        stamp is not None
-        and stamp.get("lock") == _fingerprint(lock_file)
-        and _python_fits(folder, choice)
+    return _read_stamp(folder).get("lock") == _fingerprint(lock_file) and _python_fits(
+        folder, choice
     )
 
 
 def _python_fits(folder: Path, choice: Choice) -> bool:
-    """The environment's Python is there (its base was not removed) and of a version we want."""
-    wanted = [choice.python.minor] if choice.python else choice.runtime.pythons
+    """Return whether the environment's Python runs and has an allowed version."""
+    minors = [choice.python.minor] if choice.python else choice.runtime.pythons
     return os.access(str(folder / "bin" / "python"), os.X_OK) and any(
-        (folder / "lib" / f"python{minor}").is_dir() for minor in wanted
+        (folder / "lib" / f"python{minor}").is_dir() for minor in minors
     )
 
 
-def _read_stamp(folder: Path) -> Optional[dict]:
+def _read_stamp(folder: Path) -> Dict[str, Any]:
     try:
         stamp = json.loads((folder / STAMP).read_text())
     except (OSError, ValueError):
-        return None
-    return stamp if isinstance(stamp, dict) else None
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
 
 
 def _fingerprint(lock_file: Path) -> str:
-    """Of what will be installed: comments, which name a path or a command, don't count."""
+    """Return a hash of the lock without its comments, which name paths and commands."""
     lines = [line.split("#")[0].strip() for line in lock_file.read_text().splitlines()]
-    return hashlib.sha256("\n".join(line for line in lines if line).encode()).hexdigest()
+    return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()
 
 
 @contextmanager
 def _only_builder(root: Path, name: str) -> Iterator[IO[str]]:
-    """Hold the lock of one environment. The kernel frees it when the last holder dies."""
+    """Hold the lock of one environment; the kernel releases it when the last holder dies."""
     (root / ".venvs").mkdir(exist_ok=True)
-    with open(str(root / ".venvs" / f".{name}.lock"), "w") as held:
+    with open(str(root / ".venvs" / f".{name}.lock"), "w") as lock:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for the other command that is building environment {name} ...")
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield held
+            say(f"waiting for another command that is building environment {name} ...")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
 
 
-def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, held: IO[str]) -> None:
-    runtime = choice.runtime
-    program = uv(root)
-    # A whole environment of an older lock is brought up to date; anything else is made anew.
-    renew = _read_stamp(folder) is None or not _python_fits(folder, choice)
-    _check_space(root, runtime.gigabytes if renew else 0.0)
+def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[str]) -> None:
+    runtime, program = choice.runtime, uv(root)
+    # A whole environment of an older lock is updated; anything else is built from nothing.
+    rebuild = not _read_stamp(folder) or not _python_fits(folder, choice)
+    free = shutil.disk_usage(str(root)).free / 1e9
+    if rebuild and free < runtime.gigabytes:
+        raise SetupError(
+            f"{root / '.venvs'} has {free:.1f} GB free; environment {runtime.name} needs about"
+            f" {runtime.gigabytes}."
+        )
     minutes = "a minute or so" if runtime.gigabytes < 1 else "a few minutes"
-    doing = "building" if renew else "updating"
-    say(f"{doing} environment {runtime.name} (about {runtime.gigabytes} GB, {minutes}) ...")
+    action = "building" if rebuild else "updating"
+    say(f"{action} environment {runtime.name} (about {runtime.gigabytes} GB, {minutes}) ...")
     started = time.monotonic()
-    (folder / STAMP).unlink() if (folder / STAMP).exists() else None
+    with suppress(FileNotFoundError):
+        (folder / STAMP).unlink()
     python = choice.python.path if choice.python else runtime.pythons[0]
-    if renew:
+    if rebuild:
         shutil.rmtree(str(folder), ignore_errors=True)
         try:
-            _uv(program, held, "venv", "--quiet", "--python", python, str(folder))
+            _uv(program, lock, "venv", "--quiet", "--python", python, str(folder))
         except SetupError as error:
             if choice.python:
                 raise
-            wanted = ", ".join(runtime.pythons)
             raise SetupError(
-                f"{error}\nuv could not get Python {python}. Install one of {wanted} yourself"
-                " (Debian, Ubuntu: sudo apt-get install python3), then the same command again."
+                f"{error}\nuv could not get Python {python}. Install one of"
+                f" {', '.join(runtime.pythons)} (Debian, Ubuntu: sudo apt-get install python3),"
+                " then the same command again."
             ) from error
     sync = ["pip", "sync", "--quiet", "--python", str(folder / "bin" / "python")]
     if "\nnvidia-tensorflow==" in lock_file.read_text():
         sync += ["--index", nvidia_index()]
-    _uv(program, held, *sync, str(lock_file))
-    stamp = {"lock": _fingerprint(lock_file), "python": python, "built": time.strftime("%F %T")}
-    partial = folder / (STAMP + ".partial")
-    partial.write_text(json.dumps(stamp, indent=1) + "\n")
+    _uv(program, lock, *sync, str(lock_file))
+    partial = folder / f"{STAMP}.partial"
+    partial.write_text(json.dumps({"lock": _fingerprint(lock_file), "python": python}) + "\n")
     os.replace(str(partial), str(folder / STAMP))
     say(f"environment {runtime.name} is ready ({time.monotonic() - started:.0f} s)")
 
 
-def _uv(program: str, held: IO[str], *arguments: str) -> None:
-    # uv inherits the lock: should this process be killed, the lock lives as long as uv does.
-    done = subprocess.run([program, *arguments], pass_fds=(held.fileno(),), stdout=2)
+def _uv(program: str, lock: IO[str], *arguments: str) -> None:
+    # uv inherits the lock: if this process is killed, the lock is held as long as uv runs.
+    done = subprocess.run([program, *arguments], pass_fds=(lock.fileno(),), stdout=2)
     if done.returncode:
         raise SetupError(
             f"`uv {' '.join(arguments)}` failed with exit code {done.returncode}; its message is"
-            " above. The same command again starts this environment anew."
-        )
-
-
-def _check_space(root: Path, gigabytes: float) -> None:
-    free = shutil.disk_usage(str(root)).free / 1e9
-    if free < gigabytes:
-        raise SetupError(
-            f"{root / '.venvs'} has {free:.1f} GB free, this environment takes about {gigabytes}."
+            " above. The same command again starts this environment from nothing."
         )

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import sys
 from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
-from scripts.environment.container import (
+from scripts.environment import SetupError
+from scripts.environment.device import TF2_IMAGE, Device, container_hint, find_device
+from scripts.environment.installed import (
     distributions,
     inside_container,
     runtime_of,
     tensorflow_version,
 )
-from scripts.environment.errors import SetupError
-from scripts.environment.gpu import TF2_IMAGE, Device, container_hint, find_device
-from scripts.environment.interpreters import Interpreter, find, probe
+from scripts.environment.pythons import Interpreter, find, probe
 
 
 class Runtime(NamedTuple):
-    """An environment that can be built from a lock file."""
+    """An environment that can be built from a lock file.
 
-    name: str  # of its folder and its lock
-    pythons: Tuple[str, ...]  # minor versions that its lock was made for, best first
-    gigabytes: float  # on disk; the download is about half of it
-    can_download: bool  # uv knows where to get such a Python
+    Attributes:
+      name: folder under .venvs/ and lock file under requirements/.
+      pythons: minor versions that the lock was made for, the preferred one first.
+      gigabytes: size on disk; the download is about half of it.
+      can_download: uv can download such a Python.
+      title: name shown to the user, if another.
+    """
 
-    title: str = ""  # what the user is told, where that is not the name
+    name: str
+    pythons: Tuple[str, ...]
+    gigabytes: float
+    can_download: bool = True
+    title: str = ""
 
     @property
     def lock(self) -> str:
@@ -37,75 +43,78 @@ class Runtime(NamedTuple):
 RUNTIMES: Dict[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
-        # PyPI has TensorFlow 1.15 for Python 3.7 at most; uv offers Python from 3.8 on.
+        # PyPI has TensorFlow 1.15 for Python 3.7 at most; uv can download Python 3.8 and later.
         Runtime("tf1", ("3.7",), 1.6, can_download=False),
-        Runtime("tf2", ("3.12", "3.11", "3.10"), 2.1, can_download=True),
-        # The same with the CUDA libraries: what RUNTIME=tf2 means where there is a GPU. A folder of
-        # its own, because a login node and a GPU node may share a checkout.
-        Runtime(
-            "tf2-cuda", ("3.12", "3.11", "3.10"), 5.0, can_download=True, title="tf2 with CUDA"
-        ),
-        # NVIDIA's wheels of TensorFlow 1.15, which PyPI does not have.
-        Runtime("nvtf1", ("3.8",), 7.0, can_download=True),
-        Runtime("jax", ("3.12", "3.13", "3.11"), 0.6, can_download=True),
-        Runtime("dev", ("3.12", "3.11", "3.13", "3.10"), 0.2, can_download=True),
+        Runtime("tf2", ("3.12", "3.11", "3.10"), 2.1),
+        # tf2 on a GPU. Another folder, because a login node and a GPU node may share a checkout.
+        Runtime("tf2-cuda", ("3.12", "3.11", "3.10"), 5.0, title="tf2 with CUDA"),
+        # TensorFlow 1.15 from NVIDIA's package index.
+        Runtime("nvtf1", ("3.8",), 7.0),
+        Runtime("jax", ("3.12", "3.13", "3.11"), 0.6),
+        Runtime("dev", ("3.12", "3.11", "3.13", "3.10"), 0.2),
     )
 }
 REQUESTS = ("auto", "tf1", "tf2", "nvtf1", "jax")
 
 
 class Choice(NamedTuple):
-    """What a command will run on."""
+    """The runtime and the Python of a command.
+
+    Attributes:
+      python: None if uv is to download runtime.pythons[0].
+      provided: `python` has its own TensorFlow, and nothing is built.
+      complete: a provided Python also has the packages that this project needs.
+    """
 
     runtime: Runtime
-    python: Optional[Interpreter]  # None: uv downloads runtime.pythons[0]
-    provided: bool  # `python` has its own TensorFlow: nothing is built
+    python: Optional[Interpreter]
+    provided: bool
     reason: str
-    complete: bool = True  # a provided Python has what this project needs beside TensorFlow
+    complete: bool = True
 
     def line(self) -> str:
-        """The one line that tells the user."""
+        """Return the line that tells the user what was chosen."""
         return f"runtime {self.runtime.title or self.runtime.name}: {self.reason}"
 
 
 def choose(request: str, python: str = "", arguments: Sequence[str] = ()) -> Choice:
-    """Turn RUNTIME= and PYTHON= into a runtime and a Python.
+    """Return the runtime and the Python for a request.
 
     Args:
-      request: `auto`, `tf1`, `tf2`, `nvtf1`, `jax`, or `dev` for the checkers.
-      python: path of a Python that has TensorFlow and is to be used as it is; '' to look for one.
-      arguments: of the command; `--device cpu` among them needs no CUDA libraries.
+      request: one of REQUESTS, or `dev` for the checkers.
+      python: path of a Python with TensorFlow to use as it is, or ''.
+      arguments: of the command; with `--device cpu` no CUDA libraries are needed.
 
     Raises:
-      SetupError: an unknown request, or one that this machine can't fulfil.
+      SetupError: the request is unknown, or this machine cannot fulfil it.
     """
     if request not in (*REQUESTS, "dev"):
         raise SetupError(f"RUNTIME={request} is unknown. Allowed: {', '.join(REQUESTS)}.")
     if request == "dev":
-        return _environment("dev", "the checkers")
+        return _from_lock("dev", "the checkers")
     if python:
         interpreter = probe(python)
         if interpreter is None:
-            raise SetupError(f"PYTHON={python} does not run, or is no 64-bit CPython.")
+            raise SetupError(f"PYTHON={python} does not run, or is not a 64-bit CPython.")
         choice = _provided(request, interpreter, "PYTHON")
         if choice is None:
             raise SetupError(
-                f"PYTHON={python} has no TensorFlow. Leave PYTHON out to have an environment built."
+                f"PYTHON={python} has no TensorFlow. Leave PYTHON out to build an environment."
             )
         return choice
     if request == "jax":
-        return _environment("jax", "RUNTIME=jax")
+        return _from_lock("jax", "RUNTIME=jax")
     if inside_container():
-        # The Python that `python3` means here is the one that started this program.
+        # `python3` in the container is the Python that runs this.
         choice = _provided(request, Interpreter(sys.executable, sys.version_info[:3]), "container")
         if choice:
             return choice
-    device = find_device(os.environ, arguments)
-    if request == "auto" and device.unreached:
-        return _built(RUNTIMES["tf2"], device.what, container_hint()[4:])
-    if request == "auto":
-        return _on_gpu(device) if device.cuda else _automatic(device.what)
-    return _environment(request, f"RUNTIME={request}", device)
+    device = find_device(arguments)
+    if request != "auto":
+        return _requested(request, device)
+    if device.unusable:
+        return _from_lock("tf2", device.what, container_hint()[4:])
+    return _on_gpu(device) if device.cuda else _on_cpu(device.what)
 
 
 def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice]:
@@ -114,71 +123,66 @@ def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice
     if version is None:
         return None
     name = runtime_of(version)
-    # NVIDIA's wheels and its image are one runtime to everybody else.
+    # NVIDIA's wheels and NVIDIA's image are the same runtime here.
     if request not in ("auto", name, f"nv{name}"):
         raise SetupError(
             f"RUNTIME={request}, but this {origin}'s {python} has TensorFlow {version}, which is"
-            f" {name}. Say RUNTIME={name} or RUNTIME=auto, or start from a {request} image."
+            f" {name}. Use RUNTIME={name}, RUNTIME=auto or a {request} image."
         )
     reason = f"this {origin}'s {python} has TensorFlow {version}, used as it is"
     return Choice(RUNTIMES[name], python, True, reason, "bert4keras" in installed)
 
 
 def _on_gpu(device: Device) -> Choice:
-    """Never the stock TensorFlow 1.15, whose CUDA 10 no GPU since Ampere works with."""
-    tf2, nvtf1 = RUNTIMES["tf2-cuda"], RUNTIMES["nvtf1"]
+    """Choose between tf2 with CUDA and nvtf1; stock 1.15 has CUDA 10, too old for Ampere."""
     if device.blackwell:
-        why = (
-            f"{device.what}; its kernels are compiled at the first start, half an hour, or refused"
-        )
-        other = f"a container that has them: make docker-train BASE_IMAGE={TF2_IMAGE}"
-        return _built(tf2, f"{why}; {other}")
-    python = None if find(tf2.pythons) else find(nvtf1.pythons)
-    if python:
-        return _built(nvtf1, device.what, f"RUNTIME=tf2{container_hint()} for the other")
+        slow = "its kernels are compiled at the first start, which takes half an hour or fails"
+        image = f"a container that has them: make docker-train BASE_IMAGE={TF2_IMAGE}"
+        return _from_lock("tf2-cuda", f"{device.what}; {slow}", image)
+    if not find(RUNTIMES["tf2-cuda"].pythons) and find(RUNTIMES["nvtf1"].pythons):
+        return _from_lock("nvtf1", device.what, f"RUNTIME=tf2{container_hint()} for the other")
     other = f"RUNTIME=nvtf1{container_hint()} for NVIDIA's TensorFlow 1.15"
-    return _built(tf2, device.what, other)
+    return _from_lock("tf2-cuda", device.what, other)
 
 
-def _automatic(what: str) -> Choice:
-    """No GPU to reach, for the reason `what`: TensorFlow 1.15 if its Python is there."""
+def _on_cpu(what: str) -> Choice:
+    """Choose tf1 if a Python 3.7 is installed, else tf2. `what` says why there is no GPU."""
     before = f"{what}; " if what else ""
     unsupported = _no_tensorflow_1()
     if unsupported:
-        return _built(RUNTIMES["tf2"], before + unsupported)
+        return _from_lock("tf2", before + unsupported)
     python = find(RUNTIMES["tf1"].pythons)
     if python is None:
-        why = "no Python 3.7 found, which TensorFlow 1.15 needs"
-        return _built(RUNTIMES["tf2"], before + why)
-    reason = f"{before}found {python}; RUNTIME=tf2 for the other"
-    return Choice(RUNTIMES["tf1"], python, False, reason)
+        return _from_lock("tf2", f"{before}no Python 3.7 found, which TensorFlow 1.15 needs")
+    return Choice(
+        RUNTIMES["tf1"], python, False, f"{before}found {python}; RUNTIME=tf2 for the other"
+    )
 
 
-def _environment(name: str, why: str, device: Optional[Device] = None) -> Choice:
+def _requested(name: str, device: Device) -> Choice:
     unsupported = _no_tensorflow_1() if name in ("tf1", "nvtf1") else ""
     if unsupported:
         raise SetupError(f"RUNTIME={name}: {unsupported}. Use RUNTIME=tf2.")
-    device = device or Device(False)
-    why += f"; {device.what}" if device.what else ""
+    why = f"RUNTIME={name}" + (f"; {device.what}" if device.what else "")
     if name == "tf1" and device.cuda:
-        why += ", which this TensorFlow's CUDA 10 "
-        why += "may not reach" if device.old else "does not reach: RUNTIME=nvtf1 does"
-    return _built(RUNTIMES["tf2-cuda" if name == "tf2" and device.cuda else name], why)
+        why += ", which this TensorFlow's CUDA 10 may not support: use RUNTIME=nvtf1"
+    return _from_lock("tf2-cuda" if name == "tf2" and device.cuda else name, why)
 
 
-def _built(runtime: Runtime, why: str, other: str = "") -> Choice:
+def _from_lock(name: str, why: str, other: str = "") -> Choice:
+    runtime = RUNTIMES[name]
     python = find(runtime.pythons)
     if python is None and not runtime.can_download:
         raise SetupError(
-            "RUNTIME=tf1 needs a Python 3.7, the last that PyPI's TensorFlow 1.15 runs on, and none"
-            " was found. Install one (`pyenv install 3.7`, or `conda create -n py37 python=3.7`),"
-            " or use the container (`make docker-train`), or RUNTIME=tf2."
+            "RUNTIME=tf1 needs Python 3.7, the last one for PyPI's TensorFlow 1.15, and none was"
+            " found. Install one (`pyenv install 3.7`, or `conda create -n py37 python=3.7`),"
+            " use the container (`make docker-train`), or RUNTIME=tf2."
         )
     using = f"using {python}" if python else f"uv will download Python {runtime.pythons[0]}"
     return Choice(runtime, python, False, "; ".join(filter(None, (why, using, other))))
 
 
 def _no_tensorflow_1() -> str:
-    """Why this machine can't have TensorFlow 1.15, or ''."""
+    """Return why this machine cannot have TensorFlow 1.15, or ''."""
     machine = f"{platform.system()} {platform.machine()}"
     return "" if machine == "Linux x86_64" else f"PyPI has no TensorFlow 1.15 for {machine}"

@@ -1,4 +1,4 @@
-"""This repository as tests see it: its root, and commands run as a user's shell would run them."""
+"""The checkout, and commands run in it as a user's shell would run them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Dict, List
 
 ROOT = Path(__file__).resolve().parents[2]
+RECIPES = sorted(p.stem for p in (ROOT / "recipes").glob("[!_]*.py"))
 # Set by the `make test` that runs these tests; a user's `make` does not inherit them.
-FROM_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "RUNTIME", "RECIPE", "ARGS")
-FOR_DOCKER = ("BASE_IMAGE", "IMAGE", "GPUS", "DATA", "RUNS")
+FROM_MAKE = (
+    *("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "RUNTIME", "RECIPE", "ARGS", "NP"),
+    *("HOSTS", "BASE_IMAGE", "IMAGE", "GPUS", "DATA", "RUNS", "ENGINE", "PYTHONPATH"),
+)
 
 
 def shell_environment(**changes: str) -> Dict[str, str]:
-    """The environment without what steers make or this project."""
+    """Return the environment without the variables of make and of this project."""
     return {
         **{
             name: value
             for name, value in os.environ.items()
-            if name not in FROM_MAKE + FOR_DOCKER and not name.startswith(("AMP_XLA_", "TF_"))
+            if name not in FROM_MAKE and not name.startswith(("AMP_XLA_", "TF_"))
         },
         **changes,
     }
 
 
 def run(command: List[str], root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess:
-    """Run it in `root`; the result has stdout and stderr as text."""
+    """Run a command in `root`; the result has stdout and stderr as text."""
     return subprocess.run(
         command,
         cwd=str(root),
@@ -34,5 +37,5 @@ def run(command: List[str], root: Path = ROOT, **environment: str) -> subprocess
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )

@@ -25,7 +25,7 @@ LIFTED = "\n\ndef planted():\n    from {module} import {name}\n\n    return {nam
 def checkout(tmp_path: Path) -> Path:
     for name in ("amp_xla", "recipes", "scripts", "requirements"):
         shutil.copytree(str(ROOT / name), str(tmp_path / name))
-    for name in ("Makefile", "pyproject.toml", "Dockerfile"):
+    for name in ("Makefile", "amp-xla", "pyproject.toml", "Dockerfile"):
         shutil.copy(str(ROOT / name), str(tmp_path))
     (ROOT / ".venvs").mkdir(exist_ok=True)
     (tmp_path / ".venvs").symlink_to(ROOT / ".venvs")

@@ -17,9 +17,8 @@ from typing import Any, Iterator
 
 import pytest
 
-from scripts.environment import build, uv
-from scripts.environment.errors import SetupError
-from scripts.environment.interpreters import find
+from scripts.environment import SetupError, build, uv
+from scripts.environment.pythons import find
 from scripts.environment.runtimes import Choice, Runtime
 from tests.packaging.checkout import ROOT
 from tests.packaging.test_container_install import wheel
@@ -66,7 +65,7 @@ def index(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def root(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    found = [p for p in uv._candidates(ROOT / ".venvs" / "tools") if uv._version(p)]
+    found = [p for p in uv.candidates(ROOT / ".venvs" / "tools") if uv._version(p)]
     if not found:
         pytest.skip("no uv here: this Python was not made by it (a container's own)")
     made = tmp_path / "root"

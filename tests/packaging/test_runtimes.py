@@ -1,192 +1,286 @@
-"""RUNTIME= and PYTHON=: what a command gets, and what it is told."""
+"""The runtime that each machine, request, recipe and run gets.
+
+The kernel's files, nvidia-smi and the Pythons are stand-ins.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
 from pathlib import Path
+from typing import Any, Dict, Tuple
 
 import pytest
 
-from scripts.environment import container, runtimes
-from scripts.environment.__main__ import runtime_of
-from scripts.environment.errors import SetupError
-from scripts.environment.gpu import Device
-from scripts.environment.interpreters import Interpreter
+from scripts.environment import SetupError, installed, pythons, runtimes
+from scripts.environment.__main__ import runtime_for
+from scripts.environment.pythons import Interpreter
+from tests.packaging.checkout import ROOT, run
 
 pytestmark = pytest.mark.once
 
 PYTHON_37 = Interpreter("/opt/python3.7", (3, 7, 16))
+PYTHON_38 = Interpreter("/opt/python3.8", (3, 8, 18))
 PYTHON_312 = Interpreter("/opt/python3.12", (3, 12, 1))
+A100 = "NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 40000, 8.0, Disabled"
+BROKEN = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
+
+
+class Machine:
+    """A Linux host with these Pythons; `driver` gives it a GPU."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, monkeypatch
+        self.pythons: Dict[str, Interpreter] = {}
+        (folder / "bin").mkdir()
+        monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
+        monkeypatch.setenv("AMP_XLA_DRIVER_ROOT", str(folder))
+        for name in ("AMP_XLA_DEVICE", "CUDA_VISIBLE_DEVICES"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(runtimes, "find", self._find)
+        monkeypatch.setattr(runtimes, "inside_container", lambda: False)
+        monkeypatch.setattr(runtimes.platform, "system", lambda: "Linux")
+        monkeypatch.setattr(runtimes.platform, "machine", lambda: "x86_64")
+
+    def _find(self, minors: Tuple[str, ...]) -> Any:
+        return next((self.pythons[minor] for minor in minors if minor in self.pythons), None)
+
+    def has(self, *found: Interpreter) -> None:
+        self.pythons.update({python.minor: python for python in found})
+
+    def program(self, name: str, text: str) -> None:
+        (self.folder / "bin" / name).write_text(text)
+        (self.folder / "bin" / name).chmod(0o755)
+
+    def driver(self, answer: str, code: int = 0) -> None:
+        (self.folder / "dev").mkdir()
+        (self.folder / "dev" / "nvidia0").write_text("")
+        self.program(
+            "nvidia-smi", f"#!/bin/sh\necho '{answer}'\nexit {code}\n".replace("n't", "nt")
+        )
+
+    def container(self, **packages: str) -> None:
+        self.patch.setattr(runtimes, "inside_container", lambda: True)
+        self.patch.setattr(runtimes, "distributions", lambda python: packages)
 
 
 @pytest.fixture
-def machine(monkeypatch):
-    """A Linux host without any Python; tests add to `there` and to `installed`."""
-    there = {}
-    monkeypatch.setattr(
-        runtimes, "find", lambda minors: next((there[m] for m in minors if m in there), None)
-    )
-    monkeypatch.setattr(runtimes, "inside_container", lambda: False)
-    # A GPU's driver would change the choice: test_machines.py has machines with one.
-    monkeypatch.setattr(runtimes, "find_device", lambda *given: Device(False))
-    monkeypatch.setattr(runtimes.platform, "system", lambda: "Linux")
-    monkeypatch.setattr(runtimes.platform, "machine", lambda: "x86_64")
-    return there
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
 
 
-@pytest.fixture
-def in_container(machine, monkeypatch):
-    """Say what the container's Python has installed."""
-
-    def having(**installed):
-        monkeypatch.setattr(runtimes, "inside_container", lambda: True)
-        monkeypatch.setattr(runtimes, "distributions", lambda python: installed)
-
-    return having
-
-
-def test_auto_is_tf1_where_python_37_is(machine):
-    machine.update({"3.7": PYTHON_37, "3.12": PYTHON_312})
-    choice = runtimes.choose("auto")
-    assert (choice.runtime.name, choice.python) == ("tf1", PYTHON_37)
-    line = "runtime tf1: found Python 3.7.16 (/opt/python3.7); RUNTIME=tf2 for the other"
-    assert choice.line() == line
-
-
-def test_auto_is_tf2_without_python_37(machine):
-    machine["3.12"] = PYTHON_312
-    choice = runtimes.choose("auto")
-    assert (choice.runtime.name, choice.python) == ("tf2", PYTHON_312)
-    assert "no Python 3.7 found" in choice.line() and "/opt/python3.12" in choice.line()
-
-
-def test_uv_downloads_a_python_where_there_is_none_and_the_line_says_so(machine):
+def test_without_a_gpu(machine, monkeypatch):
     choice = runtimes.choose("auto")
     assert (choice.runtime.name, choice.python) == ("tf2", None)
     assert "uv will download Python 3.12" in choice.line()
-
-
-def test_tf1_without_python_37_names_the_ways_out(machine):
-    with pytest.raises(SetupError, match=r"pyenv install 3\.7.*make docker-train.*RUNTIME=tf2"):
-        runtimes.choose("tf1")
-
-
-def test_tf1_on_a_machine_that_pypi_has_no_wheel_for(machine, monkeypatch):
+    machine.has(PYTHON_312)
+    assert "no Python 3.7 found" in runtimes.choose("auto").line()
+    machine.has(PYTHON_37)
+    line = "runtime tf1: found Python 3.7.16 (/opt/python3.7); RUNTIME=tf2 for the other"
+    assert runtimes.choose("auto").line() == line
     monkeypatch.setattr(runtimes.platform, "machine", lambda: "aarch64")
-    machine["3.7"] = PYTHON_37
     assert runtimes.choose("auto").runtime.name == "tf2"
     with pytest.raises(SetupError, match="no TensorFlow 1.15 for Linux aarch64"):
         runtimes.choose("tf1")
 
 
-def test_a_recipe_chooses_its_runtime_by_its_name():
-    for asked in ("auto", "jax"):
-        assert runtime_of("jax_classification", asked) == "jax"
-    assert runtime_of("mine/jax_thing.py", "auto") == "jax"
-    for asked in ("auto", "tf1", "tf2", "nvtf1"):
-        assert runtime_of("classification", asked) == asked
-    with pytest.raises(SetupError, match="does not run on RUNTIME=tf2, but in JAX: leave RUNTIME"):
-        runtime_of("jax_classification", "tf2")
-    for asked in ("auto", "tf2"):
-        assert runtime_of("keras_classification", asked) == "tf2"
-    for asked in ("tf1", "nvtf1", "jax"):
-        with pytest.raises(SetupError, match=f"RUNTIME={asked}, but in TensorFlow 2: leave RUNT"):
-            runtime_of("keras_classification", asked)
-    with pytest.raises(SetupError, match="RUNTIME=jax, but in TensorFlow"):
-        runtime_of("classification", "jax")
+WITH_CUDA = r"^runtime tf2 with CUDA: "
+ON_A_GPU = {
+    "A100": (A100, {}, rf"{WITH_CUDA}NVIDIA A100-SXM4-40GB \(8\.0, driver 535\.104\.05\); using "
+             r"Python 3\.12.*; RUNTIME=nvtf1 or make docker-train for NVIDIA's TensorFlow 1\.15$"),
+    "Blackwell": ("NVIDIA B200, 570.86.15, 183359, 183000, 10.0, Disabled", {},
+                  rf"{WITH_CUDA}NVIDIA B200 .*compiled at the first start.*25\.02-tf2-py3"),
+    "an old driver": ("NVIDIA GeForce RTX 3090, 470.82.01, 24268, 24000, 8.6, [N/A]", {},
+                      r"^runtime tf2: .*driver 470\.82\.01 is older than 525\.60, .*, CPU only"),
+    "a driver that tells nothing": ("NVIDIA GB10, [N/A], [N/A], [N/A], [N/A], [N/A]", {},
+                                    rf"{WITH_CUDA}NVIDIA GB10 \(compute capability unknown"),
+    "a broken driver": (BROKEN, {}, rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi says: NVIDIA-SMI"),
+    "hidden": (A100, {"CUDA_VISIBLE_DEVICES": ""},
+               r"^runtime tf1: CUDA_VISIBLE_DEVICES='' hides the GPU: on the CPU; found Pyt"),
+    "device=cpu": (A100, {"AMP_XLA_DEVICE": "cpu"}, r"^runtime tf1: device=cpu; found Python 3\.7"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("request_", ["tf3", "TF1", "", "torch"])
-def test_an_unknown_runtime_lists_those_allowed(machine, request_):
-    with pytest.raises(SetupError, match=r"Allowed: auto, tf1, tf2, nvtf1, jax\."):
-        runtimes.choose(request_)
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_with_a_gpu(machine, monkeypatch, name):
+    answer, variables, line = ON_A_GPU[name]
+    machine.has(PYTHON_37, PYTHON_38, PYTHON_312)
+    machine.driver(answer, code=9 * (answer == BROKEN))
+    machine.program("docker", "#!/bin/sh\n")
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert re.search(line, runtimes.choose("auto").line())
+
+
+def test_requests_on_a_gpu(machine, monkeypatch):
+    machine.has(PYTHON_38)
+    assert runtimes.choose("tf2", "", []).runtime.name == "tf2"
+    monkeypatch.setenv("AMP_XLA_DEVICE", "gpu")  # on a login node, for the GPU nodes
+    assert runtimes.choose("tf2").runtime.name == "tf2-cuda"
+    monkeypatch.delenv("AMP_XLA_DEVICE")
+    machine.driver(A100)
+    assert runtimes.choose("auto").runtime.name == "nvtf1"  # only Python 3.8 is installed
+    for flags in (["--device", "cpu"], ["--device=cpu"]):
+        assert runtimes.choose("tf2", "", ["--", *flags]).runtime.name == "tf2"
+    assert runtimes.choose("tf2").runtime.name == "tf2-cuda"
+    with pytest.raises(SetupError, match=r"pyenv install 3\.7.*make docker-train.*RUNTIME=tf2"):
+        runtimes.choose("tf1")
+    for request in ("tf3", "TF1", "", "torch"):
+        with pytest.raises(SetupError, match=r"Allowed: auto, tf1, tf2, nvtf1, jax\."):
+            runtimes.choose(request)
 
 
 @pytest.mark.parametrize(
-    "name, version, runtime",
+    "package, version, runtime",
     [
         ("tensorflow", "1.15.5+nv23.3", "tf1"),
         ("tensorflow", "2.17.0+nv25.2", "tf2"),
         ("nvidia-tensorflow", "1.15.5+nv22.12", "tf1"),
     ],
 )
-@pytest.mark.parametrize("request_", ["auto", "same"])
-def test_a_containers_tensorflow_is_used_as_it_is(
-    machine, in_container, name, version, runtime, request_
-):
-    machine["3.7"] = PYTHON_37  # even where an environment could be built
-    in_container(**{name: version, "bert4keras": "0.11.3"})
-    choice = runtimes.choose(runtime if request_ == "same" else "auto")
-    assert choice.provided and choice.complete and choice.runtime.name == runtime
-    assert choice.python is not None and choice.python.path == sys.executable
-    assert f"has TensorFlow {version}, used as it is" in choice.line()
-
-
-def test_a_bare_container_is_known_to_lack_bert4keras(in_container):
-    in_container(tensorflow="1.15.5+nv23.3")
+def test_the_tensorflow_of_a_container_is_used(machine, package, version, runtime):
+    machine.has(PYTHON_37)
+    machine.container(**{package: version, "bert4keras": "0.11.3"})
+    for request in ("auto", runtime):
+        choice = runtimes.choose(request)
+        assert choice.provided and choice.complete and choice.runtime.name == runtime
+        assert f"has TensorFlow {version}, used as it is" in choice.line()
+    other = {"tf1": "tf2", "tf2": "tf1"}[runtime]
+    with pytest.raises(
+        SetupError, match=f"RUNTIME={other}, but .* TensorFlow {re.escape(version)}"
+    ):
+        runtimes.choose(other)
+    machine.container(**{package: version})
     assert not runtimes.choose("auto").complete
 
 
-@pytest.mark.parametrize("version, wrong", [("1.15.5", "tf2"), ("2.17.0", "tf1")])
-def test_the_other_runtime_is_refused_in_a_container(in_container, version, wrong):
-    in_container(tensorflow=version)
-    with pytest.raises(SetupError, match=f"RUNTIME={wrong}, but .* TensorFlow {version}"):
-        runtimes.choose(wrong)
-
-
-def test_an_older_tensorflow_is_refused(in_container):
-    in_container(tensorflow="1.14.0")
-    with pytest.raises(SetupError, match="TensorFlow 1.14.0 can't be used"):
+def test_other_containers(machine, monkeypatch):
+    machine.container(tensorflow="1.14.0")
+    with pytest.raises(SetupError, match=r"TensorFlow 1.14.0; allowed: 1.15 \(tf1\) or 2.x"):
         runtimes.choose("auto")
-
-
-def test_a_container_without_tensorflow_is_a_machine_like_any(machine, in_container, monkeypatch):
-    monkeypatch.delenv("NVIDIA_TENSORFLOW_VERSION", raising=False)  # NVIDIA's images set it
-    in_container(numpy="1.26.4")
-    machine["3.7"] = PYTHON_37
-    choice = runtimes.choose("auto")
-    assert choice.runtime.name == "tf1" and not choice.provided
-
-
-def test_a_given_python_is_this_one():
-    """PYTHON= the Python that runs this test: it has the TensorFlow of this very runtime."""
-    choice = runtimes.choose("auto", sys.executable)
-    expected = "tf1" if sys.version_info[:2] <= (3, 8) else "tf2"
-    assert choice.provided and choice.complete and choice.runtime.name == expected
+    monkeypatch.delenv("NVIDIA_TENSORFLOW_VERSION", raising=False)
+    machine.container(numpy="1.26.4")
+    machine.has(PYTHON_37)
+    assert not runtimes.choose("auto").provided
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
-def test_a_given_python_that_is_none(python):
+def test_a_given_python(python):
+    choice = runtimes.choose("auto", sys.executable)
+    assert choice.provided and choice.complete and choice.runtime.name in ("tf1", "tf2")
     with pytest.raises(SetupError, match=f"PYTHON={python} does not run"):
         runtimes.choose("auto", python)
 
 
-def test_distributions_are_read_without_importing():
-    installed = container.distributions(sys.executable)
-    assert installed["bert4keras"] in ("0.11.3", "0.11.5")
-    assert "typing-extensions" in installed  # whose folder has an underscore
-    version = container.tensorflow_version(sys.executable, installed)
-    assert version is not None and version.startswith(("1.15", "2."))
+@pytest.mark.parametrize(
+    "recipe, request_, runtime",
+    [
+        ("classification", "auto", "auto"),
+        ("classification", "nvtf1", "nvtf1"),
+        ("classification", "jax", "needs TensorFlow, found RUNTIME=jax"),
+        ("jax_classification", "auto", "jax"),
+        ("jax_classification", "tf2", "needs RUNTIME=jax, found RUNTIME=tf2"),
+        ("keras_classification", "auto", "tf2"),
+        ("keras_classification", "tf1", "needs RUNTIME=tf2, found RUNTIME=tf1"),
+    ],
+)
+def test_a_recipe_decides(recipe, request_, runtime):
+    for words in ([recipe, "--"], ["--steps", "2", f"--recipe={recipe}"], ["--recipe", recipe]):
+        try:
+            chosen = runtime_for("rehearse", words, request_, ROOT)
+        except SetupError as error:
+            chosen = str(error)
+        assert chosen.rstrip(".").endswith(runtime)
 
 
-def test_egg_info_and_the_order_of_the_path(tmp_path, monkeypatch):
-    first, second = tmp_path / "first", tmp_path / "second"
-    (first / "PyYAML-5.3.1.egg-info").mkdir(parents=True)
-    (second / "PyYAML-6.0.dist-info").mkdir(parents=True)
-    (second / "old_style-1.2-py3.8.egg-info").mkdir()
-    monkeypatch.setattr(container, "_ask", lambda python, code: _json([first, second]))
-    assert container.distributions("x") == {"pyyaml": "5.3.1", "old-style": "1.2"}
+@pytest.mark.parametrize(
+    "process, runtime",
+    [
+        ({"tensorflow": "1.15.5"}, "tf1"),
+        ({"tensorflow": "1.15.5+nv23.3"}, "nvtf1"),
+        ({"tensorflow": "2.17.1"}, "tf2"),
+        ({"jax": "0.10"}, "jax"),
+        ([], "auto"),
+    ],
+)
+def test_a_run_decides(tmp_path, monkeypatch, process, runtime):
+    monkeypatch.setattr("scripts.environment.__main__.inside_container", lambda: False)
+    (tmp_path / "run.json").write_text(json.dumps(process))
+    for words in ([str(tmp_path), "texts.txt"], ["--checkpoint", "x", "--run", str(tmp_path)]):
+        assert runtime_for("predict", words, "auto", ROOT) == runtime
+    assert runtime_for("predict", [str(tmp_path)], "tf2", ROOT) == "tf2"
 
 
-def _json(paths: list) -> str:
-    return "[" + ", ".join(f'"{Path(p)}"' for p in paths) + "]"
-
-
-@pytest.mark.parametrize("variable", container.MARKER_VARIABLES)
-def test_marks_of_a_container(monkeypatch, variable):
-    monkeypatch.setattr(container, "MARKER_FILES", ())
-    for name in container.MARKER_VARIABLES:
+def test_interpreters_are_run_before_they_count(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "ASDF_DATA_DIR", "MISE_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
-    assert not container.inside_container()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    pythons.probe.cache_clear()
+
+    def put(place: str, answer: str) -> Path:
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{answer}\n")
+        path.chmod(0o755)
+        return path
+
+    put("bin/python3.7", "exit 127")  # a dead shim
+    put(".pyenv/versions/3.7.20/bin/python", "echo 3 7 20; echo x; echo cpython False")  # 32 bits
+    assert pythons.find(["3.7"]) is None
+    for micro in (9, 16, 2):
+        put(f".pyenv/versions/3.7.{micro}/bin/python", f"echo 3 7 {micro}; echo; echo cpython True")
+    pythons.probe.cache_clear()
+    newest = pythons.find(["3.8", "3.7"])
+    assert newest == Interpreter(f"{tmp_path}/.pyenv/versions/3.7.16/bin/python", (3, 7, 16))
+
+
+def test_distributions_are_read_without_an_import(tmp_path, monkeypatch):
+    versions = installed.distributions(sys.executable)
+    assert versions["bert4keras"] in ("0.11.3", "0.11.5") and "typing-extensions" in versions
+    for name in (
+        "a/PyYAML-5.3.1.egg-info",
+        "b/PyYAML-6.0.dist-info",
+        "b/old_style-1.2-py3.8.egg-info",
+    ):
+        (tmp_path / name).mkdir(parents=True)
+    paths = json.dumps([str(tmp_path / "a"), str(tmp_path / "b")])
+    monkeypatch.setattr(installed, "_run", lambda python, code: paths)
+    assert installed.distributions("x") == {"pyyaml": "5.3.1", "old-style": "1.2"}
+
+
+@pytest.mark.parametrize("variable", installed.MARKER_VARIABLES)
+def test_marks_of_a_container(monkeypatch, variable):
+    monkeypatch.setattr(installed, "MARKER_FILES", ())
+    for name in installed.MARKER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert not installed.inside_container()
     monkeypatch.setenv(variable, "1")
-    assert container.inside_container()
+    assert installed.inside_container()
+
+
+@pytest.fixture
+def with_driver(machine) -> Dict[str, str]:
+    """Variables of a machine whose driver shows a GPU that this TensorFlow cannot use."""
+    machine.driver(A100)
+    path = f"{machine.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return {"AMP_XLA_DRIVER_ROOT": str(machine.folder), "PATH": path}
+
+
+def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, with_driver):
+    words = ["-m", "amp_xla", "train", "--", "--layers", "1", "--hidden", "64", "--epochs", "1"]
+    words += ["--train-fraction", "0.2", "--name", tmp_path.name]
+    done = run([sys.executable, *words], **with_driver)
+    assert done.returncode == 2, done.stderr
+    (line,) = [x for x in done.stderr.splitlines() if x.startswith("error:")]
+    assert "NVIDIA A100-SXM4-40GB (8.0, driver 535.104.05)" in line
+    assert re.search(r"libcud\w+\.so\.\d+", line) and "--device" in line
+
+
+def test_doctor_reports_a_gpu_that_tensorflow_does_not_see(with_driver):
+    done = run([sys.executable, "-m", "amp_xla", "doctor", "--json"], **with_driver)
+    assert "Traceback" not in done.stderr
+    (blind,) = [f for f in json.loads(done.stdout) if "TensorFlow sees none" in f["what"]]
+    assert re.search(r"libcud\w+\.so", blind["what"]) and blind["fix"]

@@ -27,10 +27,10 @@ printf '%s\\n' "${0##*/}" "$@" > "$WORDS"
 def checkout(tmp_path: Path) -> Path:
     """A folder like a checkout, whose environment is this Python."""
     made = tmp_path / "checkout"
-    (made / "scripts").mkdir(parents=True)
+    made.mkdir()
     for name in ("amp_xla", "recipes"):
         (made / name).symlink_to(ROOT / name)
-    script = made / "scripts" / "environment.sh"
+    script = made / "amp-xla"
     script.write_text(f"#!/bin/sh\necho {sys.executable}\n")
     script.chmod(0o755)
     return made

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from scripts import record
-from tests.packaging.checkout import ROOT
-from tests.packaging.test_makefile import RECIPES
+from tests.packaging.checkout import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
 

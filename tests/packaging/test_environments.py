@@ -1,0 +1,215 @@
+"""An environment is built once, updated if its lock changes, and never left half built.
+
+A program named `uv`, first on PATH, writes down its calls and creates folders.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import List
+
+import pytest
+
+from scripts.environment import SetupError, build, uv
+from scripts.environment.pythons import Interpreter
+from scripts.environment.runtimes import Choice, Runtime
+from tests.packaging.checkout import ROOT
+
+pytestmark = pytest.mark.once
+
+MINOR = "{}.{}".format(*sys.version_info)
+# UV_SLOW: seconds that an installation takes; UV_FAILS: the command that fails.
+FAKE_UV = f"""#!{sys.executable} -S
+import os, sys, time
+
+def log(line):
+    with open(os.environ["FAKE_LOG"], "a") as lines:
+        lines.write(line + "\\n")
+
+command, folder = sys.argv[1], sys.argv[-1]
+if command == "--version":
+    print("uv", os.environ.get("FAKE_VERSION", "0.13.8"), "(test)")
+    sys.exit()
+log("begin " + command)
+if os.environ.get("UV_FAILS") == command:
+    sys.exit(3)
+if command == "venv":
+    if os.path.exists(folder):
+        log("not removed")
+    os.makedirs(folder + "/bin")
+    os.makedirs(folder + "/lib/python{MINOR}")
+    os.symlink({sys.executable!r}, folder + "/bin/python")
+else:
+    time.sleep(float(os.environ.get("UV_SLOW", "0")))
+log("end " + command)
+"""
+BUILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from scripts.environment.build import ensure
+from tests.packaging.test_environments import choice
+print(ensure(choice(), Path(sys.argv[2])))
+"""
+BUILT = ["begin venv", "end venv", "begin pip", "end pip"]
+SYNCED = BUILT[2:]
+
+
+def choice() -> Choice:
+    interpreter = Interpreter(sys.executable, sys.version_info[:3])
+    return Choice(Runtime("small", (MINOR,), 0.0, False), interpreter, False, "a test")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with one lock file, and the fake uv on PATH."""
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "small.txt").write_text("a==1  # via b\n")
+    fake = tmp_path / "bin" / "uv"
+    fake.parent.mkdir()
+    fake.write_text(FAKE_UV)
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_LOG", str(tmp_path / "log"))
+    return tmp_path
+
+
+def calls(root: Path) -> List[str]:
+    """Return the fake uv's log since the last call of this function."""
+    log = root / "log"
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    log.write_text("")
+    return lines
+
+
+def test_an_environment_is_built_once_and_updated_with_its_lock(root, capsys):
+    python = build.ensure(choice(), root)
+    assert python == root / ".venvs" / "small" / "bin" / "python"
+    assert calls(root) == BUILT
+    captured = capsys.readouterr()
+    assert "building environment small" in captured.err and captured.out == ""
+    lock = root / "requirements" / "small.txt"
+    for text, expected in (("# other comment\na==1\n", []), ("a==2\n", SYNCED), ("a==2\n", [])):
+        lock.write_text(text)
+        build.ensure(choice(), root)
+        assert calls(root) == expected
+
+
+def damage_python(folder: Path) -> None:
+    (folder / "bin" / "python").unlink()
+    (folder / "bin" / "python").symlink_to("/nowhere/python")
+
+
+DAMAGE = {
+    "its Python was removed": damage_python,
+    "another Python": lambda f: (f / "lib" / f"python{MINOR}").rename(f / "lib" / "python3.5"),
+    "no stamp": lambda folder: (folder / build.STAMP).unlink(),
+    "a damaged stamp": lambda folder: (folder / build.STAMP).write_text("{"),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_environment_is_built_from_nothing(root, how):
+    build.ensure(choice(), root)
+    calls(root)
+    DAMAGE[how](root / ".venvs" / "small")
+    build.ensure(choice(), root)
+    assert calls(root) == BUILT
+
+
+@pytest.mark.parametrize("command", ["venv", "pip"])
+def test_a_failed_build_is_an_error_and_starts_from_nothing(root, monkeypatch, command):
+    monkeypatch.setenv("UV_FAILS", command)
+    with pytest.raises(SetupError, match=f"`uv {command}.*failed with exit code 3"):
+        build.ensure(choice(), root)
+    monkeypatch.delenv("UV_FAILS")
+    calls(root)
+    build.ensure(choice(), root)
+    assert calls(root) == BUILT
+
+
+def test_the_errors_name_the_next_step(root, monkeypatch):
+    huge = choice()._replace(runtime=Runtime("huge", (MINOR,), 1e9, False))
+    (root / "requirements" / "huge.txt").write_text("")
+    with pytest.raises(SetupError, match=r"GB free; environment huge needs about"):
+        build.ensure(huge, root)
+    assert calls(root) == []
+    monkeypatch.setenv("UV_FAILS", "venv")
+    with pytest.raises(SetupError, match=f"uv could not get Python {MINOR}. Install one of"):
+        build.ensure(choice()._replace(python=None), root)
+
+
+def start(root: Path, **environment: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(ROOT), str(root)],
+        env=dict(os.environ, **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=str(ROOT),
+        start_new_session=True,
+    )
+
+
+def wait_for(root: Path, line: str) -> None:
+    deadline = time.monotonic() + 60
+    while line not in ((root / "log").read_text() if (root / "log").exists() else ""):
+        assert time.monotonic() < deadline, f"never saw {line!r}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_build_is_not_taken_for_whole(root, how):
+    process = start(root, UV_SLOW="60")
+    wait_for(root, "begin pip")
+    os.killpg(process.pid, how)  # the whole group, as Ctrl-C and a closed terminal do
+    process.communicate(timeout=30)
+    assert not (root / ".venvs" / "small" / build.STAMP).exists()
+    calls(root)
+    build.ensure(choice(), root)
+    assert calls(root) == BUILT
+
+
+def test_two_builders_wait_for_each_other(root):
+    first = start(root, UV_SLOW="1")
+    wait_for(root, "begin pip")
+    second = start(root)
+    paths = {process.communicate(timeout=60)[0] for process in (first, second)}
+    assert first.returncode == second.returncode == 0 and len(paths) == 1
+    assert calls(root) == BUILT
+
+
+def test_the_lock_is_held_as_long_as_the_uv_of_a_killed_builder(root):
+    first = start(root, UV_SLOW="1.5")
+    wait_for(root, "begin pip")
+    os.kill(first.pid, signal.SIGKILL)  # only the builder: its uv continues
+    second = start(root)
+    _, stderr = second.communicate(timeout=60)
+    first.communicate(timeout=60)
+    assert b"waiting for another command" in stderr
+    assert calls(root) == [*BUILT, *BUILT]
+
+
+def test_uv_is_installed_if_it_is_missing_or_too_old(root, monkeypatch):
+    monkeypatch.setenv("FAKE_VERSION", "0.4.30")
+    monkeypatch.setenv("HOME", str(root))
+    monkeypatch.setattr(uv, "_install", lambda tools: "a new one")
+    assert uv.uv(root) == "a new one"
+    monkeypatch.setenv("FAKE_VERSION", "0.5.0")
+    assert uv.uv(root) == str(root / "bin" / "uv")
+
+
+def test_without_venv_and_pip_the_error_names_the_package(tmp_path, monkeypatch):
+    crippled = tmp_path / "python"
+    crippled.write_text("#!/bin/sh\necho 'No module named ensurepip' >&2\nexit 1\n")
+    crippled.chmod(0o755)
+    monkeypatch.setattr(uv.sys, "executable", str(crippled))
+    with pytest.raises(SetupError) as caught:
+        uv._install(tmp_path / "tools")
+    text = str(caught.value)
+    assert "No module named ensurepip" in text and "apt-get install python3-venv" in text
+    assert not (tmp_path / "tools").exists()

@@ -1,0 +1,178 @@
+"""./amp-xla and make: arguments arrive as quoted, and errors come before anything is built."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+
+import pytest
+
+from amp_xla.commands import COMMANDS
+from amp_xla.commands.cli import with_flags
+from amp_xla.errors import AmpXlaError
+from tests.packaging.checkout import RECIPES, ROOT, run
+
+pytestmark = pytest.mark.once
+
+PROGRAM = str(ROOT / "amp-xla")
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)
+HOSTILE = ["it's", "x'; touch pwned;'", '"; touch pwned; "', "`touch pwned`", "a b", "--help", "*"]
+FAKE_LAUNCHER = """#!/bin/sh
+for word in "$0" "$@"; do printf '%s\\n' "$word"; done
+echo "DATA=$DATA IMAGE=$IMAGE"
+"""
+
+
+def test_the_program_and_make_list_their_commands():
+    done = run([PROGRAM])
+    assert done.returncode == 0
+    assert {"env", *COMMANDS} == set(re.findall(r"^  ([a-z]+)\b", done.stdout, re.MULTILINE))
+    listed = re.findall(r"^  ([a-z-]+) +\S.*$", run(["make"]).stdout, re.MULTILINE)
+    assert sorted(listed) == sorted(TARGETS) and len(TARGETS) <= 14
+    phony = re.search(r"^\.PHONY: (.*)$", run(["make", "-pn", "help"]).stdout, re.MULTILINE)
+    assert phony is not None and sorted(phony.group(1).split()) == sorted(TARGETS)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["predct"], "error: unknown command 'predct'; did you mean predict?"),
+        (["xyz"], "error: unknown command 'xyz'; allowed: train, ranks, predict"),
+        (
+            ["train", "clasification"],
+            "RECIPE=clasification is unknown. Did you mean classification?",
+        ),
+        (["inspect", "--recipe", "__init__"], f"Recipes: {', '.join(RECIPES)}."),
+        (["train", "../tests/conftest"], "error: RECIPE=../tests/conftest is unknown."),
+        (["train", "nowhere.py"], "error: RECIPE=nowhere.py is no file."),
+        (["doctor", "--runtime", "tf3"], "error: RUNTIME=tf3 is unknown. Allowed: auto, tf1, tf2"),
+        (
+            ["predict", "--python", sys.executable, "a", "b", "c"],
+            "error: unexpected 'c'; allowed: RUN",
+        ),
+        (["verify", "--python", sys.executable, "--ru", "a"], "did you mean"),
+    ],
+)
+def test_a_mistake_is_one_line(words, message):
+    done = run([PROGRAM, *words])
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert len([line for line in done.stderr.splitlines() if not line.startswith("runtime ")]) == 1
+
+
+@pytest.mark.parametrize(
+    "words, names, expected",
+    [
+        ("a b --top 1", ("run", "file"), "--run a --file b --top 1"),
+        ("--file b", ("run", "file"), "--file b"),
+        ("a b -- --x y", ("run",), "--run a,b -- --x y"),
+        ("-- --x y", ("recipe",), "-- --x y"),
+    ],
+)
+def test_values_before_the_flags(words, names, expected):
+    assert with_flags(words.split(), names) == expected.split()
+    with pytest.raises(AmpXlaError, match="unexpected 'x'; allowed: flags only"):
+        with_flags(["x"], ())
+
+
+def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
+    (tmp_path / "mine.py").write_text("def main(words):\n    print(words)\n    return 7\n")
+    words = ["train", "--python", sys.executable, "mine.py", "--", "--a", "b c", "--", "$HOME"]
+    for variables in ({}, {"PYTHONSAFEPATH": "1"}):
+        done = run([PROGRAM, *words], root=tmp_path, **variables)
+        assert done.stdout == f"{['--a', 'b c', '--', '$HOME']}\n" and done.returncode == 7
+        assert re.fullmatch(r"runtime tf\d: .*used as it is\n", done.stderr)
+    done = run(["make", "env", f"PYTHON={sys.executable}"])
+    assert done.stdout == f"{sys.executable}\n"
+
+
+@pytest.fixture
+def launched(tmp_path):
+    """Run `make` with launchers that only print their arguments."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    shutil.copy(str(ROOT / "scripts" / "nearest.awk"), str(tmp_path / "scripts"))
+    for name in ("amp-xla", "scripts/docker.sh"):
+        (tmp_path / name).write_text(FAKE_LAUNCHER)
+        (tmp_path / name).chmod(0o755)
+
+    def make(*words):
+        done = run(["make", *words], root=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split("\n")[:-1]
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["train", "RUNTIME=tf2"], "./amp-xla train --runtime=tf2 --recipe=classification --"),
+        (["train", "RECIPE=x", "NP=2", "HOSTS=a:1,b:1", "PYTHON=/x"],
+         "./amp-xla ranks --np 2 --hosts a:1,b:1 --python=/x --runtime=auto --recipe=x --"),
+        (["docker-train"], "scripts/docker.sh train --recipe classification --"),
+        (["docker-shell"], "scripts/docker.sh shell --"),
+    ],
+)  # fmt: skip
+def test_make_passes_arguments_on_as_quoted(launched, words, expected):
+    assert launched(*words, "ARGS=--name 'a b'")[:-1] == [*expected.split(" "), "--name", "a b"]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_values_are_data_to_each_shell(launched, tmp_path, value):
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert launched("train", f"RECIPE={value}")[-3] == f"--recipe={value}"
+    assert launched("train", f"NP={value}")[3] == value
+    assert launched("env", f"PYTHON={value}", f"RUNTIME={value}")[2:-1] == [
+        *(f"--python={value}", f"--runtime={value}")
+    ]
+    assert launched("docker-shell", f"DATA={value}", f"IMAGE={value}")[-1] == (
+        f"DATA={value} IMAGE={value}"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "given, nearest",
+    [
+        ("RECIP=pretraining", "Did you mean RECIPE?"),
+        ("recipe=pretraining", "Did you mean RECIPE?"),
+        ("BASEIMAGE=x", "Did you mean BASE_IMAGE?"),
+        ("WHAT=2", "Known are: ARGS"),
+        ("X';pwd;'=1", "Known are: ARGS"),
+    ],
+)
+def test_an_unknown_variable_is_an_error_that_names_the_nearest(given, nearest):
+    for target in ("train", "help"):
+        done = run(["make", target, given])
+        assert done.returncode == 2 and done.stdout == ""
+        assert f"error: {given.partition('=')[0]} is not a variable" in done.stderr
+        assert nearest in done.stderr and len(done.stderr.strip().split("\n")) == 1
+
+
+def test_python_counts_on_the_command_line_only():
+    assert "--python" not in run(["make", "-n", "train"], PYTHON="/usr/bin/python3").stdout
+    assert '--python="$PYTHON"' in run(["make", "-n", "train", "PYTHON=/x"]).stdout
+
+
+def test_unusual_machines(tmp_path):
+    """No Python; a checkout that cannot be written; a user id without an entry, and no HOME."""
+    for name in ("dirname", "sh"):
+        (tmp_path / name).symlink_to(f"/usr/bin/{name}")
+    done = run(["/bin/sh", PROGRAM, "doctor"], PATH=str(tmp_path))
+    assert done.returncode == 2 and "no Python 3.8 or newer found" in done.stderr
+    (tmp_path / "requirements").mkdir()
+    (tmp_path / "requirements" / "dev.txt").write_text("a==1\n")
+    (tmp_path / ".venvs").symlink_to("/sys/kernel")  # not even root can create a file there
+    code = "from pathlib import Path; from scripts.environment.__main__ import main\n"
+    code += f"raise SystemExit(main(['env', '--runtime=dev'], Path({str(tmp_path)!r})))"
+    done = run([sys.executable, "-c", code])
+    assert done.returncode == 2 and done.stderr.startswith("error: ")
+    assert "must be writable" in done.stderr and done.stderr.count("\n") == 1
+    code = "import os, pwd\npwd.getpwuid = {}.__getitem__\ndel os.environ['HOME']\n"
+    code += "from pathlib import Path; from scripts.environment import pythons, uv\n"
+    code += "list(pythons.candidates('3.7')), uv.candidates(Path('x'))"
+    assert run([sys.executable, "-c", code]).returncode == 0
+    assert os.access(PROGRAM, os.X_OK)
