@@ -11,7 +11,7 @@ TensorFlow 2.17.1: held-out loss 3.88, seed 1, 4.8 minutes; 2-core Xeon; Novembe
 
 Own text, of any size, is prepared first, on as many processes and machines as there are:
 
-    make prepare CORPUS='corpus/*.jsonl.gz' OUT=data/mine ARGS="--vocab vocab.txt --length 512"
+    ./amp-xla prepare 'corpus/*.jsonl.gz' data/mine --vocab vocab.txt --length 512
     make train RECIPE=pretraining ARGS="--data data/mine --model base --steps 20000"
 
 A base or large model is trained as RoBERTa was; ``--preset`` names other published ways.
@@ -54,7 +54,7 @@ class Config:
     """a published way to train: other defaults for the flags below; quick is for minutes on a
     laptop; none = roberta for base and large models, else quick"""
     data: Optional[str] = None
-    """folder that `make prepare` wrote; none = prepare the built-in corpus, once, in .cache"""
+    """folder that `amp-xla prepare` wrote; none = prepare the built-in corpus, once, in .cache"""
     objective: Literal["mlm", "lm", "unilm"] = "mlm"
     """masked words (RoBERTa), the next token (GPT), or the second of two segments (UniLM)"""
     mask: Literal["word", "span", "token"] = "word"

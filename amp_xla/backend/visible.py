@@ -46,7 +46,7 @@ def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
         if device == "gpu":
             found = driver.hidden or driver.describe()
             raise UnsupportedError(
-                f"device=gpu, but no GPU can be used ({found}); next: make doctor, or --device cpu"
+                f"device=gpu, but no GPU can be used ({found}); next: amp-xla doctor, or --device cpu"
             )
         return
     raise UnsupportedError(explain(driver, look_again(environ)))
@@ -85,7 +85,7 @@ def reason(driver: nvidia.Driver, blind: Blindness, tensorflow: str, fork: bool)
     """What is missing, and the command or advice that mends it."""
     old = nvidia.too_old(driver) if fork or not tensorflow.startswith("1.") else ""
     if old:
-        return old, "a newer driver, or a container for this one, which `make doctor` names"
+        return old, "a newer driver, or a container for this one, which `amp-xla doctor` names"
     cuda = [name for name in blind.missing if not name.startswith("libcuda.so")]
     if cuda:
         return f"{', '.join(cuda)} not found", _installs(tensorflow, fork)
@@ -102,7 +102,7 @@ def reason(driver: nvidia.Driver, blind: Blindness, tensorflow: str, fork: bool)
         fix = "nvidia-smi -L must show an instance, and CUDA_VISIBLE_DEVICES=MIG-... chooses it"
         return "it is in MIG mode", fix
     said = f" ({blind.said})" if blind.said else ""
-    return f"its libraries are there, the driver refuses them{said}", "make doctor"
+    return f"its libraries are there, the driver refuses them{said}", "amp-xla doctor"
 
 
 def _installs(tensorflow: str, fork: bool) -> str:

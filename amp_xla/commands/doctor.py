@@ -1,6 +1,6 @@
-"""``make doctor``: is this machine fit for mixed precision and XLA with bert4keras?
+"""``amp-xla doctor``: is this machine fit for mixed precision and XLA with bert4keras?
 
-    python -m amp_xla doctor [--container 21.09] [--json]
+    amp-xla doctor [--container 21.09] [--json]
 
 Each finding says what was found, why it matters and, where something is wrong, what mends it. The
 exit code is 1 where something will fail, else 0.
@@ -26,7 +26,7 @@ from amp_xla.backend.nvidia import Gpu
 from amp_xla.commands import containers
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process.arguments import parse
-from amp_xla.process.typed import container, typed
+from amp_xla.process.typed import container
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Settings, flags
 from amp_xla.speed.machine import DEVICE
@@ -67,7 +67,7 @@ class Finding:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Prints the findings; 1 where one is an error."""
-    config = parse(Config, argv, "python -m amp_xla doctor")
+    config = parse(Config, argv, "amp-xla doctor")
     try:
         release = containers.version(config.container)
     except ValueError:
@@ -128,7 +128,7 @@ def _no_gpu(seen: nvidia.Driver) -> Finding:
     if not seen.trace and not seen.problem:
         what = "no NVIDIA GPU: nvidia-smi is not on PATH"
         why = "training here runs on the CPU; what float16 would do can still be rehearsed"
-        return Finding("note", "GPU", what, why, typed("rehearse"))
+        return Finding("note", "GPU", what, why, "amp-xla rehearse classification")
     if not seen.problem:
         what = f"{seen.trace} is there, nvidia-smi is not on PATH"
         why = "a driver is loaded, but which GPU and how much memory it has cannot be told"
@@ -253,7 +253,8 @@ def tensorflow(machine: Any, gpus: Sequence[Gpu], environ: Mapping[str, str]) ->
     if not machine.half_dtype:
         what = "no half precision on this device"
         why = "AMP_XLA_PRECISION=amp trains in float32 here"
-        found.append(Finding("note", "TensorFlow", what, why, f"{typed('rehearse')} shows float16"))
+        fix = "amp-xla rehearse classification shows float16"
+        found.append(Finding("note", "TensorFlow", what, why, fix))
     if containers.version(machine.bert4keras) < backend.SAFE_MASKS:
         why = "masks with 1e12, NaN in float16 for LM, UniLM and RealFormer: `import "
         why += "amp_xla.setup` sets 1e4; its CRF and MEMM work with neither and are refused"

@@ -1,4 +1,4 @@
-"""``python -m amp_xla evaluate``: masked language models side by side, on the same hidden words."""
+"""``amp-xla evaluate``: masked language models side by side, on the same hidden words."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def main(argv: List[str]) -> int:
     tables with other folders beside them only where these have the same vocabulary.
     """
     own, recipe_words = split_words(argv)
-    config = parse(Config, own, "python -m amp_xla evaluate")
+    config = parse(Config, own, "amp-xla evaluate RUN")
     folders = [name.strip() for name in config.run.split(",") if name.strip()]
     if not folders:
         raise AmpXlaError(f"--run {config.run!r} names no folder")

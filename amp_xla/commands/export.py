@@ -1,4 +1,4 @@
-"""``python -m amp_xla export``: a trained model as a SavedModel, for other programs to serve."""
+"""``amp-xla export``: a trained model as a SavedModel, for other programs to serve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Config:
 
 def main(argv: List[str]) -> int:
     """The command."""
-    config = parse(Config, argv, "python -m amp_xla export")
+    config = parse(Config, argv, "amp-xla export RUN")
     saved = Saved(find(Path(config.run), config.checkpoint))
     recipe = config.recipe or own_recipe(saved.recipe)
     export = getattr(recipe_module(recipe), "export", None)

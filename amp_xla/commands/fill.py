@@ -1,4 +1,4 @@
-"""``python -m amp_xla fill``: what a pretrained model puts in place of [MASK]."""
+"""``amp-xla fill``: what a pretrained model puts in place of [MASK]."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from amp_xla.models.options import Filling
 from amp_xla.process import output
 from amp_xla.process.arguments import own_recipe, parse, recipe_module
 from amp_xla.process.fields import within
-from amp_xla.process.typed import typed
 from amp_xla.training.checkpoint import Saved, find
 
 
@@ -42,7 +41,7 @@ def main(argv: List[str]) -> int:
 
     Each [MASK] is filled in by itself while the others stay, and a blank line parts two texts.
     """
-    config = parse(Config, argv, "python -m amp_xla fill")
+    config = parse(Config, argv, "amp-xla fill RUN")
     if config.text is not None and config.file is not None:
         raise AmpXlaError("--text is one text, --file has many: give one of them")
     saved = Saved(find(Path(config.run), config.checkpoint))
@@ -51,7 +50,7 @@ def main(argv: List[str]) -> int:
     if fill is None:
         raise AmpXlaError(
             f"{config.run} is of recipe {recipe}, which has no [MASK] to fill in; "
-            f"{typed('fill', RUN='runs/pretraining/latest')} is for pretrained runs"
+            f"amp-xla fill runs/pretraining/latest is for pretrained runs"
         )
     lines = [config.text] if config.text is not None else lines_of(config.file)
     for number, line in enumerate(lines, 1):

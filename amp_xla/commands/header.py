@@ -1,4 +1,4 @@
-"""``python -m amp_xla header``: the setup as a block to paste on top of any bert4keras script.
+"""``amp-xla header``: the setup as a block to paste on top of any bert4keras script.
 
 The block imports nothing of this package. It cannot check what a run really did, nor unscale
 gradients and skip bad steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
@@ -172,5 +172,5 @@ def _legacy_keras() -> List[str]:
 
 def main(argv: List[str]) -> int:
     """The command."""
-    print(block(parse(Config, argv, "python -m amp_xla header")), end="")
+    print(block(parse(Config, argv, "amp-xla header")), end="")
     return 0

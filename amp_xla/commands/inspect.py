@@ -1,6 +1,6 @@
-"""``make inspect RECIPE=...``: what mixed precision would make of a recipe, on any machine.
+"""``amp-xla inspect RECIPE``: show what mixed precision converts, on any machine.
 
-    python -m amp_xla inspect --recipe classification --gpu 8.0 --lists fork -- --layers 12
+    amp-xla inspect classification --gpu 8.0 --lists fork -- --layers 12
 
 Prints a table and writes ``amp.json``; what follows ``--`` are the recipe's own flags.
 """
@@ -35,7 +35,7 @@ class Config:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Inspects a recipe, prints the table, writes amp.json."""
     own, words = split_words(argv)
-    config = parse(Config, own, "python -m amp_xla inspect")
+    config = parse(Config, own, "amp-xla inspect RECIPE")
     from amp_xla.diagnose import inspect
     from amp_xla.process.progress import note
 

@@ -1,4 +1,4 @@
-"""``python -m amp_xla predict``: labels for new text, from a file or from standard input."""
+"""``amp-xla predict``: labels for new text, from a file or from standard input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.process.arguments import own_recipe, parse, recipe_module
-from amp_xla.process.typed import typed
 from amp_xla.training.checkpoint import Saved, find
 
 
@@ -35,14 +34,14 @@ def main(argv: List[str]) -> int:
     Line i of the output answers line i of the input; to a blank one the answer is a blank one. What
     a line is, ``data.lines.every_line`` says, for training and here.
     """
-    config = parse(Config, argv, "python -m amp_xla predict")
+    config = parse(Config, argv, "amp-xla predict RUN FILE")
     saved = Saved(find(Path(config.run), config.checkpoint))
     recipe = config.recipe or own_recipe(saved.recipe)
     predict = getattr(recipe_module(recipe), "predict", None)
     if predict is None:
         raise AmpXlaError(
             f"recipe {recipe} has nothing to predict; its weights start another recipe: "
-            f"{typed('train', ['--bert', config.run])}"
+            f"amp-xla train classification -- --bert {config.run}"
         )
     lines = lines_of(config.file)
     texts = [line for line in lines if line.strip()]

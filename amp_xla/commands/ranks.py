@@ -61,7 +61,7 @@ class Config:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """The command; returns the exit code of the rank that ended first with an error, else 0."""
     own, words = split_words(argv)
-    config = parse(Config, own, "python -m amp_xla ranks")
+    config = parse(Config, own, "amp-xla ranks RECIPE")
     by_slurm = config.hosts == "slurm"
     count = sum(slurm.read(os.environ).slots) if by_slurm else _count(config.np, config.hosts)
     command = [sys.executable, "-m", "amp_xla", "train", "--recipe", config.recipe, "--", *words]

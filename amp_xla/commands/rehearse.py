@@ -1,6 +1,6 @@
-"""``make rehearse RECIPE=... STEPS=20``: mixed-precision training tried out on CPU.
+"""``amp-xla rehearse RECIPE``: try mixed-precision training on a CPU.
 
-    python -m amp_xla rehearse --recipe classification --steps 20 -- --layers 12
+    amp-xla rehearse classification --steps 20 -- --layers 12
 
 What follows ``--`` are the recipe's own flags. Writes ``rehearsal.json`` and ``rehearsal.svg``.
 The exit code is 1 where mixed precision met a NaN or an infinity.
@@ -43,7 +43,7 @@ class Config:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Rehearses a recipe; prints the tables, writes the record and the picture."""
     own, words = split_words(argv)
-    config = parse(Config, own, "python -m amp_xla rehearse")
+    config = parse(Config, own, "amp-xla rehearse RECIPE")
     from amp_xla.process.progress import note
 
     note(f"building {config.recipe} ...")

@@ -1,4 +1,4 @@
-"""``python -m amp_xla verify``: reads every byte of a run's checkpoints and says what is whole."""
+"""``amp-xla verify``: reads every byte of a run's checkpoints and says what is whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Config:
 
 def main(argv: List[str]) -> int:
     """The command; 0 = everything is whole, 1 = something is not, 2 = there is nothing to check."""
-    config = parse(Config, argv, "python -m amp_xla verify")
+    config = parse(Config, argv, "amp-xla verify RUN")
     run = Path(config.run)
     folder = run / "checkpoints"
     checkpoints = manifest.steps(folder)

@@ -15,7 +15,6 @@ from typing import Any, Callable, Optional
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.stopping import SignalWatch
-from amp_xla.process.typed import typed
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import LoopOptions, RunOptions
@@ -185,10 +184,10 @@ def _next(recipe: Any, loop: Any) -> str:
     """What to type now: predict where the recipe can, else what its weights are good for."""
     run = str(loop.run.path)
     if hasattr(recipe, "predict"):
-        return f"predict with: {typed('predict', ['--file', 'texts.txt'], RUN=run)}"
+        return f"predict with: amp-xla predict {run} texts.txt"
     if loop.job.export is not None:
-        fill = typed("fill", ["--text", "the [MASK] of a list"], RUN=run)
+        fill = f"amp-xla fill {run} --text 'the [MASK] of a list'"
         return (f"try it: {fill}\n" if hasattr(recipe, "fill") else "") + (
-            f"fine-tune its weights with: {typed('train', ['--bert', run])}"
+            f"fine-tune its weights with: amp-xla train classification -- --bert {run}"
         )
-    return f"check its checkpoints with: {typed('verify', RUN=run)}"
+    return f"check its checkpoints with: amp-xla verify {run}"

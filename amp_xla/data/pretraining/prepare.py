@@ -1,4 +1,4 @@
-"""Raw text to packed sequences on disk: ``python -m amp_xla prepare``.
+"""Raw text to packed sequences on disk: ``amp-xla prepare``.
 
 The corpus is cut into units; each becomes one shard of training sequences and one of held-out
 ones, written by whichever process or machine gets it, whole or not at all. What is there already
@@ -389,8 +389,8 @@ def _split(texts: List[str], heldout: float) -> Tuple[List[str], List[str]]:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """``python -m amp_xla prepare``."""
-    config = parse(Config, argv, "python -m amp_xla prepare")
+    """``amp-xla prepare``."""
+    config = parse(Config, argv, "amp-xla prepare CORPUS OUT")
     try:
         prepare(config)
     except Stopped as stopped:

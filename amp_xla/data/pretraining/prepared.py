@@ -83,7 +83,7 @@ class Manifest:
             what = "lacks shards" if records.exists(records.join(folder, MANIFEST)) else "is not"
             what += " prepared" if what == "is not" else " that its manifest lists"
             raise DataError(
-                f"{folder} {what}; run: python -m amp_xla prepare --out {folder} --corpus ..."
+                f"{folder} {what}; run: amp-xla prepare --out {folder} --corpus ..."
             )
         return manifest
 

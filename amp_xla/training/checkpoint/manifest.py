@@ -1,6 +1,6 @@
 """What makes a checkpoint whole: a list of its files with their SHA-256, and pointers to it.
 
-No TensorFlow here, so that ``python -m amp_xla verify`` answers at once.
+No TensorFlow here, so that ``amp-xla verify`` answers at once.
 
 A manifest's first line is the SHA-256 of everything below it; below is JSON. A pointer (``LAST``,
 ``BEST``) is one line: a checkpoint's name and the SHA-256 of that name.

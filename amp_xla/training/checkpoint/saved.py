@@ -13,7 +13,6 @@ from typing import Any, Dict, List, Optional, Type, TypeVar
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process import arguments, fields
 from amp_xla.process.progress import note
-from amp_xla.process.typed import typed
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import manifest
 
@@ -171,7 +170,7 @@ def find(run: Path, name: Optional[str] = None) -> Path:
         raise CheckpointError(
             f"{folder} has no checkpoint yet"
             if run.is_dir()
-            else f"{run} is not a run folder; {typed('train')} makes one and names it at its end"
+            else f"{run} is not a run folder; make train makes one and names it at its end"
         )
     chosen = name
     if name in (None, "best"):
