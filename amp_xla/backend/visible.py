@@ -46,7 +46,7 @@ def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
         if device == "gpu":
             found = driver.hidden or driver.describe()
             raise UnsupportedError(
-                f"device=gpu, but no GPU can be used ({found}); next: amp-xla doctor, or --device cpu"
+                f"device=gpu, no GPU can be used ({found}); next: amp-xla doctor, or --device cpu"
             )
         return
     raise UnsupportedError(explain(driver, look_again(environ)))

@@ -82,9 +82,7 @@ class Manifest:
         if manifest is None:
             what = "lacks shards" if records.exists(records.join(folder, MANIFEST)) else "is not"
             what += " prepared" if what == "is not" else " that its manifest lists"
-            raise DataError(
-                f"{folder} {what}; run: amp-xla prepare --out {folder} --corpus ..."
-            )
+            raise DataError(f"{folder} {what}; run: amp-xla prepare CORPUS {folder}")
         return manifest
 
     @classmethod
