@@ -31,7 +31,6 @@ from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.fields import within
 from amp_xla.process.revision import revision
-from amp_xla.process.typed import typed
 from amp_xla.speed import machine
 from amp_xla.speed.measure import Child, ChildEnded
 from amp_xla.speed.tune import say
@@ -94,7 +93,7 @@ def main() -> int:
         driver = nvidia.look(os.environ)
         raise AmpXlaError(
             f"no GPU that TensorFlow {here.tensorflow} can use "
-            f"({driver.hidden or driver.describe()}); next: {typed('doctor')}; a trial with a tiny "
+            f"({driver.hidden or driver.describe()}); next: amp-xla doctor; a trial with a tiny "
             f"model needs none: --trial"
         )
     say(here.describe())
