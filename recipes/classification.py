@@ -17,6 +17,7 @@ import dataclasses
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
+from amp_xla.config import flat, parse
 from amp_xla.data import labelled
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.options import BatchOptions
@@ -24,9 +25,7 @@ from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import flat
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import (
     ClassifierOptions,

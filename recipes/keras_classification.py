@@ -19,15 +19,14 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE, flat, parse
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import ClassifierOptions, Pace, RateOptions, RunOptions, Seed
@@ -43,7 +42,7 @@ class Config:
     """none = by AMP_XLA_PRECISION: for amp, mixed_ and the half precision that this machine has"""
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else dynamic in float16, 1 elsewhere"""
-    xla: Annotated[Optional[Literal["off", "on", "no_lazy", "lite"]], SAME_SPEED] = None
+    xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
     device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
     """auto stops at a GPU that TensorFlow does not see, cpu takes none; none = AMP_XLA_DEVICE"""

@@ -28,6 +28,7 @@ from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data.pretraining import cooccurrence, prepare
 from amp_xla.data.pretraining.masking import special_ids
 from amp_xla.data.pretraining.options import AmountOptions
@@ -37,9 +38,7 @@ from amp_xla.data.text.tokenizer import MASK, Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import published
 from amp_xla.models.options import Filling, LanguageModelOptions
-from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat, within
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
 
@@ -65,9 +64,9 @@ class Config:
     """weight, at the end, of a second loss: a text's mean foretells its masked words; 0 = none"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """lamb for global batches of thousands"""
-    beta2: Annotated[float, within(above=0, below=1), SAME_SPEED] = 0.999
+    beta2: Annotated[float, within(above=0, below=1)] = 0.999
     """how long the optimizer remembers the size of gradients"""
-    adam_epsilon: Annotated[float, within(above=0), SAME_SPEED] = 1e-6
+    adam_epsilon: Annotated[float, within(above=0)] = 1e-6
     """added to the root of that size"""
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """how the learning rate falls after the warm-up"""

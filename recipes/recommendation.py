@@ -19,15 +19,14 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data.slots import batches as slots
 from amp_xla.data.slots.built_in import two_packages
 from amp_xla.data.slots.lines import CRITEO_NUMBERS, Columns, Lines
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.models.options import TowerOptions
 from amp_xla.process import durable
-from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, within
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
@@ -50,11 +49,11 @@ class Config:
     """values of a slot, with spaces between them, at most; none = 1, and 64 of the built-in"""
     batch_size: Annotated[int, within(at_least=1)] = 128
     """samples a step, of all ranks together; on GPUs 8,192 to 65,536"""
-    table_optimizer: Annotated[Literal["lazy_adam", "adam"], SAME_SPEED] = "lazy_adam"
+    table_optimizer: Literal["lazy_adam", "adam"] = "lazy_adam"
     """lazy_adam leaves rows alone that a batch does not ask for; adam passes over all of them"""
-    epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 2
+    epochs: Annotated[int, within(1, 10**6)] = 2
     """passes over the training data"""
-    patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
+    patience: Annotated[int, within(at_least=0)] = 0
     """evaluations without improvement until the run stops early; 0 = never"""
     seed: Seed = 1
     """decides weights and order"""

@@ -21,9 +21,8 @@ from typing import Any, Iterator, List
 
 from typing_extensions import Annotated
 
-from amp_xla.process.arguments import make, parse
+from amp_xla.config import make, parse, within
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import within
 
 
 @dataclasses.dataclass(frozen=True)

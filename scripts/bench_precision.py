@@ -25,9 +25,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from typing_extensions import Annotated
 
-from amp_xla.process.arguments import parse
+from amp_xla.config import parse, within
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import within
 from amp_xla.process.progress import note
 from scripts.environment.installed import distributions, runtime_of, tensorflow_version
 

@@ -38,10 +38,9 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 from typing_extensions import Annotated
 
+from amp_xla.config import parse, split_words, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.arguments import parse, split_words
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import within
 
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -21,7 +21,7 @@ from typing import Any, Dict, List
 
 from typing_extensions import Literal
 
-from amp_xla.process.arguments import parse
+from amp_xla.config import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.revision import revision
 from amp_xla.speed import machine

@@ -21,9 +21,8 @@ from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
-from amp_xla.process.arguments import parse
+from amp_xla.config import parse, within
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import within
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,8 +24,8 @@ from amp_xla import backend
 from amp_xla.backend import nvidia, visible
 from amp_xla.backend.nvidia import Gpu
 from amp_xla.commands import containers
+from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError, SettingsError
-from amp_xla.process.arguments import parse
 from amp_xla.process.typed import container
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Settings, flags

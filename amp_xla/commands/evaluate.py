@@ -15,14 +15,14 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.commands.predict import lines_of
+from amp_xla.config import parse, split_words, within
 from amp_xla.data.pretraining.yardstick import Yardstick
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import children, output
-from amp_xla.process.arguments import parse, recipe_package, split_words
-from amp_xla.process.fields import within
 from amp_xla.process.progress import note
+from amp_xla.recipe import recipe_package
 
 
 @dataclasses.dataclass(frozen=True)

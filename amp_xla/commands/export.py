@@ -6,9 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import List, Optional
 
+from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
-from amp_xla.process.arguments import own_recipe, parse, recipe_module
+from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Saved, find
 
 

@@ -9,12 +9,12 @@ from typing import List, Optional
 from typing_extensions import Annotated
 
 from amp_xla.commands.predict import lines_of
+from amp_xla.config import parse, within
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import Filling
 from amp_xla.process import output
-from amp_xla.process.arguments import own_recipe, parse, recipe_module
-from amp_xla.process.fields import within
+from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Saved, find
 
 

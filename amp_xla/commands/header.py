@@ -11,9 +11,8 @@ from typing import Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import parse, within
 from amp_xla.errors import UnsupportedError
-from amp_xla.process.arguments import parse
-from amp_xla.process.fields import within
 from amp_xla.settings import Settings, flags
 
 _WHY: Dict[str, str] = {

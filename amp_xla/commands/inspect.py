@@ -15,7 +15,8 @@ from typing import Optional, Sequence
 from typing_extensions import Literal
 
 from amp_xla.commands import recipe_job
-from amp_xla.process.arguments import parse, recipe_name, split_words
+from amp_xla.config import parse, split_words
+from amp_xla.recipe import recipe_name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 from typing import List, Optional, Tuple
 
+from amp_xla.config import parse
 from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
-from amp_xla.process.arguments import own_recipe, parse, recipe_module
+from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Saved, find
 
 

@@ -28,8 +28,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
+from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.arguments import parse, split_words
 from amp_xla.process.typed import ROOT, in_checkout
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
 
+from amp_xla.config import changed, parse
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.arguments import parse, recipe_module
-from amp_xla.process.fields import changed
+from amp_xla.recipe import recipe_module
 from amp_xla.settings import Settings
 from amp_xla.training.options import switches_of
 

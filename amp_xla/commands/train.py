@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional, Sequence
 
-from amp_xla.process.arguments import parse, recipe_module, split_words
+from amp_xla.config import parse, split_words
+from amp_xla.recipe import recipe_module
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import List, Optional
 
+from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
-from amp_xla.process.arguments import parse
 from amp_xla.training import copies
 from amp_xla.training.checkpoint import Saved, manifest
 from amp_xla.training.checkpoint.saved import known_best

@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
-from amp_xla.process.fields import MAY_CHANGE, within
 
 HEAD = 64  # the size of an attention head, in units of the hidden size
 

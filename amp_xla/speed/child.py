@@ -47,8 +47,8 @@ def reply(**values: Any) -> None:
 
 def build_job(request: Request) -> Any:
     """Build the recipe's job with the requested precision and XLA mode, variables initialized."""
-    from amp_xla.process.arguments import parse, recipe_module
-    from amp_xla.process.fields import changed
+    from amp_xla.config import changed, parse
+    from amp_xla.recipe import recipe_module
 
     recipe = recipe_module(request.recipe)
     config = parse(recipe.Config, request.words, f"python -m {recipe.__name__}")

@@ -13,9 +13,9 @@ from typing import Any, Callable, Optional, Sequence
 
 from typing_extensions import Annotated
 
+from amp_xla.config import flat, parse, split_words, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.arguments import parse, recipe_module, split_words
-from amp_xla.process.fields import flat, within
+from amp_xla.recipe import recipe_module
 from amp_xla.speed import machine, table
 from amp_xla.speed.measure import Candidate, Outcome, measure
 from amp_xla.training.options import switches_of

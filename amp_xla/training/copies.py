@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from amp_xla.process.arguments import document
+from amp_xla.config import document
 from amp_xla.process.progress import note
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import Saved, manifest

@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 import numpy as np
 
 from amp_xla import backend
+from amp_xla.config import fields, flat
 from amp_xla.data.batches.pieces import whole
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.fields import MAY_CHANGE, fields, flat
 from amp_xla.training.options import RunOptions
 
 # How long a run is. More of it than before extends the run.
@@ -97,7 +97,7 @@ def settings_of(config: Any) -> Dict[str, Any]:
 
 def may_change(config: Any) -> List[str]:
     """Names of the settings whose change changes no step."""
-    return [name for name, field in fields(type(config)).items() if MAY_CHANGE in field.marks]
+    return [name for name, field in fields(type(config)).items() if field.may_change]
 
 
 def by_default(config: Any) -> List[str]:

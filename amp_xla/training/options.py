@@ -11,11 +11,11 @@ from typing import Any, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE, flat, part, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, flat, part, within
 from amp_xla.settings import Resolved
 
-Seed = Annotated[int, within(0, 2**32 - 1), SAME_SPEED]
+Seed = Annotated[int, within(0, 2**32 - 1)]
 
 # Settings of recipes that change no step: the data behind a path are compared by content.
 FREE = ("log_every", "train", "dev", "bert", "vocab", "data")
@@ -25,22 +25,22 @@ FREE = ("log_every", "train", "dev", "bert", "vocab", "data")
 class RunOptions:
     """A run's name, checkpoints and how it goes on; a recipe's Config holds one as ``run``."""
 
-    name: Annotated[Optional[str], MAY_CHANGE, SAME_SPEED] = None
+    name: Annotated[Optional[str], MAY_CHANGE] = None
     """name of the run's folder in runs/<recipe>; none = date and time, with --resume the newest"""
-    resume: Annotated[bool, MAY_CHANGE, SAME_SPEED] = False
+    resume: Annotated[bool, MAY_CHANGE] = False
     """continue the run from its newest whole checkpoint, exactly; start it if there is none"""
-    force_resume: Annotated[bool, MAY_CHANGE, SAME_SPEED] = False
+    force_resume: Annotated[bool, MAY_CHANGE] = False
     """with --resume: go on though data, settings or versions differ from the checkpoint's"""
-    warm_start: Annotated[Optional[str], MAY_CHANGE, SAME_SPEED] = None
+    warm_start: Annotated[Optional[str], MAY_CHANGE] = None
     """run folder whose best weights to begin with; steps, optimizer and order start anew; with
     --resume: only where there is no checkpoint to go on from"""
-    checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE, SAME_SPEED] = 0
+    checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE] = 0
     """steps between checkpoints, besides those at each evaluation; 0 = by time only"""
-    checkpoint_minutes: Annotated[float, within(at_least=0), MAY_CHANGE, SAME_SPEED] = 10.0
+    checkpoint_minutes: Annotated[float, within(at_least=0), MAY_CHANGE] = 10.0
     """minutes between checkpoints; 0 = at evaluations only"""
-    keep: Annotated[int, within(at_least=1), MAY_CHANGE, SAME_SPEED] = 2
+    keep: Annotated[int, within(at_least=1), MAY_CHANGE] = 2
     """how many of the newest checkpoints stay on disk, besides the best"""
-    on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE, SAME_SPEED] = "skip"
+    on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
     """when loss or gradients are not finite: skip the step; report names the cause once; or stop"""
 
 
@@ -48,9 +48,9 @@ class RunOptions:
 class Switches:
     """Mixed precision and XLA."""
 
-    precision: Annotated[Optional[Literal["fp32", "tf32", "amp"]], SAME_SPEED] = None
+    precision: Optional[Literal["fp32", "tf32", "amp"]] = None
     """none = AMP_XLA_PRECISION, else amp"""
-    xla: Annotated[Optional[Literal["off", "on", "no_lazy", "lite"]], SAME_SPEED] = None
+    xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16 and 1 elsewhere"""
@@ -90,9 +90,9 @@ class ClassifierOptions:
     --bert 0"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of each label's weight that is spread over all labels in training; with --bert 0"""
-    epochs: Annotated[int, within(1, 10**6), SAME_SPEED] = 8
+    epochs: Annotated[int, within(1, 10**6)] = 8
     """passes over the training data; with --bert 3"""
-    patience: Annotated[int, within(at_least=0), SAME_SPEED] = 0
+    patience: Annotated[int, within(at_least=0)] = 0
     """evaluations without improvement until the run stops early; 0 = never"""
 
     def loop(self, pace: Pace) -> LoopOptions:
@@ -104,11 +104,11 @@ class ClassifierOptions:
 class RateOptions:
     """From gradients to weights."""
 
-    learning_rate: Annotated[float, within(above=0), SAME_SPEED] = 5e-4
+    learning_rate: Annotated[float, within(above=0)] = 5e-4
     """peak of the schedule; a classifier with --bert: 2e-5"""
-    warmup: Annotated[float, within(0, 1), SAME_SPEED] = 0.1
+    warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all steps until the peak"""
-    weight_decay: Annotated[float, within(at_least=0), SAME_SPEED] = 0.01
+    weight_decay: Annotated[float, within(at_least=0)] = 0.01
     """decoupled, not on norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
@@ -122,7 +122,7 @@ class UpdateOptions(RateOptions):
     """batches whose mean gradient makes an update; none = 1, or what another flag decides"""
     recompute: Annotated[bool, MAY_CHANGE] = False
     """compute transformer layers again in the backward pass: far less memory, a longer step"""
-    reduce: Annotated[Optional[Literal["none", "fp16", "bf16"]], SAME_SPEED] = None
+    reduce: Optional[Literal["none", "fp16", "bf16"]] = None
     """precision of scaled gradients on their way between ranks; none = float32"""
 
     def scheduled(self, batches: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
@@ -151,9 +151,9 @@ class UpdateOptions(RateOptions):
 class Pace:
     """How often the loop looks up."""
 
-    evaluate_every: Annotated[int, within(at_least=0), SAME_SPEED] = 0
+    evaluate_every: Annotated[int, within(at_least=0)] = 0
     """steps between evaluations; 0 = each epoch"""
-    log_every: Annotated[int, within(at_least=1), MAY_CHANGE, SAME_SPEED] = 20
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 20
     """steps between two lines of metrics.jsonl"""
 
     def loop(self, **rest: Any) -> LoopOptions:

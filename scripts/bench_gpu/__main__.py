@@ -25,11 +25,10 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 from typing_extensions import Annotated
 
 from amp_xla.backend import nvidia
+from amp_xla.config import parse, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import children, durable
-from amp_xla.process.arguments import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import within
 from amp_xla.process.revision import revision
 from amp_xla.speed import machine
 from amp_xla.speed.measure import Child, ChildEnded

@@ -21,10 +21,9 @@ from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import make, parse, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.arguments import make, parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import within
 from amp_xla.speed import machine, table
 from amp_xla.speed.child import Request
 from amp_xla.speed.measure import Child, ChildEnded, Outcome

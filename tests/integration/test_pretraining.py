@@ -101,7 +101,7 @@ def test_on_real_text_counts_of_neighbours_are_a_better_start_than_chance(tmp_pa
 BUILT = """
 import sys
 from recipes import pretraining
-from amp_xla.process.arguments import parse
+from amp_xla.config import parse
 config = parse(pretraining.Config, sys.argv[1:])
 job = pretraining.build(config)
 inner = job.step.optimizer.inner

@@ -17,7 +17,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.process import durable
-from amp_xla.process.arguments import own_recipes
+from amp_xla.recipe import own_recipes
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import manifest
 from tests.integration.commands import LOADED, PREDICT, RECIPE, VERIFY, Commands, bytes_of

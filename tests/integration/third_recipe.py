@@ -13,9 +13,8 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 from typing_extensions import Annotated
 
-from amp_xla.process.arguments import parse
+from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.process.exits import exit_code
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, within
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
 
@@ -28,9 +27,9 @@ class Config:
     """size of a word's vector"""
     rows: Annotated[int, within(at_least=1)] = 8
     """texts a step"""
-    passes: Annotated[int, within(at_least=1), SAME_SPEED] = 3
+    passes: Annotated[int, within(at_least=1)] = 3
     """over the data"""
-    colour: Annotated[str, MAY_CHANGE, SAME_SPEED] = "red"
+    colour: Annotated[str, MAY_CHANGE] = "red"
     """of nothing"""
     start: Seed = 1
     """decides everything"""

@@ -10,8 +10,8 @@ import json
 
 import numpy as np
 
+from amp_xla.config import make
 from amp_xla.jax import processes
-from amp_xla.process.arguments import make
 from recipes import jax_classification as recipe
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amp_xla.config import make
 from amp_xla.errors import SettingsError
-from amp_xla.process.arguments import make
 from recipes import jax_classification as recipe
 from tests.jax import small
 

@@ -8,9 +8,8 @@ from typing import Any, Dict
 
 import pytest
 
+from amp_xla.config import document, flat, parse
 from amp_xla.models import published
-from amp_xla.process.arguments import document, parse
-from amp_xla.process.fields import flat
 from recipes import classification, jax_classification, keras_classification
 
 BERTS = {"learning_rate": 2e-5, "epochs": 3, "batch_size": 32, "token_dropout": 0.0,

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
+from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
 from amp_xla.models import dropout, published
-from amp_xla.process.arguments import parse
-from amp_xla.process.fields import flat
 from recipes.pretraining import Config
 
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from amp_xla.process.arguments import make
+from amp_xla.config import make
 from amp_xla.training import identity
 from tests.recipes.test_settings import OLDER, RUN
 

@@ -8,11 +8,11 @@ from typing import Any, Tuple
 import numpy as np
 from typing_extensions import Annotated
 
+from amp_xla.config import within
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.lengths import choose_lengths
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.text.tokenizer import Encoded
-from amp_xla.process.fields import within
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import List, Optional, Tuple
 
 from typing_extensions import Annotated
 
+from amp_xla.config import within
 from amp_xla.errors import DataError
-from amp_xla.process.fields import within
 
 _MICRO_BATCH = 16
 

@@ -20,6 +20,7 @@ import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import check, parse, within
 from amp_xla.data.pretraining import duplicates, languages, records, words
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
 from amp_xla.data.pretraining.sequences import packed
@@ -28,8 +29,6 @@ from amp_xla.data.text import docstrings
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
 from amp_xla.errors import DataError, SettingsError
-from amp_xla.process.arguments import parse
-from amp_xla.process.fields import check, within
 from amp_xla.process.stopping import Stopped
 from amp_xla.process.workers import Workers
 

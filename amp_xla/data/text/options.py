@@ -9,11 +9,11 @@ from typing import Callable, Optional, Sequence, Tuple
 import numpy as np
 from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.text import readers
 from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
-from amp_xla.process.fields import MAY_CHANGE, SAME_SPEED, within
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class TextFiles:
     """name of the second text's column or field, for text pairs"""
     label_field: Optional[str] = None
     """name of the label's column or field; none = guess"""
-    on_bad_line: Annotated[Literal["error", "skip"], SAME_SPEED] = "error"
+    on_bad_line: Literal["error", "skip"] = "error"
     """what to do with a line that cannot be read: stop, or count and leave out"""
     train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
     """share of the training data to use; picked by the seed"""

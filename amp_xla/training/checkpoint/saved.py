@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Type, TypeVar
 
+from amp_xla.config import changed, flat, make
 from amp_xla.errors import AmpXlaError, SettingsError
-from amp_xla.process import arguments, fields
 from amp_xla.process.progress import note
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import manifest
@@ -69,7 +69,7 @@ class Saved:
           CheckpointError: it is another recipe's, or has a number out of its range.
         """
         try:
-            found = arguments.make(kind, **self._identity["config"])
+            found = make(kind, **self._identity["config"])
         except (SettingsError, TypeError) as error:
             raise CheckpointError(f"{self.path / STATE}: the config: {error}") from error
         return self.pinned(found)
@@ -104,9 +104,9 @@ class Saved:
         Vocabulary and architecture are there, whatever has become of the folder that the run began
         with. An old checkpoint has no architecture of its own: ``bert`` stays what it is.
         """
-        if not self.has(ARCHITECTURE) or fields.flat(config).get("bert") is None:
+        if not self.has(ARCHITECTURE) or flat(config).get("bert") is None:
             return config
-        pinned: T = fields.changed(config, bert=str(self.path))
+        pinned: T = changed(config, bert=str(self.path))
         return pinned
 
     @property

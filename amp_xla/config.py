@@ -1,0 +1,322 @@
+"""Configuration: frozen dataclasses as command lines, as saved files, and as flat dictionaries.
+
+A field states its range, and whether a resumed run may change it; its docstring is the help text:
+
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 20
+
+Fields of dataclasses inside a dataclass (option groups) are flags without a prefix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    cast,
+)
+
+import tyro
+from typing_extensions import get_args, get_origin, get_type_hints
+
+from amp_xla.errors import SettingsError
+
+T = TypeVar("T")
+MAY_CHANGE = "may change on resume"
+_LARGEST_INTEGER = 2**63 - 1
+_SHOWN_CHARACTERS = 40
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Allowed numbers of a field. NaN and infinities are never allowed."""
+
+    at_least: Optional[float] = None
+    above: Optional[float] = None
+    at_most: Optional[float] = None
+    below: Optional[float] = None
+
+    def __contains__(self, value: Any) -> bool:
+        return (
+            isinstance(value, (int, float))
+            and not isinstance(value, bool)
+            and abs(value) < math.inf
+            and (not isinstance(value, int) or abs(value) <= _LARGEST_INTEGER)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        low = f"above {_plain(self.above)}" if self.above is not None else ""
+        if self.at_least is not None:
+            low = _plain(self.at_least)
+        high = f"below {_plain(self.below)}" if self.below is not None else ""
+        if self.at_most is not None:
+            high = _plain(self.at_most)
+        if low and high:
+            return f"{low} to {high}"
+        if high:
+            return high if self.below is not None else f"up to {high}"
+        return f"{low} or more" if self.at_least is not None else low or "any finite number"
+
+    def __call__(self, default: str) -> str:
+        """Return the end of a flag's help text."""
+        return f"({self}; default: {default})"
+
+
+def _plain(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:g}"
+
+
+def within(
+    at_least: Optional[float] = None,
+    at_most: Optional[float] = None,
+    above: Optional[float] = None,
+    below: Optional[float] = None,
+) -> Any:
+    """Return the annotation for the range of a number."""
+    return tyro.conf.arg(help_behavior_hint=Range(at_least, above, at_most, below))
+
+
+class Field(NamedTuple):
+    """A field of a configuration: name, type, range, and whether it may change on resume."""
+
+    name: str
+    kind: Any
+    range: Optional[Range]
+    may_change: bool
+
+    @property
+    def flag(self) -> str:
+        """The flag on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    def numbers(self) -> Tuple[type, ...]:
+        """Return which of int and float the field holds; () for text and choices."""
+        kinds = get_args(self.kind) if get_origin(self.kind) is Union else (self.kind,)
+        return tuple(kind for kind in (int, float) if kind in kinds)
+
+    def problem(self, value: Any) -> Optional[str]:
+        """Return what is wrong with ``value``, or None."""
+        numbers = self.numbers()
+        if not numbers or (value is None and type(None) in get_args(self.kind)):
+            return None
+        allowed = self.range or Range()
+        if value in allowed and (float in numbers or isinstance(value, int)):
+            return None
+        whole = "" if float in numbers else "a whole number, "
+        return f"{short(repr(value))}: allowed is {whole}{allowed}"
+
+
+def short(text: str) -> str:
+    """Return ``text`` cut to a length that fits a message."""
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def fields(config: Any) -> Dict[str, Field]:
+    """Return all fields of a configuration class by name, with those of its option groups."""
+    result: Dict[str, Field] = {}
+    hints = get_type_hints(config, include_extras=True)
+    for field in dataclasses.fields(config):
+        kind: Any = hints[field.name]
+        metadata: Tuple[Any, ...] = getattr(kind, "__metadata__", ())
+        kind = get_args(kind)[0] if metadata else kind
+        if dataclasses.is_dataclass(kind):
+            result.update(fields(kind))
+            continue
+        help_hints = [getattr(item, "help_behavior_hint", None) for item in metadata]
+        ranges = [hint for hint in help_hints if isinstance(hint, Range)]
+        may_change = any(item is MAY_CHANGE for item in metadata)
+        result[field.name] = Field(field.name, kind, ranges[0] if ranges else None, may_change)
+    return result
+
+
+def groups(config: Any) -> Iterator[Tuple[str, Any]]:
+    """Yield (field name, value) of the option groups."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield field.name, value
+
+
+def flat(config: Any) -> Dict[str, Any]:
+    """Return name -> value of all fields, with those of option groups."""
+    inside = dict(groups(config))
+    result: Dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        if field.name in inside:
+            result.update(flat(inside[field.name]))
+        else:
+            result[field.name] = getattr(config, field.name)
+    return result
+
+
+def part(config: Any, kind: Type[T]) -> Optional[T]:
+    """Return the option group of type ``kind``, or None."""
+    return next((value for _, value in groups(config) if isinstance(value, kind)), None)
+
+
+def changed(config: T, **values: Any) -> T:
+    """Return a copy with other values of fields, also of those in option groups.
+
+    Raises:
+      SettingsError: a field is unknown, or its value out of range.
+    """
+    _check(type(config), values)  # before a group compares its values with each other
+    names = {field.name for field in dataclasses.fields(cast(Any, config))}
+    new = {name: values.pop(name) for name in list(values) if name in names}
+    for name, group in groups(config):
+        known = fields(type(group))
+        inside = {key: values.pop(key) for key in list(values) if key in known}
+        if inside:
+            new[name] = changed(new.get(name, group), **inside)
+    if values:
+        raise SettingsError(f"{type(config).__module__} has no setting {', '.join(sorted(values))}")
+    return check(dataclasses.replace(cast(Any, config), **new))
+
+
+def check(config: T) -> T:
+    """Return ``config`` if all its numbers are in range.
+
+    Raises:
+      SettingsError: one is not; names the flag, the value and what is allowed.
+    """
+    _check(type(config), flat(config))
+    return config
+
+
+def _check(config: Type[Any], values: Mapping[str, Any]) -> None:
+    known = fields(config)
+    for name, value in values.items():
+        problem = known[name].problem(value) if name in known else None
+        if problem:
+            raise SettingsError(f"{known[name].flag} {problem}")
+
+
+def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[str] = None) -> T:
+    """Parse a command line; an unknown flag is an error that names the closest one.
+
+    A configuration with a method ``defaults`` returns there which other defaults its values choose,
+    as a preset does.
+
+    Args:
+      config: a frozen dataclass.
+      argv: words; None = those of the process.
+      prog: the command as the user types it.
+
+    Raises:
+      SettingsError: a flag or value is not allowed.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    help_words = [word for word in words if word in ("-h", "--help")]
+    default = None
+    if hasattr(config, "defaults"):
+        with contextlib.suppress(*([SettingsError] if help_words else [])):
+            typed = _parse(config, [word for word in words if word not in help_words], prog)
+            default = changed(config(), **cast(Any, typed).defaults())
+    return check(_parse(config, words, prog, default))
+
+
+def _parse(config: Type[T], words: List[str], prog: Optional[str], default: Any = None) -> T:
+    style = (tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes)
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            given = {} if default is None else {"default": default}
+            return tyro.cli(config, args=words, prog=prog, config=style, **given)
+    except SystemExit as end:
+        if not end.code:  # --help
+            raise
+        raise SettingsError(_one_line(errors.getvalue())) from None
+
+
+_ADVICE = re.compile(r" ?(?:For full helptext, (?:see|run) .*|Error parsing \S+: )")
+_WORDS = (
+    (re.compile(r"invalid literal for int\(\) with base 10: (.*?)(?= Argument helptext)"),
+     r"\1 is not a whole number"),
+    (re.compile(r"could not convert string to float: (.*?)(?= Argument helptext)"),
+     r"\1 is not a number"),
+    (re.compile(r" (?:Perhaps you meant|Arguments similar to [^:]*):"), "; did you mean"),
+    (re.compile(r" Argument helptext:"), ":"),
+)  # fmt: skip
+
+
+def _one_line(box: str) -> str:
+    """Return the text in the frames that tyro draws around an error."""
+    lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
+    text = _ADVICE.sub("", " ".join(line for line in lines if line.strip("─")))
+    for pattern, words in _WORDS:
+        text = pattern.sub(words, text)
+    return text or box.strip()
+
+
+def split_words(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
+    """Return a command's words and the recipe's words, which follow ``--``."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def load(config: Type[T], path: Path) -> T:
+    """Read a saved configuration.
+
+    Raises:
+      SettingsError: the file cannot be read, or has unknown fields or values.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"cannot read the configuration {path}: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsError(f"the configuration {path} is not a JSON object")
+    try:
+        return make(config, **values)
+    except SettingsError as error:
+        raise SettingsError(f"the configuration {path}: {error}") from error
+
+
+def make(config: Type[T], **values: Any) -> T:
+    """Build a configuration from flat values; option groups may be dictionaries.
+
+    Raises:
+      SettingsError: a field is unknown, or its value out of range.
+    """
+    default = config()
+    names = {name for name, _ in groups(default)}
+    for name in names:
+        if isinstance(values.get(name), dict):
+            values.update(values.pop(name))
+    unknown = sorted(set(values) - set(flat(default)) - names)
+    if unknown:
+        allowed = ", ".join(sorted(flat(default)))
+        raise SettingsError(f"unknown keys {', '.join(unknown)}; allowed: {allowed}")
+    return changed(default, **values)
+
+
+def document(config: Any) -> Dict[str, Any]:
+    """Return what is saved of a configuration: flat, with the group ``run`` apart."""
+    values = flat(config)
+    run = getattr(config, "run", None)
+    if dataclasses.is_dataclass(run) and not isinstance(run, type):
+        values = {name: value for name, value in values.items() if name not in flat(run)}
+        values["run"] = dataclasses.asdict(run)
+    return values
