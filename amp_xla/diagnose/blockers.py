@@ -1,8 +1,8 @@
-"""Why a node stayed in float32: the rewrite's rules, followed backwards to the op in the way.
+"""Explains why a node stayed in float32 by following the pass' rules back to the op in the way.
 
-The rules (``auto_mixed_precision.cc``): white ops become half; black ops don't, nor does a gray
-or clear op that a black one reaches through gray and clear ops; the other gray ops become half
-between half ops; clear ops next to half ops follow; unlisted ops stay and let nothing through.
+The rules (``auto_mixed_precision.cc``): white ops become half. Black ops do not, nor does a gray
+or clear op that a black one reaches through gray and clear ops. Other gray ops become half
+between half ops, clear ops next to half ops. Unlisted ops stay and let nothing through.
 """
 
 from __future__ import annotations
@@ -10,40 +10,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
 from amp_xla.graph.lists import OpLists
-from amp_xla.graph.nodes import FLOAT, HALF, output_types, parse_input
-
-
-class Blocker(NamedTuple):
-    """What kept a node in float32.
-
-    Attributes:
-      op: the op type in the way; empty where there is none.
-      node: its name.
-      reason: ``black`` (an op on the black list reaches this node), ``unlisted``,
-        ``alone`` (no half node to join) or ``refused`` (listed, and still not converted:
-        the GPU has no half kernel for it, or the pass protects it).
-    """
-
-    op: str
-    node: str
-    reason: str
-
-
-def half_nodes(graph_def: Any) -> Set[str]:
-    """Names of the nodes that the rewrite turned into half, casts not counted."""
-    return {n.name for n in graph_def.node if n.op != "Cast" and _has_type(n, HALF)}
-
-
-def computing(nodes: Iterable[Any], half: Set[str]) -> Set[str]:
-    """Names of the nodes that compute with real numbers, in float32 or half: parameters, inputs,
-    casts and questions about shapes left out."""
-    return {
-        n.name
-        for n in nodes
-        if n.op not in _SOURCES
-        and (n.name in half or _has_type(n, FLOAT) or FLOAT in output_types(n))
-    }
-
+from amp_xla.graph.nodes import FLOAT, has_type, is_half, output_types, parse_input
 
 _SOURCES = frozenset(
     """Assert Assign AssignAddVariableOp AssignSubVariableOp AssignVariableOp Cast Const Placeholder
@@ -52,55 +19,82 @@ _SOURCES = frozenset(
 )
 
 
-def _has_type(node: Any, dtype: int) -> bool:
-    return any(a.type == dtype or dtype in a.list.type for a in node.attr.values())
+class Blocker(NamedTuple):
+    """The op that kept a node in float32.
+
+    Attributes:
+      op: its type; empty if there is none.
+      node: its name.
+      reason: ``black`` (an op on the black list reaches the node), ``unlisted``, ``alone`` (no
+        half neighbour) or ``refused`` (listed, but the GPU has no half kernel for it, or the pass
+        protects it).
+    """
+
+    op: str
+    node: str
+    reason: str
+
+
+def half_nodes(graph_def: Any) -> Set[str]:
+    """Return the names of the half nodes, casts not counted."""
+    return {n.name for n in graph_def.node if n.op != "Cast" and is_half(n)}
+
+
+def computing(nodes: Iterable[Any], half: Set[str]) -> Set[str]:
+    """Return the nodes that compute with float32 or half, without parameters, inputs, casts."""
+    return {
+        n.name
+        for n in nodes
+        if n.op not in _SOURCES
+        and (n.name in half or has_type(n, FLOAT) or FLOAT in output_types(n))
+    }
 
 
 class Blame:
     """Finds the blocker of each node of a graph.
 
     Args:
-      nodes: name -> NodeDef of the graph the pass met.
+      nodes: name -> NodeDef of the graph that the pass met.
       half: names of the nodes that became half.
-      lists: the lists it used.
+      lists: the lists that the pass used.
     """
 
     def __init__(self, nodes: Mapping[str, Any], half: Set[str], lists: OpLists) -> None:
         self._nodes, self._half, self._lists = nodes, half, lists
-        self._found: Dict[str, Optional[Blocker]] = {}
 
     def of(self, name: str) -> Blocker:
-        """The blocker of a node that is not half."""
-        node = self._nodes[name]
-        kind = self._lists.of(node.op)
-        if kind in ("black", "unlisted"):
-            return Blocker(node.op, name, kind)
-        if kind == "white":
-            return Blocker(node.op, name, "refused")
-        above = self._black_above(name)
-        return above if above is not None else Blocker("", "", "alone")
+        """Return the blocker of a node that is not half."""
+        op = self._nodes[name].op
+        color = self._lists.of(op)
+        if color in ("black", "unlisted"):
+            return Blocker(op, name, color)
+        if color == "white":
+            return Blocker(op, name, "refused")
+        return self._black_above(name) or Blocker("", "", "alone")
 
     def _black_above(self, name: str) -> Optional[Blocker]:
-        """The nearest black op that reaches ``name`` through gray and clear ops."""
-        if name in self._found:
-            return self._found[name]
-        seen, frontier, answer = {name}, [name], None
-        while frontier and answer is None:
+        """Return the nearest black op that reaches ``name`` through gray and clear ops."""
+        seen, frontier = {name}, [name]
+        while frontier:
             reached: List[str] = []
-            for current in frontier:
-                for text in self._nodes[current].input:
-                    source, index = parse_input(text)
-                    node = self._nodes.get(source)
-                    if index < 0 or node is None or source in seen or source in self._half:
-                        continue
-                    seen.add(source)
-                    if FLOAT not in output_types(node):
-                        continue
-                    kind = self._lists.of(node.op)
-                    if kind == "black":
-                        answer = answer or Blocker(node.op, source, "black")
-                    elif kind in ("gray", "clear"):
-                        reached.append(source)
+            for source in self._float32_sources(frontier, seen):
+                op = self._nodes[source].op
+                color = self._lists.of(op)
+                if color == "black":
+                    return Blocker(op, source, "black")
+                if color in ("gray", "clear"):
+                    reached.append(source)
             frontier = reached
-        self._found[name] = answer
-        return answer
+        return None
+
+    def _float32_sources(self, names: Iterable[str], seen: Set[str]) -> Dict[str, None]:
+        """Return the unseen float32 nodes that ``names`` read, in order; adds to ``seen``."""
+        sources: Dict[str, None] = {}
+        for name in names:
+            for source, index in map(parse_input, self._nodes[name].input):
+                if index < 0 or source in seen or source in self._half or source not in self._nodes:
+                    continue
+                seen.add(source)
+                if FLOAT in output_types(self._nodes[source]):
+                    sources[source] = None
+        return sources

@@ -1,9 +1,9 @@
-"""Constants that half precision cannot hold, and whether a half node reads them."""
+"""Finds constants that half precision cannot hold, and whether a half node reads them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
@@ -21,11 +21,11 @@ class Misfit:
 
     Attributes:
       node: name of the Const node.
-      value: the offending element, the largest or the smallest.
-      becomes: what half makes of it.
+      value: the largest or the smallest element, whichever does not fit.
+      becomes: its value after rounding to half.
       problem: ``overflows``, ``vanishes`` or ``loses bits`` (subnormal).
-      used_by: ops that read it, ``name (type)``.
-      half: whether it is rounded to half on its way to one of them.
+      used_by: nodes that read it, ``name (type)``.
+      half: whether it is rounded to half before one of them reads it.
     """
 
     node: str
@@ -37,51 +37,50 @@ class Misfit:
 
 
 def misfits(nodes: Mapping[str, Any]) -> List[Misfit]:
-    """All constants of a rewritten graph that don't fit; those on a half path come first.
+    """Return the constants that half cannot hold; those that are rounded come first.
 
     Args:
       nodes: name -> NodeDef of the rewritten graph.
     """
-    outgoing = consumers(nodes)
-    found = []
+    readers = consumers(nodes)
+    out = []
     for node in nodes.values():
         if node.op != "Const" or node.attr["dtype"].type not in (FLOAT, HALF):
             continue
         values = tf.make_ndarray(node.attr["value"].tensor)
-        offence = _offence(np.asarray(values, np.float32).ravel())
-        if offence is not None:
-            users, half = _users(nodes, outgoing, node.name)
-            value, problem = offence
+        misfit = _misfit(np.asarray(values, np.float32).ravel())
+        if misfit is not None:
+            value, problem = misfit
+            users, half = _users(nodes, readers, node.name)
             with np.errstate(over="ignore"):
                 becomes = float(np.float16(value))
-            found.append(Misfit(node.name, value, becomes, problem, tuple(sorted(users)), half))
-    return sorted(found, key=lambda m: (not m.half, m.problem, m.node))
+            out.append(Misfit(node.name, value, becomes, problem, tuple(sorted(users)), half))
+    return sorted(out, key=lambda m: (not m.half, m.problem, m.node))
 
 
-def _offence(values: Any) -> Any:
-    finite = np.abs(values[np.isfinite(values) & (values != 0)])
-    if not finite.size:
+def _misfit(values: Any) -> Optional[Tuple[float, str]]:
+    """Return (element, problem) of the element that fits worst, or None if all fit."""
+    numbers = values[np.isfinite(values) & (values != 0)]
+    if not numbers.size:
         return None
-    largest, smallest = finite.max(), finite.min()
-    if largest > LARGEST:
-        return float(values[np.abs(values) == largest][0]), "overflows"
-    if smallest <= ROUNDS_TO_ZERO:
-        return float(values[np.abs(values) == smallest][0]), "vanishes"
-    if smallest < SMALLEST_NORMAL:
-        return float(values[np.abs(values) == smallest][0]), "loses bits"
-    return None
+    largest = float(numbers[np.abs(numbers).argmax()])
+    smallest = float(numbers[np.abs(numbers).argmin()])
+    if abs(largest) > LARGEST:
+        return largest, "overflows"
+    if abs(smallest) <= ROUNDS_TO_ZERO:
+        return smallest, "vanishes"
+    return (smallest, "loses bits") if abs(smallest) < SMALLEST_NORMAL else None
 
 
-def _users(nodes: Mapping[str, Any], outgoing: Dict[str, List], name: str) -> Tuple[Set[str], bool]:
-    """Who reads a constant, through casts and renamings; and whether a cast to half is on the way.
-
-    A half constant was half before it was read.
-    """
+def _users(
+    nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str
+) -> Tuple[Set[str], bool]:
+    """Return the nodes that read a constant, and whether it is rounded to half before."""
     users: Set[str] = set()
     half = nodes[name].attr["dtype"].type == HALF
     stack, seen = [name], {name}
     while stack:
-        for target, _ in outgoing[stack.pop()]:
+        for target in readers[stack.pop()]:
             node = nodes[target]
             half = half or (node.op == "Cast" and node.attr["DstT"].type == HALF)
             if node.op in ("Cast", "Identity", "Enter", "BroadcastTo", "Fill"):

@@ -1,10 +1,10 @@
-"""A rewritten graph that runs on CPU and rounds where tensor cores round.
+"""Makes a rewritten graph run on a CPU at float32 speed and round as tensor cores do.
 
-Tensor cores read half precision, multiply exactly, add up in float32 and write half precision.
-So each half node becomes its float32 twin, whose result is rounded to half and carried on in
-float32. The rewrite's casts become a rounding (to half) or nothing (to float32).
-Element-wise half kernels on GPUs also compute in float32 and round once. What this does not
-model: the order of additions, and reductions that a kernel keeps in half.
+Tensor cores read half precision, multiply exactly, add in float32 and write half precision. So
+each half node becomes a float32 node whose result is rounded to half and carried on in float32.
+The pass' casts become a rounding (to half) or nothing (to float32). Element-wise half kernels on
+GPUs also compute in float32 and round once. Not modelled: the order of additions, and reductions
+that a kernel keeps in half.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Set, Tuple
 
 from amp_xla.backend import tf
-from amp_xla.graph.nodes import FLOAT, HALF, output_types, parse_input
+from amp_xla.graph.nodes import FLOAT, HALF, is_half, output_types, parse_input
 
-# Their outputs are among their inputs, zeros or ones (up to sign), so rounding changes nothing.
+# Their outputs are inputs, zeros or ones (up to sign), so rounding changes nothing.
 EXACT = frozenset(
     """Abs BatchToSpaceND BroadcastTo CheckNumerics ClipByValue Concat ConcatV2 DepthToSpace
     DynamicPartition DynamicStitch EnsureShape Enter Exit ExpandDims Fill Gather GatherNd GatherV2
@@ -30,15 +30,14 @@ SUFFIX = "/rounded_to_half"
 
 
 def tensor_cores(graph_def: Any) -> Any:
-    """A GraphDef without half tensors that computes what ``graph_def`` would on tensor cores.
+    """Return a GraphDef without half tensors that computes as ``graph_def`` on tensor cores.
 
     Args:
       graph_def: output of ``virtual_gpu.rewrite``.
 
     Returns:
-      GraphDef. A node keeps its name; where its result has to be rounded, the rounded tensor is
-      output 0 of ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...),
-      which is what the consumers read.
+      GraphDef. Nodes keep their names. If a result must be rounded, its consumers read the node
+      ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...).
     """
     result = tf.GraphDef()
     result.library.CopyFrom(graph_def.library)
@@ -50,7 +49,7 @@ def tensor_cores(graph_def: Any) -> Any:
         copy.CopyFrom(node)
         if node.op == "Cast":
             _cast(copy, new)
-        elif _is_half(node):
+        elif is_half(node):
             _compute_in_float32(copy, node, new, moved)
     fresh: Set[str] = {node.name for node in new}
     result.node.extend(new)
@@ -64,23 +63,16 @@ def tensor_cores(graph_def: Any) -> Any:
     return result
 
 
-def carrier(graph_def: Any) -> Dict[str, str]:
-    """Node name -> name of the node that holds its rounded output 0, where that differs."""
+def rounded(graph_def: Any) -> Set[str]:
+    """Return the names of the nodes whose output 0 a graph of ``tensor_cores`` rounds."""
     names = {node.name for node in graph_def.node}
-    return {n: n + SUFFIX for n in names if n + SUFFIX in names}
+    return {name for name in names if name + SUFFIX in names}
 
 
 def rounding(graph_def: Any) -> Set[str]:
-    """Names of the nodes whose float32 outputs a graph of ``tensor_cores`` rounds to half."""
-    found = set()
-    for node in graph_def.node:
-        if node.op == "Cast" and node.attr["DstT"].type == HALF:
-            found.add(parse_input(node.input[0])[0])
-    return found
-
-
-def _is_half(node: Any) -> bool:
-    return any(a.type == HALF or HALF in a.list.type for a in node.attr.values())
+    """Return the names of all nodes with a float32 output that such a graph rounds to half."""
+    casts = [n for n in graph_def.node if n.op == "Cast" and n.attr["DstT"].type == HALF]
+    return {parse_input(node.input[0])[0] for node in casts}
 
 
 def _compute_in_float32(copy: Any, node: Any, new: List[Any], moved: Dict) -> None:
@@ -107,7 +99,7 @@ def _float_constant(copy: Any) -> None:
 
 
 def _rounding(name: str, source: str) -> List[Any]:
-    """Nodes that round a float32 tensor to half and back; the last one is called ``name``."""
+    """Build nodes that round a float32 tensor to half and back; the last one is ``name``."""
     return [_cast_node(name + "/half", source, FLOAT, HALF), _cast_node(name, name + "/half")]
 
 
@@ -118,7 +110,7 @@ def _cast_node(name: str, source: str, before: int = HALF, after: int = FLOAT) -
 
 
 def _cast(copy: Any, new: List[Any]) -> None:
-    """A Cast to half rounds, a Cast from half finds its input in float32 already."""
+    """Make a cast to half a rounding; a cast from half gets float32 already."""
     source, target = copy.attr["SrcT"].type, copy.attr["DstT"].type
     if source == HALF:
         copy.attr["SrcT"].type = source = FLOAT

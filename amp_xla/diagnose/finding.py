@@ -1,24 +1,23 @@
-"""The first node that is not finite, as the overflow finder reports it."""
+"""The first non-finite node, as the overflow finder reports it."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Any, Dict, Optional, Tuple
 
-from amp_xla.diagnose.places import Source
+from amp_xla.diagnose.node_origins import Source
 from amp_xla.diagnose.recorder import Range
 
-OVERFLOW = 65520.0  # what float16 rounds to infinity, from here on
+OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An input of the named node, as it was before the rewrite's cast.
+    """An input of the reported node, before the pass' cast.
 
     Attributes:
-      name: of the node that made it.
-      op: its type.
-      range: what it held.
+      name, op: the node that made it.
+      range: its values.
       to_half: whether it was rounded to half on the way.
     """
 
@@ -29,12 +28,17 @@ class Input:
 
     @property
     def beyond_float16(self) -> bool:
-        """A finite element becomes infinite when it is rounded."""
+        """Whether a finite element becomes infinite when it is rounded."""
         return self.range.largest >= OVERFLOW
 
+    @property
+    def lost(self) -> bool:
+        """Whether it was rounded to half, and a finite element became infinite."""
+        return self.to_half and self.beyond_float16
+
     def __str__(self) -> str:
-        text = f"{self.name} ({self.op}): {describe(self.range)}"
-        if self.to_half and self.beyond_float16:
+        text = f"{self.name} ({self.op}): {self.range}"
+        if self.lost:
             return text + ", infinite once rounded to float16"
         return text + (", rounded to float16" if self.to_half else "")
 
@@ -44,16 +48,16 @@ class Finding:
     """The first node that is not finite.
 
     Attributes:
-      node, op, layer, phase: which; ``phase`` is ``forward`` or ``backward``.
+      node, op, layer, phase: the node; ``phase`` is ``forward`` or ``backward``.
       half: whether it computes in half.
-      output: what it computed, before it was rounded to half.
-      inputs: what it computed that from.
-      source: the line of code that made it (a gradient: its forward operation), if known.
-      problem: what happened, a sentence.
+      output: its result before rounding to half.
+      inputs: its inputs.
+      source: the line of code that made it (for a gradient: its forward operation), if known.
+      problem: one sentence about the cause.
       float32_too: float32 fails on this batch as well, so mixed precision is not the cause.
-      remedies: what to do, the best first; commands and environment lines to copy.
+      remedies: commands and environment lines to copy, the best first.
       float32_loss, half_loss: losses of the two replays.
-      loss_scale: the scale it happened at.
+      loss_scale: in force when it happened.
     """
 
     node: str
@@ -76,9 +80,9 @@ class Finding:
             f"first non-finite node: {self.node}",
             f"  {self.op} in {'float16' if self.half else 'float32'}, {self.phase} pass, layer "
             f"{self.layer}; {self.problem}",
-            *(f"  made by {self.source}" for _ in [0] if self.source is not None),
+            *([] if self.source is None else [f"  made by {self.source}"]),
             *(f"  input  {entry}" for entry in self.inputs),
-            f"  output {describe(self.output)}",
+            f"  output {self.output}",
             f"  loss of this batch: float32 {self.float32_loss:g}, mixed precision "
             f"{self.half_loss:g}, loss scale {self.loss_scale:g}",
             *(f"  fix: {remedy}" for remedy in self.remedies),
@@ -86,16 +90,8 @@ class Finding:
         return "\n".join(lines)
 
     def to_json(self) -> Dict[str, Any]:
-        """Plain values; losses as text, as JSON has no NaN."""
-        found = dataclasses.asdict(self)
-        found["source"] = None if self.source is None else str(self.source)
-        for name in ("float32_loss", "half_loss"):
-            found[name] = str(found[name])
-        return found
-
-
-def describe(seen: Range) -> str:
-    """``-3.2 .. 65e3, 12 NaN of 4096``."""
-    text = f"{seen.low:.4g} .. {seen.high:.4g}"
-    bad = [f"{n} {word}" for n, word in ((seen.nan, "NaN"), (seen.infinite, "infinite")) if n]
-    return text + (f", {' and '.join(bad)} of {seen.size} elements" if bad else "")
+        """Return plain values; losses as text, because JSON has no NaN."""
+        values = dataclasses.asdict(self)
+        values["source"] = None if self.source is None else str(self.source)
+        values.update(float32_loss=str(self.float32_loss), half_loss=str(self.half_loss))
+        return values

@@ -1,4 +1,4 @@
-"""What an inspection found: counts, FLOPs, layers, blockers, misfits; as values, JSON and text."""
+"""The result of an inspection: counts, FLOPs, layers, blockers, constants; values, JSON, text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import dataclasses
 import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from amp_xla.diagnose.places import OUTSIDE
+from amp_xla.diagnose.node_origins import OUTSIDE
+from amp_xla.diagnose.report_text import columns, jsonable, si
 
 ROLES = ("matmul", "softmax", "mask", "norm", "other")
 _NUMBERED = re.compile(r"^(.*?-)(\d+)(-.*)?$")
@@ -39,10 +40,10 @@ class LayerReport:
     Attributes:
       layer: its name.
       forward, backward: role (``matmul``, ``softmax``, ``mask``, ``norm``, ``other``) -> Ratio.
-      float32_bytes: results that stay in float32, in bytes, for the batch that was asked about.
-      blocked_by: the op that keeps most of the forward pass' bytes in float32; empty where there
-        is none. backward_blocked_by: the same of the backward pass.
+      float32_bytes: bytes of the results that stay in float32.
+      blocked_by: the op that keeps most bytes of the forward pass in float32; empty if none.
       source: the line of code that made ``blocked_by``.
+      backward_blocked_by: as ``blocked_by``, for the backward pass.
     """
 
     layer: str
@@ -56,10 +57,14 @@ class LayerReport:
 
 @dataclasses.dataclass(frozen=True)
 class BlockerReport:
-    """An op type that keeps others in float32, in the ``forward`` or ``backward`` phase.
+    """An op type that keeps nodes in float32, in the ``forward`` or ``backward`` phase.
 
-    ``reason`` as in ``blockers.Blocker``; ``nodes`` counts those it keeps, itself included;
-    ``float32_bytes`` are their results; ``layers`` where, ``example`` one such op's name.
+    Attributes:
+      op, reason, phase: as in ``blockers.Blocker``.
+      nodes: number of nodes that it keeps, itself included.
+      float32_bytes: bytes of their results.
+      layers: their layers.
+      example, source: one such op and the line of code that made it.
     """
 
     op: str
@@ -76,8 +81,7 @@ class BlockerReport:
 class AlignmentReport:
     """Matrix products of one size with a dimension that is not a multiple of 8.
 
-    ``flops_share``: their share of all matmul FLOPs; ``padding``: extra work, as a fraction, that
-    rounding those dimensions up would add, which is what a kernel that pads wastes.
+    ``flops_share``: their share of all matmul FLOPs.
     """
 
     layer: str
@@ -87,12 +91,11 @@ class AlignmentReport:
     unaligned: Tuple[int, ...]
     count: int
     flops_share: float
-    padding: float
 
 
 @dataclasses.dataclass(frozen=True)
 class ConstantReport:
-    """A constant that half precision cannot hold; ``half``: it is rounded to half."""
+    """A constant that half precision cannot hold; ``half``: whether it is rounded to half."""
 
     layer: str
     value: float
@@ -105,21 +108,22 @@ class ConstantReport:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """See ``amp_xla.diagnose.inspect``; ``amp.json`` is its fields.
+    """The result of ``amp_xla.diagnose.inspect``; ``amp.json`` has its fields.
 
     Attributes:
-      tensorflow, gpu, lists: what it was made with.
+      tensorflow, gpu, lists: versions and options.
       batch: placeholder -> shape.
       nodes: nodes of the rewritten training graph (pruned, constants folded).
       half_nodes: those that compute in half, casts not counted.
-      casts_to_half, casts_to_float: casts the rewrite inserted.
+      casts_to_half, casts_to_float: casts that the pass inserted.
       half_ops: op type -> number of half nodes.
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: the share of them in half precision, 0 to 1.
-      unmeasured: matrix products whose size is not known before they run.
+      unmeasured: matrix products of unknown size.
       kept_bytes: activations kept from the forward to the backward pass.
-      recomputed_bytes: those that --recompute computes again, of the layer that has most.
-      layers, blockers, alignment, constants: see their classes; the largest first.
+      recomputed_bytes: activations that --recompute recomputes at once, of the largest layer.
+      layers: in the order of the model.
+      blockers, alignment, constants: see their classes; the largest first.
     """
 
     tensorflow: str
@@ -141,29 +145,13 @@ class Report:
     alignment: Sequence[AlignmentReport]
     constants: Sequence[ConstantReport]
 
-    def __str__(self) -> str:
-        return text(self)
-
     def to_json(self) -> Dict[str, Any]:
-        """The content of amp.json; non-finite numbers as text, which JSON has no other way for."""
+        """Return the content of amp.json; non-finite numbers as text, because JSON has none."""
         return jsonable(dataclasses.asdict(self))
 
-
-def jsonable(value: Any) -> Any:
-    """``value`` with non-finite numbers as text, keys as text, tuples as lists."""
-    if isinstance(value, dict):
-        return {key: jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
-    if isinstance(value, float) and value - value != 0:
-        return str(value)
-    return value
-
-
-def text(report: Report) -> str:
-    """Everything a person wants to know first; ``amp.json`` has the rest."""
-    parts = [_head(report), _layers(report), _blockers(report), _alignment(report)]
-    return "\n\n".join(part for part in [*parts, _constants(report)] if part)
+    def __str__(self) -> str:
+        parts = [f(self) for f in (_head, _layers, _blockers, _alignment, _constants)]
+        return "\n\n".join(part for part in parts if part)
 
 
 def _head(report: Report) -> str:
@@ -174,26 +162,26 @@ def _head(report: Report) -> str:
         f"{batch}",
         f"{report.half_nodes} of {report.nodes} nodes run in float16",
         f"{report.half_flops_share:.1%} of the matmul FLOPs run in float16 "
-        f"({si(half)} of {si(report.matmul_flops)} FLOP a step)",
+        f"({si(half)} of {si(report.matmul_flops)} FLOP per step)",
         f"{report.casts_to_half + report.casts_to_float} casts inserted: {report.casts_to_half} "
         f"to float16, {report.casts_to_float} back",
     ]
-    kept = f"{si(report.kept_bytes)}B of activations are kept from the forward to the backward pass"
+    activations = f"{si(report.kept_bytes)}B of activations are kept for the backward pass"
     if report.recomputed_bytes:
-        kept += f"; up to {si(report.recomputed_bytes)}B, a layer's, are computed again"
-    lines.append(kept)
+        activations += f"; up to {si(report.recomputed_bytes)}B, one layer's, are recomputed"
+    lines.append(activations)
     if report.unmeasured:
         lines.append(
-            f"{len(report.unmeasured)} matrix products are left out of these shares, their sizes "
-            f"being unknown before they run: {', '.join(report.unmeasured[:3])}"
+            f"{len(report.unmeasured)} matrix products of unknown size are not counted: "
+            f"{', '.join(report.unmeasured[:3])}"
         )
     return "\n".join(lines)
 
 
 def _layers(report: Report) -> str:
     header = ("layer", "matmul", "backward", "softmax", "mask", "norm", "other", "stays", "by")
-    groups: Dict[Any, List[Tuple[str, int, str]]] = {}
-    order: List[Any] = []
+    # Layers that differ in their number only, with equal cells, share a row.
+    groups: Dict[Any, List[str]] = {}
     for layer in report.layers:
         cells = (
             str(layer.forward["matmul"]),
@@ -202,34 +190,31 @@ def _layers(report: Report) -> str:
             si(layer.float32_bytes) + "B",
             layer.blocked_by or layer.backward_blocked_by,
         )
-        found = _NUMBERED.match(layer.layer)
-        name = (found.group(1), found.group(3) or "") if found else (layer.layer, None)
-        if (name, cells) not in groups:
-            order.append((name, cells))
-        number = int(found.group(2)) if found else 0
-        groups.setdefault((name, cells), []).append((layer.layer, number, ""))
-    rows = [(_group_name(name, groups[name, cells]), *cells) for name, cells in order]
+        match = _NUMBERED.match(layer.layer)
+        name = (match.group(1), match.group(3) or "") if match else (layer.layer, "")
+        groups.setdefault((name, cells), []).append(layer.layer)
+    rows = [(_group_name(name, members), *cells) for (name, cells), members in groups.items()]
     note = (
-        "half/total nodes: forward pass, matmuls also backward; `stays`: bytes of results kept in "
+        "half/total nodes: forward pass, matmuls also backward; `stays`: bytes of results in "
         "float32, both passes; `by`: the op that keeps most of them there"
     )
     return columns([header, *rows]) + "\n" + note
 
 
-def _group_name(name: Tuple[str, Any], members: Sequence[Tuple[str, int, str]]) -> str:
+def _group_name(name: Tuple[str, str], members: Sequence[str]) -> str:
     if len(members) == 1:
-        return members[0][0]
-    numbers = sorted(number for _, number, _ in members)
+        return members[0]
+    numbers = sorted(int(member[len(name[0]) : len(member) - len(name[1])]) for member in members)
     whole = numbers == list(range(numbers[0], numbers[-1] + 1))
     words = f"{numbers[0]}..{numbers[-1]}" if whole else ",".join(map(str, numbers))
-    return f"{name[0]}{words}{name[1] or ''}"
+    return f"{name[0]}{words}{name[1]}"
 
 
 def _blockers(report: Report) -> str:
     lines = ["What keeps the rest in float32:"]
     for phase in ("forward", "backward"):
-        found = [b for b in report.blockers if b.phase == phase and b.float32_bytes]
-        for blocker in found[:4]:
+        largest = [b for b in report.blockers if b.phase == phase and b.float32_bytes][:4]
+        for blocker in largest:
             layers = blocker.layers
             where = layers[0] if len(layers) == 1 else f"{len(layers)} layers"
             lines.append(
@@ -253,7 +238,7 @@ def _alignment(report: Report) -> str:
         sizes = ", ".join(f"{d} -> {-(-d // 8) * 8}" for d in entry.unaligned)
         lines.append(
             f"  {entry.layer}: {entry.m} x {entry.k} x {entry.n} ({entry.count} times), "
-            f"{entry.flops_share:.2%} of the FLOPs; {sizes} would add {entry.padding:.1%} work"
+            f"{entry.flops_share:.2%} of the FLOPs; {sizes} would be aligned"
         )
     if len(lines) == 1:
         lines.append(f"  each less than {_WORTH_NAMING:.1%}; not worth a change")
@@ -274,23 +259,3 @@ def _constants(report: Report) -> str:
     if not lines:
         return "All constants fit float16."
     return "\n".join(["Constants that float16 cannot hold:", *lines])
-
-
-def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells, each column as wide as its widest cell; the first one to the left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
-        lines.append("  ".join(cells).rstrip())
-    lines.insert(1, "-" * max(len(line) for line in lines))
-    return "\n".join(lines)
-
-
-def si(number: float) -> str:
-    """1234567 -> ``1.23 M``."""
-    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= factor:
-            return f"{number / factor:.3g} {letter}"
-    return f"{number:.3g} "

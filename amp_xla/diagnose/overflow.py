@@ -1,16 +1,16 @@
-"""Names the first node that stops being finite, and what to do about it.
+"""Finds the node at which a batch stops being finite.
 
-The batch is replayed on CPU with every tensor watched, forward and backward: once as mixed
-precision would compute it, once in float32. The cause is the first node, in the order in which the
-model was written, that turns good numbers into bad ones, from which non-finite numbers flow on to
-the loss or a gradient, and which float32 computes well. Turning bad means one of:
+The batch is replayed on a CPU with every tensor recorded, forward and backward: as mixed precision
+computes it, and in float32. The cause is the first node, in the order in which the model was
+built, that turns good numbers into bad ones, from which non-finite numbers reach the loss or a
+gradient, and which is good in float32. A node turns bad if
 
 - its result is beyond float16, though its inputs are not;
-- an input that training changes (not a mask) is beyond float16, or what it is multiplied by;
+- an input that training changes (not a mask) is beyond float16, or the number it multiplies;
 - its result is NaN, though its inputs are not.
 
-An infinite mask, or the logarithm of zero that a loss discards, is none of these: a softmax takes
--inf well. It is the multiplication by zero after it that does not.
+An infinite mask, or the logarithm of zero that a loss discards, is none of these: a softmax of
+-inf is right. The multiplication by zero after it is not.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Set, Tupl
 from amp_xla.diagnose import emulate, remedies
 from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.finding import OVERFLOW, Finding, Input
-from amp_xla.diagnose.places import Places
+from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.diagnose.recorder import Range, Recorder, Tensor
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, virtual_gpu
-from amp_xla.graph.training_graph import TrainingGraph
+from amp_xla.graph.training_graph import TrainingGraph, op_of
 
 _PRODUCTS = frozenset(("Mul", "RealDiv", *nodes.MATMULS))
 
 
 class _Replay(NamedTuple):
-    """One watched run: ``bad`` names tensors that hold something non-finite where consumed."""
+    """One recorded run; ``rounded`` are the nodes whose result is rounded to half."""
 
     nodes: Mapping[str, Any]
     ranges: Mapping[Tensor, Range]
@@ -39,54 +39,70 @@ class _Replay(NamedTuple):
     scale: float
 
     def fails(self, training: TrainingGraph) -> bool:
-        """The loss or a gradient is not finite."""
-        return any(self.bad((name, 0)) for name in _ends(training))
+        """Return whether the loss or a gradient is not finite."""
+        return any(self.bad((name, 0)) for name in training.ends)
 
     def bad(self, tensor: Tensor) -> bool:
-        seen = self.ranges.get(tensor)
-        if seen is None or not seen.size:
+        """Return whether a tensor is not finite when it is read."""
+        values = self.ranges.get(tensor)
+        if values is None or not values.size:
             return False
-        overflows = tensor[0] in self.rounded and seen.largest >= OVERFLOW
-        return overflows or not seen.finite
+        overflows = tensor[0] in self.rounded and values.largest >= OVERFLOW
+        return overflows or not values.finite
+
+    def carries(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is bad, or part of a loop, which passes bad numbers on."""
+        return self.bad(tensor) or (tensor[0] in self.nodes and tensor not in self.ranges)
+
+    def inputs(self, node: Any) -> List[Input]:
+        """Return the recorded inputs of a node, before the pass' casts."""
+        inputs = []
+        for text in node.input:
+            tensor, to_half = nodes.parse_input(text), False
+            while nodes.inserted_cast(tensor[0]) and tensor[0] in self.nodes:
+                cast = self.nodes[tensor[0]]
+                to_half = to_half or cast.attr["DstT"].type == nodes.HALF
+                tensor = nodes.parse_input(cast.input[0])
+            values = self.ranges.get(tensor)
+            if values is not None:
+                inputs.append(Input(tensor[0], self.nodes[tensor[0]].op, values, to_half))
+        return inputs
 
 
 def find(
     training: TrainingGraph,
     values: Mapping[str, Any],
-    arrays: Sequence[Any],
+    batch: Sequence[Any],
     step: int,
     capability: str = "8.0",
     lists: Optional[str] = None,
     half: bool = True,
     scale: Optional[float] = None,
 ) -> Optional[Finding]:
-    """Replays one batch and names the first non-finite node.
+    """Replay one batch and name the first non-finite node.
 
     Args:
       training: the view of the training graph.
       values: variable op name -> the weights (and loss scale) that the batch failed with.
-      arrays: the batch, one array per placeholder.
+      batch: as for ``TrainingGraph.arrays``.
       step: number of the step, for dropout masks.
       capability, lists: as for ``virtual_gpu.rewrite``.
-      half: False replays in float32 only: training did not run in float16.
-      scale: the loss scale that it failed at, where ``values`` hold another by now.
+      half: False replays in float32 only, because training did not run in float16.
+      scale: the loss scale of the failed step, if ``values`` hold another by now.
 
     Returns:
-      None where everything was finite in the replay.
+      None if everything was finite in the replay.
     """
     graph_def = training.export(fetches(training))
     if not half:
-        return replay(training, graph_def, None, values, arrays, step, scale)
+        return replay(training, graph_def, None, values, batch, step, scale)
     rewritten = virtual_gpu.rewrite(graph_def, fetches(training), capability, lists)
-    return replay(training, rewritten.before, rewritten, values, arrays, step, scale)
+    return replay(training, rewritten.before, rewritten, values, batch, step, scale)
 
 
 def fetches(training: TrainingGraph) -> List[str]:
-    """Names of the operations that a replay runs: loss, gradients, loss scale."""
-    names = _ends(training)
-    if training.loss_scale is not None:
-        names.append(training.loss_scale.split(":")[0])
-    return names
+    """Return the operations that a replay runs: loss, gradients, loss scale."""
+    return training.ends + ([] if training.loss_scale is None else [op_of(training.loss_scale)])
 
 
 def replay(
@@ -94,62 +110,56 @@ def replay(
     float32: Any,
     rewritten: Optional[virtual_gpu.Rewritten],
     values: Mapping[str, Any],
-    arrays: Sequence[Any],
+    batch: Sequence[Any],
     step: int,
     scale: Optional[float] = None,
 ) -> Optional[Finding]:
-    """As ``find``, for graphs that the pass has seen already.
+    """Do as ``find``, with graphs that the pass has already rewritten.
 
     Args:
+      training, values, batch, step, scale: as for ``find``.
       float32: GraphDef in float32, exported for ``fetches``.
-      rewritten: what the pass made of it; None replays in float32 only.
+      rewritten: the pass' result; None replays in float32 only.
     """
-    graphs = nodes.by_name(float32)
+    case = (training, values, batch, step, scale)
     if rewritten is None:
-        plain = _run(training, float32, graphs, values, arrays, step, scale)
+        plain = _run(float32, nodes.by_name(float32), *case)
         return _Search(training, plain, plain, None).run() if plain.fails(training) else None
-    half = nodes.by_name(rewritten.graph_def)
     emulated = emulate.tensor_cores(rewritten.graph_def)
-    mixed = _run(training, emulated, half, values, arrays, step, scale)
+    mixed = _run(emulated, nodes.by_name(rewritten.graph_def), *case)
     if not mixed.fails(training):
         return None
-    plain = _run(training, float32, graphs, values, arrays, step, scale)
+    plain = _run(float32, nodes.by_name(float32), *case)
     return _Search(training, plain, mixed, rewritten).run()
 
 
 def _run(
-    training: TrainingGraph,
     graph_def: Any,
     graph: Mapping[str, Any],
+    training: TrainingGraph,
     values: Mapping[str, Any],
-    arrays: Sequence[Any],
+    batch: Sequence[Any],
     step: int,
     scale: Optional[float],
 ) -> _Replay:
-    """One watched run; ``graph``: the nodes that are watched and searched, by name."""
-    inside = nodes.ancestors(graph, _ends(training))
-    recorder = Recorder()  # to be kept: TensorFlow does not own the functions it calls
-    watched, targets, ranges = recorder.watch(graph_def, inside)
+    """Run ``graph_def`` once; ``graph`` has the nodes, by name, to record and search."""
+    recorder = Recorder()
+    watched, targets, ranges = recorder.watch(graph_def, nodes.ancestors(graph, training.ends))
     stage = Stage(training, graph_def)
     stage.add("replay", watched, "replay")
     stage.load("replay", values)
-    held = 1.0
+    current = 1.0
     if training.loss_scale is not None:
-        held = float(stage.run([f"replay/{training.loss_scale}"], arrays, step, 1.0)[0])
-    scale = held if scale is None else scale
-    wanted = [f"replay/{training.loss}:0", *(f"replay/{name}" for name in targets)]
-    loss = float(stage.run(wanted, arrays, step, scale / held)[0])
+        current = float(stage.run([f"replay/{training.loss_scale}"], batch, step, 1.0)[0])
+    scale = current if scale is None else scale
+    names = [f"replay/{training.loss}:0", *(f"replay/{name}" for name in targets)]
+    loss = float(stage.run(names, batch, step, scale / current)[0])
     stage.close()
-    return _Replay(graph, ranges, set(emulate.carrier(graph_def)), loss, scale)
-
-
-def _ends(training: TrainingGraph) -> List[str]:
-    """Names of the operations that make the loss and the gradients."""
-    return [training.loss, *(name.split(":")[0] for _, name in training.gradients)]
+    return _Replay(graph, ranges, emulate.rounded(graph_def), loss, scale)
 
 
 class _Search:
-    """Walks back from what went wrong to where it began."""
+    """Walks back from the loss and the gradients to the node that fails first."""
 
     def __init__(
         self,
@@ -159,162 +169,130 @@ class _Search:
         rewritten: Optional[virtual_gpu.Rewritten],
     ) -> None:
         self._training, self._plain, self._mixed = training, plain, mixed
-        self._ends, self._rewritten = _ends(training), rewritten
-        self._places = Places(training)
+        self._lists = None if rewritten is None else rewritten.lists
+        self._origins = NodeOrigins(training)
         self._trained = _trained(mixed.nodes)
 
     def run(self) -> Optional[Finding]:
-        poisoned = self._poisoned(self._mixed)
+        poisoned = self._poisoned()
         turned = [t for t in poisoned if self._turns_bad(t)]
-        own = [t for t in turned if not self._plain.bad(t)]
-        if own:
-            return self._finding(min(own, key=self._order), self._mixed, float32_too=False)
-        if not any(self._carries(self._plain, (name, 0)) for name in self._ends):
-            own = [t for t in poisoned if not self._plain.bad(t)]  # whatever it is, it is in here
-            return self._finding(min(own, key=self._order), self._mixed, False) if own else None
-        born = turned or [t for t in poisoned if self._born(t, poisoned)]
-        return self._finding(min(born, key=self._order), self._mixed, True) if born else None
+        mixed_only = [t for t in turned if not self._plain.bad(t)]
+        if mixed_only:
+            return self._finding(mixed_only, float32_too=False)
+        if not any(self._plain.carries((name, 0)) for name in self._training.ends):
+            # Float32 is fine, so the cause is one of these, whatever it is.
+            return self._finding([t for t in poisoned if not self._plain.bad(t)], False)
+        return self._finding(turned or [t for t in poisoned if self._starts(t, poisoned)], True)
 
     def _turns_bad(self, tensor: Tensor) -> bool:
-        """See the top of this file."""
-        name, seen = tensor[0], self._mixed.ranges[tensor]
+        """Return whether a node turns bad; see the top of this file."""
+        name, values = tensor[0], self._mixed.ranges[tensor]
         if nodes.inserted_cast(name):
-            return False  # it is the node that reads it whose input is beyond float16
+            return False  # the node that reads it is reported: its input is beyond float16
         node = self._mixed.nodes[name]
-        inputs = self._inputs(self._mixed, node)
-        if seen.nan:
+        inputs = self._mixed.inputs(node)
+        if values.nan:
             return not any(i.range.nan for i in inputs)
-        lost = [i for i in inputs if i.to_half and i.beyond_float16]
+        lost = [i for i in inputs if i.lost]
         if any(i.name in self._trained for i in lost):
             return True
-        if lost and seen.infinite and name in self._trained and node.op in _PRODUCTS:
+        if lost and values.infinite and name in self._trained and node.op in _PRODUCTS:
             return True
-        return all(i.range.finite and not (i.to_half and i.beyond_float16) for i in inputs)
+        return all(i.range.finite and not i.lost for i in inputs)
 
-    def _poisoned(self, replay: _Replay) -> Set[Tensor]:
-        """Non-finite tensors from which non-finite ones lead on to the loss or a gradient."""
+    def _poisoned(self) -> Set[Tensor]:
+        """Return non-finite tensors from which non-finite ones lead to the loss or a gradient."""
+        replay = self._mixed
 
         def sources(tensor: Tensor) -> List[Tensor]:
             node = replay.nodes.get(tensor[0])
             inputs = [] if node is None else [nodes.parse_input(text) for text in node.input]
-            return [t for t in inputs if t[1] >= 0 and self._carries(replay, t)]
+            return [t for t in inputs if t[1] >= 0 and replay.carries(t)]
 
-        ends = [(name, 0) for name in self._ends if self._carries(replay, (name, 0))]
-        seen, stack = set(ends), list(ends)
-        while stack:
-            for tensor in sources(stack.pop()):
-                if tensor not in seen:
-                    seen.add(tensor)
-                    stack.append(tensor)
-        return {t for t in seen if replay.bad(t)}
+        ends = [(name, 0) for name in self._training.ends if replay.carries((name, 0))]
+        return {t for t in nodes.closure(ends, sources) if replay.bad(t)}
 
-    def _carries(self, replay: _Replay, tensor: Tensor) -> bool:
-        """Bad, or not watched because it is a loop's plumbing, which passes bad on."""
-        node = replay.nodes.get(tensor[0])
-        return replay.bad(tensor) or (node is not None and tensor not in replay.ranges)
-
-    def _born(self, tensor: Tensor, poisoned: Set[Tensor]) -> bool:
+    def _starts(self, tensor: Tensor, poisoned: Set[Tensor]) -> bool:
         node = self._mixed.nodes[tensor[0]]
         return not any(nodes.parse_input(text) in poisoned for text in node.input)
 
-    def _order(self, tensor: Tensor) -> Tuple[int, str]:
-        original = self._places.original(tensor[0])
-        return self._places.order.get(original, 1 << 60), tensor[0]
-
-    def _finding(self, tensor: Tensor, replay: _Replay, float32_too: bool) -> Finding:
-        name = tensor[0]
-        node, place = replay.nodes[name], self._places.of(name)
-        seen, half = replay.ranges[tensor], name in replay.rounded
-        inputs = tuple(self._inputs(replay, node))
-        source = self._places.source(name)
-        problem = _problem(seen, half, inputs, float32_too)
-        advice = remedies.advise(
-            remedies.Case(
-                op=node.op,
-                phase=place.phase,
-                layer=self._training.layers.get(place.layer),
-                source=source,
-                largest_output=seen.largest,
-                largest_constant=self._constant_behind(tensor),
-                loss_scale=self._mixed.scale,
-                float32_too=float32_too,
-                lists=None if self._rewritten is None else self._rewritten.lists,
-            )
+    def _finding(self, tensors: Sequence[Tensor], float32_too: bool) -> Optional[Finding]:
+        """Report the first of some tensors, in the order in which the model was built."""
+        if not tensors:
+            return None
+        tensor = min(tensors, key=lambda t: (self._origins.position(t[0]), t[0]))
+        replay, name = self._mixed, tensor[0]
+        node, origin = replay.nodes[name], self._origins.of(name)
+        values, half = replay.ranges[tensor], name in replay.rounded
+        inputs = tuple(replay.inputs(node))
+        source = self._origins.source(name)
+        case = remedies.Case(
+            op=node.op,
+            phase=origin.phase,
+            layer=self._training.layers.get(origin.layer),
+            source=source,
+            largest_output=values.largest,
+            largest_constant=self._constant_behind(tensor),
+            loss_scale=replay.scale,
+            float32_too=float32_too,
+            lists=self._lists,
         )
         return Finding(
             node=name,
             op=node.op,
-            layer=place.layer,
-            phase=place.phase,
-            half=half or nodes.HALF in [a.type for a in node.attr.values()],
-            output=seen,
+            layer=origin.layer,
+            phase=origin.phase,
+            half=half or nodes.is_half(node),
+            output=values,
             inputs=inputs,
             source=source,
-            problem=problem,
+            problem=_problem(values, half, inputs, float32_too),
             float32_too=float32_too,
-            remedies=tuple(advice),
+            remedies=tuple(remedies.advise(case)),
             float32_loss=self._plain.loss,
-            half_loss=self._mixed.loss,
-            loss_scale=self._mixed.scale,
+            half_loss=replay.loss,
+            loss_scale=replay.scale,
         )
 
     def _constant_behind(self, tensor: Tensor) -> float:
-        """The largest constant that made a tensor so large, 0 where none did."""
-        ranges, largest = self._mixed.ranges, 0.0
-        seen, stack = {tensor}, [tensor]
-        while stack:
-            name, _ = current = stack.pop()
-            node = self._mixed.nodes[name]
-            if node.op == "Const" and current in ranges:
-                largest = max(largest, ranges[current].largest)
-            for source in map(nodes.parse_input, node.input):
-                held = ranges.get(source)
-                if source in seen or held is None or source[0] not in self._mixed.nodes:
-                    continue
-                if not held.finite or held.largest > LARGEST:
-                    seen.add(source)
-                    stack.append(source)
-        return largest
+        """Return the largest constant among the large tensors behind a tensor; 0 if none."""
+        ranges, graph = self._mixed.ranges, self._mixed.nodes
 
-    def _inputs(self, replay: _Replay, node: Any) -> List[Input]:
-        found = []
-        for text in node.input:
-            tensor, to_half = nodes.parse_input(text), False
-            while nodes.inserted_cast(tensor[0]) and tensor[0] in replay.nodes:
-                cast = replay.nodes[tensor[0]]
-                to_half = to_half or cast.attr["DstT"].type == nodes.HALF
-                tensor = nodes.parse_input(cast.input[0])
-            seen = replay.ranges.get(tensor)
-            if seen is not None:
-                op = replay.nodes[tensor[0]].op
-                found.append(Input(tensor[0], op, seen, to_half))
-        return found
+        def large_sources(current: Tensor) -> List[Tensor]:
+            sources = map(nodes.parse_input, graph[current[0]].input)
+            return [
+                source
+                for source in sources
+                if source[0] in graph
+                and source in ranges
+                and not (ranges[source].finite and ranges[source].largest <= LARGEST)
+            ]
+
+        behind = nodes.closure([tensor], large_sources)
+        constants = [t for t in behind if graph[t[0]].op == "Const" and t in ranges]
+        return max([ranges[t].largest for t in constants], default=0.0)
 
 
 def _trained(graph: Mapping[str, Any]) -> Set[str]:
-    """Names of the nodes that depend on a variable: not masks, not constants."""
-    outgoing = nodes.consumers(graph)
+    """Return the names of the nodes that depend on a variable: not masks, not constants."""
     variables = [name for name, node in graph.items() if node.op == "VarHandleOp"]
-    return nodes.closure(variables, lambda name: [target for target, _ in outgoing[name]])
+    return nodes.closure(variables, nodes.consumers(graph).__getitem__)
 
 
-def _problem(seen: Range, half: bool, inputs: Sequence[Input], float32_too: bool) -> str:
+def _problem(values: Range, half: bool, inputs: Tuple[Input, ...], float32_too: bool) -> str:
     if float32_too:
         return "not finite in float32 either, so mixed precision is not the cause"
-    if half and seen.finite:
-        return f"its result reaches {seen.largest:.4g}, and float16 ends at {LARGEST:g}"
-    lost = [i for i in inputs if i.to_half and i.beyond_float16]
+    if half and values.finite:
+        return f"its result reaches {values.largest:.4g}, and float16 ends at {LARGEST:g}"
+    lost = [i for i in inputs if i.lost]
     if lost:
         what = "a constant" if lost[0].op == "Const" else "an input"
-        what = f"{what} of {_signed(lost[0].range):.4g} is infinite in float16"
+        low, high = lost[0].range.low, lost[0].range.high
+        what = f"{what} of {low if abs(low) > abs(high) else high:.4g} is infinite in float16"
     elif any(i.range.infinite for i in inputs):
         what = "an input is infinite"
     else:
         return "its result is not finite"
-    if lost and not seen.nan:
+    if lost and not values.nan:
         return f"{what}, and so is the result"
-    return f"{what}, and infinity times zero, or less infinity, is not a number"
-
-
-def _signed(seen: Range) -> float:
-    return seen.low if abs(seen.low) > abs(seen.high) else seen.high
+    return f"{what}, and infinity times zero, or minus infinity, is not a number"

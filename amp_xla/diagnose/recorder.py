@@ -1,7 +1,7 @@
-"""Sees every float32 tensor of one run: its range or its histogram, what in it is not finite.
+"""Records each float32 tensor of one run: its range or its histogram of magnitudes.
 
-The watching node is a Python function: it works inside v1 while loops, whose tensors cannot be
-fetched, and takes no graph of its own.
+The recording node is a Python function, because that works inside v1 while loops, whose tensors
+cannot be fetched.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from amp_xla.backend import tf
 from amp_xla.graph.nodes import FLOAT, by_name, inside_loops, output_types, parse_input
 
 Tensor = Tuple[str, int]  # node name, output
-# A loop's plumbing must stay as it is; what it carries is watched where it is computed.
-_PLUMBING = frozenset(
+# The nodes that make up a loop must not change; the tensors that it carries are recorded elsewhere.
+_LOOP_OPS = frozenset(
     "Enter Exit LoopCond Merge NextIteration RefEnter RefExit RefMerge RefSwitch Switch".split()
 )
 
 
 @dataclasses.dataclass
 class Range:
-    """What a tensor held, over all times that it was computed.
+    """The values of a tensor, over all times that it was computed.
 
     Attributes:
-      low, high: of the finite elements; 0 where there are none.
-      nan, infinite: numbers of such elements.
-      size: elements.
+      low, high: of the finite elements; 0 if there are none.
+      nan, infinite: number of such elements.
+      size: number of elements.
     """
 
     low: float = 0.0
@@ -39,7 +39,7 @@ class Range:
 
     @property
     def finite(self) -> bool:
-        """No NaN and no infinity."""
+        """Whether there is no NaN and no infinity."""
         return not (self.nan or self.infinite)
 
     @property
@@ -48,10 +48,10 @@ class Range:
         return max(abs(self.low), abs(self.high))
 
     def add(self, values: Any) -> None:
-        """Takes in one more array."""
+        """Add the elements of an array."""
         if not values.size:
             return
-        # Both propagate NaN, and an infinity is an extreme: two passes settle the usual case.
+        # Minimum and maximum propagate NaN, and an infinity is one of them.
         low, high = float(values.min()), float(values.max())
         if not (np.isfinite(low) and np.isfinite(high)):
             finite = values[np.isfinite(values)]
@@ -63,13 +63,19 @@ class Range:
         self.high = float(high) if not self.size else max(self.high, float(high))
         self.size += values.size
 
+    def __str__(self) -> str:
+        text = f"{self.low:.4g} .. {self.high:.4g}"
+        counts = [(self.nan, "NaN"), (self.infinite, "infinite")]
+        bad = " and ".join(f"{count} {word}" for count, word in counts if count)
+        return text + (f", {bad} of {self.size} elements" if bad else "")
+
 
 class Magnitudes:
-    """How large the elements of tensors were, by their binary exponent.
+    """Histogram of the binary exponents of tensors' elements.
 
     Attributes:
       counts: int64 [256]; ``counts[e]`` elements had magnitudes in [2**(e - 127), 2**(e - 126));
-        ``counts[0]`` are zeros and float32's own subnormals, ``counts[255]`` are not finite.
+        ``counts[0]`` are zeros and float32 subnormals, ``counts[255]`` are not finite.
       largest: the largest finite magnitude.
     """
 
@@ -79,14 +85,14 @@ class Magnitudes:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Drop all counts."""
         self.counts: Any = np.zeros(256, np.int64)
         self.largest = 0.0
 
     def add(self, values: Any) -> None:
-        """Takes in one more float32 array."""
+        """Add the elements of a float32 array."""
         bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
-        # The sign away, what is left orders like the magnitudes; the exponent is on top.
+        # Without the sign bit, float32 bits order like magnitudes; the exponent comes first.
         exponents = np.bincount((bits << 1) >> 24, minlength=256)
         self.counts += exponents
         if exponents[255]:
@@ -96,28 +102,19 @@ class Magnitudes:
             self.largest = max(self.largest, float(high[0]))
 
     def merge(self, other: Magnitudes) -> None:
-        """Takes in all of another."""
+        """Add the counts of another histogram."""
         self.counts = self.counts + other.counts
         self.largest = max(self.largest, other.largest)
 
     @property
-    def numbers(self) -> int:
-        """Elements that are not zero, NaN and infinities included."""
-        return int(self.counts[1:].sum())
-
-    @property
-    def lost(self) -> int:
-        """Elements that are not zero and that float16 makes zero, those near 2**-25 rounded up."""
-        return int(self.counts[1 : self.BIAS - 25].sum())
-
-    @property
-    def overflowing(self) -> int:
-        """Elements of 2**16 and above, and those that are not finite."""
-        return int(self.counts[self.BIAS + 16 :].sum())
+    def share_lost(self) -> float:
+        """Share of the non-zero elements that float16 makes zero (below 2**-25)."""
+        numbers = int(self.counts[1:].sum())
+        return int(self.counts[1 : self.BIAS - 25].sum()) / numbers if numbers else 0.0
 
 
 class Recorder:
-    """What the tensors of watched graphs held; its functions live as long as itself.
+    """Records tensors of graphs; its functions live as long as the recorder.
 
     Args:
       kind: ``Range`` or ``Magnitudes``.
@@ -125,60 +122,55 @@ class Recorder:
 
     def __init__(self, kind: Callable[[], Any] = Range) -> None:
         self._kind = kind
-        self._functions: List[Callable] = []
-        self._tokens: List[str] = []
+        self._references: List[Any] = []  # TensorFlow does not own the functions that it calls
 
     def watch(self, graph_def: Any, nodes: Set[str]) -> Tuple[Any, List[str], Dict[Tensor, Any]]:
-        """Adds a watch to every float32 output of ``nodes``.
+        """Add a recording node to each float32 output of ``nodes``.
 
         Args:
           graph_def: not changed.
-          nodes: names of nodes whose outputs are seen.
+          nodes: names of nodes whose outputs are recorded.
 
         Returns:
-          The watched GraphDef; names of operations to run along; what was seen, filled while it
-          runs. What never ran (the other branch of a condition) stays empty.
+          The GraphDef with recording nodes; names of operations to run with it; the records, filled
+          while it runs. Records of nodes that never run (an untaken branch) stay empty.
         """
         result = tf.GraphDef()
         result.CopyFrom(graph_def)
         loops = inside_loops(by_name(graph_def))
-        found: Dict[Tensor, Any] = {}
+        records: Dict[Tensor, Any] = {}
         targets: List[str] = []
         moved: Dict[Tensor, str] = {}
         watches = []
         for node in graph_def.node:
-            if node.name not in nodes or node.op in _PLUMBING:
+            if node.name not in nodes or node.op in _LOOP_OPS:
                 continue
             for index, dtype in enumerate(output_types(node)):
                 if dtype != FLOAT:
                     continue
-                seen = found[node.name, index] = self._kind()
-                name = f"{node.name}/watch_{index}"
-                inside = node.name in loops
-                watches.append(self._node(name, f"{node.name}:{index}", seen, inside))
+                record = records[node.name, index] = self._kind()
+                name, inside = f"{node.name}/watch_{index}", node.name in loops
+                watches.append(self._node(name, f"{node.name}:{index}", record, inside))
                 if inside:
                     moved[node.name, index] = name
                 else:
                     targets.append(name)
         for node in result.node:
             for position, text in enumerate(node.input):
-                replacement = moved.get(parse_input(text))
-                if replacement is not None:
-                    node.input[position] = replacement
+                node.input[position] = moved.get(parse_input(text), text)
         result.node.extend(watches)
-        return result, targets, found
+        return result, targets, records
 
-    def _node(self, name: str, source: str, seen: Any, passes: bool) -> Any:
-        """A PyFunc that looks at a tensor; inside a loop it hands it on, to be run at all."""
+    def _node(self, name: str, source: str, record: Any, passes: bool) -> Any:
+        """Build a PyFunc that records a tensor; inside a loop it passes it on, so that it runs."""
         from tensorflow.python.ops import script_ops
 
         def look(values: Any) -> Any:
-            seen.add(np.asarray(values))
+            record.add(np.asarray(values))
             return values if passes else ()
 
         token = script_ops._py_funcs.insert(look)
-        self._functions.append(look)
-        self._tokens.append(token)
+        self._references += [look, token]
         node = tf.NodeDef(name=name, op="PyFunc", input=[source])
         node.attr["token"].s = token.encode()
         node.attr["Tin"].list.type.append(FLOAT)

@@ -1,31 +1,30 @@
-"""Mixed-precision training rehearsed on CPU beside float32 training, on the same batches.
+"""Rehearses mixed-precision training on a CPU beside float32 training, on the same batches.
 
-Every step trains both copies. A few steps are examined: gradients compared at the same weights,
-and the magnitudes of everything that is rounded to half counted.
+Every step trains both copies. A few steps are examined: gradients are compared at the same
+weights, and the magnitudes of all numbers that are rounded to half are counted.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.diagnose import finding
+from amp_xla import backend
 from amp_xla.diagnose.constants import LARGEST
-from amp_xla.diagnose.places import OUTSIDE, Places
+from amp_xla.diagnose.finding import Finding
+from amp_xla.diagnose.node_origins import NodeOrigins
+from amp_xla.diagnose.paired_replay import Compared, PairedReplay
 from amp_xla.diagnose.recorder import Magnitudes, Tensor
 from amp_xla.diagnose.rehearsal_report import LayerHealth, Lost, Rehearsal, Step
-from amp_xla.diagnose.twins import Compared, Twins
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import training_graph
 
-HEADROOM = 8.0  # between the largest gradient seen and float16's largest number, for other batches
+HEADROOM = 8.0  # from the largest gradient seen to float16's largest number, for other batches
 HIGHEST_SCALE = 2.0**40  # far below float32's limit, so that the scaled loss has room
-EXAMINED = 4  # steps of a rehearsal that are looked into
-_NAMED_LOSS = 0.01  # share of a tensor's elements whose loss is worth naming it
-_NAMED = 10
+EXAMINED = 4  # number of examined steps
+_NAMED_LOSS = 0.01  # share of a tensor's elements that must be lost to name it
 
 
 def rehearse(
@@ -34,166 +33,145 @@ def rehearse(
     steps: int = 20,
     gpu: str = "8.0",
     lists: Optional[str] = None,
-    exact: bool = False,
-    say: Any = None,
+    say: Callable[[Step], None] = lambda step: None,
 ) -> Rehearsal:
-    """See ``amp_xla.diagnose.rehearse``; ``say`` is told each ``Step`` as it ends."""
+    """Do as ``amp_xla.diagnose.rehearse``; ``say`` is called with each finished step."""
     if steps < 1:
-        raise AmpXlaError(f"{steps} steps: a rehearsal has at least 1")
+        raise AmpXlaError(f"steps={steps}; allowed: 1 or more")
     training = training_graph.view(model)
     values = training.values(training_graph.session_of(training.graph))
-    twins = Twins(training, gpu, lists, exact)
+    replay = PairedReplay(training, gpu, lists)
     try:
-        twins.start(values)
-        return _Rehearsing(training, twins, values, exact).run(batches, steps, say)
+        replay.start(values)
+        return _Rehearsing(training, replay, values).run(batches, steps, say)
     finally:
-        twins.close()
+        replay.close()
 
 
 class _Rehearsing:
-    """Collects what the steps of a rehearsal show."""
+    """Collects the results of the steps."""
 
     def __init__(
         self,
         training: training_graph.TrainingGraph,
-        twins: Twins,
+        replay: PairedReplay,
         values: Mapping[str, Any],
-        exact: bool,
     ) -> None:
-        self._training, self._twins, self._values = training, twins, values
-        self._exact = exact
+        self._training, self._replay, self._values = training, replay, values
         self._weights: Mapping[str, Any] = {}
-        self._places = Places(training)
+        self._origins = NodeOrigins(training)
         self._steps: List[Step] = []
-        self._held: Dict[Tensor, Magnitudes] = {}
+        self._histograms: Dict[Tensor, Magnitudes] = {}
         self._compared: List[List[Compared]] = []
-        self._finding: Optional[finding.Finding] = None
-        names = ("float32", "amp", "plain", "examined")
-        self._seconds: Dict[str, List[float]] = {name: [] for name in names}
+        self._finding: Optional[Finding] = None
         self._scale = 1.0
-        self._last: Tuple[Any, int] = ((), 0)
+        self._examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
 
-    def run(self, batches: Iterable[Sequence[Any]], steps: int, say: Any) -> Rehearsal:
-        from amp_xla import backend
-
+    def run(self, batches: Iterable[Any], steps: int, say: Callable[[Step], None]) -> Rehearsal:
         examined = {round(i * (steps - 1) / max(EXAMINED - 1, 1)) for i in range(EXAMINED)}
-        for number, arrays in zip(range(steps), batches):
-            began = time.monotonic()
-            self._step(arrays, number, number in examined)
-            kind = "examined" if number in examined else "plain"
-            self._seconds[kind].append(time.monotonic() - began)
-            if say is not None:
-                say(self._steps[-1])
+        for number, batch in zip(range(steps), batches):
+            self._scale = self._replay.loss_scale(batch, number)
+            if number in examined:
+                self._examine(batch, number)
+            self._step(batch, number)
+            say(self._steps[-1])
             if not self._steps[-1].finite:
-                break  # from here on the two would not be the same training
+                break  # from here on the two would train differently
         if not self._steps:
             raise AmpXlaError("there is no batch to rehearse with")
-        suggested, compared_then, held_then = self._try_suggested()
-        rewritten = self._twins.rewritten
+        suggested, compared_then = self._try_suggested()
+        histograms_then = self._replay.histograms
+        rewritten = self._replay.rewritten
         return Rehearsal(
             tensorflow=backend.tensorflow().__version__,
             gpu=rewritten.capability,
             lists=rewritten.lists_name,
-            exact=self._exact,
             steps=self._steps,
-            layers=self._layers(compared_then, held_then),
+            layers=self._layers(compared_then, histograms_then),
             loss_scale=self._scale,
             suggested_loss_scale=suggested,
-            lost=self._lost(held_then),
+            lost=self._lost(histograms_then),
             finding=self._finding,
-            activations=self._histogram("forward"),
-            gradients=self._histogram("backward"),
-            seconds={name: _typical(times) for name, times in self._seconds.items()},
         )
 
-    def _step(self, arrays: Sequence[Any], number: int, examined: bool) -> None:
-        twins = self._twins
-        self._scale = twins.loss_scale(arrays, number)
-        if examined:
-            self._examine(arrays, number)
-        before, trained = self._weights, []
-        for copy, name in (("fp32", "float32"), ("amp", "amp")):
-            began = time.monotonic()
-            trained.append(twins.train(copy, arrays, number))
-            self._seconds[name].append(time.monotonic() - began)
-        plain, mixed = trained
+    def _step(self, batch: Any, number: int) -> None:
+        replay, weights_before = self._replay, self._weights
+        plain, mixed = (replay.train(copy, batch, number) for copy in ("fp32", "amp"))
         finite = mixed.finite
         if not self._training.finite:
-            # Nothing is skipped: a gradient that is not finite shows in the weights.
-            self._weights = twins.weights()
+            # Nothing is skipped, so a gradient that is not finite shows in the weights.
+            self._weights = replay.weights()
             finite = finite and all(np.isfinite(w).all() for w in self._weights.values())
         self._steps.append(Step(number, plain.loss, mixed.loss, self._scale, finite))
         if not finite:
-            values = {**self._values, **(twins.weights() if self._training.finite else before)}
-            self._finding = twins.find_overflow(values, arrays, number, self._scale)
+            weights = replay.weights() if self._training.finite else weights_before
+            values = {**self._values, **weights}
+            self._finding = replay.find_overflow(values, batch, number, self._scale)
 
-    def _examine(self, arrays: Sequence[Any], number: int) -> None:
-        self._compared.append(self._twins.examine(arrays, number))
-        for tensor, seen in self._twins.held.items():
-            self._held.setdefault(tensor, Magnitudes()).merge(seen)
-        self._last = arrays, number
+    def _examine(self, batch: Any, number: int) -> None:
+        self._compared.append(self._replay.examine(batch, number))
+        for tensor, histogram in self._replay.histograms.items():
+            self._histograms.setdefault(tensor, Magnitudes()).merge(histogram)
+        self._examined = batch, number
 
-    def _try_suggested(self) -> Tuple[float, List[Compared], Mapping[Tensor, Magnitudes]]:
-        """The suggested scale, and what the last examined step looks like with it."""
-        backward = [seen for t, seen in self._held.items() if self._phase(t) == "backward"]
-        largest = max([seen.largest for seen in backward] + [2.0**-126])
+    def _try_suggested(self) -> Tuple[float, List[Compared]]:
+        """Examine the last examined step again with the suggested loss scale."""
+        backward = [
+            histogram.largest
+            for (name, _), histogram in self._histograms.items()
+            if self._origins.of(name).phase == "backward"
+        ]
+        largest = max([*backward, 2.0**-126])
         scale = min(self._scale * LARGEST / largest / HEADROOM, HIGHEST_SCALE)
         scale = 2.0 ** math.floor(math.log2(scale))
         for _ in range(8):
-            compared = self._twins.examine(*self._last, seed=scale / self._scale)
-            held = self._twins.held
+            compared = self._replay.examine(*self._examined, seed=scale / self._scale)
             if all(math.isfinite(entry.error) for entry in compared):
                 break
-            scale /= 2.0  # what is not watched (a float32 product of two scaled numbers) overflowed
-        return scale, compared, held
-
-    def _phase(self, tensor: Tensor) -> str:
-        return self._places.of(tensor[0]).phase
+            scale /= 2.0  # a tensor that is not recorded overflowed, e.g. a float32 product
+        return scale, compared
 
     def _layers(
-        self, compared_then: List[Compared], held_then: Mapping[Tensor, Magnitudes]
+        self, compared_then: List[Compared], histograms_then: Mapping[Tensor, Magnitudes]
     ) -> List[LayerHealth]:
-        found: Dict[str, LayerHealth] = {}
-        order: Dict[str, int] = {}
+        layers: Dict[str, LayerHealth] = {}
 
-        def of(layer: str) -> LayerHealth:
-            return found.setdefault(layer, LayerHealth(layer))
+        def health(layer: str) -> LayerHealth:
+            return layers.setdefault(layer, LayerHealth(layer))
 
-        now, then = self._by_place(self._held), self._by_place(held_then)
-        for (layer, phase), seen in now.items():
-            health = of(layer)
+        for (layer, phase), histogram in self._by_origin(self._histograms).items():
             if phase == "forward":
-                health.largest_activation = seen.largest / LARGEST
-                health.activations_lost = _share(seen)
+                health(layer).largest_activation = histogram.largest / LARGEST
+                health(layer).activations_lost = histogram.share_lost
             else:
-                health.largest_gradient = seen.largest / LARGEST
-                health.backward_lost = _share(seen)
-                health.backward_lost_then = _share(then.get((layer, phase), Magnitudes()))
+                health(layer).largest_gradient = histogram.largest / LARGEST
+                health(layer).backward_lost = histogram.share_lost
+        for (layer, phase), histogram in self._by_origin(histograms_then).items():
+            if phase != "forward":
+                health(layer).backward_lost_then = histogram.share_lost
         for compared in self._compared:
             for layer, (error, lost) in self._by_layer(compared).items():
-                health = of(layer)
-                health.gradient_error = _worse(health.gradient_error, error)
-                health.gradients_lost = max(health.gradients_lost, lost)
+                error = math.inf if math.isnan(error) else error
+                health(layer).gradient_error = max(health(layer).gradient_error, error)
+                health(layer).gradients_lost = max(health(layer).gradients_lost, lost)
         for layer, (_, lost) in self._by_layer(compared_then).items():
-            of(layer).gradients_lost_then = lost
-        for name in self._places.order:
-            order.setdefault(self._places.of(name).layer, len(order))
-        return sorted(
-            found.values(), key=lambda h: (h.layer == OUTSIDE, order.get(h.layer, len(order)))
-        )
+            health(layer).gradients_lost_then = lost
+        positions = self._origins.layer_positions()
+        return sorted(layers.values(), key=lambda h: positions.get(h.layer, len(positions)))
 
-    def _by_place(self, held: Mapping[Tensor, Magnitudes]) -> Dict[Tuple[str, str], Magnitudes]:
-        found: Dict[Tuple[str, str], Magnitudes] = {}
-        for tensor, seen in held.items():
-            place = self._places.of(tensor[0])
-            found.setdefault((place.layer, place.phase), Magnitudes()).merge(seen)
-        return found
+    def _by_origin(
+        self, histograms: Mapping[Tensor, Magnitudes]
+    ) -> Dict[Tuple[str, str], Magnitudes]:
+        merged: Dict[Tuple[str, str], Magnitudes] = {}
+        for (name, _), histogram in histograms.items():
+            merged.setdefault(self._origins.of(name), Magnitudes()).merge(histogram)
+        return merged
 
     def _by_layer(self, compared: Sequence[Compared]) -> Dict[str, Tuple[float, float]]:
-        """Layer -> (relative error, share lost) over all its weights together."""
+        """Return layer -> (relative error, share lost) of all its weights together."""
         sums: Dict[str, List[float]] = {}
         for (variable, _), entry in zip(self._training.gradients, compared):
-            total = sums.setdefault(self._places.layer_of(variable), [0.0] * 4)
+            total = sums.setdefault(self._origins.layer_of(variable), [0.0] * 4)
             for i, value in enumerate((entry.error**2, entry.norm**2, entry.elements, entry.lost)):
                 total[i] += value
         return {
@@ -201,51 +179,22 @@ class _Rehearsing:
             for layer, (error, norm, elements, lost) in sums.items()
         }
 
-    def _lost(self, held_then: Mapping[Tensor, Magnitudes]) -> List[Lost]:
-        found = []
-        for tensor, seen in self._held.items():
-            if _share(seen) < _NAMED_LOSS:
+    def _lost(self, histograms_then: Mapping[Tensor, Magnitudes]) -> List[Lost]:
+        lost = []
+        for tensor, histogram in self._histograms.items():
+            if histogram.share_lost < _NAMED_LOSS:
                 continue
-            name, place = tensor[0], self._places.of(tensor[0])
-            then = held_then.get(tensor, Magnitudes())
-            source, node = self._places.source(name), self._twins.graph
-            op = node.get_operation_by_name(f"seen/{name}").type
-            found.append(
+            name, origin = tensor[0], self._origins.of(tensor[0])
+            lost.append(
                 Lost(
                     name,
-                    op,
-                    place.layer,
-                    place.phase,
-                    _share(seen),
-                    _share(then),
-                    seen.largest,
-                    "" if source is None else str(source),
+                    self._replay.graph.get_operation_by_name(f"seen/{name}").type,
+                    origin.layer,
+                    origin.phase,
+                    histogram.share_lost,
+                    histograms_then.get(tensor, Magnitudes()).share_lost,
+                    histogram.largest,
+                    self._origins.source_text(name),
                 )
             )
-        order = self._places.order
-        return sorted(
-            found,
-            key=lambda e: (e.phase != "forward", order.get(self._places.original(e.node), 1 << 60)),
-        )
-
-    def _histogram(self, phase: str) -> Dict[int, int]:
-        total = Magnitudes()
-        for tensor, seen in self._held.items():
-            if self._phase(tensor) == phase:
-                total.merge(seen)
-        bins = enumerate(total.counts[1:255], 1 - Magnitudes.BIAS)
-        return {exponent: int(count) for exponent, count in bins if count}
-
-
-def _share(seen: Magnitudes) -> float:
-    return seen.lost / seen.numbers if seen.numbers else 0.0
-
-
-def _worse(a: float, b: float) -> float:
-    return math.inf if b != b else max(a, b)
-
-
-def _typical(seconds: Sequence[float]) -> float:
-    """The mean, without the first where there are others: it sets the session up."""
-    rest = seconds[1:] or seconds
-    return sum(rest) / len(rest) if rest else 0.0
+        return sorted(lost, key=lambda e: (e.phase != "forward", self._origins.position(e.node)))

@@ -1,4 +1,4 @@
-"""A graph and a CPU session of their own, in which copies of a training graph are run."""
+"""A separate graph and CPU session that run copies of a training graph."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from amp_xla.graph.training_graph import GRADIENT_SEED, SEED_STEP, TrainingGraph
 
 
 class Stage:
-    """Copies under prefixes, fed from shared placeholders.
+    """Copies under name prefixes, fed from shared placeholders.
 
     Args:
-      training: the view of the graph that the copies are of.
+      training: the view of the copied graph.
       graph_def: any copy, for its placeholders.
     """
 
@@ -26,28 +26,32 @@ class Stage:
         with self.graph.as_default():
             for node in graph_def.node:
                 if node.op in ("Placeholder", "PlaceholderWithDefault"):
-                    shape = tf.TensorShape(node.attr["shape"].shape)
-                    dtype = tf.as_dtype(node.attr["dtype"].type)
-                    self._feeds[node.name] = tf.placeholder(dtype, shape)
+                    # Without the static shape: Keras' fit feeds arrays of other ranks, too.
+                    self._feeds[node.name] = tf.placeholder(tf.as_dtype(node.attr["dtype"].type))
         self._session: Any = None
 
     @property
     def session(self) -> Any:
-        """Made when the graph is complete: the first use."""
+        """The session, created at the first use, when the graph is complete."""
         if self._session is None:
-            self._session = tf.Session(graph=self.graph, config=_config())
+            # No second rewrite and no GPU: the graph runs as it is.
+            config = tf.ConfigProto(device_count={"GPU": 0})
+            options = config.graph_options.rewrite_options
+            options.disable_meta_optimizer = True
+            options.auto_mixed_precision = options.OFF
+            self._session = tf.Session(graph=self.graph, config=config)
         return self._session
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Close the session."""
         if self._session is not None:
             self._session.close()
 
     def add(self, prefix: str, graph_def: Any, variables: str) -> None:
-        """Imports a copy under ``prefix``, with the variables of the copy ``variables``.
+        """Import a copy under ``prefix``, with the variables of the copy ``variables``.
 
         Raises:
-          UnsupportedError: a variable has no handle (a v1 reference variable); named.
+          UnsupportedError: a variable is a v1 reference variable.
         """
         part = tf.GraphDef()
         part.CopyFrom(graph_def)
@@ -63,7 +67,7 @@ class Stage:
             if node.op in ("Enter", "RefEnter"):  # two loops must not share a frame
                 frame = node.attr["frame_name"].s.decode()
                 node.attr["frame_name"].s = f"{prefix}/{frame}".encode()
-            # The placement that the pass saw is not that of this machine.
+            # The pass saw the placement of another machine.
             node.device = ""
             node.attr.pop("_class", None)
         # A copy that does not use a placeholder has no such node.
@@ -73,18 +77,18 @@ class Stage:
             tf.import_graph_def(part, name=prefix, input_map=shared)
 
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Gives the variables of a copy their values; the graph must be complete.
+        """Assign the variables of a copy; the graph must be complete.
 
         Args:
           prefix: the copy.
-          values: variable op name -> array. One that is missing was never initialised, so
-            nothing that trains reads it.
+          values: variable op name -> array. A missing variable was never initialised, so nothing
+            that trains reads it.
         """
         assigns, feed = [], {}
         with self.graph.as_default():
             for operation in self.graph.get_operations():
-                before, _, name = operation.name.partition("/")
-                if operation.type == "VarHandleOp" and before == prefix and name in values:
+                copy, _, name = operation.name.partition("/")
+                if operation.type == "VarHandleOp" and copy == prefix and name in values:
                     placeholder = tf.placeholder(operation.get_attr("dtype"))
                     assigns.append(
                         tf.raw_ops.AssignVariableOp(
@@ -92,42 +96,24 @@ class Stage:
                         )
                     )
                     feed[placeholder] = values[name]
-        # In one call: each call with other fetches prunes this large graph anew.
+        # In one call, because each call with other fetches prunes this large graph again.
         self.session.run(assigns, feed)
 
-    def feed(self, arrays: Sequence[Any], step: int, seed: float = 1.0) -> Dict[Any, Any]:
-        """What ``session.run`` is to be fed.
+    def feed(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Dict[Any, Any]:
+        """Return the feed for ``session.run``.
 
         Args:
-          arrays: one per placeholder of the view.
+          batch: as for ``TrainingGraph.arrays``.
           step: number of the step, for dropout masks.
           seed: d loss / d loss, which multiplies all gradients.
-
-        Raises:
-          UnsupportedError: not one array per placeholder.
         """
-        names = self.training.feeds
-        if len(arrays) != len(names):
-            raise UnsupportedError(
-                f"{len(arrays)} arrays for {len(names)} placeholders; wanted, in this order: "
-                f"{', '.join(names)}"
-            )
-        values: Dict[str, Any] = dict(zip(self.training.feeds, arrays))
+        values: Dict[str, Any] = dict(zip(self.training.feeds, self.training.arrays(batch)))
         values.update(self.training.constants)
         values.update({SEED_STEP: step, GRADIENT_SEED: seed})
         return {
             t: np.asarray(values[name], t.dtype.as_numpy_dtype) for name, t in self._feeds.items()
         }
 
-    def run(self, fetches: Sequence[Any], arrays: Sequence[Any], step: int, seed: float) -> List:
-        """Values of ``fetches``, once; for repeated runs make a callable."""
-        return self.session.run(list(fetches), self.feed(arrays, step, seed))
-
-
-def _config() -> Any:
-    """No second rewrite, no GPU; the pass' own output is what must run."""
-    config = tf.ConfigProto(device_count={"GPU": 0})
-    options = config.graph_options.rewrite_options
-    options.disable_meta_optimizer = True
-    options.auto_mixed_precision = options.OFF
-    return config
+    def run(self, fetches: Sequence[Any], batch: Sequence[Any], step: int, seed: float) -> List:
+        """Return the values of ``fetches``; for repeated runs make a callable."""
+        return self.session.run(list(fetches), self.feed(batch, step, seed))

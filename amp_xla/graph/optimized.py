@@ -1,4 +1,4 @@
-"""Runs TensorFlow's graph optimizers on a graph, outside any session, and returns the result."""
+"""Runs TensorFlow's graph optimizers on a graph, outside any session."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from amp_xla.backend import tf
 
 
 def named_device(name: str, kind: str, **properties: Any) -> Any:
-    """A grappler NamedDevice; ``kind`` is CPU or GPU, ``properties`` as in DeviceProperties."""
+    """Build a grappler NamedDevice.
+
+    Args:
+      name: device name.
+      kind: CPU or GPU.
+      **properties: as in DeviceProperties; ``environment`` is a dictionary.
+    """
     from tensorflow.core.protobuf import device_properties_pb2
 
     environment = properties.pop("environment", {})
@@ -18,11 +24,11 @@ def named_device(name: str, kind: str, **properties: Any) -> Any:
 
 
 def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[Any]) -> Any:
-    """The GraphDef after grappler.
+    """Return the GraphDef after grappler.
 
     Args:
       graph: tf.Graph or GraphDef.
-      config: ConfigProto whose ``rewrite_options`` say which passes run.
+      config: ConfigProto whose ``rewrite_options`` choose the passes.
       fetches: names of the operations that must survive.
       devices: NamedDevices; nodes without a device are placed on the last one.
 
@@ -37,18 +43,18 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
 
 
 def item(graph: Any, fetches: Sequence[str], device: Optional[str] = None) -> Any:
-    """The MetaGraphDef that grappler takes for a graph and its fetches.
+    """Return the MetaGraphDef that grappler takes for a graph and its fetches.
 
     Args:
       graph: tf.Graph or GraphDef.
       fetches: names of operations.
-      device: where nodes without a device are placed; None leaves them.
+      device: for nodes without a device; None leaves them.
     """
     meta_graph = tf.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph.as_graph_def() if hasattr(graph, "as_graph_def") else graph)
     if device is not None:
         for node in meta_graph.graph_def.node:
             node.device = node.device or device
-    # Grappler keeps what the train_op collection names.
+    # Grappler keeps the operations in the train_op collection.
     meta_graph.collection_def["train_op"].node_list.value.extend(fetches)
     return meta_graph

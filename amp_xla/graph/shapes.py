@@ -1,8 +1,7 @@
-"""Shapes and matrix-product FLOPs of a training graph for one batch shape, without running it.
+"""Infers shapes and matrix-product FLOPs of a training graph for one batch shape.
 
-bert4keras computes shapes at run time, so plain shape inference knows next to nothing. With the
-placeholders' shapes given, constant folding evaluates those computations, and inference goes
-through.
+bert4keras computes shapes at run time, so shape inference alone resolves almost none. With the
+placeholders' shapes given, constant folding evaluates those computations.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from amp_xla.backend import tf
 from amp_xla.graph import optimized
 from amp_xla.graph.nodes import MATMULS, by_name, parse_input
 
-Shape = Optional[Tuple[int, ...]]  # None where a dimension is unknown
-_MAX_ROUNDS = 8  # each round resolves one more level of shape arithmetic; 3 were seen to do
+Shape = Optional[Tuple[int, ...]]  # None if a dimension is unknown
+_MAX_ROUNDS = 8  # each round resolves one more level of shape arithmetic; 3 usually suffice
 _INT = {"int32": np.int32, "int64": np.int64}
 
 
@@ -30,7 +29,7 @@ class MatMul:
       batch: number of products of this size.
       m, n, k: rows, columns and the dimension summed over; for an Einsum the product of the
         dimensions of each kind.
-      dimensions: m, n, k as single dimensions, an Einsum's several; what alignment is about.
+      dimensions: m, n, k, for an Einsum split into single dimensions; alignment looks at these.
     """
 
     name: str
@@ -42,29 +41,24 @@ class MatMul:
 
     @property
     def flops(self) -> int:
-        """A multiplication and an addition each."""
+        """A multiplication and an addition per element."""
         return 2 * self.batch * self.m * self.n * self.k
 
     @property
     def unaligned(self) -> Tuple[int, ...]:
-        """Dimensions that are not multiples of 8, which is what fp16 tensor cores like."""
+        """Dimensions that are not multiples of 8, as fp16 tensor cores need."""
         return tuple(sorted({d for d in self.dimensions if d % 8}))
-
-    @property
-    def padding(self) -> float:
-        """Work with every dimension rounded up to a multiple of 8, over the work now."""
-        return float(np.prod([-(-d // 8) * 8 / d for d in self.dimensions]))
 
 
 def static_shapes(
     graph_def: Any, fetches: Sequence[str], placeholders: Mapping[str, Sequence[int]]
 ) -> Dict[str, List[Shape]]:
-    """Node name -> shapes of its outputs.
+    """Return node name -> shapes of its outputs, for nodes whose shapes are all known.
 
     Args:
       graph_def: GraphDef; not changed.
-      fetches: op names that matter.
-      placeholders: op name -> shape it will be fed with; those not named keep their own.
+      fetches: op names.
+      placeholders: op name -> shape of its feed; others keep the shape in the graph.
     """
     from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import item as grappler_item
@@ -76,20 +70,20 @@ def static_shapes(
     options.optimizers.append("constfold")
     options.min_graph_nodes = -1
     device = "/job:localhost/replica:0/task:0/device:CPU:0"
-    found: Dict[str, List[Shape]] = {}
+    known: Dict[str, List[Shape]] = {}
     cluster = grappler_cluster.Cluster(devices=[optimized.named_device(device, "CPU")])
     for _ in range(_MAX_ROUNDS):
         meta_graph = optimized.item(current, fetches)
         properties = grappler_item.Item(meta_graph).GetOpProperties()
-        before = len(found)
+        count = len(known)
         for name, outputs in properties.items():
             shapes = [_shape(p.shape) for p in outputs]
-            if name not in found and None not in shapes:
-                found[name] = shapes
-        if len(found) == before:
+            if name not in known and None not in shapes:
+                known[name] = shapes
+        if len(known) == count:
             break
         current = tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
-    return found
+    return known
 
 
 def _shape(proto: Any) -> Shape:
@@ -98,8 +92,11 @@ def _shape(proto: Any) -> Shape:
 
 
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
-    """Placeholders become random numbers of the given shape: inference takes fed nodes for
-    unknown, and a constant would be folded away with all that depends on it."""
+    """Replace placeholders by random numbers of the given shape.
+
+    Shape inference takes placeholders for unknown, and a constant would be folded away with
+    everything that depends on it.
+    """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)
     for node in list(result.node):
@@ -109,11 +106,11 @@ def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]
             if shape is None:
                 shape = _shape(node.attr["shape"].shape)
             if shape is not None:
-                _random(result, node, tf.as_dtype(node.attr["dtype"].type), shape)
+                _make_random(result, node, tf.as_dtype(node.attr["dtype"].type), shape)
     return result
 
 
-def _random(graph_def: Any, node: Any, dtype: Any, shape: Sequence[int]) -> None:
+def _make_random(graph_def: Any, node: Any, dtype: Any, shape: Sequence[int]) -> None:
     name = node.name
     if not (dtype.is_floating or dtype.name in _INT):
         return
@@ -136,9 +133,9 @@ def _random(graph_def: Any, node: Any, dtype: Any, shape: Sequence[int]) -> None
 
 
 def matmuls(graph_def: Any, shapes: Mapping[str, List[Shape]]) -> Tuple[List[MatMul], List[str]]:
-    """All matrix products whose sizes are known, and the names of those that are not.
+    """Return the matrix products of known size and the names of the others.
 
-    One inside a loop is counted once, as the number of rounds is not known.
+    A product inside a loop counts once, because the number of rounds is unknown.
     """
     nodes = by_name(graph_def)
     known, unknown = [], []
@@ -171,7 +168,7 @@ def _matmul(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
         swap_left, swap_right = node.attr["transpose_a"].b, node.attr["transpose_b"].b
     else:
         swap_left, swap_right = node.attr["adj_x"].b, node.attr["adj_y"].b
-    # Stored [m, k], or [k, m] where it is to be swapped.
+    # Stored as [m, k], or as [k, m] if it is transposed.
     k, m = left[-2:] if swap_left else left[-2:][::-1]
     n = right[-2] if swap_right else right[-1]
     batch = np.broadcast(np.empty(left[:-2]), np.empty(right[:-2])).size if left[:-2] else 1
@@ -196,16 +193,16 @@ def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
     if len(terms) != 2:
         return None
     first, second = (set(t.replace(".", "")) for t in terms)
-    kept = set(output.replace(".", ""))
-    batch = [s for x, s in sizes.items() if x[0] == "." or (x in first & second and x in kept)]
-    rows = [sizes[x] for x in sorted((first - second) & kept)]
-    columns = [sizes[x] for x in sorted((second - first) & kept)]
-    summed = [s for x, s in sizes.items() if x[0] != "." and x not in kept]
+    out = set(output.replace(".", ""))
+    batch = [s for x, s in sizes.items() if x[0] == "." or (x in first & second and x in out)]
+    rows = [sizes[x] for x in sorted((first - second) & out)]
+    columns = [sizes[x] for x in sorted((second - first) & out)]
+    summed = [s for x, s in sizes.items() if x[0] != "." and x not in out]
     parts = (batch, rows, columns, summed)
     b, m, n, k = (int(np.prod(part, dtype=np.int64)) for part in parts)
     return MatMul(node.name, b, m, n, k, tuple(rows + columns + summed))
 
 
 def element_bytes(shapes: Sequence[Shape], width: int = 4) -> int:
-    """Bytes of tensors of ``width`` bytes an element; unknown shapes count as nothing."""
+    """Return the bytes of tensors with ``width`` bytes per element; unknown shapes count as 0."""
     return sum(width * int(np.prod(s, dtype=np.int64)) for s in shapes if s is not None)

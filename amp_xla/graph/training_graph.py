@@ -1,4 +1,4 @@
-"""One view of a training graph, whoever built it: a recipe's step or a compiled Keras model."""
+"""One view of a training graph, built by a recipe's step or by a compiled Keras model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amp_xla.errors import UnsupportedError
 
 SEED_STEP = "amp_xla_rehearsal_step"  # placeholder: int64 scalar, the step number for masks
 GRADIENT_SEED = "amp_xla_gradient_seed"  # placeholder: float32 scalar, d loss / d loss
-# tf.gradients' own names, on 1.15 and on 2.x, of the constant that starts the backward pass.
+# Name, on 1.15 and on 2.x, of the constant with which tf.gradients starts the backward pass.
 _GRADIENT_SEED = re.compile(r"(^|/)grad_ys_\d+(/Const)?$")
 _STATELESS = {
     "RandomUniform": "StatelessRandomUniform",
@@ -26,53 +26,79 @@ _STATELESS = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainingGraph:
-    """What rehearsing and inspecting need to know of a training graph.
+    """A training graph for inspection and rehearsal.
 
     Attributes:
       graph: tf.Graph.
-      feeds: placeholder op names, in the order in which ``values_of`` gives arrays.
-      constants: op name -> value of what is always fed the same (the learning phase).
+      feeds: placeholder op name -> static shape, None for an unknown dimension; in feeding order.
+      constants: op name -> value of placeholders that are always fed the same (learning phase).
       loss: op name of the float32 loss, unscaled.
       train: op names of the update.
-      gradients: (variable name, tensor name) for each trained variable that has a gradient;
-        the values of an IndexedSlices.
-      loss_scale: tensor name of the loss scale in force, or None where there is none.
-      unscaled: whether ``gradients`` were divided by it.
-      finite: tensor name of a boolean, false where the update was skipped for a non-finite
-        gradient; None where nothing is skipped.
+      gradients: (variable name, tensor name) for each trained variable that has a gradient; the
+        values of an IndexedSlices. They are unscaled.
+      loss_scale: tensor name of the loss scale in force; None if there is none.
+      finite: tensor name of a boolean that is false if the update was skipped; None if nothing is
+        ever skipped.
       layers: Keras layers by name, nested models opened.
       variables: all variables of the graph.
     """
 
     graph: Any
-    feeds: Sequence[str]
+    feeds: Mapping[str, Sequence[Optional[int]]]
     constants: Mapping[str, Any]
     loss: str
     train: Sequence[str]
     gradients: Sequence[Tuple[str, str]]
     loss_scale: Optional[str]
-    unscaled: bool
     finite: Optional[str]
     layers: Mapping[str, Any]
     variables: Sequence[Any]
 
     @property
     def fetches(self) -> List[str]:
-        """Op names of what training runs: the update and the loss."""
+        """Op names that a training step runs: the update and the loss."""
         return [*self.train, self.loss]
 
-    def export(self, fetches: Sequence[str]) -> Any:
-        """The part of the graph behind ``fetches``, made repeatable.
+    @property
+    def ends(self) -> List[str]:
+        """Op names of the loss and the gradients."""
+        return [self.loss, *(op_of(tensor) for _, tensor in self.gradients)]
 
-        Stateful random operations become functions of (their name, the step fed to
-        ``SEED_STEP``), so that two copies of the graph draw the same dropout masks; the seed of
-        the backward pass becomes the placeholder ``GRADIENT_SEED``, so that gradients can be
-        scaled without touching the graph.
+    def arrays(self, batch: Sequence[Any]) -> List[np.ndarray]:
+        """Return the arrays of a batch in feeding order, shaped as Keras' ``fit`` shapes them.
+
+        Args:
+          batch: arrays, or as for ``fit`` lists of arrays: inputs, then targets.
+
+        Raises:
+          UnsupportedError: not one array per placeholder.
+        """
+        arrays: List[Any] = []
+        for part in batch:
+            nested = isinstance(part, (list, tuple)) and isinstance(part[0], np.ndarray)
+            arrays += part if nested else [part]
+        if len(arrays) != len(self.feeds):
+            raise UnsupportedError(
+                f"{len(arrays)} arrays for {len(self.feeds)} placeholders; needed, in this order: "
+                f"{', '.join(self.feeds)}"
+            )
+        columns = [len(shape) == 2 for shape in self.feeds.values()]
+        return [
+            np.asarray(array)[:, None] if column and np.ndim(array) == 1 else np.asarray(array)
+            for array, column in zip(arrays, columns)
+        ]
+
+    def export(self, fetches: Sequence[str]) -> Any:
+        """Return the GraphDef behind ``fetches``, made repeatable.
+
+        Stateful random operations become functions of their name and the step fed to
+        ``SEED_STEP``, so that two copies draw the same dropout masks. The seed of the backward
+        pass becomes the placeholder ``GRADIENT_SEED``, which scales all gradients.
 
         Args:
           fetches: op names.
         """
-        # Extracting by name leaves out what the fetches don't need, evaluation graphs above all.
+        # Leaves out everything that the fetches do not need, evaluation graphs above all.
         graph_def = tf.graph_util.extract_sub_graph(self.graph.as_graph_def(), list(fetches))
         out = tf.GraphDef()
         out.library.CopyFrom(graph_def.library)
@@ -94,7 +120,7 @@ class TrainingGraph:
         return out
 
     def values(self, session: Any) -> Dict[str, Any]:
-        """Variable op name -> its value now, for every variable that has one."""
+        """Return variable op name -> value for all initialized variables."""
         with self.graph.as_default():
             flags = session.run([tf.is_variable_initialized(v) for v in self.variables])
             ready = [v for v, flag in zip(self.variables, flags) if flag]
@@ -119,7 +145,7 @@ def _constant(graph_def: Any, name: str, value: Any) -> str:
 
 
 def _make_stateless(node: Any, graph_def: Any) -> None:
-    """Turns e.g. RandomUniform into StatelessRandomUniform seeded by (name, SEED_STEP)."""
+    """Turn e.g. RandomUniform into StatelessRandomUniform seeded by (name, SEED_STEP)."""
     seed = graph_def.node.add(name=node.name + "/amp_xla_seed", op="Pack")
     crc = np.array(zlib.crc32(node.name.encode()), np.int64)
     seed.input.extend([_constant(graph_def, seed.name + "/layer", crc), SEED_STEP])
@@ -134,7 +160,7 @@ def _make_stateless(node: Any, graph_def: Any) -> None:
 
 
 def view(model: Any) -> TrainingGraph:
-    """The view of a ``Job``, a ``TrainStep`` or a compiled Keras model."""
+    """Return the view of a ``Job``, a ``TrainStep`` or a compiled Keras model."""
     step = getattr(model, "step", None)
     if step is not None and hasattr(step, "train_op"):
         return from_step(step, model.model)
@@ -142,23 +168,22 @@ def view(model: Any) -> TrainingGraph:
 
 
 def from_step(step: Any, model: Any = None) -> TrainingGraph:
-    """The view of an ``amp_xla.training.step.TrainStep``.
+    """Return the view of an ``amp_xla.training.step.TrainStep``.
 
     Args:
       step: the step.
-      model: Keras model whose layers it trains, to name nodes after.
+      model: Keras model whose layers name the nodes.
     """
     graph = step.loss.graph
     names = {id(v): v.op.name for v in step.variables}
     return TrainingGraph(
         graph=graph,
-        feeds=[t.op.name for t in step._inputs],
+        feeds={tensor.op.name: _static_shape(tensor) for tensor in step._inputs},
         constants={},
         loss=step.loss.op.name,
         train=[_op_name(step.train_op)],
         gradients=[(names[id(v)], _dense_name(g)) for g, v in step.gradients if g is not None],
         loss_scale=step.optimizer.loss_scale.name,
-        unscaled=True,
         finite=step.optimizer.gradients_finite.name,
         layers=_layers(model),
         variables=_variables(graph),
@@ -166,7 +191,7 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
 
 
 def from_model(model: Any) -> TrainingGraph:
-    """The view of a compiled Keras model, whose training function is built if it is not there.
+    """Return the view of a compiled Keras model; builds its training function if need be.
 
     Raises:
       UnsupportedError: the model is not compiled.
@@ -177,44 +202,81 @@ def from_model(model: Any) -> TrainingGraph:
             f"graph; call model.compile(loss=..., optimizer=...) first"
         )
     model._make_train_function()
-    function, loss = model.train_function, model.total_loss
+    function, loss, optimizer = model.train_function, model.total_loss, model.optimizer
+    # An amp_xla.precision.LossScaleOptimizer; Keras' own has no `gradients_finite`.
+    finite = getattr(optimizer, "gradients_finite", None)
     variables = list(model.trainable_weights)
     with loss.graph.as_default(), tf.name_scope("rehearsal"):
-        # The optimizer's own gradients are out of reach (inside its update), so a second
-        # backward pass is built; it is only run, or rewritten, where gradients are asked for.
-        gradients = tf.gradients(loss, variables)
+        scale = None if finite is None else tf.identity(optimizer.loss_scale, "loss_scale")
+        # The gradients inside the optimizer's update are out of reach, so a second backward pass
+        # is built. It runs only if gradients are fetched.
+        scaled = loss if scale is None else loss * scale
+        pairs = []
+        for gradient, variable in zip(tf.gradients(scaled, variables), variables):
+            if gradient is not None:
+                pairs.append((variable.op.name, _dense_name(gradient, scale)))
         loss = tf.identity(loss, "loss")
-        pairs = [(v.op.name, _dense_name(g)) for g, v in zip(gradients, variables) if g is not None]
-    placeholders, constants = [], {}
+    feeds, constants = {}, {}
+    targets = _target_shapes(model)
     for tensor in function.inputs:
+        name = tensor.op.name
         if tensor.op.type == "PlaceholderWithDefault" and tensor.dtype.base_dtype == tf.bool:
-            constants[tensor.op.name] = True
+            constants[name] = True
         else:
-            placeholders.append(tensor.op.name)
+            feeds[name] = targets.get(name, _static_shape(tensor))
     return TrainingGraph(
         graph=loss.graph,
-        feeds=placeholders,
+        feeds=feeds,
         constants=constants,
         loss=loss.op.name,
         train=[_op_name(function.updates_op)],
         gradients=pairs,
-        loss_scale=None,
-        unscaled=False,
-        finite=None,
+        loss_scale=None if scale is None else scale.name,
+        finite=None if finite is None else finite.name,
         layers=_layers(model),
         variables=_variables(loss.graph),
     )
+
+
+def op_of(tensor: str) -> str:
+    """Return the name of the operation that makes a tensor."""
+    return tensor.split(":")[0]
+
+
+def _static_shape(tensor: Any) -> List[Optional[int]]:
+    return [] if tensor.shape.rank is None else list(tensor.shape.as_list())
+
+
+def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
+    """Return placeholder name -> shape of a target that fits its output and its loss.
+
+    Keras gives the placeholder of a target the rank of the output and no sizes.
+    """
+    shapes = {}
+    for endpoint in getattr(model, "_training_endpoints", ()):
+        target = endpoint.training_target.target
+        if target is None:
+            continue
+        shape = endpoint.feed_output_shape or endpoint.shape
+        if endpoint.feed_output_shape is None and "sparse" in getattr(endpoint.loss_fn, "name", ""):
+            shape = (*endpoint.shape[:-1], 1)
+        shapes[target.op.name] = list(shape)
+    return shapes
 
 
 def _op_name(operation: Any) -> str:
     return operation.op.name if hasattr(operation, "op") else operation.name
 
 
-def _dense_name(gradient: Any) -> str:
-    """Tensor name, behind an Identity: what is fetched keeps its dtype, and the node that makes
-    the gradient must be free to become half."""
+def _dense_name(gradient: Any, scale: Any = None) -> str:
+    """Return the tensor name of a gradient's values, divided by ``scale``, behind an Identity.
+
+    A fetched node keeps its dtype, and the node that makes the gradient must be free to become
+    half.
+    """
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     with values.graph.as_default():
+        values = values if scale is None else values / scale
         return tf.identity(values, name="rehearsal/gradient").name
 
 
@@ -224,24 +286,19 @@ def _variables(graph: Any) -> List[Any]:
 
 
 def _layers(model: Any) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
+    layers: Dict[str, Any] = {}
     stack = [] if model is None else [model]
     while stack:
         for layer in stack.pop().layers:
             if isinstance(layer, keras.models.Model):
                 stack.append(layer)
             else:
-                found[layer.name] = layer
-    return found
+                layers[layer.name] = layer
+    return layers
 
 
 def session_of(graph: Any) -> Any:
-    """The session that holds the graph's variables: Keras'."""
+    """Return Keras' session, which holds the graph's variables."""
     with graph.as_default():
         K.get_session()
         return backend.session()
-
-
-def placeholder_shapes(training: TrainingGraph, arrays: Sequence[Any]) -> Dict[str, List[int]]:
-    """Placeholder op name -> the shape it is fed with."""
-    return {name: list(np.shape(array)) for name, array in zip(training.feeds, arrays)}

@@ -10,6 +10,7 @@ It reads one JSON command per line and writes one JSON answer per line, marked w
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -19,6 +20,8 @@ from typing import Any, Dict, Iterator, Tuple
 MARK = "@amp_xla "
 # XLA's lazy mode compiles a shape at its third request; the fourth step is warm.
 WARM_STEPS = 4
+# Batches searched for further shapes; a pretraining run's second length may come days later.
+LOOKAHEAD = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Subject:
 
         compile_seconds = 0.0
         seen = set()
-        for feed, _ in self._epoch():
+        for feed, _ in itertools.islice(self._epoch(), LOOKAHEAD):
             if signature(feed) in seen:
                 continue
             seen.add(signature(feed))

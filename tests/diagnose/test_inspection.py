@@ -67,7 +67,7 @@ def test_json_and_text(report: Any) -> None:
     text = str(report)
     assert "of the matmul FLOPs run in float16" in text
     assert "What keeps the rest in float32" in text
-    assert "B of activations are kept from the forward to the backward pass" in text
+    assert "B of activations are kept for the backward pass" in text
 
 
 @pytest.mark.parametrize("gpu", ["6.1", "eight"])

@@ -1,56 +1,56 @@
-"""Planted overflows and underflows are found and named, forward and backward."""
+"""rehearse: planted overflows and underflows are found and named; the loss scale is the model's."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any, Sequence
 
+import numpy as np
 import pytest
 
 from amp_xla.backend import keras
 from amp_xla.diagnose import rehearse
-from amp_xla.diagnose.rehearsal import Rehearsal
+from amp_xla.diagnose.rehearsal_report import Rehearsal
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.diagnose import planted
+from tests.diagnose import heads, planted
 
 
 def rehearsed(steps: int = 3, **plant: Sequence[float]) -> Rehearsal:
     head = planted.model(**plant)
-    found: Rehearsal = rehearse(head.model, planted.batches(), steps)
-    json.dumps(found.to_json(), allow_nan=False)
-    return found
+    report: Rehearsal = rehearse(head.model, planted.batches(), steps)
+    json.dumps(report.to_json(), allow_nan=False)
+    return report
 
 
-def layer(found: Rehearsal, name: str) -> Any:
-    return next(entry for entry in found.layers if entry.layer == name)
+def layer(report: Rehearsal, name: str) -> Any:
+    return next(entry for entry in report.layers if entry.layer == name)
 
 
 @pytest.mark.slow
 def test_nothing_planted_nothing_found() -> None:
-    found = rehearsed()
-    assert found.finding is None
-    assert len(found.steps) == 3
-    assert found.worst_difference < 1e-3
-    assert layer(found, "First").gradient_error < 0.01
-    assert not [entry for entry in found.lost if entry.layer == "Planted"]
+    report = rehearsed()
+    assert report.finding is None
+    assert len(report.steps) == 3
+    assert report.worst_difference < 1e-3
+    assert layer(report, "First").gradient_error < 0.01
+    assert not [entry for entry in report.lost if entry.layer == "Planted"]
 
 
 def test_overflow_forward() -> None:
-    found = rehearsed(forward=(1e3, 1e3))
-    finding = found.finding
+    report = rehearsed(forward=(1e3, 1e3))
+    finding = report.finding
     assert finding is not None
     assert (finding.layer, finding.phase, finding.op) == ("Planted", "forward", "Mul")
     assert finding.node.startswith("Planted/")
-    assert finding.half
-    assert not finding.float32_too
+    assert finding.half and not finding.float32_too
     assert "and float16 ends at 65504" in finding.problem
-    assert finding.source is not None
-    assert "x = tf.abs(x) * factor" in finding.source.code
+    assert finding.source is not None and "x = tf.abs(x) * factor" in finding.source.code
     assert "times what float16 holds" in finding.remedies[0]
     assert "_ADD=Mul" in finding.remedies[-1]
-    assert len(found.steps) == 1  # the first step fails, and the rehearsal ends
-    assert layer(found, "Planted").largest_activation > 1.0
-    assert "first non-finite node: Planted/" in str(found)
+    assert len(report.steps) == 1  # the first step fails, and the rehearsal ends
+    assert layer(report, "Planted").largest_activation > 1.0
+    assert "first non-finite node: Planted/" in str(report)
 
 
 @pytest.mark.slow
@@ -67,44 +67,58 @@ def test_overflow_backward() -> None:
     finding = rehearsed(backward=(1e4, 1e4)).finding
     assert finding is not None
     assert (finding.layer, finding.phase, finding.op) == ("Planted", "backward", "Mul")
-    assert not finding.float32_too
-    assert finding.half
+    assert finding.half and not finding.float32_too
 
 
 @pytest.mark.slow
 def test_underflow_forward() -> None:
-    found = rehearsed(forward=(1e-5, 1e-5))
-    first = found.lost[0]
+    report = rehearsed(forward=(1e-5, 1e-5))
+    first = report.lost[0]
     assert (first.layer, first.phase, first.op) == ("Planted", "forward", "Mul")
     assert first.share > 0.9
-    assert layer(found, "Planted").activations_lost > 0.4
-    assert "Numbers that become zero in float16, forward pass" in str(found)
+    assert layer(report, "Planted").activations_lost > 0.4
+    assert "Numbers that become zero in float16, forward pass" in str(report)
 
 
 def test_underflow_backward_and_the_suggested_scale() -> None:
-    found = rehearsed(backward=(1e-2, 1e-5))
-    assert found.finding is None
-    assert found.loss_scale == 1.0
-    entry = next(entry for entry in found.lost if entry.phase == "backward")
+    report = rehearsed(backward=(1e-2, 1e-5))
+    assert report.finding is None
+    assert report.loss_scale == 1.0
+    entry = next(entry for entry in report.lost if entry.phase == "backward")
     assert (entry.layer, entry.op) == ("Planted", "Mul")
     assert entry.share > 0.5
-    # What the weights below it learn from: gone at scale 1, there at the suggested scale.
-    first = layer(found, "First")
-    assert first.gradients_lost > 0.5
-    assert first.gradient_error > 0.5
-    assert found.suggested_loss_scale >= 1024
+    # The gradients of the weights below it: zero at scale 1, but not at the suggested scale.
+    first = layer(report, "First")
+    assert first.gradients_lost > 0.5 and first.gradient_error > 0.5
+    assert report.suggested_loss_scale >= 1024
     assert first.gradients_lost_then < 0.01
-    assert layer(found, "Planted").backward_lost_then < 0.01
-    assert layer(found, "Second").gradients_lost == 0.0
-    assert f"suggested constant loss scale: {found.suggested_loss_scale:g} (now 1)" in str(found)
+    assert layer(report, "Planted").backward_lost_then < 0.01
+    assert layer(report, "Second").gradients_lost == 0.0
+    assert f"suggested constant loss scale: {report.suggested_loss_scale:g} (now 1)" in str(report)
 
 
-@pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_training_at_such_a_scale_is_finite(exact: bool) -> None:
+@pytest.mark.parametrize("scale", [4096.0, "dynamic"])
+def test_the_scale_is_that_of_the_models_own_optimizer(scale: Any) -> None:
     head = planted.model(backward=(1e-2, 1e-5))
-    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), 4096.0)
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), scale)
     head.model.compile(loss="categorical_crossentropy", optimizer=optimizer)
-    again = rehearse(head.model, planted.batches(), 2, exact=exact)
-    assert again.finding is None
-    assert again.exact is exact
-    assert again.worst_difference < 1e-3
+    report = rehearse(head.model, planted.batches(), 2)
+    assert report.finding is None
+    expected = 4096.0 if scale == 4096.0 else 2.0**15
+    assert [step.loss_scale for step in report.steps] == [expected] * 2
+    assert f"(now {expected:g})" in str(report)
+    assert report.worst_difference < 1e-3
+    # Gradients are compared at this scale: those that scale 1 loses are there.
+    assert layer(report, "First").gradients_lost < 0.05
+
+
+def test_the_batches_of_fit_are_taken_as_fit_takes_them() -> None:
+    head = heads.build("CRF")
+    token_ids, segment_ids, labels = head.arrays
+    batch = ([token_ids, segment_ids], labels[..., 0])  # Keras' placeholder has another rank
+    head.model.train_on_batch(*batch)
+    report = rehearse(head.model, itertools.repeat(batch), 1)
+    assert report.finding is None and np.isfinite(report.steps[0].float32_loss)
+    head = heads.build("classifier")
+    batch = (head.arrays[:2], head.arrays[2][:, 0])  # Keras makes columns of flat labels
+    assert rehearse(head.model, itertools.repeat(batch), 1).worst_difference < 1e-2

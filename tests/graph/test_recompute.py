@@ -77,10 +77,11 @@ for kind, (batches, net, steps) in made.items():
     out[kind] = runs
     for step in steps if kind == "buckets" else ():
         training = training_graph.from_step(step, net)
-        fed = training_graph.placeholder_shapes(training, step.arrays(feeds[0], 0))
+        fed = {n: a.shape for n, a in zip(training.feeds, step.arrays(feeds[0], 0))}
         graph = training.export(training.fetches)
         nodes = by_name(graph)
-        kept.append(activations.kept(nodes, shapes.static_shapes(graph, training.fetches, fed)))
+        known = shapes.static_shapes(graph, training.fetches, fed)
+        kept.append(activations.activation_bytes(nodes, known))
         if step is steps[1]:
             graph = virtual_gpu.rewrite(graph, training.fetches).graph_def
             nodes, half = by_name(graph), half_nodes(graph)

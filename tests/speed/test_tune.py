@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from amp_xla.commands.recipe_job import open_recipe
+from amp_xla.commands.recipe_job import open_job
 from amp_xla.errors import AmpXlaError
 from amp_xla.speed import table
 from amp_xla.speed.machine import Machine
@@ -117,7 +117,7 @@ def test_what_tune_cannot_measure_is_refused():
         with pytest.raises(AmpXlaError, match=f"{recipe} has neither \\(its precision is --policy"):
             read_recipe(recipe, [])
         with pytest.raises(AmpXlaError, match="what the graph rewrite does in recipes that have"):
-            open_recipe(recipe, [])
+            open_job(recipe, [])
 
 
 def test_each_combination_that_does_not_exist_has_a_reason():

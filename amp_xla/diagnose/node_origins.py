@@ -1,4 +1,4 @@
-"""Where a node comes from: its Keras layer, its phase, its role, the source line that made it."""
+"""Finds a node's origin: Keras layer, phase, role and source line."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from amp_xla.graph.nodes import ancestors, cast_source
-from amp_xla.graph.training_graph import TrainingGraph
+from amp_xla.graph.training_graph import TrainingGraph, op_of
 
-OUTSIDE = "(outside layers)"  # losses and whatever a recipe computes around the model
+OUTSIDE = "(outside layers)"  # losses and other computations of a recipe around the model
 _NOT_MODELS = re.compile(
     r"/(tensorflow|tensorflow_core|tensorflow_estimator|keras|tf_keras)/|<frozen|<string>"
+    r"|/amp_xla/(graph|diagnose|training|precision|optimizers)/"
 )
-_OURS = re.compile(r"/amp_xla/(rewrite|training/step|precision|optimizers)")
-# Where a layer's formula is: bert4keras, and what stands in for formulas of its.
+# Code with a layer's formula: bert4keras and the derivatives that replace some of its formulas.
 _FORMULAS = re.compile(r"/bert4keras/|/amp_xla/models/derivatives")
 _MASKING = frozenset(
     ("sequence_masking", "lm_mask", "unilm_mask", "compute_attention_bias", "banned")
 )
 
-
 Frame = Tuple[str, int, str, str]  # file, line, function, code
 
 
-class Place(NamedTuple):
+class Origin(NamedTuple):
     """``phase`` is ``forward``, ``backward`` or ``update``; ``layer`` a Keras layer's name."""
 
     layer: str
@@ -33,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A line of Python: short path, line number, function, the code itself."""
+    """A line of Python: short path, line number, function, code."""
 
     path: str
     line: int
@@ -44,22 +43,21 @@ class Source(NamedTuple):
         return f"{self.path}:{self.line} in {self.function}: {self.code}"
 
 
-class Places:
-    """Answers for all nodes of a training graph and of its rewritten forms, by name."""
+class NodeOrigins:
+    """Origins of the nodes of a training graph and of its rewritten forms, by name."""
 
     def __init__(self, training: TrainingGraph) -> None:
-        self._training = training
         self._operations = {op.name: op for op in training.graph.get_operations()}
-        self.order = {name: position for position, name in enumerate(self._operations)}
+        self._positions = {name: position for position, name in enumerate(self._operations)}
         nodes = {n.name: n for n in training.graph.as_graph_def().node}
         self._forward: Set[str] = ancestors(nodes, [training.loss])
-        ends = [tensor.split(":")[0] for _, tensor in training.gradients]
+        ends = [op_of(tensor) for _, tensor in training.gradients]
         self._backward: Set[str] = ancestors(nodes, ends) - self._forward
         self._layers: Mapping[str, Any] = training.layers
         self._sources: Dict[str, Optional[Source]] = {}
 
     def original(self, name: str) -> str:
-        """The node of the training graph that a node of a rewritten graph stands for."""
+        """Return the node of the training graph that a rewritten graph's node comes from."""
         name = cast_source(name)
         for prefix in ("ConstantFolding/", "ArithmeticOptimizer/"):
             if name.startswith(prefix):
@@ -69,8 +67,12 @@ class Places:
             name = shorter if shorter != name else name.rpartition("/")[0]
         return name
 
-    def of(self, name: str) -> Place:
-        """The layer and phase of a node."""
+    def position(self, name: str) -> int:
+        """Return the node's position in the order of creation; unknown nodes come last."""
+        return self._positions.get(self.original(name), 1 << 60)
+
+    def of(self, name: str) -> Origin:
+        """Return the layer and phase of a node."""
         original = self.original(name)
         parts = (original or name).split("/")
         if original in self._forward:
@@ -79,84 +81,83 @@ class Places:
             phase = "backward"
         else:
             phase = "update"
-        return Place(self._layer(parts), phase)
+        return Origin(self._layer(parts), phase)
 
     def layer_of(self, variable: str) -> str:
-        """The layer of a variable, by its name."""
+        """Return the layer of a variable, by its name."""
         return self._layer(variable.split("/"))
+
+    def layer_positions(self) -> Dict[str, int]:
+        """Return layer -> position in the order in which the model was built, outside last."""
+        positions: Dict[str, int] = {}
+        for name in self._operations:
+            origin = self.of(name)
+            if origin.phase == "forward" and origin.layer != OUTSIDE:
+                positions.setdefault(origin.layer, len(positions))
+        return positions
 
     def _layer(self, parts: List[str]) -> str:
         for part in parts:
-            if part in self._layers:
-                return part
-            # A layer that is called again works under its name with a number; Keras computes the
-            # loss on a layer's output under its name with `_loss`, often by the layer's own method.
-            bare = re.sub(r"(_\d+|_loss)$", "", part)
-            if bare in self._layers:
-                return bare
+            # A second call of a layer gets a number; Keras computes the loss of an output in the
+            # scope of its layer with `_loss`.
+            for name in (part, re.sub(r"(_\d+|_loss)$", "", part)):
+                if name in self._layers:
+                    return name
         return OUTSIDE
 
     def role(self, name: str, op: str) -> str:
-        """``matmul``, ``softmax``, ``mask``, ``norm`` or ``other``."""
+        """Return ``matmul``, ``softmax``, ``mask``, ``norm`` or ``other``."""
         if "MatMul" in op or "Einsum" in op:
             return "matmul"
         if op in ("Softmax", "LogSoftmax"):
             return "softmax"
-        layer = self._layers.get(self.of(name).layer)
-        kind = type(layer).__name__
-        if "Normalization" in kind or "Norm" in kind:
+        if "Norm" in type(self._layers.get(self.of(name).layer)).__name__:
             return "norm"
-        operation = self._forward_operation(name)
-        frames = [] if operation is None else _model_frames(_frames(operation))[-3:]
-        if _MASKING.intersection(frame[2] for frame in frames):
-            return "mask"
-        return "other"
+        frames = _model_frames(self._forward_operation(name))[-3:]
+        return "mask" if _MASKING.intersection(frame[2] for frame in frames) else "other"
 
     def source(self, name: str) -> Optional[Source]:
-        """The line of the model's code behind a node: bert4keras' own, else the nearest caller
-        outside TensorFlow and Keras. A gradient's is that of the operation it belongs to."""
+        """Return the line of the model's code that made a node.
+
+        That is bert4keras' line, or else the nearest caller outside TensorFlow and Keras. For a
+        gradient it is the line of the differentiated operation.
+        """
         original = self.original(name)
         if original not in self._sources:
-            operation = self._forward_operation(name)
-            frames = _frames(operation) if operation is not None else []
-            self._sources[original] = _model_line(frames)
+            self._sources[original] = _model_line(_model_frames(self._forward_operation(name)))
         return self._sources[original]
+
+    def source_text(self, name: str) -> str:
+        """Return the source line of a node as text; empty if unknown."""
+        source = self.source(name) if name else None
+        return "" if source is None else str(source)
 
     def _forward_operation(self, name: str) -> Optional[Any]:
         operation = self._operations.get(self.original(name))
-        # Gradients remember the operation they differentiate.
+        # Gradients refer to the operation that they differentiate.
         forward = getattr(operation, "_original_op", None)
         return operation if forward is None else forward
 
 
-def _frames(operation: Any) -> List[Frame]:
-    """(file, line, function, code), outermost first; TensorFlow 1 has tuples, 2 has objects."""
-    try:
-        return [(f[0], f[1], f[2], f[3] or "") for f in operation.traceback or []]
+def _model_frames(operation: Any) -> List[Frame]:
+    """Return an operation's frames, outermost first, without those of TensorFlow and Keras."""
+    try:  # TensorFlow 1 has tuples, 2 has objects
+        frames = [(f[0], f[1], f[2], f[3] or "") for f in operation.traceback or []]
     except (AttributeError, IndexError, TypeError):
         return []
+    return [f for f in frames if not _NOT_MODELS.search(f[0].replace(os.sep, "/"))]
 
 
 def _model_line(frames: List[Frame]) -> Optional[Source]:
-    mine = _model_frames(frames)
-    library = [f for f in mine if _FORMULAS.search(f[0].replace(os.sep, "/"))]
-    # bert4keras' models build every layer through one method called apply, which says nothing.
-    chosen = [f for f in library if f[2] != "apply"] or library or mine
+    library = [f for f in frames if _FORMULAS.search(f[0].replace(os.sep, "/"))]
+    # bert4keras' models build every layer through a method called apply, which tells nothing.
+    chosen = [f for f in library if f[2] != "apply"] or library or frames
     if not chosen:
         return None
     path, line, function, code = chosen[-1]
-    # TensorFlow 2 keeps no code in its frames.
+    # TensorFlow 2 has no code in its frames.
     code = code or linecache.getline(path, line)
     return Source(_short(path), line, function, code.strip())
-
-
-def _model_frames(frames: List[Frame]) -> List[Frame]:
-    """Without the frames of TensorFlow, Keras and this package's training step."""
-    return [
-        f
-        for f in frames
-        if not _NOT_MODELS.search(f[0].replace(os.sep, "/")) and not _OURS.search(f[0])
-    ]
 
 
 def _short(path: str) -> str:

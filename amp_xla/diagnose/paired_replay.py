@@ -1,0 +1,165 @@
+"""Trains two copies of a training graph on a CPU: float32 and mixed precision.
+
+Each copy has its own variables. Two more copies share the variables of the mixed-precision one and
+run only forward and backward: ``check`` in float32, ``seen`` in mixed precision with its half
+tensors recorded. Their difference is the effect of the pass, without that of training.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from amp_xla.backend import tf
+from amp_xla.diagnose import emulate, overflow
+from amp_xla.diagnose.finding import Finding
+from amp_xla.diagnose.recorder import Magnitudes, Recorder
+from amp_xla.diagnose.stage import Stage
+from amp_xla.graph import virtual_gpu
+from amp_xla.graph.training_graph import TrainingGraph, op_of
+
+
+class Trained(NamedTuple):
+    """One training step: its loss, and whether it and all gradients were finite."""
+
+    loss: float
+    finite: bool
+
+
+class Compared(NamedTuple):
+    """A gradient in mixed precision beside the float32 one, at the same weights.
+
+    Attributes:
+      error: norm of the difference; NaN or infinite if the gradient is.
+      norm: of the float32 gradient.
+      elements: number of non-zero elements of the float32 gradient.
+      lost: number of these that are zero in mixed precision.
+    """
+
+    error: float
+    norm: float
+    elements: int
+    lost: int
+
+
+class PairedReplay(Stage):
+    """The copies ``fp32``, ``amp``, ``check`` and ``seen``.
+
+    Args:
+      training: the view of the graph.
+      capability, lists: as for ``virtual_gpu.rewrite``.
+
+    Attributes:
+      rewritten: the pass' result.
+      histograms: of the half tensors in the last ``examine``.
+    """
+
+    def __init__(
+        self, training: TrainingGraph, capability: str = "8.0", lists: Optional[str] = None
+    ) -> None:
+        tensors = [t for t in (training.loss_scale, training.finite) if t is not None]
+        fetches = [*training.train, *training.ends, *map(op_of, tensors)]
+        self.rewritten = virtual_gpu.rewrite(training.export(fetches), fetches, capability, lists)
+        float32, half = self.rewritten.before, self.rewritten.graph_def
+        emulated = emulate.tensor_cores(half)
+        super().__init__(training, float32)
+        self.add("fp32", float32, "fp32")
+        self.add("amp", emulated, "amp")
+        self.add("check", tf.graph_util.extract_sub_graph(float32, training.ends), "amp")
+        seen = tf.graph_util.extract_sub_graph(emulated, training.ends)
+        self._recorder = Recorder(Magnitudes)
+        watched, targets, self.histograms = self._recorder.watch(seen, emulate.rounding(seen))
+        self.add("seen", watched, "amp")
+        self._targets = [f"seen/{name}" for name in targets]
+        with self.graph.as_default():
+            self._comparisons = [self._compare(tensor) for _, tensor in training.gradients]
+            self._reads = {
+                operation.name.partition("/")[2]: tf.raw_ops.ReadVariableOp(
+                    resource=operation.outputs[0], dtype=operation.get_attr("dtype")
+                )
+                for operation in self.graph.get_operations()
+                if operation.type == "VarHandleOp" and operation.name.startswith("check/")
+            }
+
+    def start(self, values: Mapping[str, Any]) -> None:
+        """Load the same weights, variable op name -> array, into both copies."""
+        self.load("fp32", values)
+        self.load("amp", values)
+
+    def train(self, copy: str, batch: Sequence[Any], step: int) -> Trained:
+        """Run one training step.
+
+        Args:
+          copy: ``fp32`` or ``amp``.
+          batch: as for ``TrainingGraph.arrays``.
+          step: number of the step, for dropout masks.
+        """
+        training, names = self.training, [f"{copy}/{self.training.loss}:0"]
+        names += [f"{copy}/{training.finite}"] if training.finite else []
+        names += [f"{copy}/{name}" for name in training.train]
+        out = self.run(names, batch, step, 1.0)
+        finite = bool(np.isfinite(out[0])) and (not training.finite or bool(out[1]))
+        return Trained(float(out[0]), finite)
+
+    def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> List[Compared]:
+        """Compare the gradients of ``seen`` and ``check``, in the order of the view's.
+
+        Args:
+          batch, step: as for ``train``.
+          seed: multiplies all gradients of the backward pass, on top of the loss scale.
+        """
+        for histogram in self.histograms.values():
+            histogram.clear()
+        count = len(self._comparisons)
+        out = self.run([*self._comparisons, *self._targets], batch, step, seed)[:count]
+        return [
+            Compared(np.sqrt(error) / seed, np.sqrt(norm) / seed, int(elements), int(lost))
+            for error, norm, elements, lost in (values.astype(np.float64) for values in out)
+        ]
+
+    def loss_scale(self, batch: Sequence[Any], step: int) -> float:
+        """Return the loss scale of the mixed-precision copy; 1 if it has none."""
+        if self.training.loss_scale is None:
+            return 1.0
+        return float(self.run([f"amp/{self.training.loss_scale}"], batch, step, 1.0)[0])
+
+    def find_overflow(
+        self, values: Mapping[str, Any], batch: Sequence[Any], step: int, scale: float
+    ) -> Optional[Finding]:
+        """Find the first non-finite node of a batch; see ``overflow.find``.
+
+        Args:
+          values: variable op name -> the weights that it failed with.
+          batch, step: as for ``train``.
+          scale: the loss scale that it failed at.
+        """
+        names = overflow.fetches(self.training)
+        float32, half = (
+            tf.graph_util.extract_sub_graph(graph_def, names)
+            for graph_def in (self.rewritten.before, self.rewritten.graph_def)
+        )
+        rewritten = dataclasses.replace(self.rewritten, before=float32, graph_def=half)
+        return overflow.replay(self.training, float32, rewritten, values, batch, step, scale)
+
+    def weights(self) -> Dict[str, Any]:
+        """Return the values of ``amp``'s variables that gradients depend on, by op name."""
+        return dict(zip(self._reads, self.session.run(list(self._reads.values()))))
+
+    def _compare(self, tensor: str) -> Any:
+        mixed = self.graph.get_tensor_by_name(f"seen/{tensor}")
+        plain = self.graph.get_tensor_by_name(f"check/{tensor}")
+        nonzero = tf.not_equal(plain, 0.0)
+        lost = tf.logical_and(nonzero, tf.equal(mixed, 0.0))
+        with tf.name_scope("compare"):
+            # In float64, because squares of gradients near 1e-30 are zero in float32.
+            difference = tf.cast(mixed, tf.float64) - tf.cast(plain, tf.float64)
+            return tf.stack(
+                [
+                    tf.reduce_sum(tf.square(difference)),
+                    tf.reduce_sum(tf.square(tf.cast(plain, tf.float64))),
+                    tf.reduce_sum(tf.cast(nonzero, tf.float64)),
+                    tf.reduce_sum(tf.cast(lost, tf.float64)),
+                ]
+            )

@@ -1,0 +1,36 @@
+"""Text and JSON forms that the reports of inspection and rehearsal share."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+
+def jsonable(value: Any) -> Any:
+    """Return ``value`` with non-finite numbers as text and tuples as lists."""
+    if isinstance(value, dict):
+        return {key: jsonable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(item) for item in value]
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    return value
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells in columns of equal width, the first one to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+        lines.append("  ".join(cells).rstrip())
+    lines.insert(1, "-" * max(len(line) for line in lines))
+    return "\n".join(lines)
+
+
+def si(number: float) -> str:
+    """Return 1234567 as ``1.23 M``."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g} {letter}"
+    return f"{number:.3g} "
