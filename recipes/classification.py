@@ -71,13 +71,16 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
+    accumulate = config.update.accumulate or 1
     data = labelled.read(
-        config.files, config.vocabulary, config.batches, config.encoder.bert,
+        config.files, config.vocabulary, config.batches.times(accumulate), config.encoder.bert,
         config.passes.token_dropout, config.seed,
     )  # fmt: skip
     note(data.description)
-    batches, dev_batches = map(distributed.current().share, (data.batches, data.dev_batches))
-    step_input = dropout.install(config.seed, batches)
+    ranks = distributed.current()
+    accumulate = ranks.micro_batches(accumulate)
+    batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
+    step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
         vocab, len(data.labels), length, data.batches.slots, weights=not kept)  # fmt: skip
@@ -97,7 +100,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     evaluate = Classification(Inference(inputs, outputs), dev_batches, len(data.labels))
 
-    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale)
+    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
     step = TrainStep(
         inputs, step_input, loss + sum(model.losses), optimizer, model.trainable_weights, rate,
         {"accuracy": accuracy},

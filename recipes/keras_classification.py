@@ -86,7 +86,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     )  # fmt: skip
     note(data.description)
     note(f"Keras policy {policy}, loss scale {scale}")
-    step_input = dropout.install(config.seed, data.batches)
+    step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(vocab, len(data.labels), length, weights=not kept)
     steps = config.passes.epochs * data.batches.steps_per_epoch()

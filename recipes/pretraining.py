@@ -80,7 +80,7 @@ class Config:
     encoder: LanguageModelOptions = LanguageModelOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
     switches: Switches = Switches()
-    pace: Pace = Pace(evaluate_every=1000, log_every=100)  # in micro-batches
+    pace: Pace = Pace(evaluate_every=1000, log_every=100)  # in updates
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
@@ -94,7 +94,8 @@ def get_data(config: Config) -> Manifest:
     out = os.path.join(".cache", "pretraining", f"docstrings-96-python{platform.python_version()}")
     from amp_xla.training import distributed
 
-    distributed.current().first_does(lambda: prepare.prepare(prepare.Config(out=out, length=96)))
+    ranks = distributed.current()
+    ranks.all_do(lambda: ranks.first and prepare.prepare(prepare.Config(out=out, length=96)))
     return Manifest.load(out)
 
 
@@ -120,15 +121,15 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     note(published.described(flat(config), flat(Config())))
     ranks = distributed.current()
     amount = config.amount
-    accumulate = amount.accumulation(config.update.accumulate, ranks.begun_with)
-    size = amount.global_batch // accumulate
-    steps = [(length, n * accumulate) for length, n in amount.plan(data.settings["length"])]
+    size, ranks_count = amount.global_batch, ranks.world.size
+    accumulate = amount.accumulation(config.update.accumulate, ranks_count)
+    plan = amount.plan(data.settings["length"])
     phases = read(
-        data, tokenizer, steps, size, config.heldout, config.objective, config.mask,
+        data, tokenizer, plan, size, config.heldout, config.objective, config.mask,
         config.mask_rate, config.seed,
     )  # fmt: skip
-    batches = ranks.share(in_turn(phases))
-    step_input = dropout.install(config.seed, batches)
+    batches = ranks.share(in_turn(phases), accumulate)
+    step_input = dropout.install(config.seed)
     lm = config.encoder.language_model(
         tokenizer.vocab_size, phases[-1].length, config.objective, not kept, len(phases) > 1
     )
@@ -161,7 +162,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
     kind = averaged(kind, config.average) if config.average else kind
     optimizer, rate = config.update.scheduled(
-        amount.steps * accumulate, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
+        amount.steps, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
         rule=functools.partial(kind, beta2=config.beta2, epsilon=config.adam_epsilon),
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, measured)
@@ -171,10 +172,10 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
     reach, _ = ceiling(resolved.half or "float32", seconds=0.5)
     note(
-        f"global batch {amount.global_batch} = micro-batch {size / ranks.pieces:g} x "
-        f"accumulation {accumulate * ranks.split} x ranks {ranks.world.size}; "
-        f"{', then '.join(phase.describe(accumulate) for phase in phases)}\n"
-        f"{costs[0] * size / 1e9:.1f} GFLOP a micro-batch; matrix products here reach "
+        f"global batch {size} = micro-batch {size / accumulate / ranks_count:g} x accumulation "
+        f"{accumulate} x ranks {ranks_count}; "
+        f"{', then '.join(phase.describe() for phase in phases)}\n"
+        f"{costs[0] * size / 1e9:.1f} GFLOP per update; matrix products here reach "
         f"{reach / 1e9:.0f} GFLOP/s (measured)"
     )
     if "topic_loss" in measured:
@@ -185,7 +186,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     border = phases[0].batches.steps_per_epoch()
 
     def utilisation(step: int) -> float:
-        return costs[step > border] / reach / ranks.world.size
+        return costs[step > border] / reach / ranks_count
 
     return job.Job(
         lm.transformer.model,

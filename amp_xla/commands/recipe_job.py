@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Iterator, List, Optional, Sequence
 
 from amp_xla.config import changed, parse
+from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError
 from amp_xla.recipe import recipe_module, recipe_name
 from amp_xla.settings import Settings
@@ -46,8 +47,9 @@ def feeds(job: Any) -> Iterator[List[Any]]:
     number = epoch = 0
     while True:
         for batch in job.batches.epoch(epoch, start=0):
-            yield job.step.arrays(batch, number)
-            number += 1
+            for micro_batch in micro_batches(batch):
+                yield job.step.arrays(micro_batch, number)
+                number += 1
         epoch += 1
 
 

@@ -158,9 +158,9 @@ def fine_tuned(config: Mapping[str, Any], defaults: Mapping[str, Any], steps: in
     Args:
       config: a classifier's, flat: name -> value.
       defaults: in force: what ``fine_tuning`` said, or nothing in place of the recipe's own.
-      steps: batches of the whole run.
+      steps: updates of the whole run.
     """
-    few = _few(steps, config["epochs"], config.get("accumulate") or 1)
+    few = _few(steps, config["epochs"])
     if config["bert"] is None:
         return f"defaults of a small model from scratch (--bert has others){few}"
     wide = _wide(config["bert"])
@@ -177,9 +177,9 @@ def fine_tuned(config: Mapping[str, Any], defaults: Mapping[str, Any], steps: in
     return line + few
 
 
-def _few(steps: int, epochs: int, accumulate: int) -> str:
+def _few(updates: int, epochs: int) -> str:
     """A few epochs of few texts are few updates. One epoch is a trial, and nobody's mistake."""
-    updates, enough = steps // accumulate, -(-_FEW * accumulate * epochs // steps)
+    enough = -(-_FEW * epochs // updates)
     if epochs == 1 or updates >= _FEW:
         return ""
     return f"; {updates} updates in all are few: --epochs {enough} may learn more"

@@ -21,7 +21,6 @@ def scheduled(
     clip_norm: Optional[float] = None,
     accumulate: int = 1,
     recompute: bool = False,
-    split: int = 1,
     reduction: Optional[Any] = None,
     sharded: Optional[Callable[[Any], bool]] = None,
     sharded_rule: Optional[Callable[[Any], Any]] = None,
@@ -39,7 +38,6 @@ def scheduled(
       clip_norm: global gradient norm to clip to; 0 or None = no clipping.
       accumulate: micro-batches an update.
       recompute: the backward pass computes transformer layers again.
-      split: pieces that a micro-batch comes in, one after the other.
       reduction: ``Reduction`` over ranks; None = there is one.
       sharded: predicate of a variable of which this rank has some rows only.
       sharded_rule: learning rate -> the optimizer of those.
@@ -61,7 +59,6 @@ def scheduled(
         model_parallel=sharded,
         reduce=reduction,
         accumulate=accumulate,
-        pieces=split,
         recompute=recompute,
         applied_steps=applied,
     )

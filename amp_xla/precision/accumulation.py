@@ -22,14 +22,13 @@ class Window(tf.Module):
     Args:
       steps: micro-batches a window.
       name: prefix of variable names.
-      pieces: parts that each of them comes in.
     """
 
-    def __init__(self, steps: int, name: str, pieces: int = 1) -> None:
+    def __init__(self, steps: int, name: str) -> None:
         if steps != int(steps) or steps < 1:
             raise ValueError(f"accumulate is {steps}; allowed: a whole number of micro-batches")
         super().__init__()
-        self.steps, self.pieces = int(steps), pieces
+        self.steps = int(steps)
         self._prefix = name
         self._sums: Dict[int, Tuple[Any, Any]] = {}
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
@@ -70,7 +69,7 @@ class Window(tf.Module):
         def go_on() -> Any:
             return _wait([self.micro_step.assign(count)], otherwise())
 
-        return tf.cond(count >= self.steps * self.pieces, end, go_on)
+        return tf.cond(count >= self.steps, end, go_on)
 
     def _sum_of(self, variable: Any) -> Any:
         key = id(variable)

@@ -63,7 +63,6 @@ class LossScaleOptimizer(OptimizerFace):
       accumulate: micro-batches a step. Each ``minimize`` or ``apply_gradients`` adds one; the
         last of a window updates with the mean of its gradients, judged once. The loss scale is
         constant within a window. Ranks reduce once a window.
-      pieces: parts of a micro-batch, each a call of its own; their gradients add up to its.
       recompute: the backward pass computes bert4keras' transformer layers again instead of
         keeping their activations; by ``minimize`` and ``compute_gradients``, in v1 graphs. See
         ``amp_xla.graph.recompute``.
@@ -78,7 +77,7 @@ class LossScaleOptimizer(OptimizerFace):
       applied_steps: int64 variable, steps whose update was applied.
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
       gradients_finite: boolean scalar of the last step built; a tensor in a graph.
-      window: the sums of a window, where micro-batches or pieces are accumulated; else None.
+      window: the sums of a window, where micro-batches are accumulated; else None.
       gradient_norm: float32 scalar, global L2 norm after unscaling and before clipping, of the
         last step built in a v1 graph. With model-parallel variables the ranks sum it together,
         so all of them must fetch it or none.
@@ -99,7 +98,6 @@ class LossScaleOptimizer(OptimizerFace):
         reduce: Optional[Callable[[Any], Any]] = None,
         model_parallel: Optional[Callable[[Any], bool]] = None,
         accumulate: int = 1,
-        pieces: int = 1,
         recompute: bool = False,
         warn_after: int = 10,
         applied_steps: Optional[Any] = None,
@@ -123,7 +121,7 @@ class LossScaleOptimizer(OptimizerFace):
         self._scaling = Scaling(self._state)
         self.accumulate = accumulate  # micro-batches a step
         self._recompute = recompute
-        self.window = Window(accumulate, name, pieces) if (accumulate, pieces) != (1, 1) else None
+        self.window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
         self.applied_steps = applied_steps
@@ -143,7 +141,6 @@ class LossScaleOptimizer(OptimizerFace):
             "global_clipnorm": global_clipnorm,
             "count_skipped": count_skipped,
             "accumulate": accumulate,
-            "pieces": pieces,
             "recompute": recompute,
             "warn_after": warn_after,
             "name": name,

@@ -93,9 +93,12 @@ class Subject:
         self._feeds = self._endless()
 
     def _epoch(self) -> Iterator[Tuple[Dict[str, Any], int]]:
-        """Yield (feed, number of samples) for each batch of the first epoch."""
+        """Yield (feed, number of samples) for each micro-batch of the first epoch."""
+        from amp_xla.data.batches.rank_shard import micro_batches
+
         for batch in self._job.batches.epoch(0):
-            yield self._job.step.feed(batch), int((batch["sample_ids"] >= 0).sum())
+            for shard in micro_batches(batch):
+                yield self._job.step.feed(shard), int((shard["sample_ids"] >= 0).sum())
 
     def _endless(self) -> Iterator[Tuple[Dict[str, Any], int]]:
         while True:

@@ -1,11 +1,9 @@
-"""Ranks: processes that share every batch of one run, through Horovod.
+"""Ranks: processes that train one model together, through Horovod.
 
 A launcher (horovodrun, mpirun, ``make train NP=2``) starts the same command several times. Each
-process takes its pieces of each batch, gradients are summed, and from there on all do the same:
-one decision about overflow, one update, one learning rate. The first rank alone writes.
-
-What goes through the graph (gradients, a step's sums) is in ``reduction``; here is what goes
-between the hosts' Pythons, a few bytes now and then.
+process computes its rows of each batch, gradients are summed over ranks, and all ranks apply the
+same update. Only rank 0 writes files. The module ``reduction`` sums tensors in the graph; this one
+exchanges small Python values.
 """
 
 from __future__ import annotations
@@ -19,32 +17,29 @@ import os
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar, cast
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.data.batches.pieces import Pieces
+from amp_xla.data.batches.rank_shard import RankShard
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.world import World, world
 
 T = TypeVar("T")
 
-# Horovod ends all ranks after so long without an answer of one of them; its own default is never.
-# The others wait that long, too, for one that computes or compiles while they do not.
+# Horovod's own limit for a rank that does not answer is infinite. A rank that compiles for longer
+# than this ends the run.
 _STALL_SECONDS = "35"
 _DEFAULTS = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _STALL_SECONDS,
     "HOROVOD_GLOO_TIMEOUT_SECONDS": _STALL_SECONDS,
     "HOROVOD_LOG_LEVEL": "fatal",
-    "HOROVOD_DISABLE_GROUP_FUSION": "1",  # what is added up in one message is always the same
+    "HOROVOD_DISABLE_GROUP_FUSION": "1",  # fixes the order of additions
 }
-
-
-_BUSY, _DONE, _FAILED = "busy", "done", "failed"
-# What matters in the pages that TensorFlow and Horovod write.
+# The reason within the pages that TensorFlow and Horovod print.
 _CAUSE = re.compile(
     r"connection closed by peer|connection reset by peer|timed out waiting|stalled|"
     r"unhandled (system|cuda) error|has been shut down",
@@ -53,9 +48,9 @@ _CAUSE = re.compile(
 
 
 class RankLost(AmpXlaError):
-    """Another rank has ended or does not answer, so this one cannot go on."""
+    """Another rank has ended or does not answer."""
 
-    exit_code = 75  # EX_TEMPFAIL of sysexits.h: the same command with --resume goes on
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: run the same command with --resume
 
 
 class RanksDiffer(AmpXlaError):
@@ -63,102 +58,77 @@ class RanksDiffer(AmpXlaError):
 
 
 class Ranks:
-    """This process among those that train together; alone where no launcher started several.
+    """The processes that train together; one process without a launcher.
 
     Attributes:
-      world: rank, size, host.
-      begun_with: pieces that each batch had when the run began; 1 = it began alone.
-      split: pieces of a batch that this rank works through one after the other.
+      world: rank, size and host of this process.
+      hvd: ``horovod.tensorflow``; None with one process.
+      first_size: number of ranks when the run began.
     """
 
-    def __init__(self, place: World, hvd: Optional[Any] = None, begun_with: int = 0) -> None:
+    def __init__(self, place: World, hvd: Optional[Any] = None, first_size: int = 0) -> None:
         self.world, self.hvd = place, hvd
-        self.begun_with = begun_with or place.size
-        # A piece is never larger than it was when the run began: then it fitted into memory.
-        self.split = max(1, -(-self.begun_with // place.size))
+        self.first_size = first_size or place.size
         self._gather: Optional[Callable[[bytes], List[bytes]]] = None
         self._agree: Callable[[], None] = lambda: None
 
     @property
-    def alone(self) -> bool:
-        """True where one process does all, whole batches at a time."""
-        return self.world.size == 1 and self.split == 1
-
-    @property
     def several(self) -> bool:
-        """True where there are other processes."""
+        """Return True with more than one process."""
         return self.world.size > 1
 
     @property
     def first(self) -> bool:
-        """True for the rank that writes."""
+        """Return True on the rank that writes files."""
         return self.world.rank == 0
 
-    @property
-    def pieces(self) -> int:
-        """Into how many pieces each batch is cut."""
-        return self.world.size * self.split
+    def micro_batches(self, accumulate: int) -> int:
+        """Return micro-batches per update and rank; none is larger than when the run began."""
+        return -(-accumulate * self.first_size // self.world.size)
 
-    def describe(self) -> str:
-        """One line."""
-        words = f"{self.world.size} ranks share each batch"
-        if self.split > 1:
-            words += f", {self.split} pieces each, one after the other"
-        if self.world.size == 1:
-            words = f"each batch in {self.split} pieces, as when the run began"
-        return words
-
-    def share(self, batches: Any) -> Any:
-        """The pieces of ``batches`` that are this rank's; alone, the batches as they are.
+    def share(self, batches: Any, micro_batches: int = 1) -> Any:
+        """Return this rank's rows of ``batches``; all of them with one rank and micro-batch.
 
         Args:
-          batches: a ``BatchSource``; the same on every rank.
+          batches: a ``BatchSource``; the same on each rank.
+          micro_batches: per update; the optimizer's ``accumulate``.
         """
-        if self.alone:
+        if self.world.size * micro_batches == 1:
             return batches
-        first = self.world.rank * self.split
-        return Pieces(batches, range(first, first + self.split), self.pieces)
+        return RankShard(batches, self.world.rank, self.world.size, micro_batches)
 
-    # -- between Pythons ---------------------------------------------------------------------
+    # -- Python values ------------------------------------------------------------------------
 
     def gather(self, value: T) -> List[T]:
-        """What every rank calls this with, JSON-able, in order of ranks; all must call it.
+        """Return the JSON-able values of all ranks, in order; all ranks must call it.
 
         Raises:
-          RankLost: one does not.
+          RankLost: a rank does not answer.
         """
         if not self.several:
             return [value]
         texts = self._bytes(json.dumps(value).encode())
         return [json.loads(text.decode()) for text in texts]
 
-    def told(self, find: Callable[[], T]) -> T:
-        """What ``find`` returns on the first rank, JSON-able; it is called there only."""
-        return self.gather(find() if self.first else None)[0]  # type: ignore[return-value]
+    def from_first(self, compute: Callable[[], T]) -> T:
+        """Return the JSON-able result of ``compute``, which runs on rank 0 only."""
+        return cast(T, self.gather(compute() if self.first else None)[0])
 
-    def first_does(self, work: Callable[[], Any]) -> None:
-        """Has the first rank do something that takes long, while the others wait."""
+    def all_do(self, work: Callable[[], T]) -> List[T]:
+        """Run ``work`` on each rank, for any time, and return all results, in order of ranks."""
         if not self.several:
-            work()
-            return
-        if not self.first:
-            while True:
-                state = self.gather("")[0]
-                if state == _FAILED:
-                    raise RankLost("the first rank could not go on")
-                if state == _DONE:
-                    return
+            return [work()]
         with ThreadPoolExecutor(1) as pool:
-            doing = pool.submit(work)
-            # They hear from it all the time, or they would take it for dead.
-            while not wait([doing], timeout=1.0).done:
-                self.gather(_BUSY)
-            self.gather(_FAILED if doing.exception() else _DONE)
-            doing.result()
+            future = pool.submit(work)
+            while True:  # ranks that exchanged nothing for long would be taken for dead
+                done = wait([future], timeout=1.0).done
+                results = self.gather([future.result()] if done else None)
+                if None not in results:
+                    return [cast(List[T], result)[0] for result in results]
 
     @contextlib.contextmanager
     def asking(self, agree: Callable[[], None]) -> Iterator[None]:
-        """Inside, ``ask`` calls ``agree``; all ranks must go the same way through the block."""
+        """Within the block, ``ask`` calls ``agree``; all ranks must take the same path."""
         self._agree, before = agree, self._agree
         try:
             yield
@@ -166,16 +136,16 @@ class Ranks:
             self._agree = before
 
     def ask(self) -> None:
-        """At a point that all ranks come by: raises what ``asking`` says, on all of them."""
+        """Call the function given to ``asking``; all ranks call it at the same point."""
         self._agree()
 
     def total(self, values: Any) -> Any:
-        """Sum over ranks of a float64 or int64 array of one shape; exact, in order of ranks."""
+        """Return the sum over ranks of a float64 or int64 array, added in order of ranks."""
         if not self.several:
             return values
         values = np.ascontiguousarray(values)
-        found = [np.frombuffer(b, values.dtype) for b in self._bytes(values.tobytes())]
-        return functools.reduce(np.add, found).reshape(values.shape)
+        arrays = [np.frombuffer(b, values.dtype) for b in self._bytes(values.tobytes())]
+        return functools.reduce(np.add, arrays).reshape(values.shape)
 
     def _bytes(self, mine: bytes) -> List[bytes]:
         if self._gather is None:
@@ -186,15 +156,15 @@ class Ranks:
             raise self.lost(error) from error
 
     def lost(self, error: BaseException) -> RankLost:
-        """The error to raise for one of Horovod's."""
-        found = _CAUSE.search(getattr(error, "message", "") or str(error))
-        why = f" ({found.group()})" if found else ""
-        return RankLost(f"another rank has ended or does not answer{why}")
+        """Return the error to raise instead of one of Horovod's."""
+        match = _CAUSE.search(getattr(error, "message", "") or str(error))
+        cause = f" ({match.group()})" if match else ""
+        return RankLost(f"another rank has ended or does not answer{cause}")
 
-    # -- between sessions --------------------------------------------------------------------
+    # -- variables ----------------------------------------------------------------------------
 
     def broadcast(self, variables: Sequence[Any]) -> None:
-        """Gives all ranks the first one's values."""
+        """Set variables on all ranks to the values of rank 0."""
         if not self.several:
             return
         session = backend.session()
@@ -205,16 +175,16 @@ class Ranks:
         except tf.errors.OpError as error:
             raise self.lost(error) from error
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019  # one object a process
+    @functools.lru_cache(maxsize=None)  # noqa: B019  # one object per process
     def _copies(self, variables: Tuple[Any, ...]) -> Any:
         assert self.hvd is not None
         return self.hvd.broadcast_variables(list(variables), root_rank=0)
 
     def compare(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
-        """Compares hashes of variables that must be the same on every rank.
+        """Compare hashes of arrays that must be the same on each rank.
 
         Raises:
-          RanksDiffer: names the first that is not, and the ranks that differ from the first.
+          RanksDiffer: names the first array that differs, and the ranks.
         """
         if not self.several:
             return
@@ -222,13 +192,12 @@ class Ranks:
         mine = hashlib.sha256("".join(digests).encode()).hexdigest()
         if len(set(self.gather(mine))) == 1:
             return
-        for name, found in zip(names, zip(*self.gather(digests))):
-            if len(set(found)) > 1:
-                others = [str(r) for r, digest in enumerate(found) if digest != found[0]]
+        for name, values in zip(names, zip(*self.gather(digests))):
+            if len(set(values)) > 1:
+                others = [str(r) for r, digest in enumerate(values) if digest != values[0]]
                 raise RanksDiffer(
                     f"{name} is not the same on all ranks: rank {', '.join(others)} differs from "
-                    f"rank 0; the last checkpoint may be of rank 0's. Do all hosts have the same "
-                    f"data, TensorFlow and kind of processor?"
+                    f"rank 0; do all hosts have the same data, TensorFlow and kind of processor?"
                 )
 
 
@@ -236,30 +205,29 @@ _current = Ranks(World())
 
 
 def current() -> Ranks:
-    """Those that this process has joined; alone before ``join``."""
+    """Return the ranks that this process joined; one process before ``join``."""
     return _current
 
 
-def join(begun_with: int = 0) -> Ranks:
-    """Joins the processes that the launcher started, once; sets ``current``.
+def join(first_size: int = 0) -> Ranks:
+    """Join the processes that the launcher started, once, and set ``current``.
 
-    TensorFlow's settings are applied by then.
+    Call it after the settings are applied.
 
     Args:
-      begun_with: pieces that each batch had when the run began; 0 = it begins now.
+      first_size: number of ranks when the run began; 0 = it begins now.
 
     Raises:
-      AmpXlaError: Horovod is missing, or counts other ranks than the launcher.
+      AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
     """
     global _current
     place, hvd = world(), _current.hvd
     if place.size > 1 and hvd is None:
         hvd = _horovod(place)
-    if begun_with != _current.begun_with or hvd is not _current.hvd:
-        gather = _current._gather
-        _current = Ranks(place, hvd, begun_with)
-        _current._gather = gather
-    return _current
+    joined = Ranks(place, hvd, first_size)
+    joined._gather = _current._gather
+    _current = joined
+    return joined
 
 
 def _horovod(place: World) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, Optional
 
 import numpy as np
 
-from amp_xla.data.batches.pieces import each
+from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.training import distributed, metrics
@@ -16,12 +16,12 @@ from amp_xla.training.step import Inference
 _ASKED_EVERY = 16  # batches between two questions among ranks whether to stop
 
 
-def _pieces(batches: Any) -> Iterator[Any]:
+def _shards(batches: Any) -> Iterator[Any]:
     """All that this rank evaluates of ``batches``."""
     for number, batch in enumerate(batches.epoch(0)):
         if number % _ASKED_EVERY == 0:
             distributed.current().ask()
-        yield from each(batch)
+        yield from micro_batches(batch)
 
 
 def _total(*values: float) -> Any:
@@ -44,7 +44,7 @@ class Classification:
     def __call__(self) -> Dict[str, float]:
         matrix = np.zeros((self._classes, self._classes), np.int64)
         loss = weight = 0.0
-        for batch in _pieces(self._batches):
+        for batch in _shards(self._batches):
             out = self._inference(batch)
             real = batch["weights"] > 0
             matrix += metrics.confusion(
@@ -76,7 +76,7 @@ class Ranking:
     def __call__(self) -> Dict[str, float]:
         # A sample is one rank's; the others add nothing.
         found = np.zeros((3, self._samples), np.float64)
-        for batch in _pieces(self._batches):
+        for batch in _shards(self._batches):
             out = self._inference(batch)
             real = batch["weights"] > 0
             values = (out["logits"], out["loss"], batch["labels"])
@@ -119,7 +119,7 @@ class HeldOut:
 
     def _over(self, stream: Any) -> Dict[str, float]:
         loss = hits = count = 0.0
-        for batch in _pieces(stream):
+        for batch in _shards(stream):
             out = self._inference(batch)
             loss += float(out["loss"].sum())
             hits += float(out["hits"].sum())

@@ -120,7 +120,6 @@ class FitStep:
             float(loss), float(found["learning_rate"]), float(found["loss_scale"]),
             bool(found["finite"]), float(found["gradient_norm"]), int(found["applied"]),
             (float(hits.sum() / max(float(batch["weights"].sum()), 1e-6)),),
-            sample_count(batch),
         )  # fmt: skip
 
 
@@ -161,7 +160,7 @@ class Between(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         result = self._loop.job.step.result(self._batch, logs["loss"])
-        self._loop.taken(result, self._loop.job.step.feed(self._batch), self._steps, self._watch)
+        self._loop.taken(result, self._batch, self._steps, self._watch)
         self.model.stop_training = self._loop._over()
 
 
@@ -182,10 +181,10 @@ class FitLoop(Loop):
             epochs=state.epoch + 1, callbacks=[between], verbose=0, workers=0,
         )  # fmt: skip
 
-    def taken(self, result: StepResult, feed: Any, steps: int, watch: SignalWatch) -> None:
+    def taken(self, result: StepResult, batch: Any, steps: int, watch: SignalWatch) -> None:
         """Counts a step of an epoch of ``steps``, and does what is due after it."""
         state, epoch = self.state, self.state.epoch
-        self._count(result, result.samples)
+        self._count(result, sample_count(batch))
         if state.step_in_epoch == steps:
             state.epoch, state.step_in_epoch = epoch + 1, 0
         state.evaluate_due = self._evaluation_is_due()
@@ -195,7 +194,7 @@ class FitLoop(Loop):
         if state.step % self.options.log_every == 0:
             self._report(result, epoch)
         if not result.finite:
-            self._trouble.judge(result, feed)
+            self._trouble.judge(result, self.job.step.feed(batch), state.step - 1)
         self._between(watch)
 
 

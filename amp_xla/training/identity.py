@@ -11,8 +11,8 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.config import fields, flat
-from amp_xla.data.batches.pieces import whole
 from amp_xla.data.batches.protocol import BatchSource
+from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError
 from amp_xla.training.options import RunOptions
 

@@ -97,9 +97,9 @@ def _newest(run: RunFolder) -> Optional[Saved]:
 
 
 def _share(kept: Optional[Saved], config: Any) -> None:
-    """Batches are cut into pieces no larger than when the run began."""
-    begun_with = 0 if kept is None else kept.state.get("ranks", {}).get("begun_with", 1)
-    if world().size == 1 and begun_with < 2:
+    """Join the ranks; a micro-batch is no larger than when the run began."""
+    first_size = 0 if kept is None else kept.state["ranks"]["first_size"]
+    if world().size == 1 and first_size < 2:
         known = sys.modules.get("amp_xla.training.distributed")
         if known is not None:  # a process that trains more than once
             known.join(1)
@@ -108,7 +108,7 @@ def _share(kept: Optional[Saved], config: Any) -> None:
         _settle(config)
     from amp_xla.training import distributed
 
-    distributed.join(begun_with)
+    distributed.join(first_size)
 
 
 def _settle(config: Any) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.data.batches.pieces import each
 from amp_xla.data.batches.protocol import sample_count
+from amp_xla.data.batches.rank_shard import micro_batches, whole
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
@@ -34,7 +34,6 @@ from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
 from amp_xla.training.state import LoopState
 from amp_xla.training.step import ASKED, Feed, StepResult, TrainStep
-from amp_xla.training.window import SharedWindow
 
 _COMPARED_EVERY = 500  # steps between two comparisons of the ranks' weights, besides evaluations
 
@@ -66,7 +65,6 @@ class Loop:
     ) -> None:
         self.run, self.job, self.step = run, job, step
         self.ranks = distributed.current()
-        self.window = SharedWindow(step.optimizer, self.ranks)
         self.shards = Shards(job.sharded, self.ranks, run.checkpoints)
         self.checkpoints, self.options = checkpoints, options
         self.run_options = run_options or RunOptions()
@@ -120,7 +118,6 @@ class Loop:
             state = read_state(path)
         self.ranks.broadcast(self.checkpoints.bundle.variables)
         self.shards.read(path)
-        self.window.resumed()
         return state
 
     def train(self, watch: Optional[SignalWatch] = None) -> LoopState:
@@ -191,8 +188,8 @@ class Loop:
         for batch in self.job.batches.epoch(state.epoch, start=state.step_in_epoch):
             epoch = state.epoch
             self.trying = state.step
-            feed, result = self._step(batch, watch)
-            self._count(result, result.samples or sum(map(sample_count, each(batch))))
+            feed, number, result = self._step(batch, watch)
+            self._count(result, sample_count(whole(batch)))
             if state.step_in_epoch == steps:
                 state.epoch, state.step_in_epoch = epoch + 1, 0
             state.evaluate_due = self._evaluation_is_due()
@@ -202,29 +199,37 @@ class Loop:
             if state.step % self.options.log_every == 0:
                 self._report(result, epoch)
             if not result.finite:
-                self._trouble.judge(result, feed)
+                self._trouble.judge(result, feed, number)
             self._between(watch)
             if self._over():
                 return
 
-    def _step(self, batch: Any, watch: SignalWatch) -> Tuple[Feed, StepResult]:
-        """One step, all pieces of it that are this rank's; what the last was fed with, too."""
+    def _step(self, batch: Any, watch: SignalWatch) -> Tuple[Feed, int, StepResult]:
+        """Compute this rank's micro-batches of a batch, and apply the update.
+
+        Returns:
+          Feed and number of the first micro-batch whose loss is not finite, else of the last; the
+          result of all.
+        """
         whole: Optional[StepResult] = None
-        for piece in each(batch):
-            feed = self.step.feed(piece)
+        shards = micro_batches(batch)
+        for number, shard in enumerate(shards, self.state.step * len(shards)):
+            feed = self.step.feed(shard)
             if ASKED in feed:
                 due = self.ranks.first and self._checkpoint_is_due(ahead=1)
                 feed[ASKED] = np.array([watch.received is not None, due], np.float32)
             try:
-                result = self.step(feed, self.state.step)
+                result = self.step(feed, number)
             except tf.errors.OpError as error:
                 if self.ranks.several and "horovod" in str(error).lower():
                     raise self.ranks.lost(error) from error
                 raise
+            if whole is None or math.isfinite(whole.own):
+                replay = feed, number
             whole = result if whole is None else whole.then(result)
-        assert whole is not None  # a batch has a piece
+        assert whole is not None  # a batch has a micro-batch
         self._asked = (whole.asked[0], whole.asked[1]) if whole.asked else (0.0, 0.0)
-        return feed, whole
+        return (*replay, whole)
 
     def _evaluation_is_due(self) -> bool:
         state, every = self.state, self.options.evaluate_every
@@ -238,9 +243,6 @@ class Loop:
         stop, due = watch.received is not None, False
         if self.ranks.several:
             stop, due = self._asked[0] > 0, self._asked[1] > 0
-            # The clock must not decide in which order gradients are added up.
-            if (stop or due) and not self.state.evaluate_due and self.window.is_open():
-                stop = due = False
         else:
             due = self._checkpoint_is_due()
         if self.state.evaluate_due and not stop:
@@ -282,13 +284,10 @@ class Loop:
         state.step_in_epoch += 1
         state.samples += samples
         if result.finite:
-            if math.isfinite(result.loss):  # else its window, still open, will be skipped
-                values = (result.loss,) + result.metrics
-                state.log_sums = [t + float(v) for t, v in zip(state.log_sums, values)]
-                state.log_count += 1
-            # With accumulation, a micro-batch that ends no window says nothing about updates.
-            if result.applied != state.applied:
-                state.not_finite_in_a_row = 0
+            values = (result.loss,) + result.metrics
+            state.log_sums = [t + float(v) for t, v in zip(state.log_sums, values)]
+            state.log_count += 1
+            state.not_finite_in_a_row = 0
         else:
             state.skipped += 1
             state.not_finite_in_a_row += 1
@@ -398,9 +397,13 @@ class Loop:
             "recipe": self.run.recipe,
             "random": random_state.get(),
             "identity": self.identity,
-            "ranks": {"begun_with": 1 if self.job.sharded else self.ranks.begun_with},
+            "ranks": {
+                "size": self.ranks.world.size,
+                "first_size": self.ranks.first_size,
+                "micro_batches": getattr(self.step.optimizer, "accumulate", 1),
+            },
         }
-        window, shards = self.window.collected(alone), self.shards.write(alone)
+        shards = self.shards.write(alone)
         if self.ranks.first:
-            self.checkpoints.save(self.state.step, document, best, window, shards)
+            self.checkpoints.save(self.state.step, document, best, shards)
         self.saved_at, self._saved_when = self.state.step, time.monotonic()

@@ -46,7 +46,7 @@ class Trouble:
         # Only a dynamic scale has a smallest value that it can arrive at.
         self._floor = getattr(loop.step.optimizer.loss_scale_at_start, "minimum", None)
 
-    def judge(self, result: StepResult, feed: Mapping[str, Any]) -> None:
+    def judge(self, result: StepResult, feed: Mapping[str, Any], number: int) -> None:
         """Acts on a step that was skipped.
 
         Raises:
@@ -55,10 +55,10 @@ class Trouble:
         state = self._loop.state
         what = f"step {state.step - 1}: loss {result.loss:g} at loss scale {result.loss_scale:g}"
         if self._policy == "stop":
-            raise TrainingDiverged(f"{what}, not finite; {self._report(feed, result)}")
+            raise TrainingDiverged(f"{what}, not finite; {self._report(feed, number, result)}")
         if self._policy == "report" and not self._reported:
             self._reported = True
-            note(f"{what}, not finite, skipped; {self._report(feed, result)}")
+            note(f"{what}, not finite, skipped; {self._report(feed, number, result)}")
         in_a_row = state.not_finite_in_a_row
         at_floor = self._floor is not None and result.loss_scale <= self._floor
         if in_a_row < self._limit and not at_floor:
@@ -71,11 +71,11 @@ class Trouble:
             if state.rolled_back_at is None
             else f"and the run was rolled back at step {state.rolled_back_at} already"
         )
-        raise TrainingDiverged(f"{what}: {why}, {again}; {self._report(feed, result)}")
+        raise TrainingDiverged(f"{what}: {why}, {again}; {self._report(feed, number, result)}")
 
     def _roll_back(self, why: str) -> bool:
         loop, state = self._loop, self._loop.state
-        good = loop.ranks.told(self._good)
+        good = loop.ranks.from_first(self._good)
         if good is None:
             return False
         loop.trying = ROLLING_BACK
@@ -95,7 +95,7 @@ class Trouble:
         good = self._loop.checkpoints.newest_whole(good=True)
         return None if good is None else str(good)
 
-    def _report(self, feed: Mapping[str, Any], result: StepResult) -> str:
+    def _report(self, feed: Mapping[str, Any], number: int, result: StepResult) -> str:
         ranks = self._loop.ranks
         if ranks.several:  # a replay would need all of them
             bad = ranks.gather(None if math.isfinite(result.own) else ranks.world.name)
@@ -105,7 +105,7 @@ class Trouble:
         if self._diagnose is None:
             return "look for NaN in the data, lower the learning rate, or use --loss-scale dynamic"
         try:
-            return self._diagnose(feed, self._loop.state.step - 1, result.loss_scale)
+            return self._diagnose(feed, number, result.loss_scale)
         except Exception as error:
             # The report is a help; the reason to stop must reach the user without it.
             return f"no report on where it began ({type(error).__name__}: {error})"

@@ -119,17 +119,18 @@ class UpdateOptions(RateOptions):
     """From gradients to weights."""
 
     accumulate: Annotated[Optional[int], within(at_least=1)] = None
-    """batches whose mean gradient makes an update; none = 1, or what another flag decides"""
+    """micro-batches per update, each of --batch-size (default: 1)"""
     recompute: Annotated[bool, MAY_CHANGE] = False
     """compute transformer layers again in the backward pass: far less memory, a longer step"""
     reduce: Optional[Literal["none", "fp16", "bf16"]] = None
     """precision of scaled gradients on their way between ranks; none = float32"""
 
-    def scheduled(self, batches: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
-        """The optimizer and its learning rate; see ``amp_xla.optimizers.scheduled.scheduled``.
+    def scheduled(self, steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
+        """Return the optimizer and its learning rate.
 
         Args:
-          batches: of the whole run; the last of them may be too few for an update.
+          steps: updates of the whole run.
+          loss_scale, how: see ``amp_xla.optimizers.scheduled.scheduled``.
         """
         from amp_xla.optimizers.scheduled import scheduled
         from amp_xla.precision.reduction import Reduction
@@ -139,11 +140,10 @@ class UpdateOptions(RateOptions):
         ranks = distributed.current()
         several = ranks.several
         reduction = Reduction(ranks.hvd, self.reduce or "none", note) if several else None
-        together = how.setdefault("accumulate", self.accumulate or 1)
         return scheduled(
-            self.learning_rate, max(1, batches // together), self.warmup, loss_scale,
+            self.learning_rate, max(1, steps), self.warmup, loss_scale,
             weight_decay=self.weight_decay, clip_norm=self.clip_norm,
-            recompute=self.recompute, split=ranks.split, reduction=reduction, **how,
+            recompute=self.recompute, reduction=reduction, **how,
         )  # fmt: skip
 
 

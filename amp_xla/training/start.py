@@ -25,7 +25,6 @@ from amp_xla.training.provenance import describe_process
 from amp_xla.training.random_state import unrepeatable
 from amp_xla.training.run import RunFolder
 from amp_xla.training.step import initialize_variables
-from amp_xla.training.window import SharedWindow
 
 
 def prepare(
@@ -55,8 +54,8 @@ def prepare(
     asked: RunOptions = config.run
     ranks = distributed.current()
     note(f"settings: {job.resolved.describe()}")
-    if not ranks.alone:
-        note(ranks.describe())
+    if ranks.several:
+        note(f"{ranks.world.size} ranks share each batch")
     initialize_variables()
     assets = _contents(job.assets)
     if ranks.first:
@@ -65,7 +64,8 @@ def prepare(
         _warm_start(Path(asked.warm_start), job, assets)
     if kept is None:
         _begin(run, ranks)
-    transient = SharedWindow(job.step.optimizer, ranks).transient
+    window = getattr(job.step.optimizer, "window", None)
+    transient = window.state_variables if window else []  # zero between updates
     checkpoints = Checkpoints(
         run.checkpoints,
         [v for v in job.variables if not any(v is other for other in transient)],
@@ -105,10 +105,10 @@ def prepare(
 
 
 def _begin(run: RunFolder, ranks: distributed.Ranks) -> None:
-    """The first rank begins to write; where the clock names a folder, it tells its name."""
+    """Let rank 0 create the folder, whose name may depend on the clock."""
     if ranks.first:
         run.begin()
-    run.name = ranks.told(lambda: run.name)
+    run.name = ranks.from_first(lambda: run.name)
 
 
 def _resume(loop: Loop, kept: Saved, force: bool) -> None:
@@ -133,6 +133,14 @@ def _resume(loop: Loop, kept: Saved, force: bool) -> None:
         raise CheckpointError(f"{whole / 'state.json'} cannot be used: {error}") from error
     for line in found.forcible:
         note(f"resuming in spite of {line}")
+    then, size = saved["ranks"]["size"], loop.ranks.world.size
+    micro_batches = getattr(loop.step.optimizer, "accumulate", 1)
+    if (then, saved["ranks"]["micro_batches"]) != (size, micro_batches):
+        note(
+            f"ranks: {then} then, {size} now; micro-batches per update and rank: "
+            f"{saved['ranks']['micro_batches']} then, {micro_batches} now: the same samples in the "
+            f"same updates, but other dropout masks"
+        )
     note(
         f"resumed from {whole.name}, its vocabulary, architecture and weights: step "
         f"{loop.state.step}, epoch {loop.state.epoch}, {loop.state.samples} samples seen"

@@ -10,25 +10,27 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.data.batches.pieces import NUMBER, WEIGHTS
-from amp_xla.data.batches.protocol import Batch, sample_count
-from amp_xla.errors import AmpXlaError
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.batches.rank_shard import SHARE
 from amp_xla.graph import executed, optimized
 from amp_xla.graph.nodes import upstream
-from amp_xla.models import dropout
 from amp_xla.training import distributed
 
 Feed = Mapping[str, Any]
-ASKED, SAMPLES = "asked", "piece_samples"  # what ranks tell each other in a step
+ASKED = "asked"  # requests that all ranks learn of in a step: to stop, to save
 
 
 class StepResult(NamedTuple):
-    """What one training step returned; all floats are of the step, not averages.
+    """Results of one training step, over all ranks.
 
-    ``loss`` is unscaled; ``loss_scale`` is the one in force during the step; ``finite`` is False
-    where the update was skipped; ``applied`` counts updates so far, this step's included;
-    ``metrics`` in the order of ``TrainStep.metric_names``. Where ranks share a batch: of all ranks
-    together; ``samples`` they saw, what any of them ``asked`` for, this rank's ``own`` loss.
+    Attributes:
+      loss: unscaled.
+      loss_scale: in force during the step.
+      finite: False if the update was skipped.
+      applied: updates so far, with this one.
+      metrics: in the order of ``TrainStep.metric_names``.
+      asked: number of ranks that asked to stop, and to save; empty with one rank.
+      own: loss of this rank's micro-batch.
     """
 
     loss: float
@@ -38,17 +40,15 @@ class StepResult(NamedTuple):
     gradient_norm: float
     applied: int
     metrics: Tuple[float, ...]
-    samples: int = 0
     asked: Tuple[float, ...] = ()
     own: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
-        """This of one piece of a batch, and ``later`` of the next, as one."""
+        """Return the result of this micro-batch and ``later``, the next of the same batch."""
         return later._replace(
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,
             metrics=tuple(a + b for a, b in zip(self.metrics, later.metrics)),
-            samples=self.samples + later.samples,
             asked=tuple(a + b for a, b in zip(self.asked, later.asked)),
             own=self.own + later.own,
         )
@@ -59,9 +59,9 @@ class TrainStep:
 
     Args:
       inputs: name -> placeholder; each call must feed arrays under exactly these names.
-      step_input: placeholder of the step number (``dropout.install``), or None.
-      loss: float32 scalar tensor, unscaled, with every added loss in it. Where ranks share a batch:
-        a mean over the batch by its ``weights``, as each metric is.
+      step_input: placeholder of the micro-batch's number (``dropout.install``), or None.
+      loss: float32 scalar tensor, unscaled, with every added loss in it. With several ranks or
+        micro-batches it must be a mean over the batch by its ``weights``, as each metric.
       optimizer: ``LossScaleOptimizer``.
       variables: what to train.
       learning_rate: float32 scalar tensor, for the log.
@@ -84,12 +84,15 @@ class TrainStep:
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
         self.learning_rate = tf.convert_to_tensor(learning_rate)
-        inputs, share, told = _sharing(inputs, step_input, [loss, *metrics.values()])
+        inputs, share, figures = _sharing(
+            inputs, [loss, *metrics.values()], getattr(optimizer, "accumulate", 1)
+        )
+        poisoned = nan_gradient_if_loss_not_finite(loss)
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
         self.gradients = [
             (_rows(gradient) if _among(variable, sharded) else _dense(gradient), variable)
             for gradient, variable in optimizer.compute_gradients(
-                _poisoned(loss) if share is None else _poisoned(loss) * share, self.variables
+                poisoned if share is None else poisoned * share, self.variables
             )
         ]
         self.train_op = optimizer.apply_gradients(self.gradients)
@@ -111,19 +114,19 @@ class TrainStep:
             *metrics.values(),
             self.train_op,
         ]
-        self._told = told is not None
-        if told is not None:
-            self._fetches.insert(-1, told)
+        self._shared = figures is not None
+        if figures is not None:
+            self._fetches.insert(-1, figures)
         self._run: Optional[Any] = None
         self.executed: Optional[executed.ExecutedGraph] = None
         self.dirty: Optional[int] = None  # the last step that may have changed variables
 
     def __call__(self, feed: Feed, step: int) -> StepResult:
-        """Runs one step.
+        """Run one micro-batch.
 
         Args:
           feed: name -> array for every name of ``inputs``.
-          step: number of this step, counted from 0 over the whole run.
+          step: number of this micro-batch, counted from 0 over the whole run.
         """
         values = self.arrays(feed, step)
         run, before = self._run, self.dirty
@@ -135,20 +138,16 @@ class TrainStep:
                 self.dirty = before
             raise
         judged = (out[1], out[2], bool(out[3]), out[4], int(out[5]))
-        if not self._told:
-            return StepResult(out[0], *judged, tuple(out[6:-1]))
-        together, last = out[-2], 1 + len(self.metric_names)
+        if not self._shared:
+            return StepResult(out[0], *judged, tuple(out[6:-1]), own=out[0])
+        figures, last = out[-2], 1 + len(self.metric_names)
         return StepResult(
-            together[0], *judged, tuple(together[1:last]), round(float(together[last])),
-            tuple(together[last + 1 :]), float(out[0]),
-        )  # fmt: skip
+            figures[0], *judged, tuple(figures[1:last]), tuple(figures[last:]), float(out[0])
+        )
 
     def feed(self, batch: Batch) -> Dict[str, Any]:
-        """The arrays of a batch that this step has placeholders for, in their order."""
-        arrays: Dict[str, Any] = dict(batch)
-        if self._told:
-            arrays[ASKED] = np.zeros(2, np.float32)
-            arrays[SAMPLES] = np.array(sample_count(batch), np.float32)
+        """Return the arrays of a batch that this step has placeholders for, in their order."""
+        arrays = {ASKED: np.zeros(2, np.float32), **batch}
         return {name: arrays[name] for name in self.input_names}
 
     def _before_updates(self, error: Any) -> bool:
@@ -243,48 +242,35 @@ def _rows(gradient: Any) -> Any:
 
 
 def _sharing(
-    inputs: Mapping[str, Any], step_input: Optional[Any], means: List[Any]
+    inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
 ) -> Tuple[Dict[str, Any], Optional[Any], Optional[Any]]:
-    """What a step has more of where it is one of several that make a batch.
+    """Build what a step needs if it computes only a part of each batch.
 
     Returns:
-      Its inputs; the share of the batch that this piece is, by weight, which its loss counts for;
-      a vector for all ranks: loss, metrics, samples, what was asked for. Both None where a batch
-      comes in one piece.
+      Its inputs; the factor of its loss; a vector that is the same on all ranks: loss, metrics,
+      requests (``ASKED``). The last two are None if the step computes whole batches.
     """
     ranks = distributed.current()
-    if ranks.alone:
+    if not ranks.several and micro_batches == 1:
         return dict(inputs), None, None
-    follows, piece = dropout.shares()
-    if step_input is not None and not follows:
-        raise AmpXlaError(
-            "ranks share a batch, and dropout does not know how: give dropout.install(seed, "
-            "batches) the batches that distributed.current().share(...) returned"
+    share = tf.placeholder(tf.float32, [], name=SHARE)
+    figures = tf.stack([tf.cast(mean, tf.float32) * share for mean in means])
+    inputs = {**inputs, SHARE: share}
+    if ranks.several:
+        inputs[ASKED] = tf.placeholder(tf.float32, [2], name=ASKED)
+        hvd: Any = ranks.hvd
+        figures = hvd.allreduce(
+            tf.concat([figures, inputs[ASKED]], 0), op=hvd.Sum, name="amp_xla_figures"
         )
-    hvd: Any = ranks.hvd
-    # The weight of this piece, and of all pieces of this rank.
-    weights = tf.placeholder(tf.float32, [2], name=WEIGHTS)
-    asked = tf.placeholder(tf.float32, [2], name=ASKED)
-    samples = tf.placeholder(tf.float32, [], name=SAMPLES)
-    more = {WEIGHTS: weights, ASKED: asked, SAMPLES: samples}
-    if piece is not None:
-        more[NUMBER] = piece
-    whole = weights[1]
-    if ranks.several:
-        whole = hvd.allreduce(whole, op=hvd.Sum, name="amp_xla_weight")
-    share = weights[0] / tf.maximum(whole, 1e-6)
-    figures = tf.stack([tf.cast(mean, tf.float32) * share for mean in means] + [samples])
-    told = tf.concat([figures, asked], 0)
-    if ranks.several:
-        told = hvd.allreduce(told, op=hvd.Sum, name="amp_xla_figures")
-    return {**inputs, **more}, share, told
+    # The optimizer applies the mean of the micro-batches' gradients; their sum is right.
+    return inputs, share * float(micro_batches), figures
 
 
-def _poisoned(loss: Any) -> Any:
-    """The loss, whose gradient is NaN where the loss itself is not finite.
+def nan_gradient_if_loss_not_finite(loss: Any) -> Any:
+    """Return the loss, with a gradient of NaN if the loss is not finite.
 
-    A sum may overflow above gradients that are all finite; such a step is to be skipped too, by
-    the same judgement, on every rank. A finite loss is multiplied by 1.
+    A sum may overflow although all gradients are finite; such a step must be skipped, too, on each
+    rank. A finite loss is multiplied by 1.
     """
     one = tf.ones_like(loss)
     return loss * tf.stop_gradient(tf.where(tf.is_finite(loss), one, one * float("nan")))

@@ -19,6 +19,7 @@ from amp_xla import backend
 from amp_xla.backend import tf, K
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.rank_shard import RankShard, micro_batches
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.diagnose.blockers import half_nodes
 from amp_xla.errors import SettingsError
@@ -44,9 +45,10 @@ for kind, accumulate in (("buckets", 1), ("packed", 2)):
     if kind == "buckets":
         batches, models = Batches(encoded, labels, [16, 32], 8, seed=1), encoders
     else:
-        batches = PackedBatches(encoded, labels, 64, 8, seed=1)
+        batches = PackedBatches(encoded, labels, 64, 16, seed=1)
         models = packed
     slots = [] if kind == "buckets" else [batches.slots]
+    batches = RankShard(batches, 0, 1, accumulate) if accumulate > 1 else batches
     net = models.classifier(models.encoder(None, **shape), 3, 0.1, *slots)
     names = ("token_ids", "segment_ids", "position_ids", "slots")
     each = [None] * (1 + len(slots))
@@ -68,7 +70,8 @@ initialize_variables()
 
 out, kept = {}, []
 for kind, (batches, net, steps) in made.items():
-    feeds = [steps[0].feed(batch) for epoch in range(9) for batch in batches.epoch(epoch)][:20]
+    feeds = [steps[0].feed(micro) for epoch in range(9) for batch in batches.epoch(epoch)
+             for micro in micro_batches(batch)][:20]
     weights, runs = K.batch_get_value(net.weights), []
     for step in steps:
         K.batch_set_value(list(zip(net.weights, weights)))

@@ -152,7 +152,23 @@ class Step:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
 
-    def __call__(self, feed: Any, number: int) -> Any:
+    def __call__(self, feed: Any, called: int) -> Any:
+        number, micro_batch = divmod(called, self._step.optimizer.accumulate)
+        first, last = micro_batch == 0, micro_batch == self._step.optimizer.accumulate - 1
+        if first:
+            self._before(number)
+        result = self._step(feed, called)
+        if not self.began:
+            self.began = time.monotonic()
+            if "trained" in self._faults.spec:
+                self._faults.later(self._faults.spec["trained"])
+        if first and self._faults.spec.get("step") == [number, "inside"]:
+            self._faults.hit("step", number, "inside")
+        if last and self._faults.spec.get("step") == [number, "after"]:
+            self._faults.hit("step", number, "after")
+        return result
+
+    def _before(self, number: int) -> None:
         if self._faults.spec.get("pause") == number:
             self._checkpoints.wait()  # so that a test finds the folder at rest
             self._faults.write("paused", number)
@@ -165,17 +181,8 @@ class Step:
             os.close(read_end)
             os.dup2(write_end, 1)
             os.dup2(write_end, 2)
-        at = self._faults.spec.get("step")
-        if at == [number, "before"]:
+        if self._faults.spec.get("step") == [number, "before"]:
             self._faults.hit("step", number, "before")
-        result = self._step(feed, number)
-        if not self.began:
-            self.began = time.monotonic()
-            if "trained" in self._faults.spec:
-                self._faults.later(self._faults.spec["trained"])
-        if at == [number, "after"]:
-            self._faults.hit("step", number, "after")
-        return result
 
 
 class Recorded:
@@ -189,7 +196,7 @@ class Recorded:
 
     def epoch(self, epoch: int, start: int = 0) -> Any:
         for batch in self._batches.epoch(epoch, start):
-            ids = [int(i) for i in batch["sample_ids"]]
+            ids = [int(i) for i in getattr(batch, "whole", batch)["sample_ids"]]
             self._faults.write("samples", self._state.step, epoch, ids)
             yield batch
 

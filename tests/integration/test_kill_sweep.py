@@ -19,11 +19,11 @@ from tests.integration.killing import Run, Server
 
 STATE = "state.json"
 COPIES = ("config.json", "labels.json", "vocab.txt")
-FIRST, LATER = "step-00000006", "step-00000016"
-# (what it is, fault). Steps 3 and 12 overflow; windows are two steps, epochs eight.
+FIRST, LATER = "step-00000005", "step-00000016"
+# (what it is, fault). Steps 3 and 12 overflow; each has two micro-batches, an epoch eight steps.
 MOMENTS = [
     ("first step of the run", {"step": [0, "before"]}),
-    ("inside the first accumulation window", {"step": [0, "after"]}),
+    ("between the first micro-batches", {"step": [0, "inside"]}),
     ("just after an overflow, before it is checkpointed", {"step": [3, "after"]}),
     ("last step of an epoch", {"step": [7, "before"]}),
     ("last step of an epoch, done", {"step": [7, "after"]}),
@@ -31,11 +31,11 @@ MOMENTS = [
     ("first step of an epoch", {"step": [8, "before"]}),
     ("just before the loss scale grows", {"step": [11, "before"]}),
     ("just after the loss scale has grown", {"step": [11, "after"]}),
-    ("inside an accumulation window", {"step": [12, "after"]}),
+    ("between two micro-batches", {"step": [12, "inside"]}),
     ("just after the second overflow", {"step": [13, "after"]}),
     ("inside the evaluation before a promotion", {"evaluate": [0, 2]}),
     ("first step of the last epoch", {"step": [16, "after"]}),
-    ("after a checkpoint inside a window was begun", {"step": [21, "after"]}),
+    ("after a checkpoint was begun", {"step": [21, "after"]}),
     ("last step of the run", {"step": [23, "before"]}),
     ("last step of the run, done", {"step": [23, "after"]}),
     ("inside the last evaluation", {"evaluate": [0, 0]}),
@@ -66,7 +66,7 @@ def chains(reference: Run) -> List[List[Dict[str, Any]]]:
     """Faults, dealt to runs so that no process finds the moment it is to be killed at gone by."""
     first, first_after = operations(reference, FIRST)
     later, later_after = operations(reference, LATER)
-    first_after.append({"step": [6, "before"]})
+    first_after.append({"step": [5, "before"]})
     later_after.append({"step": [16, "before"]})
     moments = [fault for _, fault in MOMENTS]
     # Writing the lock's holder, tidying up, the copies (play removes them), the metrics. Of each

@@ -29,11 +29,11 @@ class Config:
     empty: bool = False
     """the epochs have no batches"""
     overflow_at: Tuple[int, ...] = (3, 12)
-    """micro-steps whose loss is infinite"""
+    """steps whose loss is infinite"""
     overflow_from: int = 10**9
-    """all micro-steps from here on are infinite"""
+    """all steps from here on are infinite"""
     fail_at: int = -1
-    """micro-step whose loss is an error of TensorFlow"""
+    """step whose loss is an error of TensorFlow"""
     loss_scale: float = 64.0
     """where the dynamic scale starts"""
     minimum: float = 1.0
@@ -90,13 +90,14 @@ def build(config: Config, kept: Any = None) -> Any:
     from amp_xla.optimizers.schedule import warmup_decay
     from amp_xla.precision import DynamicLossScale
     from amp_xla.precision.optimizer import LossScaleOptimizer
-    from amp_xla.training import job
+    from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import Classification
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
     encoded, labels = corpus(config.samples, 1)
     batches = Batches(encoded, labels, [8, 12], config.batch_size, seed=config.seed)
+    batches = distributed.current().share(batches, config.accumulate)
     dev = Batches(*corpus(12, 2), [12], 4, shuffle=False)
 
     step_input = dropout.install(config.seed)
@@ -108,11 +109,12 @@ def build(config: Config, kept: Any = None) -> Any:
         "weights": tf.placeholder(tf.float32, [None]),
     }
     loss, accuracy = losses.classification(inputs["labels"], model.output, inputs["weights"])
-    hit = tf.reduce_any(tf.equal(step_input, list(config.overflow_at)))
-    hit = tf.logical_or(hit, step_input >= config.overflow_from)
+    number = step_input // config.accumulate
+    hit = tf.reduce_any(tf.equal(number, list(config.overflow_at)))
+    hit = tf.logical_or(hit, number >= config.overflow_from)
     loss = loss * tf.where(hit, float("inf"), 1.0)
     if config.fail_at >= 0:
-        with tf.control_dependencies([tf.Assert(step_input < config.fail_at, ["planted"])]):
+        with tf.control_dependencies([tf.Assert(number < config.fail_at, ["planted"])]):
             loss = tf.identity(loss)
     with dropout.inference():
         logits = model(tokens)

@@ -1,4 +1,4 @@
-"""Dropout masks are a function of (seed, layer, step), in training graphs only."""
+"""Dropout masks are a function of (seed, step, layer, rank), in training graphs only."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 
 from amp_xla.backend import tf
 from amp_xla.models import dropout
+from amp_xla.process.world import World
 
 
 class Graph:
@@ -36,11 +37,14 @@ def test_the_same_step_gives_the_same_masks_in_another_session():
         np.testing.assert_array_equal(one.run(a, 7), other.run(b, 7))
 
 
-def test_steps_layers_calls_and_seeds_differ():
+def test_steps_layers_calls_seeds_and_ranks_differ(monkeypatch):
     graph = Graph()
     masks = [graph.run(tensor, 3) for tensor in graph.training]
     other = Graph(seed=2)
     masks += [graph.run(graph.training[0], 4), other.run(other.training[0], 3)]
+    monkeypatch.setattr(dropout, "world", lambda: World(1, 2))
+    rank = Graph()
+    masks.append(rank.run(rank.training[0], 3))
     for i, a in enumerate(masks):
         for b in masks[:i]:
             share = np.mean((a > 0) == (b > 0))

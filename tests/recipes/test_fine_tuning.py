@@ -87,5 +87,3 @@ def test_the_line_at_the_start_says_which_and_warns(recipe: Any) -> None:
     assert line(steps=144).endswith("; 144 updates in all are few: --epochs 23 may learn more")
     assert "27 updates in all are few: --epochs 45 may" in line("--bert", "wide", steps=27)
     assert "few" not in line("--epochs", "1", steps=18)
-    if "accumulate" in flat(recipe.Config()):
-        assert "200 updates" in line("--accumulate", "2")

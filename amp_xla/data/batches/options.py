@@ -28,6 +28,10 @@ class BatchOptions:
     packed: bool = False
     """put several texts into each row of max_length tokens: one shape, hardly any padding"""
 
+    def times(self, accumulate: int) -> BatchOptions:
+        """Return options of batches that are cut into ``accumulate`` micro-batches."""
+        return dataclasses.replace(self, batch_size=self.batch_size * accumulate)
+
     def make(
         self, train: Encoded, train_labels: Any, dev: Encoded, dev_labels: Any, seed: int
     ) -> Tuple[Any, Any]:

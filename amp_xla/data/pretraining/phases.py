@@ -11,6 +11,8 @@ from amp_xla.data.pretraining.prepared import Joined, Manifest, Sequences
 from amp_xla.data.pretraining.stream import Stream
 from amp_xla.data.text.tokenizer import Tokenizer
 
+_HELDOUT_ROWS = 16  # of a batch to evaluate: the same for any global batch and number of ranks
+
 
 class Phase(NamedTuple):
     """Sequences of ``length`` tokens, ``predicted`` of them, to train on and held out."""
@@ -20,11 +22,10 @@ class Phase(NamedTuple):
     batches: Stream
     held: Stream
 
-    def describe(self, accumulate: int) -> str:
-        """How much it is, in updates of so many micro-batches, and of what."""
-        steps = self.batches.steps_per_epoch()
+    def describe(self) -> str:
+        """Return the number of updates, passes and predicted positions."""
         return (
-            f"{steps // accumulate} updates = {self.batches.passes:.1f} passes; "
+            f"{self.batches.steps_per_epoch()} updates = {self.batches.passes:.1f} passes; "
             f"{self.predicted} of {self.length} positions predicted"
         )
 
@@ -45,9 +46,9 @@ def read(
     Args:
       data: the prepared text.
       tokenizer: its.
-      plan: (tokens a sequence, micro-batches) of each phase; the first one's are as prepared, the
+      plan: (tokens a sequence, updates) of each phase; the first one's are as prepared, the
         others are joined of those.
-      size: sequences a micro-batch.
+      size: sequences a global batch.
       heldout: held-out sequences to evaluate on, at most; where they are longer, as many tokens.
       objective, seed: as for ``Stream``.
       mask, mask_rate: as ``unit`` and ``rate`` for ``Masking``.
@@ -65,13 +66,14 @@ def read(
         # The held-out masks have a seed of their own: runs with different seeds are comparable.
         fixed = dataclasses.replace(masking, seed=0)
         most = min(heldout * plan[0][0] // length, len(texts[1]))
+        rows = min(size, _HELDOUT_ROWS)
         found.append(
             Phase(
                 length,
                 masking.positions if objective == "mlm" else length - 1,
                 Stream(texts[0], masking, size, batches, seed=seed, **options),
                 Stream(
-                    texts[1], fixed, size, most // size or None, seed=0, shuffle=False, **options
+                    texts[1], fixed, rows, most // rows or None, seed=0, shuffle=False, **options
                 ),
             )
         )

@@ -72,7 +72,6 @@ class Checkpoints:
         step: int,
         state: Dict[str, Any],
         best: bool = False,
-        instead: Optional[Mapping[str, Any]] = None,
         shards: Optional[Path] = None,
     ) -> Path:
         """Copies everything now and writes it in the background; returns the path it will have.
@@ -81,7 +80,6 @@ class Checkpoints:
           step: names the checkpoint.
           state: JSON-able, the loop's part of the state.
           best: swap the pointer ``BEST`` to it.
-          instead: name of a variable -> array to save in place of its value.
           shards: folder of files that ranks have written for this checkpoint; they are moved.
 
         Raises:
@@ -91,8 +89,6 @@ class Checkpoints:
         self.wait()
         name = directory.free_name(self.folder, step)
         arrays = self.bundle.snapshot()
-        if instead:
-            arrays = [instead.get(n, array) for n, array in zip(self.bundle.names, arrays)]
         text = documents.encode(state)
         self._pending = self._thread.submit(self._write, name, arrays, text, best, shards)
         self._held += time.monotonic() - began

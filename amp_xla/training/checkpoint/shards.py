@@ -7,7 +7,6 @@ whole with every shard, or it is none.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -71,7 +70,7 @@ class Shards:
             raise CheckpointError("the other ranks' rows of the tables have gone with them")
         self._written += 1
         folder = self._folder / f"{durable.TEMPORARY}shards-{self._written}"
-        failed = self._ranks.told(lambda: self._made(folder))
+        failed = self._ranks.from_first(lambda: self._made(folder))
         if not failed:
             failed = next(filter(None, self._all_do(folder)), "")
         if failed:
@@ -95,16 +94,10 @@ class Shards:
         return ""
 
     def _all_do(self, folder: Path) -> List[str]:
-        """Why each rank could not write its rows, in order; empty where it could."""
-        with ThreadPoolExecutor(1) as pool:
-            # Keras' session is the thread's that asks for it.
-            doing = pool.submit(self._write_own, folder, backend.session())
-            while True:
-                done = wait([doing], timeout=1.0).done
-                # They hear from each other all the time, or one would be taken for dead.
-                told: List[Optional[str]] = self._ranks.gather(doing.result() if done else None)
-                if None not in told:
-                    return [text or "" for text in told]
+        """Return why each rank could not write its rows, in order; empty if it could."""
+        session = backend.session()  # Keras has one per thread
+        failed: List[str] = self._ranks.all_do(lambda: self._write_own(folder, session))
+        return failed
 
     def _write_own(self, folder: Path, session: Any) -> str:
         assert self._sharded is not None

@@ -1,0 +1,79 @@
+"""A rank's share of each batch, in one or several micro-batches of equal shapes.
+
+The order of samples is a function of (seed, epoch), whatever the number of ranks. With ``n`` ranks
+of ``m`` micro-batches each, micro-batch ``k`` of rank ``r`` has rows ``r * m + k``, ``r * m + k +
+n * m``, ... of a batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla.data.batches.protocol import Batch, BatchSource
+
+SHARE = "share"  # a micro-batch's part of its batch's weight: float32 scalar
+_FILLER = {"sample_ids": -1, "slots": -1}  # values in rows of padding; 0 in other arrays
+
+
+class SharedBatch(NamedTuple):
+    """A batch of all ranks, and this rank's micro-batches of it, which have ``SHARE``, too."""
+
+    whole: Batch
+    micro_batches: List[Batch]
+
+
+class RankShard:
+    """The rows of ``whole`` that one rank computes; follows ``BatchSource``.
+
+    Args:
+      whole: the batches, the same on each rank.
+      rank, size: this process and the number of ranks.
+      micro_batches: per batch on each rank.
+    """
+
+    def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:
+        self.whole = whole
+        self._numbers = range(rank * micro_batches, (rank + 1) * micro_batches)
+        self._shards = size * micro_batches
+
+    @property
+    def shapes(self) -> Sequence[Tuple[int, int]]:
+        """Return (rows, length) of each kind of micro-batch."""
+        return [(-(-rows // self._shards), length) for rows, length in self.whole.shapes]
+
+    @property
+    def padding_share(self) -> float:
+        """Return that of whole batches, without the rows that make micro-batches equal."""
+        return self.whole.padding_share
+
+    def steps_per_epoch(self, epoch: int = 0) -> int:
+        """Return the number of batches of ``epoch``."""
+        return self.whole.steps_per_epoch(epoch)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[SharedBatch]:
+        """Yield this rank's rows of the batches of ``epoch`` from step ``start`` on."""
+        for batch in self.whole.epoch(epoch, start):
+            yield SharedBatch(batch, [self._shard(batch, number) for number in self._numbers])
+
+    def _shard(self, batch: Batch, number: int) -> Batch:
+        shard = {name: self._rows(name, array, number) for name, array in batch.items()}
+        share = shard["weights"].sum() / max(float(batch["weights"].sum()), 1e-6)
+        return {**shard, SHARE: np.array(share, np.float32)}
+
+    def _rows(self, name: str, array: np.ndarray, number: int) -> np.ndarray:
+        rows = array[number :: self._shards]
+        missing = -(-len(array) // self._shards) - len(rows)
+        padding = np.full((missing, *array.shape[1:]), _FILLER.get(name, 0), array.dtype)
+        return np.concatenate([rows, padding])
+
+
+def whole(batches: Any) -> Any:
+    """Return the batches, or the batch, of all ranks together."""
+    return getattr(batches, "whole", batches)
+
+
+def micro_batches(batch: Any) -> Sequence[Batch]:
+    """Return what a step computes for a batch: its micro-batches, or the batch itself."""
+    return batch.micro_batches if isinstance(batch, SharedBatch) else [batch]
