@@ -50,7 +50,6 @@ class FitStep:
         self.metric_names = ["accuracy"]
         self.variables: List[Any] = model.trainable_weights
         self.executed: Optional[executed.ExecutedGraph] = None
-        self.dirty: Optional[int] = None  # the last step that may have changed variables
         self._step_input, self._step = step_input, {step_input: 0}
         model.compile(optimizer, loss=loss, feed_dict=self._step)
         # Keras would make the optimizer's variables in the first batch, after a checkpoint has to
@@ -105,7 +104,7 @@ class FitStep:
 
     def begin(self, step: int) -> None:
         """To be called before a batch; ``step`` counts from 0 over the whole run."""
-        self._step[self._step_input] = self.dirty = step
+        self._step[self._step_input] = step
 
     def result(self, batch: Any, loss: float) -> StepResult:
         """What the step over ``batch`` gave, whose loss Keras says."""
@@ -155,7 +154,6 @@ class Between(keras.callbacks.Callback):
             yield self._loop.job.step.keras_batch(batch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._loop.trying = self._loop.state.step
         self._loop.job.step.begin(self._loop.state.step)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -188,7 +186,6 @@ class FitLoop(Loop):
         if state.step_in_epoch == steps:
             state.epoch, state.step_in_epoch = epoch + 1, 0
         state.evaluate_due = self._evaluation_is_due()
-        self.trying = None
         if not self._verified:
             self._verify()
         if state.step % self.options.log_every == 0:

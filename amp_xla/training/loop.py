@@ -76,7 +76,6 @@ class Loop:
         )
         self._log: Optional[MetricsLog] = None
         self._verified = False
-        self.trying: Optional[int] = None  # number of the step under way; else the state is whole
         self.saved_at: Optional[int] = None
         self._saved_when = 0.0
         self._asked = (0.0, 0.0)  # how many ranks want to stop, and to save
@@ -187,13 +186,11 @@ class Loop:
             )
         for batch in self.job.batches.epoch(state.epoch, start=state.step_in_epoch):
             epoch = state.epoch
-            self.trying = state.step
             feed, number, result = self._step(batch, watch)
             self._count(result, sample_count(whole(batch)))
             if state.step_in_epoch == steps:
                 state.epoch, state.step_in_epoch = epoch + 1, 0
             state.evaluate_due = self._evaluation_is_due()
-            self.trying = None
             if self.step.executed is not None and not self._verified:
                 self._verify()
             if state.step % self.options.log_every == 0:
@@ -383,14 +380,13 @@ class Loop:
             weights = self.job.common(self.step.variables)
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
-    def save(self, best: bool = False, alone: bool = False) -> None:
+    def save(self, best: bool = False) -> None:
         """Checkpoints what stands between the last step and the next; writing goes on behind.
 
         All ranks call it, and the first one writes.
 
         Args:
           best: it is the best so far.
-          alone: the other ranks have gone; only this one calls.
         """
         document = {
             "loop": dataclasses.asdict(self.state),
@@ -403,7 +399,7 @@ class Loop:
                 "micro_batches": getattr(self.step.optimizer, "accumulate", 1),
             },
         }
-        shards = self.shards.write(alone)
+        shards = self.shards.write()
         if self.ranks.first:
             self.checkpoints.save(self.state.step, document, best, shards)
         self.saved_at, self._saved_when = self.state.step, time.monotonic()

@@ -21,9 +21,6 @@ class TrainingDiverged(AmpXlaError):
     """Loss or gradients stayed non-finite; the message says what was tried and where to look."""
 
 
-ROLLING_BACK = -1  # in place of the number of a step under way
-
-
 class Trouble:
     """Judges skipped steps.
 
@@ -78,9 +75,7 @@ class Trouble:
         good = loop.ranks.from_first(self._good)
         if good is None:
             return False
-        loop.trying = ROLLING_BACK
         state.applied = loop.restore(Path(good))["loop"]["applied"]
-        loop.trying = None
         state.not_finite_in_a_row = 0
         state.rolled_back_at = state.step
         note(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -13,7 +12,6 @@ from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import SHARE
 from amp_xla.graph import executed, optimized
-from amp_xla.graph.nodes import upstream
 from amp_xla.training import distributed
 
 Feed = Mapping[str, Any]
@@ -119,7 +117,6 @@ class TrainStep:
             self._fetches.insert(-1, figures)
         self._run: Optional[Any] = None
         self.executed: Optional[executed.ExecutedGraph] = None
-        self.dirty: Optional[int] = None  # the last step that may have changed variables
 
     def __call__(self, feed: Feed, step: int) -> StepResult:
         """Run one micro-batch.
@@ -129,14 +126,7 @@ class TrainStep:
           step: number of this micro-batch, counted from 0 over the whole run.
         """
         values = self.arrays(feed, step)
-        run, before = self._run, self.dirty
-        self.dirty = step
-        try:
-            out = run(*values) if run is not None else self._first(values)
-        except tf.errors.OpError as error:
-            if self._before_updates(error):
-                self.dirty = before
-            raise
+        out = self._first(values) if self._run is None else self._run(*values)
         judged = (out[1], out[2], bool(out[3]), out[4], int(out[5]))
         if not self._shared:
             return StepResult(out[0], *judged, tuple(out[6:-1]), own=out[0])
@@ -149,22 +139,6 @@ class TrainStep:
         """Return the arrays of a batch that this step has placeholders for, in their order."""
         arrays = {ASKED: np.zeros(2, np.float32), **batch}
         return {name: arrays[name] for name in self.input_names}
-
-    def _before_updates(self, error: Any) -> bool:
-        """True where ``error`` is of an operation that every update waits for, so none was made.
-
-        Updates stand in a branch that is entered when all gradients were found to be finite; with
-        accumulation, sums change before that.
-        """
-        if self.optimizer.window is not None:
-            return False
-        names = re.findall(r"node ([\w./\-]+)", error.message)
-        graph = backend.session().graph
-        waited = upstream([self.optimizer.gradients_finite.op])
-        try:
-            return bool(names) and all(graph.get_operation_by_name(n) in waited for n in names)
-        except KeyError:  # a node that a graph pass has made
-            return False
 
     def arrays(self, feed: Feed, step: int) -> List[Any]:
         """What the graph is fed: arrays in the order of ``inputs``, then ``step`` if it has one."""

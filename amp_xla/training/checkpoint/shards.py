@@ -55,19 +55,14 @@ class Shards:
         self._sharded, self._ranks, self._folder = sharded, ranks, folder
         self._written = 0
 
-    def write(self, alone: bool = False) -> Optional[Path]:
+    def write(self) -> Optional[Path]:
         """The folder that holds all ranks' rows; all ranks call it.
-
-        Args:
-          alone: the other ranks have gone.
 
         Raises:
           CheckpointError: one of them could not write; all get it, and nothing is left.
         """
         if self._sharded is None:
             return None
-        if alone and self._ranks.several:
-            raise CheckpointError("the other ranks' rows of the tables have gone with them")
         self._written += 1
         folder = self._folder / f"{durable.TEMPORARY}shards-{self._written}"
         failed = self._ranks.from_first(lambda: self._made(folder))
