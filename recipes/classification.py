@@ -29,10 +29,10 @@ from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Saved
 from amp_xla.training.options import (
     ClassifierOptions,
-    Pace,
+    Intervals,
+    PrecisionOptions,
     RunOptions,
     Seed,
-    Switches,
     UpdateOptions,
 )
 from amp_xla.training.run import begun_with
@@ -48,10 +48,10 @@ class Config:
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
-    passes: ClassifierOptions = ClassifierOptions()
+    training: ClassifierOptions = ClassifierOptions()
     update: UpdateOptions = UpdateOptions()
-    switches: Switches = Switches()
-    pace: Pace = Pace()
+    precision_options: PrecisionOptions = PrecisionOptions()
+    intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
@@ -62,7 +62,7 @@ class Config:
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
     """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
     config = kept.pinned(config) if kept else config
-    resolved = config.switches.resolve()
+    resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.process.progress import note
@@ -74,7 +74,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     accumulate = config.update.accumulate or 1
     data = labelled.read(
         config.files, config.vocabulary, config.batches.times(accumulate), config.encoder.bert,
-        config.passes.token_dropout, config.seed,
+        config.training.token_dropout, config.seed,
     )  # fmt: skip
     note(data.description)
     ranks = distributed.current()
@@ -84,7 +84,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
         vocab, len(data.labels), length, data.batches.slots, weights=not kept)  # fmt: skip
-    steps = config.passes.epochs * batches.steps_per_epoch()
+    steps = config.training.epochs * batches.steps_per_epoch()
     note(published.fine_tuned(flat(config), config.defaults(), steps))
     answers_shape = [None] * (model.output.shape.ndims - 1)
     inputs = {
@@ -93,7 +93,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
         "weights": tf.placeholder(tf.float32, answers_shape, name="weights"),
     }
     loss, accuracy = losses.classification(
-        inputs["labels"], model.output, inputs["weights"], config.passes.label_smoothing
+        inputs["labels"], model.output, inputs["weights"], config.training.label_smoothing
     )  # fmt: skip
     with dropout.inference():
         logits = model(model.inputs)
@@ -116,13 +116,13 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.classification")
     from amp_xla.training.launch import train
 
-    return train("classification", config, build, config.passes.loop(config.pace))
+    return train("classification", config, build, config.training.loop(config.intervals))
 
 
 def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: a text, or two texts with a tab between them."""
     config = saved.config(Config)
-    dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
+    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     return answers(config, saved, lines)
 
 

@@ -29,7 +29,7 @@ from amp_xla.models import published
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import ClassifierOptions, Pace, RateOptions, RunOptions, Seed
+from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
 from amp_xla.training.run import begun_with
 
 
@@ -40,16 +40,16 @@ class Config:
     policy: Optional[str] = None
     """jmp's words, e.g. p=f32,c=f16,o=f32; none = c=f16 on a GPU, c=bf16 on a TPU, else float32"""
     loss_scale: Optional[str] = None
-    """1, a number, or dynamic; none = dynamic where float16 is computed in, else 1"""
+    """1, a number, or dynamic; none = 1000 in float16, else 1"""
     seed: Seed = 1
     """decides weights, order and dropout"""
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
-    passes: ClassifierOptions = ClassifierOptions()
+    training: ClassifierOptions = ClassifierOptions()
     update: RateOptions = RateOptions()
-    pace: Pace = Pace()
+    intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
@@ -69,13 +69,13 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     processes.check_rows(config.batches.batch_size)
     data = labelled.read(
         config.files, config.vocabulary, config.batches, config.encoder.bert,
-        config.passes.token_dropout, config.seed,
+        config.training.token_dropout, config.seed,
     )  # fmt: skip
     note(data.description)
     policy, scale = precision(config)
     note(f"policy {policy}, loss scale {scale}")
     shape = architecture(config, data.tokenizer.vocab_size)
-    steps = config.passes.epochs * data.batches.steps_per_epoch()
+    steps = config.training.epochs * data.batches.steps_per_epoch()
     note(published.fine_tuned(flat(config), config.defaults(), steps))
     model = policy.cast_to_param(untrained(config, shape, len(data.labels), weights=not kept))
     update = config.update
@@ -84,7 +84,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     return Job(
         step.start(model, optimizer, scale),
         step.training_step(
-            optimizer, rate, policy, config.encoder.dropout, config.passes.label_smoothing,
+            optimizer, rate, policy, config.encoder.dropout, config.training.label_smoothing,
             config.seed),
         step.inference(policy), data.batches, data.dev_batches, len(data.labels),
         {**data.assets, "bert_config.json": functools.partial(write, json.dumps(shape) + "\n")},
@@ -102,13 +102,14 @@ def precision(config: Config) -> Tuple[Any, Any]:
     import jax
 
     from amp_xla.precision.policy import get_policy
+    from amp_xla.settings import default_loss_scale
 
     here = {"gpu": "p=f32,c=f16,o=f32", "tpu": "p=f32,c=bf16,o=f32"}
     try:
         policy = get_policy(config.policy or here.get(jax.default_backend(), "float32"))
     except ValueError as error:
         raise SettingsError(f"--policy {config.policy}: {error}") from error
-    scale = config.loss_scale or ("dynamic" if policy.names[1] == "float16" else "1")
+    scale = config.loss_scale or (str(default_loss_scale(policy.names[1])))
     try:
         return policy, scale if scale == "dynamic" else float(scale)
     except ValueError:
@@ -148,7 +149,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.jax_classification")
     from amp_xla.jax.launch import train
 
-    return train("jax_classification", config, build, config.passes.loop(config.pace))
+    return train("jax_classification", config, build, config.training.loop(config.intervals))
 
 
 def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:

@@ -29,7 +29,7 @@ from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import ClassifierOptions, Pace, RateOptions, RunOptions, Seed
+from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
 from amp_xla.training.run import begun_with
 from recipes import classification
 
@@ -41,7 +41,7 @@ class Config:
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
     """none = by AMP_XLA_PRECISION: for amp, mixed_ and the half precision that this machine has"""
     loss_scale: Optional[str] = None
-    """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else dynamic in float16, 1 elsewhere"""
+    """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
     device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
@@ -52,9 +52,9 @@ class Config:
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
-    passes: ClassifierOptions = ClassifierOptions()
+    training: ClassifierOptions = ClassifierOptions()
     update: RateOptions = RateOptions()
-    pace: Pace = Pace()
+    intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
@@ -82,19 +82,19 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     job.seed_everything(config.seed)
     data = labelled.read(
         config.files, config.vocabulary, config.batches, config.encoder.bert,
-        config.passes.token_dropout, config.seed,
+        config.training.token_dropout, config.seed,
     )  # fmt: skip
     note(data.description)
     note(f"Keras policy {policy}, loss scale {scale}")
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(vocab, len(data.labels), length, weights=not kept)
-    steps = config.passes.epochs * data.batches.steps_per_epoch()
+    steps = config.training.epochs * data.batches.steps_per_epoch()
     note(published.fine_tuned(flat(config), config.defaults(), steps))
 
     def loss(target: Any, logits: Any) -> Any:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
-        return losses.cross_entropy(number, logits, config.passes.label_smoothing)
+        return losses.cross_entropy(number, logits, config.training.label_smoothing)
 
     optimizer, rate = updates(config, steps, scale)
     step = FitStep(model, step_input, loss, optimizer, rate)
@@ -118,7 +118,9 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
 
 def precision(config: Config) -> Tuple[Any, str, Any]:
     """The settings, the Keras policy, which is in force from here on, and the loss scale."""
-    from amp_xla import backend, setup
+    from amp_xla import backend
+    from amp_xla.backend import configuring
+    from amp_xla.settings import default_loss_scale
 
     if backend.kind() == "tf1":
         raise UnsupportedError(
@@ -126,20 +128,20 @@ def precision(config: Config) -> Tuple[Any, str, Any]:
             "1.15: give RUNTIME=tf2, or stay here with RECIPE=classification, the same job"
         )
     switches = {"xla": config.xla, "device": config.device, "loss_scale": config.loss_scale}
-    asked = setup.configure(**switches).precision
+    asked = configuring.configure(**switches).precision
     if config.policy is not None:
         asked = "amp" if config.policy != "float32" else "fp32"
     # A policy changes the layers; the rewrite, which changes the graph, must be off beside it.
-    resolved = setup.resolve(**switches, precision="tf32" if asked == "amp" else asked)
+    resolved = configuring.resolve(**switches, precision="tf32" if asked == "amp" else asked)
     half = resolved.machine_half
     name = config.policy or (f"mixed_{half}" if asked == "amp" and half else "float32")
     if name == "mixed_float16":  # which holds neither bert4keras' 1e12 nor Keras' 1e-7
-        resolved = setup.resolve(**switches, precision="tf32", infinity=1e4, epsilon=1e-5)
+        resolved = configuring.resolve(**switches, precision="tf32", infinity=1e4, epsilon=1e-5)
     from amp_xla.backend import keras
     from amp_xla.precision.compat.keras import set_policy
 
     set_policy(name, keras)
-    scale = resolved.settings.loss_scale or ("dynamic" if name == "mixed_float16" else 1.0)
+    scale = resolved.settings.loss_scale or default_loss_scale(name.rpartition("_")[2])
     return resolved, name, scale
 
 
@@ -171,7 +173,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.keras_classification")
     from amp_xla.training.launch import KerasEngine, train
 
-    options = config.passes.loop(config.pace)
+    options = config.training.loop(config.intervals)
     return train("keras_classification", config, build, options, KerasEngine)
 
 

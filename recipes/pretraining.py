@@ -31,7 +31,7 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data.pretraining import cooccurrence, prepare
 from amp_xla.data.pretraining.masking import special_ids
-from amp_xla.data.pretraining.options import AmountOptions
+from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.phases import in_turn, read
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.text.tokenizer import MASK, Tokenizer
@@ -40,7 +40,7 @@ from amp_xla.models import published
 from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
+from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +76,11 @@ class Config:
     """held-out sequences to evaluate on, at most"""
     seed: Seed = 1
     """decides weights, order, masks and dropout"""
-    amount: AmountOptions = AmountOptions()
+    length: LengthOptions = LengthOptions()
     encoder: LanguageModelOptions = LanguageModelOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
-    switches: Switches = Switches()
-    pace: Pace = Pace(evaluate_every=1000, log_every=100)  # in updates
+    precision_options: PrecisionOptions = PrecisionOptions()
+    intervals: Intervals = Intervals(evaluate_every=1000, log_every=100)  # in updates
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
@@ -102,7 +102,7 @@ def get_data(config: Config) -> Manifest:
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
     """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
     config = kept.pinned(config) if kept else config
-    resolved = config.switches.resolve()
+    resolved = config.precision_options.resolve()
     data = get_data(config)
     from amp_xla.backend import tf
     from amp_xla.graph.flops import ceiling
@@ -120,7 +120,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     note(f"{data.describe()}{data.doubts(tokenizer)}")
     note(published.described(flat(config), flat(Config())))
     ranks = distributed.current()
-    amount = config.amount
+    amount = config.length
     size, ranks_count = amount.global_batch, ranks.world.size
     accumulate = amount.accumulation(config.update.accumulate, ranks_count)
     plan = amount.plan(data.settings["length"])
@@ -206,7 +206,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     from amp_xla.training.launch import train
 
     return train(
-        "pretraining", config, build, config.pace.loop(monitor="loss", higher_is_better=False)
+        "pretraining", config, build, config.intervals.loop(monitor="loss", higher_is_better=False)
     )
 
 
@@ -222,7 +222,7 @@ def fill(saved: Saved, texts: List[str], top: int) -> List[List[Filling]]:
             f"{saved.run} was trained with --objective {config.objective}: it writes on, and fills "
             f"in no {MASK}"
         )
-    dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
+    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     from amp_xla.models.filling import Fill
     from amp_xla.models.language_model import SIZES
     from amp_xla.process.progress import note

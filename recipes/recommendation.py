@@ -29,7 +29,7 @@ from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.training import documents
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
+from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 _COLUMNS = "columns.json"
 _BUILT_IN_VALUES = 64
@@ -59,8 +59,8 @@ class Config:
     """decides weights and order"""
     model: TowerOptions = TowerOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
-    switches: Switches = Switches()
-    pace: Pace = Pace()
+    precision_options: PrecisionOptions = PrecisionOptions()
+    intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
 
     def read(self) -> Tuple[Lines, Lines]:
@@ -90,7 +90,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
             "--accumulate and --recompute are for transformers: a step here takes little memory "
             "beside the table's; give it a larger --batch-size"
         )
-    resolved = config.switches.resolve()
+    resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.models.recommender import losses
     from amp_xla.process.progress import note
@@ -171,7 +171,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.recommendation")
     from amp_xla.training.launch import train
 
-    options = config.pace.loop(monitor="auc", epochs=config.epochs, patience=config.patience)
+    options = config.intervals.loop(monitor="auc", epochs=config.epochs, patience=config.patience)
     return train("recommendation", config, build, options)
 
 
@@ -224,7 +224,7 @@ def export(saved: Saved, folder: Path) -> str:
 
 def _answering(saved: Saved, config: Config, columns: Columns, values: int) -> Tuple[Any, Any]:
     """(inputs, outputs) by name, of a model in one process that has a checkpoint's weights."""
-    dataclasses.replace(config.switches, xla="off", loss_scale=None).resolve()
+    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     from amp_xla.backend import tf
     from amp_xla.sok.shards import TableShards
     from amp_xla.training.checkpoint.checkpoints import restore_weights

@@ -284,44 +284,34 @@ def gpus() -> List[str]:
 
 
 def compute_capability() -> Optional[Tuple[int, int]]:
-    """The lowest compute capability among the GPUs TensorFlow sees; None without one."""
-    if not gpus():
-        return None
-    raw = tensorflow()
-    details = getattr(raw.config.experimental, "get_device_details", None)
-    if details is not None:
-        return min(tuple(details(d).get("compute_capability", (0, 0))) for d in _physical_gpus())
-    told = [gpu.capability for gpu in _driver().gpus]
-    if told and None not in told:
-        return min((c[0], c[1]) for c in told if c is not None)
-    # Older drivers do not tell; TensorFlow's own device list does, but asking starts the GPU.
-    from tensorflow.python.client import device_lib
-
-    config = raw.compat.v1.ConfigProto()
-    config.gpu_options.allow_growth = True
-    found = [d.physical_device_desc for d in device_lib.list_local_devices(config)]
-    words = [d.rpartition("compute capability: ")[2] for d in found if "capability" in d]
-    versions = [nvidia.version(word) for word in words]
-    return min((v[0], v[1]) for v in versions) if versions else None
+    """Return the lowest compute capability of TensorFlow's GPUs; None if it is unknown."""
+    details = getattr(tensorflow().config.experimental, "get_device_details", None)
+    if details is not None:  # TensorFlow 2
+        known = [details(d).get("compute_capability") for d in _physical_gpus()]
+    else:
+        known = [gpu.likely_capability for gpu in nvidia.look(os.environ).gpus]
+    return min(((c[0], c[1]) for c in known if c), default=None)
 
 
-@functools.lru_cache(maxsize=None)
-def _driver() -> nvidia.Driver:
-    return nvidia.look(os.environ)
+def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
+    """Return the half precision that this machine can train in, and the reason.
 
-
-def half_dtype() -> Tuple[Optional[str], str]:
-    """What ``precision=amp`` means on this machine, and why.
+    Args:
+      has_gpu: True or False decides without listing devices; None asks TensorFlow.
 
     Returns:
-      (``float16`` | ``bfloat16`` | None, one clause for the user).
+      (``float16`` | ``bfloat16`` | None, one clause).
     """
-    capability = compute_capability()
-    if capability is not None:
+    if has_gpu is None and gpus():
+        capability = compute_capability()
+        if capability is None:
+            return "float16", "GPU"
         name = f"GPU of compute capability {capability[0]}.{capability[1]}"
         if capability >= MIN_CAPABILITY:
             return "float16", name
         return None, f"{name}; mixed precision needs 7.0 or newer"
+    if has_gpu:
+        return "float16", "GPU"
     if kind() == "tf1":
         return None, "no GPU, and TensorFlow 1.15 has no half precision on CPU"
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() in ("0", "false"):
@@ -332,7 +322,7 @@ def half_dtype() -> Tuple[Optional[str], str]:
 
 
 def _cpu_has_bfloat16() -> bool:
-    """oneDNN's rule for bfloat16 kernels: AVX-512 or AVX-NE-CONVERT."""
+    """Return oneDNN's rule for bfloat16 kernels: AVX-512 or AVX-NE-CONVERT."""
     try:
         with open("/proc/cpuinfo") as info:
             flags = next((line for line in info if line.startswith("flags")), "").split()

@@ -28,7 +28,7 @@ from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process.typed import container
 from amp_xla.process.typed import environment as environment_command
-from amp_xla.settings import Settings, flags
+from amp_xla.settings import Precision, Settings, flags
 from amp_xla.speed.machine import DEVICE
 
 Level = Literal["ok", "note", "warning", "error"]
@@ -273,7 +273,7 @@ def environment(environ: Mapping[str, str], machine: Optional[Any]) -> List[Find
     try:
         settings = Settings.from_environment(environ)
         flags.environment(settings, environ)
-        chosen = settings.describe()
+        chosen = Precision(settings, machine.half_dtype if machine else None).describe()
     except SettingsError as error:
         problems.append(str(error))
         chosen = ""

@@ -80,9 +80,9 @@ def main(argv: List[str]) -> int:
     # Before this process takes the GPU's memory.
     tuned = [_fine_tuned(folder, config.finetune_seeds, recipe_words) for folder in folders]
 
-    from amp_xla import setup
+    from amp_xla.backend import configuring
 
-    setup.resolve(precision="fp32", xla="off")
+    configuring.resolve(precision="fp32", xla="off")
     from amp_xla.models.scoring import Scorer
 
     rows = []

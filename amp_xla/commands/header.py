@@ -1,19 +1,22 @@
-"""``amp-xla header``: the setup as a block to paste on top of any bert4keras script.
+"""``amp-xla header``: the settings as a block to paste on top of a bert4keras script.
 
 The block imports nothing of this package. It cannot check what a run really did, nor unscale
-gradients and skip bad steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
+gradients and skip steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import sys
 from typing import Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import parse, within
 from amp_xla.errors import UnsupportedError
-from amp_xla.settings import Settings, flags
+from amp_xla.settings import Precision, Settings, flags
+from amp_xla.settings.values import plain
 
 _WHY: Dict[str, str] = {
     "TF_KERAS": "bert4keras must use TensorFlow's own Keras",
@@ -25,77 +28,85 @@ _WHY: Dict[str, str] = {
 _XLA_WHY = {
     "on": "XLA; keep batch shapes few and fixed",
     "no_lazy": "XLA, every cluster compiled at first sight",
-    "lite": "XLA Lite: only what XLA can fuse (not on the stock 1.15)",
+    "lite": "XLA Lite: only what XLA can fuse (not on stock 1.15)",
 }
+_CODE_WIDTH = 72
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Print the block to paste on top of a bert4keras script."""
 
-    runtime: Literal["tf1", "tf2"] = "tf1"
-    """the TensorFlow of the script: tf1 = 1.15 (NVIDIA's or stock), tf2 = 2.x with tf-keras"""
+    runtime: Optional[Literal["tf1", "tf2"]] = None
+    """TensorFlow of the script: 1.15 or 2.x with tf-keras (default: the one installed here)"""
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
-    """none = amp"""
+    """(default: amp)"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """none = off"""
+    """(default: off)"""
     infinity: Annotated[Optional[float], within(above=0)] = None
-    """what bert4keras masks with; none = 1e4 for amp"""
+    """mask value of bert4keras (default: 1e4 for amp)"""
     epsilon: Annotated[Optional[float], within(above=0)] = None
-    """Keras' fuzz factor; none = 1e-5 for amp"""
+    """Keras' fuzz factor (default: 1e-5 for amp)"""
     loss_scale: Optional[str] = None
-    """constant the loss is multiplied by; none = 1000 for amp"""
+    """factor of the loss (default: 1000 for amp)"""
     gpu: bool = True
     """--no-gpu adds the flag that XLA needs on a CPU"""
 
 
 def block(config: Config) -> str:
-    """The text of the block, ending in a newline.
+    """Return the text of the block.
 
     Raises:
       SettingsError: a value is not allowed.
       UnsupportedError: a dynamic loss scale, which no header can do.
     """
-    settings = Settings.from_environment(
-        {},
-        precision=config.precision,
-        xla=config.xla,
-        infinity=config.infinity,
-        epsilon=config.epsilon,
-        loss_scale=config.loss_scale,
-    )
-    scale = settings.effective_loss_scale("float16")
-    if scale == "dynamic":
+    chosen = dataclasses.asdict(config)
+    runtime, gpu = chosen.pop("runtime") or installed_runtime(), chosen.pop("gpu")
+    settings = Settings.from_environment({}, **chosen)
+    # A header for amp is written for a GPU; the same constants do no harm in bfloat16.
+    precision = Precision(settings, "float16")
+    if precision.loss_scale == "dynamic":
         raise UnsupportedError(
             "a pasted header multiplies the loss by a constant; for loss_scale=dynamic wrap the "
             "optimizer in amp_xla.precision.optimizer.LossScaleOptimizer"
         )
-    lines = _environment(settings, config)
-    lines += ["import tensorflow as tf  # only now"]
-    lines += _legacy_keras() if config.runtime == "tf2" else []
-    lines += _rewrite(settings, config.runtime)
-    lines += _constants(settings, config.runtime)
-    if scale != 1:
-        lines += _scaling(float(scale))
-    width = max(len(code) for code in (line.partition("  # ")[0] for line in lines))
-    body = []
-    for line in lines:
-        code, mark, comment = line.partition("  # ")
-        body.append(f"{code:<{min(width, 72)}}  # {comment}" if mark else code)
-    title = f"# ---- amp_xla header: {settings.describe()} ----"
-    return "\n".join([title, *body, "# ---- end of header; the script goes on below ----", ""])
+    lines = _environment(settings, runtime, gpu) + _tensorflow(runtime)
+    if settings.precision == "amp":
+        lines += _rewrite(runtime)
+    lines += _constants(precision)
+    if precision.loss_scale != 1:
+        lines += _scaling(float(precision.loss_scale))
+    title = (
+        f"# ---- amp_xla header for TensorFlow {'1.15' if runtime == 'tf1' else '2.x'}: "
+        f"{precision.describe()}, loss scale {plain(precision.loss_scale)} ----"
+    )
+    end = "# ---- end of header; the script goes on below ----"
+    return "\n".join([title, *_aligned(lines), end, ""])
 
 
-def _environment(settings: Settings, config: Config) -> List[str]:
+def installed_runtime() -> str:
+    """Return ``tf1`` or ``tf2`` by the installed packages; without TensorFlow by the Python."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return "tf1" if sys.version_info < (3, 9) else "tf2"
+    return "tf2" if importlib.util.find_spec("tf_keras") is not None else "tf1"
+
+
+def _aligned(lines: List[str]) -> List[str]:
+    parts = [line.partition("  # ") for line in lines]
+    width = min(_CODE_WIDTH, max(len(code) for code, _, _ in parts))
+    return [f"{code:<{width}}  # {text}" if mark else code for code, mark, text in parts]
+
+
+def _environment(settings: Settings, runtime: str, gpu: bool) -> List[str]:
     lines = ["import os  # these variables must be set before TensorFlow is imported"]
-    variables = flags.environment(settings, {}, config.gpu)
-    if config.runtime == "tf1":
-        del variables["TF_USE_LEGACY_KERAS"]
-    else:
-        for name in (flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING):
-            variables.pop(name, None)
+    variables = flags.environment(settings, {}, gpu)
+    other = ["TF_USE_LEGACY_KERAS"]
+    if runtime == "tf2":
+        other = [flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING]
     xla = variables.pop(flags.XLA_FLAGS, "")
-    lines += [f'os.environ["{n}"] = "{v}"  # {_WHY[n]}' for n, v in variables.items()]
+    for name, value in variables.items():
+        if name not in other:
+            lines.append(f'os.environ["{name}"] = "{value}"  # {_WHY[name]}')
     if xla:
         lines.append(
             f'os.environ["{flags.XLA_FLAGS}"] = os.environ.get("{flags.XLA_FLAGS}", "") '
@@ -104,34 +115,54 @@ def _environment(settings: Settings, config: Config) -> List[str]:
     return lines
 
 
-def _rewrite(settings: Settings, runtime: str) -> List[str]:
-    if settings.precision != "amp":
-        return []
+def _tensorflow(runtime: str) -> List[str]:
+    version, other = ("1.15", "tf2") if runtime == "tf1" else ("2.", "tf1")
     lines = [
-        'tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})'
-        "  # the AMP graph rewrite, for every other TensorFlow"
+        "import tensorflow as tf  # only now",
+        f'if not tf.__version__.startswith("{version}"):  # bert4keras needs another block there',
+        f'    raise SystemExit(f"this header is for TensorFlow {version.rstrip(".")}, found '
+        f'{{tf.__version__}}: use amp-xla header --runtime {other}")  # and stop',
     ]
-    if runtime == "tf2":
-        lines = [
-            'amp = "auto_mixed_precision" if os.path.exists("/dev/nvidiactl") else '
-            '"auto_mixed_precision_onednn_bfloat16"  # float16 on a GPU, bfloat16 on a CPU',
-            "tf.config.optimizer.set_experimental_options({amp: True})  # the AMP graph rewrite",
+    return lines if runtime == "tf1" else lines + _legacy_keras()
+
+
+def _rewrite(runtime: str) -> List[str]:
+    if runtime == "tf1":
+        return [
+            'tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})'
+            "  # the AMP graph rewrite, for every other TensorFlow"
         ]
-    return lines
+    return [
+        'gpu = tf.config.list_physical_devices("GPU")  # TensorFlow reads the variables here',
+        'amp = "auto_mixed_precision" if gpu else "auto_mixed_precision_onednn_bfloat16"'
+        "  # float16 on a GPU, bfloat16 on a CPU",
+        "tf.config.optimizer.set_experimental_options({amp: True})  # the AMP graph rewrite",
+    ]
 
 
-def _constants(settings: Settings, runtime: str) -> List[str]:
+def _constants(precision: Precision) -> List[str]:
     lines = ["from bert4keras.backend import K  # the backend of bert4keras, as it chose it"]
-    infinity, epsilon = settings.effective_infinity, settings.effective_epsilon
-    if infinity is not None:
-        # 0.11.5 masks with tf.where and has no infinity to set.
-        lines.append(
-            f'if hasattr(K, "set_infinity"): K.set_infinity({infinity:g})'
-            f"  # masks that fit float16 (bert4keras 0.10.8-0.11.4)"
-        )
-    if epsilon is not None:
-        lines.append(f"K.set_epsilon({epsilon:g})  # a fuzz factor that is not zero in float16")
+    if precision.infinity is not None:
+        lines += [
+            'if hasattr(K, "set_infinity"):  # bert4keras 0.10.8-0.11.4, not 0.11.5',
+            f"    K.set_infinity({precision.infinity:g})  # masks that fit float16",
+        ]
+        if precision.infinity <= 1e6:
+            lines += _refuse_crf()
+    if precision.epsilon is not None:
+        lines.append(f"K.set_epsilon({precision.epsilon:g})  # is not zero in float16")
     return lines
+
+
+def _refuse_crf() -> List[str]:
+    return [
+        "    import bert4keras.layers  # whose CRF and MEMM would train on unmasked padding",
+        "    def refuse(*args, **kwargs):  # in their place",
+        '        raise NotImplementedError("CRF and MEMM need bert4keras 0.11.5, or a header with '
+        '--precision tf32")  # they recognise padding by a score below -1e6',
+        "    bert4keras.layers.ConditionalRandomField = refuse  # the CRF",
+        "    bert4keras.layers.MaximumEntropyMarkovModel = refuse  # the MEMM",
+    ]
 
 
 def _scaling(scale: float) -> List[str]:
@@ -170,6 +201,6 @@ def _legacy_keras() -> List[str]:
 
 
 def main(argv: List[str]) -> int:
-    """The command."""
+    """Run the command."""
     print(block(parse(Config, argv, "amp-xla header")), end="")
     return 0

@@ -11,8 +11,8 @@ from amp_xla.config import changed, parse
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError
 from amp_xla.recipe import recipe_module, recipe_name
-from amp_xla.settings import Settings
-from amp_xla.training.options import switches_of
+from amp_xla.settings import Precision, Settings
+from amp_xla.training.options import precision_options
 
 
 def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Any:
@@ -28,17 +28,17 @@ def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None
     """
     module = recipe_module(recipe)
     config = parse(module.Config, list(words), f"python -m {module.__name__}")
-    switches = switches_of(config, "this shows what the graph rewrite does in")
-    if switches.precision not in (None, "amp"):
+    options = precision_options(config, "this shows what the graph rewrite does in")
+    if options.precision not in (None, "amp"):
         raise AmpXlaError(
-            f"--precision {switches.precision}: this command shows what mixed precision does; "
+            f"--precision {options.precision}: this command shows what mixed precision does; "
             f"allowed: amp"
         )
     # Without a GPU a recipe would build itself for bfloat16 or float32.
     settings = Settings.from_environment(
-        os.environ, precision="amp", loss_scale=loss_scale or switches.loss_scale
+        os.environ, precision="amp", loss_scale=loss_scale or options.loss_scale
     )
-    scale = settings.effective_loss_scale("float16")
+    scale = Precision(settings, "float16").loss_scale
     return module.build(changed(config, precision="amp", loss_scale=str(scale)))
 
 

@@ -31,7 +31,7 @@ def scheduled(
       peak: highest learning rate.
       total_steps: updates of the whole run.
       warmup: share of them until the peak, 0 to 1.
-      loss_scale: ``Resolved.loss_scale``: a number, or ``dynamic``.
+      loss_scale: ``Precision.loss_scale``: a number, or ``dynamic``.
       decay: ``linear``, ``cosine`` or ``constant``.
       rule: ``AdamW`` or ``LAMB``.
       weight_decay: decoupled, not on norms and biases.

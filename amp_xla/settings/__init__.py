@@ -1,14 +1,15 @@
-"""What is wanted: settings as values, and as the environment variables TensorFlow reads."""
+"""Settings as values, and as the environment variables that TensorFlow reads."""
 
-from amp_xla.settings.resolved import Resolved
-from amp_xla.settings.wanted import (
+from amp_xla.settings.values import (
     MAX_HALF_INFINITY,
     MIN_HALF_EPSILON,
     PRECISIONS,
     PREFIX,
     XLA_MODES,
     LossScaleSetting,
+    Precision,
     Settings,
+    default_loss_scale,
 )
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "PREFIX",
     "XLA_MODES",
     "LossScaleSetting",
-    "Resolved",
+    "Precision",
     "Settings",
+    "default_loss_scale",
 ]

@@ -18,7 +18,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.recipe import recipe_module
 from amp_xla.speed import machine, table
 from amp_xla.speed.measure import Candidate, Outcome, measure
-from amp_xla.training.options import switches_of
+from amp_xla.training.options import precision_options
 
 CPU_MINUTES = 5.0
 
@@ -94,7 +94,7 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
             raise AmpXlaError(f"{flag}: tune measures all of its values; leave it out")
     module = recipe_module(recipe)
     config = parse(module.Config, list(words), f"python -m {module.__name__}")
-    switches_of(config, "this measures the precisions and XLA modes of")
+    precision_options(config, "this measures the precisions and XLA modes of")
     return config
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from amp_xla.backend import keras, tf
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.graph import executed
-from amp_xla.settings import Resolved
+from amp_xla.settings import Precision
 from amp_xla.training.checkpoint.shards import Sharded
 from amp_xla.training.step import TrainStep
 
@@ -30,7 +30,7 @@ class Job:
       evaluate: dev metrics by name.
       assets: file name -> function that writes it into a path: vocabulary, labels, whatever
         predicting needs besides the weights.
-      resolved: the settings it was built under, and what they mean here.
+      resolved: precision, XLA mode and loss scale that it was built with.
       identity: what the data are, e.g. ``{"train": dataset.fingerprint()}``; a run is resumed
         only on the same.
       export: folder -> writes the weights there for other programs; called with the run folder
@@ -44,7 +44,7 @@ class Job:
     batches: BatchSource
     evaluate: Callable[[], Mapping[str, float]]
     assets: Mapping[str, Callable[[str], None]]
-    resolved: Resolved
+    resolved: Precision
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
@@ -66,9 +66,9 @@ class Job:
         Raises:
           NothingConvertedError, UnsupportedError: it ran something else.
         """
-        settings, resolved = self.resolved.settings, self.resolved
+        precision = self.resolved
         executed.verify(
-            found, settings.precision, resolved.machine_half, resolved.why, settings.xla
+            found, precision.precision, precision.machine_half, precision.reason, precision.xla
         )
 
     def total_steps(self, epochs: int) -> int:

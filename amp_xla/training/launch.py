@@ -13,11 +13,12 @@ import sys
 import time
 from typing import Any, Callable, Optional
 
+from amp_xla.config import part
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import LoopOptions, RunOptions
+from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
 from amp_xla.training.run import Followed, RunFolder
 
 __all__ = ["LoopOptions", "RunOptions", "train"]
@@ -113,20 +114,20 @@ def _share(kept: Optional[Saved], config: Any) -> None:
 
 def _settle(config: Any) -> None:
     """Applies the settings, before anything here imports TensorFlow."""
-    from amp_xla import setup
+    from amp_xla.backend import configuring
 
-    switches = getattr(config, "switches", None)
-    if switches is None:
-        setup.resolve()
+    options = part(config, PrecisionOptions)
+    if options is None:
+        configuring.resolve()
     else:
-        switches.resolve()
+        options.resolve()
 
 
 def _check_device() -> None:
-    from amp_xla import setup
+    from amp_xla.backend import configuring
     from amp_xla.backend.visible import refuse_unseen_gpu
 
-    refuse_unseen_gpu(setup.current().device, os.environ)
+    refuse_unseen_gpu(configuring.current().device, os.environ)
 
 
 def _prepare(*args: Any) -> Any:

@@ -1,7 +1,6 @@
-"""Settings that recipes share, as option groups: a recipe's Config holds those that it needs.
+"""Option groups that recipes share; their fields are flags without a prefix.
 
-On the command line their fields have no prefix. A recipe's own defaults go into the group:
-``update: UpdateOptions = UpdateOptions(learning_rate=1e-3)``.
+A recipe's own defaults go into the group: ``UpdateOptions(learning_rate=1e-3)``.
 """
 
 from __future__ import annotations
@@ -11,119 +10,119 @@ from typing import Any, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import MAY_CHANGE, flat, part, within
+from amp_xla.config import MAY_CHANGE, part, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.settings import Resolved
+from amp_xla.settings import Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1)]
-
-# Settings of recipes that change no step: the data behind a path are compared by content.
-FREE = ("log_every", "train", "dev", "bert", "vocab", "data")
 
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """A run's name, checkpoints and how it goes on; a recipe's Config holds one as ``run``."""
+    """Name, checkpoints and resuming of a run."""
 
     name: Annotated[Optional[str], MAY_CHANGE] = None
-    """name of the run's folder in runs/<recipe>; none = date and time, with --resume the newest"""
+    """name of the folder in runs/<recipe> (default: date and time; with --resume the newest)"""
     resume: Annotated[bool, MAY_CHANGE] = False
-    """continue the run from its newest whole checkpoint, exactly; start it if there is none"""
+    """continue from the newest whole checkpoint; start if there is none"""
     force_resume: Annotated[bool, MAY_CHANGE] = False
-    """with --resume: go on though data, settings or versions differ from the checkpoint's"""
+    """with --resume: continue although data, settings or versions differ"""
     warm_start: Annotated[Optional[str], MAY_CHANGE] = None
-    """run folder whose best weights to begin with; steps, optimizer and order start anew; with
-    --resume: only where there is no checkpoint to go on from"""
+    """run folder whose best weights to start from; step and optimizer start at 0; with --resume
+    only if there is no checkpoint"""
     checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE] = 0
-    """steps between checkpoints, besides those at each evaluation; 0 = by time only"""
+    """steps between checkpoints; 0 = only by time and at evaluations"""
     checkpoint_minutes: Annotated[float, within(at_least=0), MAY_CHANGE] = 10.0
-    """minutes between checkpoints; 0 = at evaluations only"""
+    """minutes between checkpoints; 0 = not by time"""
     keep: Annotated[int, within(at_least=1), MAY_CHANGE] = 2
-    """how many of the newest checkpoints stay on disk, besides the best"""
+    """newest checkpoints to keep, besides the best"""
     on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
-    """when loss or gradients are not finite: skip the step; report names the cause once; or stop"""
+    """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
 
 
 @dataclasses.dataclass(frozen=True)
-class Switches:
-    """Mixed precision and XLA."""
+class PrecisionOptions:
+    """Mixed precision, XLA and device."""
 
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
-    """none = AMP_XLA_PRECISION, else amp"""
+    """(default: AMP_XLA_PRECISION, else amp)"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """none = AMP_XLA_XLA, else off"""
+    """(default: AMP_XLA_XLA, else off)"""
     loss_scale: Optional[str] = None
-    """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16 and 1 elsewhere"""
+    """a number or dynamic (default: AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise)"""
     device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
-    """auto stops at a GPU that TensorFlow does not see, cpu takes none; none = AMP_XLA_DEVICE"""
+    """auto = the GPU if there is one, and an error if TensorFlow cannot use it (default:
+    AMP_XLA_DEVICE)"""
 
-    def resolve(self) -> Resolved:
-        """Throws them, before anything imports TensorFlow; see ``amp_xla.setup.resolve``."""
-        from amp_xla import setup
+    def resolve(self) -> Precision:
+        """Apply these options before TensorFlow is imported, and return what they mean here."""
+        from amp_xla.backend import configuring
 
-        return setup.resolve(**dataclasses.asdict(self))
+        return configuring.resolve(**dataclasses.asdict(self))
 
 
-def switches_of(config: Any, what: str) -> Switches:
-    """The ``Switches`` in a recipe's settings; ``what`` says what is of no use without them.
+def precision_options(config: Any, purpose: str) -> PrecisionOptions:
+    """Return the ``PrecisionOptions`` of a recipe's configuration.
+
+    Args:
+      config: the configuration.
+      purpose: start of the error message, e.g. ``this measures``.
 
     Raises:
-      AmpXlaError: there are none: the recipe's precision is not decided by the graph rewrite.
+      AmpXlaError: it has none: the graph rewrite does not decide the recipe's precision.
     """
-    found: Optional[Switches] = part(config, Switches)
-    if found is None:
+    options = part(config, PrecisionOptions)
+    if options is None:
         name = type(config).__module__.split(".")[-1]
-        why = "its precision is --policy" if "policy" in flat(config) else "its Config: no Switches"
         raise AmpXlaError(
-            f"{what} recipes that have --precision and --xla, such as classification and "
-            f"pretraining; {name} has neither ({why})"
+            f"{purpose} recipes that have --precision and --xla, such as classification and "
+            f"pretraining; {name} has neither"
         )
-    return found
+    return options
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierOptions:
-    """Passes over the texts."""
+    """Epochs and regularization of a classifier."""
 
     token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens hidden in training, other ones each epoch; helps where texts are few; with
-    --bert 0"""
+    """share of tokens replaced by [MASK] in training, redrawn each epoch (with --bert: 0)"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of each label's weight that is spread over all labels in training; with --bert 0"""
+    """share of a label's weight spread over all labels (with --bert: 0)"""
     epochs: Annotated[int, within(1, 10**6)] = 8
-    """passes over the training data; with --bert 3"""
+    """passes over the training data (with --bert: 3)"""
     patience: Annotated[int, within(at_least=0)] = 0
-    """evaluations without improvement until the run stops early; 0 = never"""
+    """evaluations without improvement before early stopping; 0 = never"""
 
-    def loop(self, pace: Pace) -> LoopOptions:
-        """What the loop is told: the best is what is most often right."""
-        return pace.loop(monitor="accuracy", epochs=self.epochs, patience=self.patience)
+    def loop(self, intervals: Intervals) -> LoopOptions:
+        """Return the loop's options; accuracy decides which checkpoint is best."""
+        return intervals.loop(monitor="accuracy", epochs=self.epochs, patience=self.patience)
 
 
 @dataclasses.dataclass(frozen=True)
 class RateOptions:
-    """From gradients to weights."""
+    """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak of the schedule; a classifier with --bert: 2e-5"""
+    """peak learning rate (a classifier with --bert: 2e-5)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
-    """share of all steps until the peak"""
+    """share of all updates until the peak learning rate"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01
-    """decoupled, not on norms and biases"""
+    """decoupled weight decay, not of norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
 
 
 @dataclasses.dataclass(frozen=True)
 class UpdateOptions(RateOptions):
-    """From gradients to weights."""
+    """Learning rate, weight decay and clipping."""
 
     accumulate: Annotated[Optional[int], within(at_least=1)] = None
     """micro-batches per update, each of --batch-size (default: 1)"""
     recompute: Annotated[bool, MAY_CHANGE] = False
-    """compute transformer layers again in the backward pass: far less memory, a longer step"""
+    """recompute transformer layers in the backward pass: less memory, slower steps"""
     reduce: Optional[Literal["none", "fp16", "bf16"]] = None
-    """precision of scaled gradients on their way between ranks; none = float32"""
+    """dtype of gradients in the all-reduce between ranks (default: float32)"""
 
     def scheduled(self, steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
         """Return the optimizer and its learning rate.
@@ -148,33 +147,33 @@ class UpdateOptions(RateOptions):
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
-    """How often the loop looks up."""
+class Intervals:
+    """Logging and evaluation intervals."""
 
     evaluate_every: Annotated[int, within(at_least=0)] = 0
-    """steps between evaluations; 0 = each epoch"""
+    """steps between evaluations; 0 = once per epoch"""
     log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 20
-    """steps between two lines of metrics.jsonl"""
+    """steps between lines of metrics.jsonl"""
 
     def loop(self, **rest: Any) -> LoopOptions:
-        """What the loop is told, with the ``rest`` of it."""
+        """Return the loop's options with the ``rest`` of them."""
         return LoopOptions(log_every=self.log_every, evaluate_every=self.evaluate_every, **rest)
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions:
-    """How often the loop does what.
+    """Length, intervals and early stopping of the training loop.
 
     Attributes:
       epochs: passes over the training data.
-      log_every: steps between two lines of metrics.jsonl.
-      evaluate_every: steps between evaluations; 0 = at the end of each epoch. The last step of a
-        run is always evaluated.
-      monitor: name of the evaluated value that decides what is best.
+      log_every: steps between lines of metrics.jsonl.
+      evaluate_every: steps between evaluations; 0 = at the end of each epoch. The last step is
+        always evaluated.
+      monitor: metric that decides which checkpoint is best.
       higher_is_better: direction of ``monitor``.
-      patience: evaluations without improvement until the run stops; 0 = never.
-      nonfinite_limit: skipped steps in a row that mean trouble. A dynamic loss scale that starts
-        at 2**15 reaches 1 after 15, and the search for the right scale must not count as trouble.
+      patience: evaluations without improvement before early stopping; 0 = never.
+      nonfinite_limit: skipped steps in a row before the run rolls back. A dynamic loss scale
+        needs 15 from 2**15 down to 1.
     """
 
     epochs: int = 1

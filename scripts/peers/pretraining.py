@@ -48,9 +48,9 @@ def model_flops(shape: Mapping[str, Any]) -> float:
 
 def built(shape: Mapping[str, Any]) -> Any:
     """(step, feed of a batch, settings) of this project, as the pretraining recipe builds them."""
-    from amp_xla import setup
+    from amp_xla.backend import configuring
 
-    resolved = setup.resolve(precision=shape["precision"], xla=shape["xla"])
+    resolved = configuring.resolve(precision=shape["precision"], xla=shape["xla"])
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.models.language_model import LanguageModel

@@ -7,7 +7,8 @@ import pytest
 from amp_xla import backend
 from tests.running import run_python
 
-RUNTIME = backend.kind()
+VERSION = {"tf1": "1.15", "tf2": "2.x"}[backend.kind()]
+OTHER = {"tf1": "tf2", "tf2": "tf1"}[backend.kind()]
 
 # What people write: no import of amp_xla, plain compile and fit.
 SCRIPT = """
@@ -33,7 +34,7 @@ print(losses[0], losses[-1])
 
 
 def header(*flags):
-    result = run_python("-m", "amp_xla", "header", "--runtime", RUNTIME, *flags)
+    result = run_python("-m", "amp_xla", "header", *flags)
     assert result.code == 0, result.err
     return result.out
 
@@ -48,6 +49,7 @@ def header(*flags):
 )
 def test_a_pasted_header_trains(tmp_path, flags):
     block = header(*flags)
+    assert block.startswith(f"# ---- amp_xla header for TensorFlow {VERSION}: precision ")
     assert "amp_xla" not in block.partition("\n")[2], "the block stands on its own"
     scaled = "LOSS_SCALE" in block
     loss = "scale_loss(keras.losses.sparse_categorical_crossentropy)"
@@ -64,6 +66,24 @@ def test_every_line_says_why():
     lines = header("--xla", "no_lazy").splitlines()[1:-1]
     assert len(lines) > 8
     assert [line for line in lines if "  # " not in line] == []
+
+
+def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
+    (tmp_path / "train.py").write_text(header("--runtime", OTHER) + "print('trained')")
+    result = run_python("train.py", cwd=tmp_path, env={"PYTHONPATH": ""})
+    assert result.code == 1 and result.out == ""
+    assert result.err.splitlines()[-1].startswith("this header is for TensorFlow ")
+    assert "Traceback" not in result.err
+
+
+def test_a_pasted_header_refuses_crf_where_padding_would_not_be_masked(tmp_path):
+    script = "from bert4keras.layers import ConditionalRandomField as CRF; CRF(); print('built')"
+    (tmp_path / "train.py").write_text(header() + script)
+    result = run_python("train.py", cwd=tmp_path, env={"PYTHONPATH": ""})
+    if backend.bert4keras_version() >= backend.SAFE_MASKS:
+        assert result.out == "built\n"
+    else:
+        assert result.code == 1 and "CRF and MEMM need bert4keras 0.11.5" in result.err
 
 
 @pytest.mark.parametrize(

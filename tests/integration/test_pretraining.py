@@ -459,8 +459,8 @@ loop.Loop.train = checking
 
 
 def test_micro_batches_follow_from_the_ranks():
-    from amp_xla.data.pretraining.options import AmountOptions
+    from amp_xla.data.pretraining.options import LengthOptions
 
-    amount = AmountOptions(global_batch=48, micro_batch=16)
+    amount = LengthOptions(global_batch=48, micro_batch=16)
     assert [amount.accumulation(None, ranks) for ranks in (1, 2, 3, 4)] == [3, 2, 1, 1]
     assert amount.accumulation(4, 1) == 4

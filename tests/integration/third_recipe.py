@@ -16,7 +16,7 @@ from typing_extensions import Annotated
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Saved
-from amp_xla.training.options import Pace, RunOptions, Seed, Switches, UpdateOptions
+from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Config:
     start: Seed = 1
     """decides everything"""
     update: UpdateOptions = UpdateOptions(learning_rate=0.02, clip_norm=5.0)
-    switches: Switches = Switches()
-    pace: Pace = Pace(log_every=2)
+    precision_options: PrecisionOptions = PrecisionOptions()
+    intervals: Intervals = Intervals(log_every=2)
     run: RunOptions = RunOptions()
 
 
@@ -64,7 +64,7 @@ def network(config: Config) -> Any:
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
-    resolved = config.switches.resolve()
+    resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
     from amp_xla.models import losses
@@ -99,13 +99,13 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "majority")
     from amp_xla.training.launch import train
 
-    return train("majority", config, build, config.pace.loop(epochs=config.passes))
+    return train("majority", config, build, config.intervals.loop(epochs=config.passes))
 
 
 def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     """A line is numbers from 1 to 40 with spaces between."""
     config = saved.config(Config)
-    config.switches.resolve()
+    config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
     from amp_xla.training.checkpoint.checkpoints import restore_weights

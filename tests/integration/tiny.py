@@ -79,9 +79,9 @@ def build_model(config: Config) -> Any:
 
 
 def build(config: Config, kept: Any = None) -> Any:
-    from amp_xla import setup
+    from amp_xla.backend import configuring
 
-    resolved = setup.resolve(precision="fp32")
+    resolved = configuring.resolve(precision="fp32")
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
     from amp_xla.data.text.labels import Labels
@@ -160,9 +160,9 @@ def names(config: Config) -> Tuple[str, ...]:
 
 
 def predict(saved: Any, lines: List[str]) -> List[Tuple[str, float]]:
-    from amp_xla import setup
+    from amp_xla.backend import configuring
 
-    setup.configure(precision="fp32")
+    configuring.configure(precision="fp32")
     from amp_xla.backend import tf
     from amp_xla.data.text.labels import Labels
     from amp_xla.models import dropout

@@ -32,7 +32,7 @@ def described(config):
 def test_a_preset_is_what_its_paper_says(preset, model):
     config = parse(Config, ["--preset", preset, "--model", model])
     found, update, encoder = flat(config), config.update, config.encoder
-    amount = config.amount
+    amount = config.length
     rate, warm, steps, batch, beta2, epsilon, clip, mask, drop = PAPERS[preset, model]
     assert (update.learning_rate, amount.steps, amount.global_batch) == (rate, steps, batch)
     assert int(update.warmup * amount.steps) == pytest.approx(warm, abs=1)
@@ -56,7 +56,7 @@ def test_models_of_berts_size_are_trained_as_berts(words, preset):
 
 def test_what_is_typed_stays_and_is_said():
     config = parse(Config, "--topic 0.5 --preset bert --dropout 0.2 --steps 3000".split())
-    assert (config.topic, config.encoder.dropout, config.amount.steps) == (0.5, 0.2, 3000)
+    assert (config.topic, config.encoder.dropout, config.length.steps) == (0.5, 0.2, 3000)
     assert described(config).startswith(
         "preset bert, but dropout 0.2, topic 0.5; unlike BERT a topic loss is added"
     )

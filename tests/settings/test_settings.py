@@ -1,29 +1,27 @@
+"""Settings and what they mean on a machine, without TensorFlow."""
+
 from __future__ import annotations
 
 import pytest
 
 from amp_xla.errors import SettingsError
-from amp_xla.settings import Settings
+from amp_xla.settings import Precision, Settings
 
 
-def test_defaults_are_amp_with_the_constants_that_fit_float16():
-    settings = Settings()
-    assert (settings.precision, settings.xla) == ("amp", "off")
-    assert settings.effective_infinity == 1e4
-    assert settings.effective_epsilon == 1e-5
-    assert settings.effective_loss_scale("float16") == 1000.0
-
-
-@pytest.mark.parametrize("half", ["bfloat16", None])
-def test_no_loss_scale_where_the_range_is_that_of_float32(half):
-    assert Settings().effective_loss_scale(half) == 1.0
-    assert Settings(loss_scale=8).effective_loss_scale(half) == 8.0
-
-
-def test_full_precision_leaves_the_constants_of_bert4keras_and_keras():
-    settings = Settings(precision="fp32")
-    assert settings.effective_infinity is None and settings.effective_epsilon is None
-    assert settings.effective_loss_scale("float16") == 1.0
+@pytest.mark.parametrize("settings, half, infinity, epsilon, scale, words", [
+    ({}, "float16", 1e4, 1e-5, 1000.0,
+     "precision amp (float16), XLA off, infinity 1e4, epsilon 1e-5"),
+    ({}, "bfloat16", 1e4, 1e-5, 1.0,
+     "precision amp (bfloat16), XLA off, infinity 1e4, epsilon 1e-5"),
+    ({}, None, 1e4, 1e-5, 1.0, "precision amp (float32), XLA off, infinity 1e4, epsilon 1e-5"),
+    ({"loss_scale": 8, "xla": "on", "infinity": 3e4}, None, 3e4, 1e-5, 8.0,
+     "precision amp (float32), XLA on, infinity 30000, epsilon 1e-5"),
+    ({"precision": "fp32"}, "float16", None, None, 1.0, "precision fp32, XLA off"),
+])  # fmt: skip
+def test_one_value_says_what_the_settings_mean(settings, half, infinity, epsilon, scale, words):
+    found = Precision(Settings(**settings), half)
+    assert (found.infinity, found.epsilon, found.loss_scale) == (infinity, epsilon, scale)
+    assert found.describe() == words
 
 
 def test_reads_the_environment_and_lets_arguments_win():
@@ -72,4 +70,4 @@ def test_an_unknown_keyword_is_named():
 
 
 def test_a_large_infinity_is_fine_where_nothing_is_half():
-    assert Settings(precision="tf32", infinity=1e12).effective_infinity == 1e12
+    assert Settings(precision="tf32", infinity=1e12).infinity == 1e12

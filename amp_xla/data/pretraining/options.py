@@ -12,7 +12,7 @@ from amp_xla.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
-class AmountOptions:
+class LengthOptions:
     """How much is learned from."""
 
     steps: Annotated[int, within(1, 10**9)] = 2000

@@ -1,7 +1,7 @@
-"""What the user wants: precision, XLA mode and the numeric constants. Pure Python.
+"""Precision, XLA mode and numeric constants as values. Imports no TensorFlow.
 
-``Settings`` is the one value that the rest of the package reads. It comes from keyword
-arguments, from ``AMP_XLA_*`` environment variables, or both (arguments win).
+``Settings`` is what the user chose, by keyword arguments or ``AMP_XLA_*`` variables (arguments
+win); ``Precision`` is what that means on this machine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFIX = "AMP_XLA_"
 PRECISIONS: Tuple[str, ...] = ("fp32", "tf32", "amp")
 XLA_MODES: Tuple[str, ...] = ("off", "on", "no_lazy", "lite")
 DEVICES: Tuple[str, ...] = ("auto", "cpu", "gpu")
-# Read elsewhere, and no setting: a folder that stands for the machine in tests (backend.nvidia).
+# Not a setting: a folder that replaces / in tests (backend.nvidia).
 _NO_SETTINGS = ("AMP_XLA_DRIVER_ROOT",)
 
 # Two additive masks can meet on one attention score (padding and causal), so the largest
@@ -31,7 +31,7 @@ LossScaleSetting = Union[float, str]
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Everything ``amp_xla.setup`` decides, validated.
+    """The user's choices, validated.
 
     Attributes:
       precision: ``fp32`` (true float32, TF32 off), ``tf32`` (the GPU's default) or ``amp``
@@ -39,14 +39,13 @@ class Settings:
       xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (on, every cluster compiled at first
         sight), ``lite`` (only what XLA can fuse, matrix products stay TensorFlow's; not
         on the stock 1.15).
-      infinity: the number bert4keras masks with, dimensionless; None = 1e4 for amp, else
-        bert4keras' own (1e12). bert4keras 0.11.5 masks with ``where`` and has no such number.
-      epsilon: Keras' fuzz factor, dimensionless; None = 1e-5 for amp, else Keras' own (1e-7).
-        bert4keras' LAMB uses it as a learning-rate floor: keep it below your learning rate.
-      loss_scale: what the loss is multiplied by before the backward pass: a number, or
-        ``dynamic``; None = 1000 where amp means float16, 1 elsewhere (bfloat16 has float32's
-        range and needs none).
-      device: ``auto`` (the GPU where there is one; a GPU that TensorFlow cannot use is an error
+      infinity: mask value of bert4keras; None = 1e4 for amp, else bert4keras' own (1e12).
+        bert4keras 0.11.5 masks with ``where`` and has no such number.
+      epsilon: Keras' fuzz factor; None = 1e-5 for amp, else Keras' own (1e-7). bert4keras' LAMB
+        uses it as its lowest learning rate: keep it below yours.
+      loss_scale: factor of the loss in the backward pass: a number, or ``dynamic``; None = 1000
+        in float16, else 1.
+      device: ``auto`` (the GPU if there is one; a GPU that TensorFlow cannot use is an error
         before training), ``cpu`` (never a GPU) or ``gpu`` (an error without one).
 
     Raises:
@@ -80,33 +79,9 @@ class Settings:
                     f"must be at least {MIN_HALF_EPSILON:.1e}; 1e-5 is the tried value"
                 )
 
-    @property
-    def effective_infinity(self) -> Optional[float]:
-        """The number to give ``K.set_infinity``, or None to leave bert4keras' own."""
-        if self.infinity is None and self.precision == "amp":
-            return 1e4
-        return self.infinity
-
-    @property
-    def effective_epsilon(self) -> Optional[float]:
-        """The number to give ``K.set_epsilon``, or None to leave Keras' own."""
-        if self.epsilon is None and self.precision == "amp":
-            return 1e-5
-        return self.epsilon
-
-    def effective_loss_scale(self, half_dtype: Optional[str]) -> LossScaleSetting:
-        """The loss scale for a device whose half precision is ``half_dtype``.
-
-        Args:
-          half_dtype: ``float16``, ``bfloat16``, or None where training runs in float32.
-        """
-        if self.loss_scale is not None:
-            return self.loss_scale
-        return 1000.0 if self.precision == "amp" and half_dtype == "float16" else 1.0
-
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
-        """Reads ``AMP_XLA_*``; keyword arguments that are not None win over them.
+        """Read ``AMP_XLA_*``; keyword arguments that are not None win.
 
         Raises:
           SettingsError: an unknown ``AMP_XLA_`` name, or a value that is not allowed.
@@ -133,19 +108,81 @@ class Settings:
         values.update({k: v for k, v in overrides.items() if v is not None})
         return cls(**values)
 
+
+def default_loss_scale(half: Optional[str]) -> float:
+    """Return the loss scale if none is chosen: bfloat16 has float32's range and needs none."""
+    return 1000.0 if half == "float16" else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """Precision, XLA mode and numeric constants in force, decided once and passed on.
+
+    Attributes:
+      settings: what the user chose.
+      machine_half: half precision that this machine can train in: ``float16``, ``bfloat16``, None.
+      reason: why that is so, one clause.
+    """
+
+    settings: Settings
+    machine_half: Optional[str]
+    reason: str = ""
+
+    @property
+    def precision(self) -> str:
+        """``fp32``, ``tf32`` or ``amp``."""
+        return self.settings.precision
+
+    @property
+    def half(self) -> Optional[str]:
+        """Dtype of matrix products in mixed precision; None if all is float32."""
+        return self.machine_half if self.precision == "amp" else None
+
+    @property
+    def xla(self) -> str:
+        """The XLA mode."""
+        return self.settings.xla
+
+    @property
+    def device(self) -> str:
+        """``auto``, ``cpu`` or ``gpu``."""
+        return self.settings.device
+
+    @property
+    def loss_scale(self) -> LossScaleSetting:
+        """Factor of the loss: a number, or ``dynamic``."""
+        return self.settings.loss_scale or default_loss_scale(self.half)
+
+    @property
+    def infinity(self) -> Optional[float]:
+        """Number for ``K.set_infinity``; None leaves bert4keras' own."""
+        return self.settings.infinity or (1e4 if self.precision == "amp" else None)
+
+    @property
+    def epsilon(self) -> Optional[float]:
+        """Number for ``K.set_epsilon``; None leaves Keras' own."""
+        return self.settings.epsilon or (1e-5 if self.precision == "amp" else None)
+
     def describe(self) -> str:
-        """One line, e.g. ``precision=amp xla=off infinity=1e4 epsilon=1e-5 loss_scale=auto``."""
-        parts = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if (field.name, value) == ("device", "auto"):
-                continue  # says nothing: where it matters the device itself is named
-            parts.append(f"{field.name}={'auto' if value is None else _plain(value)}")
-        return " ".join(parts)
+        """Return e.g. ``precision amp (float16), XLA off, infinity 1e4, epsilon 1e-5``."""
+        words = [f"precision {self.precision}"]
+        if self.precision == "amp":
+            reason = f": {self.reason}" if self.reason else ""
+            words[0] += f" ({self.half or 'float32'}{reason})"
+        words.append(f"XLA {self.xla}")
+        constants = {"infinity": self.infinity, "epsilon": self.epsilon}
+        words += [f"{name} {plain(v)}" for name, v in constants.items() if v is not None]
+        return ", ".join(words)
 
 
-def _plain(value: Union[float, str]) -> str:
-    return value if isinstance(value, str) else f"{value:g}"
+def plain(value: Union[float, str]) -> str:
+    """Return a number as people write it, e.g. ``1e4``, ``1e-5``, ``1000``."""
+    if isinstance(value, str):
+        return value
+    exponent = math.log10(value)
+    if exponent.is_integer() and abs(exponent) >= 4:
+        return f"1e{int(exponent)}"
+    return f"{value:g}"
 
 
 def _hint(name: str, known: Any) -> str:

@@ -1,0 +1,195 @@
+"""Precision settings applied to TensorFlow, in time or not at all.
+
+``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import sys
+from typing import Any, Dict, Optional
+
+from amp_xla import backend
+from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
+from amp_xla.settings import Precision, Settings, flags
+
+_WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
+_CRF_THRESHOLD = 1e6
+_OWN_INFINITY = 1e12  # bert4keras' default
+
+_original_environment: Dict[str, str] = dict(os.environ)
+_current: Optional[Precision] = None
+
+
+def current() -> Precision:
+    """Return the precision in force; configures from ``AMP_XLA_*`` if nothing was configured."""
+    return _current or configure()
+
+
+def configure(**overrides: Any) -> Precision:
+    """Apply settings given by keyword over those in ``AMP_XLA_*``.
+
+    Devices are not listed yet: TensorFlow 2 would read its XLA flags. ``half`` follows from the
+    driver's files; ``resolve`` corrects it for a GPU without tensor cores.
+
+    Args:
+      **overrides: fields of ``amp_xla.settings.Settings``; None means not given.
+
+    Raises:
+      SettingsError: a name or value is unknown, or contradicts the environment.
+      SetupOrderError: TensorFlow has read its switches already; the message names the import.
+      UnsupportedError: this TensorFlow cannot do it, e.g. ``lite`` on stock 1.15.
+    """
+    global _current
+    settings = Settings.from_environment(_original_environment, **overrides)
+    gpu = settings.device != "cpu" and backend.nvidia_device(_original_environment)
+    variables = flags.environment(settings, _original_environment, gpu)
+    _refuse_misspelt(None)
+    _refuse_if_late(settings, variables)
+    for name in set(_managed()) - set(variables):
+        _restore(name)
+    os.environ.update(variables)
+
+    _refuse_misspelt(backend.version()[0])
+    if settings.xla == "lite" and not backend.has_lite():
+        _restore(flags.XLA_FLAGS)
+        raise UnsupportedError(
+            f"xla=lite (--tf_xla_auto_jit=fusible) exists in NVIDIA's TensorFlow 1.15 and in "
+            f"TensorFlow 2; stock {backend.tensorflow().__version__} would silently run without "
+            f"XLA; allowed here: off, on, no_lazy"
+        )
+    if backend.kind() == "tf1" and settings.device == "cpu":
+        backend.hide_gpus()
+    precision = Precision(settings, *backend.half_dtype(has_gpu=gpu))
+    _apply(precision)
+    _current = precision
+    return precision
+
+
+def resolve(**overrides: Any) -> Precision:
+    """Apply settings as ``configure`` does, and list the devices: later changes are too late.
+
+    Args:
+      **overrides: as for ``configure``.
+
+    Raises:
+      SettingsError, SetupOrderError, UnsupportedError: as ``configure``.
+    """
+    global _current
+    _current = Precision(configure(**overrides).settings, *backend.half_dtype())
+    _apply(_current)
+    return _current
+
+
+def _refuse_misspelt(tf_major: Optional[int]) -> None:
+    problems = flags.check(_original_environment, tf_major)
+    if problems:
+        raise SettingsError("; ".join(problems))
+
+
+def _apply(precision: Precision) -> None:
+    """Switch the graph rewrite and set bert4keras' and Keras' constants."""
+    backend.set_graph_rewrite(precision.half)
+    try:
+        library = backend.bert4keras()
+    except UnsupportedError:  # without bert4keras, in a plain Keras script
+        library = None
+    if library is not None:
+        if hasattr(library, "set_infinity"):
+            library.set_infinity(precision.infinity or _OWN_INFINITY)
+        if backend.bert4keras_version() < backend.SAFE_MASKS:
+            _guard_crf()
+    backend.K.set_epsilon(precision.epsilon or 1e-7)
+
+
+def _managed() -> Dict[str, str]:
+    """Return the variables that an earlier configuration may have set."""
+    names = (
+        *(flags.XLA_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING, flags.TF32_OVERRIDE),
+        flags.VISIBLE_DEVICES,
+    )
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _restore(name: str) -> None:
+    if name in _original_environment:
+        os.environ[name] = _original_environment[name]
+    else:
+        os.environ.pop(name, None)
+
+
+def _refuse_if_late(settings: Settings, variables: Dict[str, str]) -> None:
+    target = {**{n: _original_environment.get(n) for n in _managed()}, **variables}
+    missing = {n: v for n, v in target.items() if os.environ.get(n) != v}
+    if _current is None:
+        loaded = [name for name in _WATCHED if name in sys.modules]
+        if not loaded or not missing:
+            return
+        what = f"{', '.join(loaded)} is already imported"
+    else:
+        same = settings.precision == _current.precision
+        if not backend.used() or (same and not missing):
+            return
+        what = "TensorFlow has already made a session or listed its devices"
+    late = ", ".join(sorted(f"{n}={v}" for n, v in missing.items())) or "the graph rewrite"
+    raise SetupOrderError(
+        f"{what}, so {late} would come too late; move `import amp_xla.setup` (or the call of "
+        f"configure) above {_culprit()}"
+    )
+
+
+def _culprit() -> str:
+    """Return the first import of TensorFlow in the user's script, with its line number."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    generic = "the first import of tensorflow, keras or bert4keras"
+    if not path:
+        return generic
+    try:
+        with open(path, encoding="utf-8") as script:
+            source = script.read()
+        tree = ast.parse(source)
+    except (OSError, SyntaxError, ValueError):
+        return generic
+    for node in sorted(
+        (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))),
+        key=lambda n: n.lineno,
+    ):
+        names = (
+            [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+        if any(name.split(".")[0] in _WATCHED for name in names):
+            line = source.splitlines()[node.lineno - 1].strip()
+            return f"line {node.lineno} of {os.path.basename(path)}: `{line}`"
+    return generic
+
+
+def _guard_crf() -> None:
+    layers = backend.bert4keras("layers")
+    for name in backend.CRF_LAYERS:
+        layer = getattr(layers, name)
+        if not hasattr(layer.__init__, "guarded_by_amp_xla"):
+            layer.__init__ = _guarded(name, layer.__init__)
+
+
+def _guarded(name: str, init: Any) -> Any:
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        precision = current()
+        chosen = precision.settings.infinity or _OWN_INFINITY
+        if precision.half or chosen <= _CRF_THRESHOLD:
+            version = ".".join(map(str, backend.bert4keras_version()))
+            raise UnsupportedError(
+                f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
+                f"it recognises padding by a score below -1e6, so infinity=1e4 leaves padding "
+                f"unmasked and infinity=1e12 is NaN in float16; allowed: AMP_XLA_PRECISION=tf32 "
+                f"(or fp32) with bert4keras' own infinity, or bert4keras 0.11.5"
+            )
+        backend.bert4keras().set_infinity(chosen)  # amp's 1e4, which nothing needs in float32
+        init(self, *args, **kwargs)
+
+    checked.guarded_by_amp_xla = True  # type: ignore[attr-defined]
+    return checked
