@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from scripts import record
+from benchmarks import record
 from tests.packaging.checkout import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
@@ -35,7 +35,7 @@ def test_what_is_stated_was_recorded(found) -> None:
     assert row.split(" | ")[{"tf1": 1, "tf2": 2}[found["runtime"]]].rstrip(" |") == record.cell(
         found
     )
-    if "page" in found:  # recorded before `make record` was: the page of results has it
+    if "page" in found:  # the page of results has it
         page = (ROOT / "docs" / "results" / found["page"]).read_text(encoding="utf-8")
         assert found["command"] in page and f"**{found['result']}**" in page
 

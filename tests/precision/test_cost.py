@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amp_xla.backend import K
-from scripts.bench_loss_scale import BARE, Config, measure, overhead
+from benchmarks.loss_scale import BARE, Config, measure, overhead
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def clean():
 
 @pytest.mark.slow
 def test_dynamic_scaling_costs_at_most_five_per_cent():
-    # A smaller model than `make bench-loss-scale`'s, so fixed costs weigh more, not less.
+    # A smaller model than the benchmark's, so that fixed costs weigh more, not less.
     config = Config(layers=4, hidden=256, batch_size=8, length=128, rounds=15)
     found = []
     for _ in range(3):  # noise adds and takes away: one clean measurement is enough

@@ -1,9 +1,9 @@
-"""Train a recipe with its defaults and keep what came out in docs/results/recorded.json.
+"""What does a recipe reach with its defaults? The answer goes into docs/results/recorded.json.
 
-    make record RECIPE=classification RUNTIME=tf1
+    python -m benchmarks.record --recipe classification
 
-What README and the recipe's docstring state is held against that file by a test. A record takes
-the place of the one of the same recipe and runtime; its minutes are those of the whole command.
+A test compares README and the recipe's docstring with that file. A record replaces the one of the
+same recipe and runtime; its minutes are those of the whole command.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ RESULTS: Dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Train with the defaults, and record the result with its command, minutes and machine."""
+    """Train a recipe with its defaults and record the result."""
 
     recipe: Literal["classification", "pretraining"] = "classification"
-    """which recipe"""
+    """recipe to train"""
 
 
 def main() -> int:
-    """The command."""
-    config = parse(Config, prog="python -m scripts.record")
+    """Train, record, and print the lines for docstring and README."""
+    config = parse(Config, prog="python -m benchmarks.record")
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
         code = subprocess.run(
-            [sys.executable, "-m", f"recipes.{config.recipe}"],
+            [sys.executable, "-m", "amp_xla", "train", config.recipe],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             check=False,
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def describe(recipe: str, run: Path, seconds: float) -> Dict[str, Any]:
-    """What a finished run, and this machine, have to say for themselves."""
+    """Return the record of a finished run on this machine."""
     key, metric, best = RESULTS[recipe]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     here = machine.look()
@@ -87,7 +87,7 @@ def describe(recipe: str, run: Path, seconds: float) -> Dict[str, Any]:
 
 
 def keep(record: Dict[str, Any], path: Path = RECORDS) -> None:
-    """Puts ``record`` in the place of the one it follows."""
+    """Write ``record`` in place of the one of the same recipe and runtime."""
     same = ("recipe", "runtime")
     records = [r for r in load(path) if any(r[key] != record[key] for key in same)] + [record]
     records.sort(key=lambda r: [r[key] for key in same])
@@ -95,13 +95,13 @@ def keep(record: Dict[str, Any], path: Path = RECORDS) -> None:
 
 
 def load(path: Path = RECORDS) -> List[Dict[str, Any]]:
-    """All records."""
+    """Return all records."""
     found: List[Dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
     return found
 
 
 def stated(record: Dict[str, Any]) -> str:
-    """The sentence for a recipe's docstring."""
+    """Return the sentence for a recipe's docstring."""
     return (
         f"TensorFlow {record['tensorflow']}: {record['metric']} {record['result']}, seed "
         f"{record['seed']}, {record['minutes']:g} minutes; {record['hardware']}; {record['date']}."
@@ -109,7 +109,7 @@ def stated(record: Dict[str, Any]) -> str:
 
 
 def cell(record: Dict[str, Any]) -> str:
-    """The same for README's table."""
+    """Return the cell for README's table."""
     return f"{record['metric']} {record['result']}, {record['minutes']:g} minutes"
 
 

@@ -1,11 +1,9 @@
-"""What loss scaling costs a training step, printed.
+"""What does loss scaling cost a training step?
 
-    make bench-loss-scale
+    python -m benchmarks.loss_scale
 
-One 4-layer BERT, one optimizer, the same batch; every configuration in a graph and session of
-its own, and all of them take steps in turn, so that a busy machine slows all alike. Reported, by
-the clock and in processor time (which other programs on the machine disturb far less): the median
-step, and the median over rounds of what it costs over the bare optimizer, with its quartiles.
+One 4-layer BERT, one optimizer, the same batch. Each configuration has a graph and a session; all
+take steps in turn. Reported by the clock and in processor time, which other programs disturb less.
 """
 
 from __future__ import annotations
@@ -24,20 +22,20 @@ from amp_xla.process.exits import exit_code
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Measure loss scaling."""
+    """Measure the cost of loss scaling."""
 
     layers: Annotated[int, within(at_least=1)] = 4
     """Transformer layers"""
     hidden: Annotated[int, within(at_least=64)] = 512
     """width; heads are 64 wide, feed-forward is 4 times it"""
     batch_size: Annotated[int, within(at_least=1)] = 16
-    """sequences a step"""
+    """sequences per step"""
     length: Annotated[int, within(at_least=1)] = 128
-    """tokens a sequence"""
+    """tokens per sequence"""
     rounds: Annotated[int, within(at_least=1)] = 20
-    """steps of every configuration, taken in turn, after two that warm up"""
+    """timed steps of each configuration"""
     optimizer: str = "adamw"
-    """adamw (this project's, fused) or bert4keras (its Adam, many small operations)"""
+    """adamw (fused) or bert4keras (its Adam, many small operations)"""
 
 
 CLOCKS = {"clock": time.perf_counter, "processor": time.process_time}
@@ -45,8 +43,8 @@ BARE = "bare optimizer"
 
 
 def main() -> int:
-    """Prints a table: milliseconds a step, and per cent over the bare optimizer."""
-    config = parse(Config, prog="python -m scripts.bench_loss_scale")
+    """Print milliseconds per step, and per cent over the bare optimizer."""
+    config = parse(Config, prog="python -m benchmarks.loss_scale")
     import amp_xla.setup
 
     amp_xla.setup.configure(precision="fp32")
@@ -67,13 +65,13 @@ def main() -> int:
 
 
 def wrappers() -> Dict[str, Callable[[Any], Any]]:
-    """What is put around the optimizer, by name."""
+    """Return name -> wrapper of the optimizer."""
     from amp_xla.precision import DynamicLossScale, StaticLossScale
     from amp_xla.precision.optimizer import LossScaleOptimizer
 
     return {
         BARE: lambda inner: inner,
-        "no scale, steps judged": lambda inner: LossScaleOptimizer(inner, None),
+        "no scale, finite check": lambda inner: LossScaleOptimizer(inner, None),
         "static": lambda inner: LossScaleOptimizer(inner, StaticLossScale(1024.0)),
         "dynamic": lambda inner: LossScaleOptimizer(inner, DynamicLossScale()),
         "dynamic, clipped": lambda inner: LossScaleOptimizer(
@@ -83,7 +81,7 @@ def wrappers() -> Dict[str, Callable[[Any], Any]]:
 
 
 def measure(config: Config, names: Sequence[str]) -> Dict[Tuple[str, str], List[float]]:
-    """Seconds of every step, by (clock, name); the named configurations take steps in turn."""
+    """Return seconds of each step by (clock, name); the configurations take turns."""
     steps = {name: _step(config, wrappers()[name]) for name in names}
     seconds: Dict[Tuple[str, str], List[float]] = {(c, n): [] for c in CLOCKS for n in steps}
     for number in range(config.rounds + 2):
@@ -99,14 +97,14 @@ def measure(config: Config, names: Sequence[str]) -> Dict[Tuple[str, str], List[
 def overhead(
     seconds: Dict[Tuple[str, str], List[float]], clock: str, name: str
 ) -> Tuple[float, float, float]:
-    """Per cent over the bare optimizer, round by round: lower quartile, median, upper quartile."""
+    """Return per cent over the bare optimizer: lower quartile, median, upper quartile."""
     pairs = zip(seconds[clock, name], seconds[clock, BARE])
     over = sorted(100 * (mine / bare - 1) for mine, bare in pairs)
     return over[len(over) // 4], statistics.median(over), over[3 * len(over) // 4]
 
 
 def _step(config: Config, wrap: Callable[[Any], Any]) -> Callable[[], Any]:
-    """A training step in a session of its own."""
+    """Build a training step in a new session."""
     import numpy as np
 
     from amp_xla import backend

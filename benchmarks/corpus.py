@@ -1,4 +1,4 @@
-"""The tokens that every contestant trains on, in a file: numpy only, so that all can read it."""
+"""The token ids that all contestants train on, in a file that NumPy alone can read."""
 
 from __future__ import annotations
 
@@ -10,29 +10,26 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Samples end to end: sample i is ``ids[offsets[i]:offsets[i + 1]]`` of class ``labels[i]``."""
+    """Concatenated samples: sample i is ``ids[offsets[i]:offsets[i + 1]]`` with ``labels[i]``."""
 
     ids: Any
     offsets: Any
     labels: Any
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def samples(self) -> List[Any]:
-        """One int32 array a sample."""
+        """Return one int32 array per sample."""
         return [self.ids[a:b] for a, b in zip(self.offsets[:-1], self.offsets[1:])]
 
 
 def save(path: str, train: Tokens, dev: Tokens, vocab_size: int) -> None:
-    """Writes both sets and the vocabulary's size."""
+    """Write both sets and the size of the vocabulary."""
     arrays = {f"train_{k}": v for k, v in dataclasses.asdict(train).items()}
     arrays.update({f"dev_{k}": v for k, v in dataclasses.asdict(dev).items()})
     np.savez(path, vocab_size=np.int64(vocab_size), **arrays)
 
 
 def load(path: str) -> Any:
-    """(train, dev, vocab_size)."""
+    """Return (train, dev, vocab_size)."""
     with np.load(path) as file:
         parts = [
             Tokens(*(file[f"{part}_{name}"] for name in ("ids", "offsets", "labels")))
@@ -42,7 +39,7 @@ def load(path: str) -> Any:
 
 
 def pad(samples: Any) -> Any:
-    """int64 [B, longest], zeros behind: what both peers' own collation does."""
+    """Return int64 [B, longest], zero-padded, as the collation of both peers does."""
     out = np.zeros((len(samples), max(len(s) for s in samples)), np.int64)
     for row, sample in zip(out, samples):
         row[: len(sample)] = sample

@@ -1,9 +1,11 @@
-"""Kills training at random moments, again and again, and compares what is left. ``make soak``.
+"""Does a run that is killed again and again end like one that is not?
 
-Runs of the tests' tiny job (dropout, dynamic loss scale with overflows, accumulation, best
-checkpoints) are started, killed by SIGKILL after a random time and resumed, until one comes to
-its end; its final state must be, byte for byte, that of a run nobody killed. Processes are
-forked from one that has imported TensorFlow, so that most kills hit training and writing.
+    python -m benchmarks.soak --kills 200
+
+Runs of the tests' tiny job (dropout, dynamic loss scale with overflows, accumulation, checkpoints)
+are killed by SIGKILL after a random time and resumed until they end. The final state must equal
+that of an uninterrupted run, byte for byte. Processes are forked after the import of TensorFlow,
+so that most kills hit training and writing.
 """
 
 from __future__ import annotations
@@ -27,22 +29,22 @@ from amp_xla.process.exits import exit_code
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Kill training at random and compare the results."""
+    """Kill training at random moments and compare the results."""
 
     kills: Annotated[int, within(at_least=1)] = 200
-    """how many processes to kill"""
+    """processes to kill"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """of the moments of killing (the machine's own timing adds its part)"""
+    """seed of the moments of killing"""
     workers: Annotated[int, within(at_least=1)] = 2
     """runs at the same time"""
     minutes: Annotated[float, within(above=0)] = 60.0
-    """give up after this time"""
+    """minutes until no further process is killed"""
     keep: bool = False
     """keep the folder with all runs"""
 
 
 class Soak:
-    """The state of a soak that its workers share."""
+    """The state that the workers share."""
 
     def __init__(self, config: Config, folder: Path, seconds: float, reference: Any) -> None:
         self.config, self.folder, self.seconds = config, folder, seconds
@@ -63,19 +65,18 @@ class Soak:
             return self.folder / f"run-{self.runs:04d}"
 
     def next_fault(self) -> Dict[str, float]:
-        """When to kill the next process; never, once there have been enough."""
+        """Return when to kill the next process; empty after enough kills."""
         with self.lock:
             if self.kills + self.open >= self.config.kills or time.monotonic() > self.deadline:
                 return {}
             self.open += 1
-            # A quarter anywhere in a process' life, the others after its first step, up to a little
-            # beyond the end: some come through. The rest of a run is shorter each time.
+            # A quarter at any time, the others between the first step and shortly after the end.
             if self.random.random() < 0.25:
                 return {"second": self.random.uniform(0.0, self.seconds)}
             return {"trained": self.random.uniform(0.0, 1.2 * self.trained)}
 
     def work(self, server: Any) -> None:
-        """Plays one run after the other until there have been enough kills."""
+        """Play one run after the other until there are enough kills."""
         from tests.integration.killing import Run
 
         while True:
@@ -100,7 +101,7 @@ class Soak:
                 shutil.rmtree(str(folder))
 
     def count_kill(self, said: str) -> None:
-        """Counts a kill by how far the process had got."""
+        """Count a kill by the progress of the process."""
         where = "before the first step"
         if "first step ran" in said:
             where = "in training"
@@ -118,8 +119,8 @@ class Soak:
 
 
 def main() -> int:
-    """Prints what was killed where and how many runs ended differently; 0 if none did."""
-    config = parse(Config, prog="python -m scripts.soak")
+    """Print the kills by progress; return 1 if a run ended differently."""
+    config = parse(Config, prog="python -m benchmarks.soak")
     from tests.integration.killing import Run, Server
 
     folder = Path(tempfile.mkdtemp(prefix="soak-"))

@@ -1,10 +1,8 @@
-"""Peer: Hugging Face transformers on PyTorch, as its Trainer would run it.
+"""Contestant: Hugging Face transformers on PyTorch, as its Trainer would run it.
 
 AdamW, linear schedule, clipping at 1; float32 or bfloat16 autocast; batches padded to their
-longest, of random texts or (``group``) of similar length by the Trainer's own sampler. Runs in
-.venvs/peers, on the GPU where there is one.
-
-    .venvs/peers/bin/python -m scripts.peers.hf_torch corpus.npz '{"precision": "bf16", ...}'
+longest, of random texts or (``group``) of similar length by the Trainer's sampler. Runs in
+.venvs/peers.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ import json
 import sys
 from typing import Any, Iterator
 
-from scripts.peers import corpus, protocol
-from scripts.peers.hugging_face import autocast, bert_config, peak
+from benchmarks import corpus, serve
+from benchmarks.torch_bert import autocast, bert_config, peak
 
 
 def main() -> int:
-    """Builds the model and serves."""
+    """Build the model and answer commands."""
     import torch
     from transformers import BertModel, get_linear_schedule_with_warmup
     from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -57,7 +55,7 @@ def main() -> int:
     schedule = get_linear_schedule_with_warmup(optimizer, max(1, total // 10), total)
     samples, size = train.samples(), shape["batch_size"]
 
-    def epoch(number: int) -> Iterator[protocol.Batch]:
+    def epoch(number: int) -> Iterator[serve.Batch]:
         generator = torch.Generator().manual_seed(shape["seed"] + number)
         if shape["group"]:
             lengths = [len(sample) for sample in samples]
@@ -68,7 +66,7 @@ def main() -> int:
             chosen = order[i : i + size]
             yield corpus.pad([samples[j] for j in chosen]), train.labels[chosen]
 
-    def step(batch: protocol.Batch) -> float:
+    def step(batch: serve.Batch) -> float:
         model.train()
         ids = torch.from_numpy(batch[0]).to(device)
         labels = torch.from_numpy(batch[1]).long().to(device)
@@ -87,11 +85,11 @@ def main() -> int:
         with torch.no_grad(), autocast(shape["precision"], device):
             for i in range(0, len(held), 64):
                 ids = torch.from_numpy(corpus.pad(held[i : i + 64])).to(device)
-                found = model(ids).argmax(-1).cpu().numpy()
-                right += int((found == dev.labels[i : i + 64]).sum())
+                classes = model(ids).argmax(-1).cpu().numpy()
+                right += int((classes == dev.labels[i : i + 64]).sum())
         return right / len(held)
 
-    protocol.serve(epoch, protocol.Contestant(step, peak=peak), accuracy)
+    serve.serve(epoch, serve.Contestant(step, peak=peak), accuracy)
     return 0
 
 

@@ -1,9 +1,7 @@
-"""Peer: bert4keras as its own examples use it: DataGenerator, sequence_padding, Adam, float32.
+"""Contestant: bert4keras as its examples use it: DataGenerator, sequence_padding, Adam, float32.
 
-No header, no switches. On TensorFlow 2.17 bert4keras does not import without legacy Keras under
-its old names, so that (and nothing else) is taken from ``amp_xla.backend``.
-
-    python -m scripts.peers.plain_bert4keras corpus.npz '{"layers": 4, ...}'
+No header, no switches. On TensorFlow 2.17 bert4keras imports only with legacy Keras under its old
+names; that alone comes from ``amp_xla.backend``.
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ from typing import Any, Iterator
 
 import numpy as np
 
-from scripts.peers import corpus, protocol
+from benchmarks import corpus, serve
 
 
 def main() -> int:
-    """Builds the model and serves."""
+    """Build the model and answer commands."""
     train, dev, vocab_size = corpus.load(sys.argv[1])
     shape = json.loads(sys.argv[2])
     from amp_xla import backend
@@ -77,19 +75,18 @@ def main() -> int:
 
     data: Any = Generator(list(zip(train.samples(), train.labels)), shape["batch_size"])
 
-    def step(batch: protocol.Batch) -> float:
+    def step(batch: serve.Batch) -> float:
         return float(model.train_on_batch([batch[0], np.zeros_like(batch[0])], batch[1]))
 
     def accuracy() -> float:
         samples, right = dev.samples(), 0
         for i in range(0, len(samples), 64):
             ids = corpus.pad(samples[i : i + 64])
-            found = model.predict_on_batch([ids, np.zeros_like(ids)]).argmax(-1)
-            right += int((found == dev.labels[i : i + 64]).sum())
+            classes = model.predict_on_batch([ids, np.zeros_like(ids)]).argmax(-1)
+            right += int((classes == dev.labels[i : i + 64]).sum())
         return right / len(samples)
 
-    contestant = protocol.Contestant(step)
-    protocol.serve(lambda number: data.__iter__(True), contestant, accuracy)
+    serve.serve(lambda number: data.__iter__(True), serve.Contestant(step), accuracy)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""This project's side of ``bench-peers``: the classification recipe in the peers' protocol."""
+"""A recipe of this project as a contestant of the harness."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 from typing import Any, Iterator
 
 from amp_xla.speed.child import WARM_STEPS, Request, build_job, peak_bytes
-from scripts.peers import protocol
+from benchmarks import serve
 
 
 def main() -> int:
-    """Build the recipe's job and serve."""
+    """Build the recipe's job and answer commands."""
     values = json.loads(sys.argv[1])
     job = build_job(Request(**{**values, "words": tuple(values["words"])}))
     number = iter(range(10**9))
 
-    # (token ids, ids of the real samples, feed of the step)
     def epoch(index: int) -> Iterator[Any]:
+        """Yield (token ids, ids of the real samples, feed of the step)."""
         for batch in job.batches.epoch(index):
             ids = batch["sample_ids"]
             yield batch["token_ids"], ids[ids >= 0], job.step.feed(batch)
@@ -25,8 +25,8 @@ def main() -> int:
     def step(batch: Any) -> float:
         return float(job.step(batch[2], next(number)).loss)
 
-    contestant = protocol.Contestant(step, peak=peak_bytes)
-    protocol.serve(epoch, contestant, lambda: job.evaluate()["accuracy"], WARM_STEPS)
+    contestant = serve.Contestant(step, peak=peak_bytes)
+    serve.serve(epoch, contestant, lambda: job.evaluate()["accuracy"], WARM_STEPS)
     return 0
 
 

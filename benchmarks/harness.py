@@ -1,0 +1,164 @@
+"""The harness of the benchmarks: processes take turns; medians, ratios and a JSON record."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from amp_xla.process import durable
+from amp_xla.process.revision import revision
+from amp_xla.speed import machine, table
+from amp_xla.speed.measure import Child, ChildEnded
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAD = ("contestant", "samples/s", "spread", "first row is (half of the rounds)",
+        "samples/CPU s", "tokens/s", "step ms", "peak MiB", "dev accuracy", "result")  # fmt: skip
+
+
+@dataclasses.dataclass
+class Result:
+    """The measurements of one contestant; lists have one value per round, step_ms one per step."""
+
+    samples_per_second: List[float] = dataclasses.field(default_factory=list)
+    tokens_per_second: List[float] = dataclasses.field(default_factory=list)
+    per_cpu_second: List[float] = dataclasses.field(default_factory=list)
+    step_ms: List[float] = dataclasses.field(default_factory=list)
+    loss: Optional[float] = None
+    peak_bytes: int = 0
+    accuracy: Optional[float] = None
+    status: str = "ok"
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Add the answer to ``steps``."""
+        seconds = sum(answer["seconds"])
+        self.samples_per_second.append(answer["samples"] / seconds)
+        self.tokens_per_second.append(answer["tokens"] / seconds)
+        self.per_cpu_second.append(answer["samples"] / answer["cpu_seconds"])
+        self.step_ms += [1e3 * second for second in answer["seconds"]]
+        self.loss = answer["loss"]
+
+
+def say(text: str) -> None:
+    """Print a line of progress to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def alternate(
+    commands: Mapping[str, Sequence[str]], rounds: int, steps: int, timeout: float, epochs: int = 0
+) -> Dict[str, Result]:
+    """Measure contestants in turn, A B B A A B ..., so that a slow moment slows all of them.
+
+    Args:
+      commands: name -> command line of a process that answers as ``benchmarks.serve`` does.
+      rounds: turns of each contestant.
+      steps: timed steps per turn.
+      timeout: longest wait for one answer, in seconds.
+      epochs: train for so many epochs instead, one contestant after the other.
+    """
+    results = {name: Result() for name in commands}
+    children: Dict[str, Child] = {}
+
+    def ask(name: str, **command: Any) -> Optional[Dict[str, Any]]:
+        try:
+            if command:
+                return children[name].ask(timeout, **command)
+            return children[name].answer(timeout)
+        except ChildEnded as end:
+            results[name].status = f"{end.status}: {end.why}"
+            children.pop(name).close()
+            return None
+
+    try:
+        for name, command in commands.items():
+            say(f"{name}: starting ...")
+            children[name] = Child(command)
+            if ask(name) is None:
+                continue
+            if not epochs:
+                ask(name, do="warm", sample=steps)
+                continue
+            answer = ask(name, do="train", epochs=epochs)
+            if answer is not None:
+                results[name].samples_per_second = [answer["samples"] / answer["seconds"]]
+                results[name].accuracy = answer["accuracy"]
+        for number in range(0 if epochs else rounds):
+            say(f"round {number + 1} of {rounds} ...")
+            for name in list(children) if number % 2 == 0 else list(reversed(list(children))):
+                answer = ask(name, do="steps", steps=steps)
+                if answer is not None:
+                    results[name].add(answer)
+        for name in list(children):
+            results[name].peak_bytes = (ask(name, do="end") or {}).get("peak_bytes", 0)
+    finally:
+        for child in children.values():
+            child.close()
+    return results
+
+
+def render(results: Mapping[str, Result]) -> str:
+    """Return the table; ratios are the first contestant's rate over the row's, round by round."""
+    first = next(iter(results.values())).samples_per_second
+    body = []
+    for name, result in results.items():
+        rates = result.samples_per_second
+        ratios = sorted(a / b for a, b in zip(first, rates))
+        quarter = len(ratios) // 4
+        half = f" ({ratios[quarter]:.2f} to {ratios[-1 - quarter]:.2f})" if len(ratios) > 2 else ""
+        body.append([
+            name,
+            middle(rates, ".1f"),
+            f"{table.spread(rates):.0%}" if len(rates) > 1 else "-",
+            middle(ratios, ".2f", "x" + half),
+            middle(result.per_cpu_second, ".1f"),
+            middle(result.tokens_per_second, ".0f"),
+            middle(result.step_ms, ".0f"),
+            f"{result.peak_bytes / 2**20:.0f}",
+            "-" if result.accuracy is None else f"{result.accuracy:.4f}",
+            result.status,
+        ])  # fmt: skip
+    return table.markdown(HEAD, body)
+
+
+def middle(values: Sequence[float], form: str, unit: str = "") -> str:
+    """Return the formatted median, or ``-`` without values."""
+    return f"{statistics.median(values):{form}}{unit}" if values else "-"
+
+
+def write(out: str, module: str, config: Any, results: Mapping[str, Any], text: str) -> None:
+    """Write <out>.json (command, machine, date, results) and <out>.md; print the table."""
+    path = Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "command": " ".join([f"python -m {module}", *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "revision": revision(),
+        "machine": dataclasses.asdict(machine.look()),
+        "load_average": os.getloadavg(),
+        "config": dataclasses.asdict(config),
+        "results": {name: dataclasses.asdict(result) for name, result in results.items()},
+    }
+    durable.replace(path.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
+    durable.replace(path.with_suffix(".md"), (text + "\n").encode())
+    print(text)
+
+
+def step_milliseconds(metrics: Path) -> List[float]:
+    """Return milliseconds per step between the log lines of a run, without its first interval."""
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if "samples_per_second" in line]
+    return [
+        1e3 * (b["samples"] - a["samples"]) / (b["step"] - a["step"]) / b["samples_per_second"]
+        for a, b in zip(lines, lines[1:])
+        if b["step"] > a["step"]
+    ]
+
+
+def named(name: str, only: str) -> bool:
+    """Return whether a row is selected by ``--only``, parts of names between semicolons."""
+    return any(part.strip() in name for part in only.split(";"))

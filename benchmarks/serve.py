@@ -1,0 +1,108 @@
+"""The measured side of a benchmark: answers commands, whichever library it measures.
+
+It reads one JSON command per line and writes one JSON answer per line:
+
+    {"do": "warm", "sample": 8}     compile, and choose 8 batches of the epoch
+    {"do": "steps", "steps": 8}     time training steps on them
+    {"do": "train", "epochs": 3}    train instead, then evaluate
+    {"do": "end"}                   report peak memory and exit
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+
+from amp_xla.speed.child import peak_resident, reply
+
+Batch = Tuple[Any, ...]  # token ids [B, L], one entry per sample, more for the step
+
+
+class Contestant(NamedTuple):
+    """One side of a comparison.
+
+    Attributes:
+      step: takes one training step and returns its loss.
+      facts: values to report after the warm-up.
+      peak: returns the peak memory in bytes.
+    """
+
+    step: Callable[[Batch], float]
+    facts: Callable[[], Dict[str, Any]] = dict
+    peak: Callable[[], int] = peak_resident
+
+
+def serve(
+    epoch: Callable[[int], Iterator[Batch]],
+    contestant: Contestant,
+    accuracy: Callable[[], float],
+    warm_steps: int = 2,
+) -> None:
+    """Answer commands until ``end``.
+
+    Args:
+      epoch: returns the batches of an epoch by its number.
+      contestant: see ``Contestant``.
+      accuracy: evaluates on the dev set.
+      warm_steps: steps on each chosen batch before anything is timed.
+    """
+    feeds: Iterator[Batch] = iter(())
+    making = 0.0
+    reply()
+    for line in sys.stdin:
+        command = json.loads(line)
+        if command["do"] == "warm":
+            began = time.perf_counter()
+            batches = list(epoch(0))
+            making = (time.perf_counter() - began) / len(batches)
+            chosen = [batches[i] for i in evenly([b[0].size for b in batches], command["sample"])]
+            began = time.perf_counter()
+            for batch in chosen * warm_steps:
+                contestant.step(batch)
+            feeds = itertools.cycle(chosen)
+            reply(warm_seconds=time.perf_counter() - began, **contestant.facts())
+        elif command["do"] == "steps":
+            reply(**timed(feeds, contestant.step, command["steps"], making))
+        elif command["do"] == "train":
+            began, samples = time.perf_counter(), 0
+            for batch in itertools.chain.from_iterable(map(epoch, range(command["epochs"]))):
+                contestant.step(batch)
+                samples += len(batch[1])
+            seconds = time.perf_counter() - began
+            reply(seconds=seconds, samples=samples, accuracy=accuracy())
+        elif command["do"] == "end":
+            reply(peak_bytes=contestant.peak())
+            return
+
+
+def evenly(sizes: Sequence[int], count: int) -> List[int]:
+    """Return ``count`` positions at equal distances from the smallest size to the largest."""
+    order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
+    if count >= len(order):
+        return order
+    return [order[(2 * i + 1) * len(order) // (2 * count)] for i in range(count)]
+
+
+def timed(
+    feeds: Iterator[Batch], step: Callable[[Batch], float], count: int, making: float
+) -> Dict[str, Any]:
+    """Time ``count`` steps; ``making`` is the seconds that one batch takes to make."""
+    seconds, samples, tokens, loss = [], 0, 0, math.nan
+    cpu = time.process_time()
+    for batch in itertools.islice(feeds, count):
+        began = time.perf_counter()
+        loss = step(batch)
+        seconds.append(time.perf_counter() - began + making)
+        samples += len(batch[1])
+        tokens += batch[0].size
+    return {
+        "seconds": seconds,
+        "cpu_seconds": time.process_time() - cpu + count * making,
+        "samples": samples,
+        "tokens": tokens,
+        "loss": loss if math.isfinite(loss) else None,
+    }

@@ -1,1 +1,0 @@
-"""``make bench-gpu``: this project's precisions and XLA modes beside PyTorch, on one GPU."""
