@@ -23,7 +23,7 @@ from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.models import published
+from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Saved
@@ -55,8 +55,10 @@ class Config:
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """BERT's own in place of those above where training starts from one, not a narrow one."""
-        return published.fine_tuning(self.encoder.bert, begun_with("classification", self.run))
+        """Return the defaults that ``--bert`` replaces."""
+        texts = labelled.text_count(self.files) if self.encoder.bert else 0
+        resumed = begun_with("classification", self.run)
+        return fine_tuning.defaults(self.encoder.bert, texts, resumed)
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
@@ -85,7 +87,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     model = config.encoder.classifier(
         vocab, len(data.labels), length, data.batches.slots, weights=not kept)  # fmt: skip
     steps = config.training.epochs * batches.steps_per_epoch()
-    note(published.fine_tuned(flat(config), config.defaults(), steps))
+    note(fine_tuning.describe(flat(config), config.defaults(), steps))
     answers_shape = [None] * (model.output.shape.ndims - 1)
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
@@ -137,9 +139,9 @@ def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, floa
     tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
     labels = Labels.load(saved.asset("labels.json"))
     length = config.batches.max_length
-    doubts = labelled.doubts(lines, labels)
-    if doubts:
-        note(doubts)
+    warning = labelled.warning(lines, labels)
+    if warning:
+        note(warning)
     encoded = labelled.questions(lines, tokenizer, length)
     with dropout.inference():
         model = config.encoder.classifier(

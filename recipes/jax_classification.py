@@ -25,7 +25,7 @@ from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models import published
+from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Saved
@@ -53,8 +53,10 @@ class Config:
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """BERT's own in place of those above where training starts from one, not a narrow one."""
-        return published.fine_tuning(self.encoder.bert, begun_with("jax_classification", self.run))
+        """Return the defaults that ``--bert`` replaces."""
+        texts = labelled.text_count(self.files) if self.encoder.bert else 0
+        resumed = begun_with("jax_classification", self.run)
+        return fine_tuning.defaults(self.encoder.bert, texts, resumed)
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
@@ -76,7 +78,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     note(f"policy {policy}, loss scale {scale}")
     shape = architecture(config, data.tokenizer.vocab_size)
     steps = config.training.epochs * data.batches.steps_per_epoch()
-    note(published.fine_tuned(flat(config), config.defaults(), steps))
+    note(fine_tuning.describe(flat(config), config.defaults(), steps))
     model = policy.cast_to_param(untrained(config, shape, len(data.labels), weights=not kept))
     update = config.update
     rate = step.schedule(update.learning_rate, int(update.warmup * steps), steps)
@@ -164,9 +166,9 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
     labels = Labels.load(saved.asset("labels.json"))
     length = config.batches.max_length
-    doubts = labelled.doubts(lines, labels)
-    if doubts:
-        note(doubts)
+    warning = labelled.warning(lines, labels)
+    if warning:
+        note(warning)
     encoded = labelled.questions(lines, tokenizer, length)
     shape = bert.Shape.of(json.loads(Path(saved.asset("bert_config.json")).read_text()))
     policy, _ = precision(config)

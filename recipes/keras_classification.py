@@ -24,7 +24,7 @@ from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError, UnsupportedError
-from amp_xla.models import published
+from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
@@ -58,9 +58,10 @@ class Config:
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """BERT's own in place of those above where training starts from one, not a narrow one."""
-        return published.fine_tuning(
-            self.encoder.bert, begun_with("keras_classification", self.run))  # fmt: skip
+        """Return the defaults that ``--bert`` replaces."""
+        texts = labelled.text_count(self.files) if self.encoder.bert else 0
+        resumed = begun_with("keras_classification", self.run)
+        return fine_tuning.defaults(self.encoder.bert, texts, resumed)
 
 
 def build(config: Config, kept: Optional[Saved] = None) -> Any:
@@ -90,7 +91,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(vocab, len(data.labels), length, weights=not kept)
     steps = config.training.epochs * data.batches.steps_per_epoch()
-    note(published.fine_tuned(flat(config), config.defaults(), steps))
+    note(fine_tuning.describe(flat(config), config.defaults(), steps))
 
     def loss(target: Any, logits: Any) -> Any:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)

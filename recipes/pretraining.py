@@ -117,7 +117,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
 
     job.seed_everything(config.seed)
     tokenizer = data.tokenizer()
-    note(f"{data.describe()}{data.doubts(tokenizer)}")
+    note(f"{data.describe()}{data.warnings(tokenizer)}")
     note(published.described(flat(config), flat(Config())))
     ranks = distributed.current()
     amount = config.length

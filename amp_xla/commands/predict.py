@@ -22,7 +22,7 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """one text a line, also gzipped (a second text after a tab for pairs); none = standard input"""
+    """one text per line, also gzipped; for pairs a tab before the second; none = standard input"""
     checkpoint: Optional[str] = None
     """name of a checkpoint in the run folder; none = best"""
     recipe: Optional[str] = None
@@ -30,10 +30,9 @@ class Config:
 
 
 def main(argv: List[str]) -> int:
-    """The command: prints label, probability and text, separated by tabs.
+    """Print label, probability and text, separated by tabs.
 
-    Line i of the output answers line i of the input; to a blank one the answer is a blank one. What
-    a line is, ``data.lines.every_line`` says, for training and here.
+    Line i of the output answers line i of the input; the answer to a blank line is blank.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     saved = Saved(find(Path(config.run), config.checkpoint))
@@ -46,21 +45,21 @@ def main(argv: List[str]) -> int:
         )
     lines = lines_of(config.file)
     texts = [line for line in lines if line.strip()]
-    answers = iter(predict(saved, texts))
+    answers = iter(predict(saved, texts) if texts else ())
     output.lines(_answer(line, next(answers)) if line.strip() else "" for line in lines)
     return 0
 
 
 def _answer(text: str, answer: Tuple[str, float]) -> str:
     label, probability = answer
-    return f"{label}\t{probability:.4f}\t{text}"
+    return f"{output.printable(label)}\t{probability:.4f}\t{text}"
 
 
 def lines_of(file: Optional[str]) -> List[str]:
-    """Every line of a file, or of standard input where none is named; blank ones stay.
+    """Return all lines of a file, or of standard input without one.
 
     Raises:
-      AmpXlaError: a line is no text in UTF-8, or there is no text at all.
+      AmpXlaError: A line is not UTF-8 text.
     """
     if file is None and sys.stdin is not None and sys.stdin.isatty():
         print("type texts, one a line; end with Ctrl-D", file=sys.stderr)
@@ -72,5 +71,5 @@ def lines_of(file: Optional[str]) -> List[str]:
             f"in UTF-8 is needed"
         )
     if not any(line.strip() for line in lines):
-        raise AmpXlaError(f"{called(path)} has no text")
+        print(f"warning: {output.printable(called(path))} has no text", file=sys.stderr)
     return lines

@@ -1,4 +1,4 @@
-"""Labelled texts as a classifier takes them: in batches of tokens, with labels by number."""
+"""Labelled texts for a classifier: batches of tokens, and labels by number."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 
 
 class Labelled(NamedTuple):
-    """Texts to train and to evaluate on, and what was made of them.
+    """Training and dev texts, and their batches.
 
     Attributes:
       labels: of the training texts.
-      tokenizer: what cut both.
-      batches, dev_batches: of the same shapes; tokens are hidden in the former alone.
-      description: a line for the start of a run.
+      batches, dev_batches: in the same shapes; only the former have token dropout.
+      description: lines for the start of a run, with warnings.
     """
 
     train: Dataset
@@ -33,12 +32,12 @@ class Labelled(NamedTuple):
 
     @property
     def assets(self) -> Dict[str, Callable[[str], None]]:
-        """File name -> what writes it to a path: what it takes to answer besides the weights."""
+        """File name -> function that writes it to a path: files needed for prediction."""
         return {**self.tokenizer.assets, "labels.json": self.labels.save}
 
     @property
     def fingerprints(self) -> Dict[str, str]:
-        """By which a resumed run knows its texts."""
+        """Hashes that a resumed run compares."""
         return {"train": self.train.fingerprint(), "dev": self.dev.fingerprint()}
 
 
@@ -50,15 +49,15 @@ def read(
     token_dropout: float,
     seed: int,
 ) -> Labelled:
-    """The ``files``, or the built-in corpus where none are given.
+    """Read the files, or the built-in corpus if there are none.
 
     Args:
-      bert: folder whose vocabulary cuts the texts; None = that of ``vocabulary``.
+      bert: folder with the vocabulary to use; None = that of ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
-      seed: decides order, hidden tokens, and which texts are taken where not all are.
+      seed: decides order, hidden tokens, and the texts of a ``train_fraction``.
 
     Raises:
-      DataError: a file cannot be read, or has no training text.
+      DataError: A file cannot be read, or cannot be trained on.
     """
     train, dev = files.read(corpora.pydoc, seed)
     labels = Labels.fit(train.labels or [])
@@ -67,31 +66,37 @@ def read(
         tokenizer.encode(part.texts, part.pairs, options.max_length) for part in (train, dev)
     )
     ids, dev_ids = (labels.ids(part.labels or []) for part in (train, dev))
-    made, dev_batches = options.make(encoded, ids, encoded_dev, dev_ids, seed)
-    batches = TokenDropout(made, token_dropout, tokenizer, seed)
+    plain, dev_batches = options.make(encoded, ids, encoded_dev, dev_ids, seed)
+    batches = TokenDropout(plain, token_dropout, tokenizer, seed)
     description = (
         f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
-        f"{tokenizer.vocab_size} tokens; {batches.describe()}{tokenizer.doubts(encoded)}"
+        f"{tokenizer.vocab_size} tokens; {batches.describe()}"
+        f"{tokenizer.warnings(encoded)}{labels.warnings(dev.labels or [])}"
     )
     return Labelled(train, dev, labels, tokenizer, batches, dev_batches, description)
 
 
-def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
-    """Tokens of new texts, one a line: a text, or two with a tab between them.
+def text_count(files: TextFiles) -> int:
+    """Return about how many training texts ``read`` finds, 0 = unknown."""
+    return files.count(corpora.pydoc)
 
-    What a line becomes does not depend on the lines beside it.
+
+def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
+    """Return the tokens of new texts, one per line: a text, or two with a tab between them.
+
+    The tokens of a line do not depend on other lines.
     """
     split = [line.partition("\t") for line in lines]
     pairs = [second if tab else None for _, tab, second in split]
     return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
 
 
-def doubts(lines: Sequence[str], labels: Labels) -> str:
-    """A warning where what would be second texts are the task's labels, in every line; or empty."""
+def warning(lines: Sequence[str], labels: Labels) -> str:
+    """Return a warning if the second text of each line is a label; else an empty string."""
     seconds = {line.partition("\t")[2] for line in lines}
-    if not seconds <= set(labels.names):
+    if not seconds or not seconds <= set(labels.names):
         return ""
     return (
-        f"warning: behind the tab of every line is a label, such as {min(seconds)!r}, and it is "
-        "read as a second text: give the texts alone (cut -f 1)"
+        f"warning: column 2 looks like labels, such as {min(seconds)!r}, and is read as a second "
+        "text: give the texts alone (cut -f 1)"
     )

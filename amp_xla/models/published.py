@@ -1,4 +1,4 @@
-"""Published ways to pretrain BERT, as settings of the pretraining recipe, and to fine-tune it.
+"""Published ways to pretrain BERT, as settings of the pretraining recipe.
 
 Lengths are those of the prepared text; steps are updates. Where a paper trains in two phases,
 these are the first one's, and ``PHASES`` says both. What is left out on purpose, everywhere:
@@ -9,8 +9,6 @@ which Google's code for BERT leaves out.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
 # What nobody's paper has; the preset ``quick`` is made of the opposites, for minutes on a laptop.
@@ -113,73 +111,3 @@ def _tricks(values: Mapping[str, Any]) -> str:
     if values["topic"] and values["objective"] == "mlm":
         found.append("a topic loss is added")
     return ", ".join(found)
-
-
-# BERT's paper, appendix A.3: batches of 16 or 32, 5e-5, 3e-5 or 2e-5, 2 to 4 epochs, dropout 0.1.
-FINE_TUNING: Dict[str, Any] = dict(
-    learning_rate=2e-5, epochs=3, batch_size=32, token_dropout=0.0, label_smoothing=0.0
-)
-_DIVERGES_ABOVE = 1e-4
-# What is narrower is mostly a laptop's own, which knows little and has to learn: BERT's rate is far
-# too low for it (docs/results/pretraining.md). Google's smaller BERTs, 128 to 512 wide, were tuned
-# with rates from 3e-5 to 3e-4 (google-research/bert, March 2020).
-_WIDTH = 768
-# From few texts more epochs learn more: of 281, 16 in place of 8 (docs/results/pretraining.md), and
-# 20 in place of 3 in Mosbach et al., "On the Stability of Fine-tuning BERT" (arXiv 2006.04884).
-_FEW = 400
-
-
-def fine_tuning(bert: Optional[str], begun: Mapping[str, Any]) -> Dict[str, Any]:
-    """What takes the place of a classifier's defaults where it starts from a BERT.
-
-    Args:
-      bert: its folder, or None.
-      begun: settings of the run that is resumed, which stay what they were, whatever has become of
-        that folder; empty where a run begins.
-    """
-    if bert is None:
-        return {}
-    kept = {name: begun[name] for name in FINE_TUNING if name in begun}
-    return kept or (dict(FINE_TUNING) if _wide(bert) else {})
-
-
-def _wide(bert: str) -> bool:
-    """Whether a folder's model is; also where it does not say: who reads its weights says why."""
-    try:
-        config = json.loads((Path(bert) / "bert_config.json").read_text())
-        return int(config["hidden_size"]) >= _WIDTH
-    except (OSError, ValueError, KeyError, TypeError):
-        return True
-
-
-def fine_tuned(config: Mapping[str, Any], defaults: Mapping[str, Any], steps: int) -> str:
-    """A line for the start of a run: which defaults are in force, and what speaks against a value.
-
-    Args:
-      config: a classifier's, flat: name -> value.
-      defaults: in force: what ``fine_tuning`` said, or nothing in place of the recipe's own.
-      steps: updates of the whole run.
-    """
-    few = _few(steps, config["epochs"])
-    if config["bert"] is None:
-        return f"defaults of a small model from scratch (--bert has others){few}"
-    wide = _wide(config["bert"])
-    other = [f"{k} {config[k]}" for k in sorted(defaults) if config[k] != defaults[k]]
-    if wide:
-        line = "fine-tuning with BERT's own defaults"
-    else:
-        line = f"fine-tuning a model narrower than {_WIDTH}: defaults of a small model from scratch"
-        line += " (published ones of such widths were tuned at 3e-5 to 3e-4)"
-    line += f", but {', '.join(other)}" if other else ""
-    if wide and config["learning_rate"] > _DIVERGES_ABOVE:
-        line += (f"; warning: --learning-rate {config['learning_rate']:g} makes a pretrained BERT "
-                 f"forget what it knows, or diverge: 2e-5 to 5e-5 are usual")  # fmt: skip
-    return line + few
-
-
-def _few(updates: int, epochs: int) -> str:
-    """A few epochs of few texts are few updates. One epoch is a trial, and nobody's mistake."""
-    enough = -(-_FEW * epochs // updates)
-    if epochs == 1 or updates >= _FEW:
-        return ""
-    return f"; {updates} updates in all are few: --epochs {enough} may learn more"

@@ -90,7 +90,7 @@ class ClassifierOptions:
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of a label's weight spread over all labels (with --bert: 0)"""
     epochs: Annotated[int, within(1, 10**6)] = 8
-    """passes over the training data (with --bert: 3)"""
+    """passes over the training data (with --bert: 3 to 20, for at least 300 updates)"""
     patience: Annotated[int, within(at_least=0)] = 0
     """evaluations without improvement before early stopping; 0 = never"""
 
@@ -104,7 +104,7 @@ class RateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (a classifier with --bert: 2e-5)"""
+    """peak learning rate (with --bert: 2e-5 from 768 wide, 5e-5 from 384, else 1e-4)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all updates until the peak learning rate"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01

@@ -74,11 +74,11 @@ def test_a_question_is_a_text_or_two_whatever_stands_beside_it(files: TextFiles)
     assert asked.row(3) == tokenizer.encode(["text " * 20], max_length=16).row(0)
 
 
-def test_labels_behind_the_tab_are_doubted() -> None:
+def test_labels_in_the_second_column_are_warned_of() -> None:
     labels = Labels(("no", "yes"))
-    assert "'no'" in labelled.doubts(["a\tyes", "b\tno"], labels)
+    assert "'no'" in labelled.warning(["a\tyes", "b\tno"], labels)
     for lines in (["a", "b"], ["a\tyes", "b"], ["a\tyes", "b\tperhaps"]):
-        assert labelled.doubts(lines, labels) == ""
+        assert labelled.warning(lines, labels) == ""
 
 
 def test_a_dev_label_that_was_not_trained_is_named(files: TextFiles, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A classifier's defaults follow what it starts from, and those of a resumed run what it began."""
+"""The defaults of a classifier follow from its weights, its texts, and the run it resumes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any, Dict
 import pytest
 
 from amp_xla.config import document, flat, parse
-from amp_xla.models import published
+from amp_xla.models import fine_tuning
 from recipes import classification, jax_classification, keras_classification
 
-BERTS = {"learning_rate": 2e-5, "epochs": 3, "batch_size": 32, "token_dropout": 0.0,
-         "label_smoothing": 0.0}  # fmt: skip
-SCRATCH = {"learning_rate": 5e-4, "epochs": 8, "batch_size": 16, "token_dropout": 0.1,
-           "label_smoothing": 0.1}  # fmt: skip
+SCRATCH = dict(learning_rate=5e-4, epochs=8, batch_size=16, token_dropout=0.1, label_smoothing=0.1)
+
+
+def published(rate: float, epochs: int = 3, batch_size: int = 32) -> Dict[str, Any]:
+    return dict(
+        learning_rate=rate, epochs=epochs, batch_size=batch_size, token_dropout=0.0,
+        label_smoothing=0.0,
+    )  # fmt: skip
 
 
 @pytest.fixture(
@@ -24,66 +28,91 @@ SCRATCH = {"learning_rate": 5e-4, "epochs": 8, "batch_size": 16, "token_dropout"
 )
 def recipe(request: Any, tmp_path: Path, monkeypatch: Any) -> Any:
     monkeypatch.chdir(tmp_path)
-    for name, width in (("wide", 768), ("narrow", 512)):
+    folders = {"wide": 768, "minilm": 384, "tiny": 128, "short": 192, "long": 512}
+    for name, width in folders.items():
         (tmp_path / name).mkdir()
-        text = json.dumps({"hidden_size": width})
-        (tmp_path / name / "bert_config.json").write_text(text)
+        (tmp_path / name / "bert_config.json").write_text(json.dumps({"hidden_size": width}))
+    # Runs of this project's pretraining have a config.json beside the weights.
+    for name, steps in (("short", 1500), ("long", 500_000)):
+        config = json.dumps({"steps": steps, "global_batch": 64})
+        (tmp_path / name / "config.json").write_text(config)
+    for texts in (140, 2076, 20_000):
+        (tmp_path / f"{texts}.tsv").write_text("a text\t1\n" * texts)
     return request.param
 
 
-def of(recipe: Any, *words: str) -> Dict[str, Any]:
-    found = flat(parse(recipe.Config, list(words)))
-    return {name: found[name] for name in BERTS}
+def settings(recipe: Any, *words: str) -> Dict[str, Any]:
+    config = flat(parse(recipe.Config, list(words)))
+    return {name: config[name] for name in SCRATCH}
 
 
-def test_without_a_bert_nothing_has_changed(recipe: Any) -> None:
-    assert of(recipe) == SCRATCH
+def with_texts(recipe: Any, bert: str, texts: int, *words: str) -> Dict[str, Any]:
+    file = f"{texts}.tsv"
+    return settings(recipe, "--bert", bert, "--train", file, "--dev", file, *words)
 
 
-def test_a_published_bert_has_its_own_and_a_narrow_one_those_of_scratch(recipe: Any) -> None:
-    assert of(recipe, "--bert", "wide") == BERTS
-    assert of(recipe, "--bert", "narrow") == SCRATCH
-    assert of(recipe, "--bert", "nowhere") == BERTS  # who reads its weights says what is wrong
+def test_from_scratch_and_from_a_short_run_of_pretraining(recipe: Any) -> None:
+    assert settings(recipe) == SCRATCH
+    assert with_texts(recipe, "short", 20_000) == SCRATCH
 
 
-def test_what_is_typed_stays(recipe: Any) -> None:
-    found = of(recipe, "--bert", "wide", "--learning-rate", "5e-4", "--batch-size", "16")
-    assert found == {**BERTS, "learning_rate": 5e-4, "batch_size": 16}
-
-
-@pytest.mark.parametrize("began", [BERTS, SCRATCH, {**BERTS, "epochs": 5}])
-def test_a_resumed_run_has_the_defaults_that_it_began_with(
-    recipe: Any, tmp_path: Path, began: Dict[str, Any]
+@pytest.mark.parametrize(
+    ("bert", "rate"),
+    [("wide", 2e-5), ("nowhere", 2e-5), ("minilm", 5e-5), ("long", 5e-5), ("tiny", 1e-4)],
+)
+def test_pretrained_weights_have_the_published_rate_of_their_width(
+    recipe: Any, bert: str, rate: float
 ) -> None:
-    """Also where the folder is gone or another one stands there; and in runs of before."""
-    words = [w for k, v in began.items() for w in (f"--{k.replace('_', '-')}", str(v))]
+    assert with_texts(recipe, bert, 20_000) == published(rate)
+
+
+def test_few_texts_have_more_epochs_and_smaller_batches(recipe: Any) -> None:
+    assert with_texts(recipe, "minilm", 2076) == published(5e-5, 3, 16)
+    assert with_texts(recipe, "minilm", 140) == published(5e-5, 20, 16)
+    fraction = with_texts(recipe, "minilm", 2076, "--train-fraction", "0.3")
+    assert fraction == published(5e-5, 8, 16)
+
+
+def test_typed_settings_stay(recipe: Any) -> None:
+    words = ("--learning-rate", "5e-4", "--batch-size", "8", "--epochs", "2")
+    assert with_texts(recipe, "wide", 140, *words) == {
+        **published(5e-4, 2, 8), "learning_rate": 5e-4
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [published(2e-5), SCRATCH, published(2e-5, 5)])
+def test_a_resumed_run_keeps_its_defaults(
+    recipe: Any, tmp_path: Path, before: Dict[str, Any]
+) -> None:
+    """The folder of the weights may have changed or gone."""
+    words = [w for k, v in before.items() for w in (f"--{k.replace('_', '-')}", str(v))]
     name = recipe.__name__.rpartition(".")[2]
     run = tmp_path / "runs" / name / "a"
     run.mkdir(parents=True)
     (run.parent / "latest").symlink_to("a")
     text = json.dumps(document(parse(recipe.Config, ["--bert", "wide", *words])))
     (run / "config.json").write_text(text)
-    for bert in ("wide", "narrow", "nowhere"):
-        assert of(recipe, "--bert", bert, "--name", "a", "--resume") == began
-        assert of(recipe, "--bert", bert, "--resume") == began
-        longer = of(recipe, "--bert", bert, "--name", "a", "--resume", "--epochs", "9")
-        assert longer == {**began, "epochs": 9}
-    assert of(recipe, "--bert", "wide", "--name", "b", "--resume") == BERTS
-    (run / "config.json").write_text("{")
-    assert of(recipe, "--bert", "wide", "--name", "a", "--resume") == BERTS
+    for bert in ("wide", "tiny", "nowhere"):
+        assert with_texts(recipe, bert, 140, "--name", "a", "--resume") == before
+        assert with_texts(recipe, bert, 140, "--resume") == before
+        longer = with_texts(recipe, bert, 140, "--name", "a", "--resume", "--epochs", "9")
+        assert longer == {**before, "epochs": 9}
 
 
-def test_the_line_at_the_start_says_which_and_warns(recipe: Any) -> None:
+def test_the_start_line_names_the_defaults_in_force_and_warns(recipe: Any) -> None:
     def line(*words: str, steps: int = 400) -> str:
         config = parse(recipe.Config, list(words))
-        return published.fine_tuned(flat(config), config.defaults(), steps)
+        return fine_tuning.describe(flat(config), config.defaults(), steps)
 
+    files = ("--train", "20000.tsv", "--dev", "20000.tsv")
     assert line() == "defaults of a small model from scratch (--bert has others)"
-    assert line("--bert", "wide") == "fine-tuning with BERT's own defaults"
-    high = line("--bert", "wide", "--learning-rate", "5e-4")
-    assert "but learning_rate 0.0005" in high and "2e-5 to 5e-5 are usual" in high
-    assert "narrower than 768" in line("--bert", "narrow")
-    assert "warning" not in line("--bert", "narrow")
-    assert line(steps=144).endswith("; 144 updates in all are few: --epochs 23 may learn more")
-    assert "27 updates in all are few: --epochs 45 may" in line("--bert", "wide", steps=27)
-    assert "few" not in line("--epochs", "1", steps=18)
+    assert line("--bert", "short").startswith("fine-tuning a short pretraining run: defaults of a")
+    assert line("--bert", "wide", *files) == (
+        "fine-tuning defaults for hidden size 768: learning_rate 2e-05, epochs 3, batch_size 32"
+    )
+    high = line("--bert", "wide", *files, "--learning-rate", "5e-4")
+    assert "but learning_rate 0.0005" in high and "at most 5e-05 is usual" in high
+    assert "at most 0.0003" in line("--bert", "minilm", *files, "--learning-rate", "5e-4")
+    assert line(steps=144).endswith("; only 144 updates; try --epochs 17")
+    assert "only 27 updates; try --epochs 20" in line("--bert", "wide", *files, steps=27)
+    assert "only" not in line("--epochs", "1", steps=18)

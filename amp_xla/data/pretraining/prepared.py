@@ -11,7 +11,7 @@ import numpy as np
 from amp_xla.data.pretraining import records, words
 from amp_xla.data.pretraining.sequences import joined
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.data.text.vocabulary import doubts, fingerprint
+from amp_xla.data.text.vocabulary import fingerprint, warnings
 from amp_xla.errors import DataError
 
 FORMAT = 1
@@ -164,10 +164,10 @@ class Manifest:
             )
         return tokenizer
 
-    def doubts(self, tokenizer: Tokenizer) -> str:
-        """``vocabulary.doubts`` about the training texts."""
+    def warnings(self, tokenizer: Tokenizer) -> str:
+        """Return ``vocabulary.warnings`` about the training texts."""
         train = self.counts["train"]
-        return doubts(tokenizer.tokens, train["unknown"], train["tokens"])
+        return warnings(tokenizer.tokens, train["unknown"], train["tokens"])
 
     def describe(self) -> str:
         """One line: how much, how well packed, what was left out."""

@@ -1,13 +1,12 @@
-"""Which column or key of a file is the text, the second text and the label."""
+"""The columns or keys of a file that hold the text, the second text and the label."""
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla.errors import DataError
 
-# Names that are known without being asked for, (text, pair), first hit wins: GLUE's and CLUE's,
-# then what exports are commonly called.
+# Names that need no flag, (text, pair), the first match wins: GLUE's and CLUE's, then usual names.
 KNOWN_TEXTS: Tuple[Tuple[str, Optional[str]], ...] = (
     ("sentence1", "sentence2"),
     ("question1", "question2"),
@@ -41,8 +40,8 @@ KNOWN_LABELS = (
 KNOWN_OTHERS = ("index", "id", "idx")
 
 
-class Asked(NamedTuple):
-    """What the user said: --text-field, --pair-field, --label-field."""
+class FieldNames(NamedTuple):
+    """Values of --text-field, --pair-field and --label-field."""
 
     text: Optional[str]
     pair: Optional[str]
@@ -50,12 +49,12 @@ class Asked(NamedTuple):
 
     @property
     def given(self) -> List[str]:
-        """The names that were said, in this order."""
+        """The names that are not None."""
         return [name for name in self if name is not None]
 
 
 class Fields(NamedTuple):
-    """Names of the fields that are read."""
+    """Names of the fields to read."""
 
     text: str
     pair: Optional[str]
@@ -63,21 +62,32 @@ class Fields(NamedTuple):
 
 
 class Unusable(Exception):
-    """Why the line at hand gives no sample."""
+    """The reason why a line is no sample."""
 
 
-def choose(path: str, found: Sequence[str], asked: Asked, require_labels: bool) -> Fields:
-    """Names that were asked for must be among ``found``; the others are looked up in it.
+class Parser(NamedTuple):
+    """The lines below a header, the fields, and a function from a line to (text, pair, label).
+
+    The function raises ``Unusable``.
+    """
+
+    lines: List[Tuple[int, str]]
+    fields: Fields
+    parse: Callable[[str], Any]
+
+
+def choose(path: str, columns: Sequence[str], wanted: FieldNames, require_labels: bool) -> Fields:
+    """Return the fields to read: those ``wanted`` by name, and known names for the others.
 
     Raises:
-      DataError: a name is missing, or the same for two things; the message lists ``found``.
+      DataError: A name is missing, or two are the same; the message lists ``columns``.
     """
-    names = ", ".join(map(repr, found))
-    for kind, name in zip(Asked._fields, asked):
-        if name is not None and name not in found:
+    names = ", ".join(map(repr, columns))
+    for kind, name in zip(FieldNames._fields, wanted):
+        if name is not None and name not in columns:
             raise DataError(f"{path}: no field {name!r} for --{kind}-field; found: {names}")
-    lower = {name.strip().lower(): name for name in reversed(found)}
-    text, pair, label = asked
+    lower = {name.strip().lower(): name for name in reversed(columns)}
+    text, pair, label = wanted
     if text is None:
         for known, known_pair in KNOWN_TEXTS:
             if known in lower and (known_pair is None or known_pair in lower):
@@ -105,8 +115,8 @@ def choose(path: str, found: Sequence[str], asked: Asked, require_labels: bool) 
 
 
 def is_header(columns: Sequence[str]) -> bool:
-    """Do the cells of a first line look like names of columns?"""
+    """Return whether the cells of a first line look like names of columns."""
     names = {name.strip().lower() for name in columns}
     texts = names & {name for known in KNOWN_TEXTS for name in known if name is not None}
-    # A test file has no label column; a second text or an index gives its header away.
+    # A test file has no label column, but its header may have a second text or an index.
     return bool(texts) and (len(texts) > 1 or bool(names & {*KNOWN_LABELS, *KNOWN_OTHERS}))

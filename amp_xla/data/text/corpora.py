@@ -1,4 +1,4 @@
-"""Real text that every machine has: the docstrings of the running Python's standard library."""
+"""The built-in corpus to classify: docstrings of the running Python's standard library."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from amp_xla.errors import DataError
 PACKAGES = 12  # classes: the packages with most docstrings
 DEV_SHARE = 0.15
 MIN_WORDS = 3  # "See also" and the like belong to every package
-# `test` is by far the largest and documents nothing; the others are not the standard library.
+# `test` is the largest and documents nothing; the others are not the standard library.
 SKIPPED = frozenset(["test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"])
 
 
 @functools.lru_cache(maxsize=None)
 def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
-    """(train, dev): which of the 12 most documented packages does a docstring belong to?
+    """Return training and dev texts: docstrings, labelled with one of 12 packages.
 
-    About 3,300 documents in English, the same ones on every run of one Python version. A
-    package's own name is taken out of its texts. White space is made single spaces. A text goes
-    to dev by its SHA-256 alone, so copies of it can't stand on both sides; copies within a package
-    count once, texts that several packages share are left out.
+    About 3,300 English texts, the same in every run of one Python version. A package's name is
+    removed from its texts, and white space becomes single spaces. The SHA-256 of a text decides
+    whether it is a dev text, so no copy of it is on the other side. Copies within a package count
+    once; texts of several packages are left out.
     """
     root = stdlib or sysconfig.get_paths()["stdlib"]
-    found: Dict[str, List[str]] = {}
+    by_package: Dict[str, List[str]] = {}
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
-            found[name] = sorted(set(_docstrings(folder)))
-    largest = sorted(found, key=lambda name: (-len(found[name]), name))[:PACKAGES]
-    labels = sorted(name for name in largest if found[name])
+            by_package[name] = sorted(set(_docstrings(folder)))
+    largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
+    labels = sorted(name for name in largest if by_package[name])
     if len(labels) < 2:
         raise DataError(
             f"{root}: no standard library with docstrings (found: {', '.join(labels) or 'none'}); "
-            "a Python that keeps its .py files is needed, or --train FILE and --dev FILE"
+            "a Python with its .py files is needed, or --train FILE and --dev FILE"
         )
 
     owners: Dict[str, Set[str]] = collections.defaultdict(set)
     for label in labels:
         own_name = re.compile(re.escape(label), re.IGNORECASE)
-        for text in found[label]:
+        for text in by_package[label]:
             text = " ".join(own_name.sub(" ", text).split())
             if len(text.split()) >= MIN_WORDS:
                 owners[text].add(label)
@@ -82,7 +82,7 @@ def _docstrings(folder: str) -> Iterator[str]:
 
 
 def _docstrings_of(path: str) -> Iterator[str]:
-    # Parsed, not imported: nothing runs, and a platform's missing module does not matter.
+    # Parsed, not imported: nothing runs, and missing modules do not matter.
     try:
         with open(path, "rb") as handle, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old escapes in lib2to3's own sources
@@ -98,7 +98,7 @@ def _docstrings_of(path: str) -> Iterator[str]:
 
 
 def _public(node: ast.AST) -> Iterator[str]:
-    """Docstrings that pydoc would show: of modules, public classes, functions and methods."""
+    """Yield the docstrings of modules, public classes, functions and methods, as pydoc does."""
     if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         name = getattr(node, "name", "")
         if name.startswith("_") and not name.endswith("__"):
@@ -107,6 +107,6 @@ def _public(node: ast.AST) -> Iterator[str]:
         if text:
             yield text
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return  # what is defined inside a function is nobody's interface
+            return  # definitions inside a function are not public
     for child in ast.iter_child_nodes(node):
         yield from _public(child)

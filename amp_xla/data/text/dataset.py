@@ -1,4 +1,4 @@
-"""What a reader returns: texts, second texts, labels, and the lines that gave nothing."""
+"""The result of reading a file: texts, second texts, labels and unusable lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from amp_xla.errors import DataError
 
 
 class BadLine(NamedTuple):
-    """A line that gave no sample: `line` counts from 1, `reason` says what was found."""
+    """An unusable line: ``line`` counts from 1, ``reason`` describes it."""
 
     path: str
     line: int
@@ -22,7 +22,7 @@ class BadLine(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Texts in file order, with second texts and labels where the file has them."""
+    """Texts in file order, with second texts and labels if the file has them."""
 
     texts: List[str]
     pairs: Optional[List[str]] = None
@@ -43,7 +43,7 @@ class Dataset:
         return len(self.texts)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of texts, pairs and labels in order; `source` does not enter."""
+        """Return the SHA-256 (hex) of texts, pairs and labels in order, without ``source``."""
         digest = hashlib.sha256()
         for column in (self.texts, self.pairs, self.labels):
             digest.update(b"-" if column is None else b"%d:" % len(column))
@@ -54,7 +54,7 @@ class Dataset:
         return digest.hexdigest()
 
     def take(self, indices: Iterable[int]) -> Dataset:
-        """The samples at `indices`, in that order."""
+        """Return the samples at ``indices``, in that order."""
         chosen = [int(i) for i in indices]
         return dataclasses.replace(
             self,

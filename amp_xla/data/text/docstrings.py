@@ -13,16 +13,15 @@ from typing import Dict, Iterable, Iterator, List, Tuple
 from amp_xla.data.text import corpora
 
 SKIPPED = frozenset(["test", "tests", "testing", "idle_test", "__pycache__", "site-packages"])
-GROUP = 50  # files a task
+GROUP = 50  # files per task
 
 
 def sources(most_bytes: int) -> List[List[Tuple[str, str]]]:
-    """Groups of (package, path of a .py file): the standard library, then what is installed.
+    """Return groups of (package, path of a .py file): the standard library, then other packages.
 
     Args:
-      most_bytes: of source text a package; of a larger one every n-th file is taken. Without a
-        limit TensorFlow's own documentation would be half of the text, the standard library's,
-        which the classification recipe is about, a twelfth.
+      most_bytes: source text per package; of a larger one every n-th file is taken. Without a
+        limit half of the text would be TensorFlow's documentation.
     """
     packages: Dict[str, List[Tuple[str, int]]] = {}
     paths = sysconfig.get_paths()
@@ -35,33 +34,34 @@ def sources(most_bytes: int) -> List[List[Tuple[str, str]]]:
                     package = os.path.relpath(path, root).split(os.sep)[0]
                     package = package[:-3] if package.endswith(".py") else package
                     packages.setdefault(package, []).append((path, os.path.getsize(path)))
-    found: List[Tuple[str, str]] = []
+    files_of_packages: List[Tuple[str, str]] = []
     for package, files in packages.items():
         every = max(1, math.ceil(sum(size for _, size in files) / most_bytes))
-        found += [(package, path) for path, _ in files[::every]]
-    return [found[i : i + GROUP] for i in range(0, len(found), GROUP)]
+        files_of_packages += [(package, path) for path, _ in files[::every]]
+    starts = range(0, len(files_of_packages), GROUP)
+    return [files_of_packages[i : i + GROUP] for i in starts]
 
 
 def documents(group: List[Tuple[str, str]]) -> List[str]:
-    """Docstrings of 5 words or more, without those that the classification corpus evaluates on.
+    """Return docstrings of a few words or more, without the classification corpus' dev texts.
 
-    White space is made single spaces. Where copies are dropped is up to the caller.
+    White space becomes single spaces. Copies stay.
     """
     out: List[str] = []
     for package, path in group:
-        own = re.compile(re.escape(package), re.IGNORECASE)
+        package_name = re.compile(re.escape(package), re.IGNORECASE)
         for text in _docstrings(path):
             text = " ".join(text.split())
             if len(text.split()) < corpora.MIN_WORDS:
                 continue
-            # The corpus of the classification recipe takes a package's own name out first.
-            if not corpora._is_dev(" ".join(own.sub(" ", text).split())):
+            # The classification corpus removes a package's name first.
+            if not corpora._is_dev(" ".join(package_name.sub(" ", text).split())):
                 out.append(text)
     return out
 
 
 def distinct(groups: Iterable[List[str]]) -> List[str]:
-    """Texts in order, each once."""
+    """Return the texts in order, each once."""
     return list(dict.fromkeys(text for group in groups for text in group))
 
 

@@ -1,46 +1,48 @@
-"""One JSON object a line."""
+"""Parser for one JSON object per line."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence
 
-from amp_xla.data.text.columns import Asked, Fields, Unusable, choose
+from amp_xla.data.text.columns import FieldNames, Fields, Parser, Unusable, choose
 from amp_xla.data.text.lines import Line
 from amp_xla.errors import DataError
 
-LOOKED_AT = 100  # lines that are asked for their keys: the first alone may lack one
+EXAMINED = 100  # lines whose keys are collected: the first line may lack one
 
 
-def parser(
-    path: str, lines: Sequence[Line], asked: Asked, require_labels: bool
-) -> Tuple[Fields, Callable[[str], Tuple[str, Optional[str], Optional[str]]]]:
-    """The fields, and a function from a line to (text, pair, label) that raises ``Unusable``."""
+def parser(path: str, lines: Sequence[Line], names: FieldNames, require_labels: bool) -> Parser:
+    """Return the fields, and a function from a line to (text, pair, label).
+
+    Raises:
+      DataError: The file is one JSON array, not JSON, or a field is missing.
+    """
     number, first = lines[0]
     if first.lstrip().startswith("["):
         raise DataError(
-            f"{path}: one JSON array; one object a line is needed (jq -c '.[]' makes that of it)"
+            f"{path}: one JSON array; one object per line is needed (jq -c '.[]' writes it so)"
         )
     keys: List[str] = []
-    for _, line in lines[:LOOKED_AT]:
+    for _, line in lines[:EXAMINED]:
         try:
             keys.extend(key for key in _object(line) if key not in keys)
         except Unusable:
-            continue  # reported with its number when its turn comes
+            continue  # reported with its number later
     if not keys:
         raise DataError(
-            f"{path}:{number}: not a JSON object: {first[:60]!r}; one object a line is needed"
+            f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    fields = choose(path, keys, asked, require_labels)
+    fields = choose(path, keys, names, require_labels)
+    return Parser(list(lines), fields, lambda line: _parse(line, fields))
 
-    def parse(line: str) -> Tuple[str, Optional[str], Optional[str]]:
-        record = _object(line)
-        pair = None if fields.pair is None else _text(record, fields.pair)
-        label = None if fields.label is None else _label(record, fields.label)
-        return _text(record, fields.text), pair, label
 
-    return fields, parse
+def _parse(line: str, fields: Fields) -> Any:
+    record = _object(line)
+    pair = None if fields.pair is None else _text(record, fields.pair)
+    label = None if fields.label is None else _label(record, fields.label)
+    return _text(record, fields.text), pair, label
 
 
 def _object(line: str) -> Dict[str, Any]:
@@ -71,7 +73,7 @@ def _label(record: Dict[str, Any], field: str) -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return json.dumps(value)  # true, 3, 0.5: as the file writes it
+        return json.dumps(value)  # true, 3, 0.5: as in the file
     raise Unusable(
         f"{field} is {json.dumps(value)[:40]}; a label is a string, a number or a boolean"
     )

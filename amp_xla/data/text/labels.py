@@ -5,16 +5,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import List, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
 from amp_xla.process import durable
 
 SHOWN = 20
-MANY = 100  # samples, from which on mostly different labels are taken for a mistake
+MANY = 100  # samples; from here on mostly different labels are a mistake
+MANY_NUMBERS = 20  # different numbers that are hardly names of classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,65 +29,87 @@ class Labels:
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
         if len(set(self.names)) != len(self.names):
-            raise DataError(f"labels: a name stands twice: {', '.join(self.names)}")
+            raise DataError(f"labels: a name occurs twice: {', '.join(self.names)}")
 
     def __len__(self) -> int:
         return len(self.names)
 
     @classmethod
     def fit(cls, labels: Sequence[str], source: str = "training data") -> Labels:
-        """Every distinct label, numbers by value (2 before 10), then text by code point.
+        """Return each distinct label, numbers by value (2 before 10), then text by code point.
 
-        Raises `DataError` when there is only one: nothing could be learned.
+        Raises:
+          DataError: There is only one label, or nearly each sample has another one.
         """
         names = set(labels)
         if len(names) < 2:
-            found = ", ".join(map(repr, sorted(names))) or "none"
+            only = ", ".join(map(repr, sorted(names))) or "none"
             raise DataError(
-                f"{source}: {len(labels):,} samples with only this label: {found}; at least two "
+                f"{source}: {len(labels):,} samples with only this label: {only}; at least two "
                 "different ones are needed. Is --label-field right?"
             )
         if len(labels) >= MANY and len(names) > len(labels) / 2:
             raise DataError(
                 f"{source}: {len(names):,} different labels in {len(labels):,} samples, such as "
                 f"{min(names)[:60]!r}: are text and label swapped? --text-field and --label-field "
-                "say which is which"
+                "name them"
             )
         return cls(tuple(sorted(names, key=_order)))
 
     def ids(self, labels: Sequence[str], source: str = "data") -> np.ndarray:
-        """int32 [len(labels)]. Raises `DataError` for labels that were not in `fit`."""
+        """Return the ids of labels, int32 [len(labels)].
+
+        Raises:
+          DataError: A label was not in ``fit``.
+        """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
         if unseen:
             times = collections.Counter(labels)
             counts = ", ".join(f"{name!r} ({times[name]:,} times)" for name in unseen[:SHOWN])
-            known = ", ".join(map(repr, self.names[:SHOWN]))
-            more = "" if len(self) <= SHOWN else f", ... ({len(self):,} in all)"
             raise DataError(
-                f"{source}: labels never seen in training: {counts}; known: {known}{more}"
+                f"{source}: labels never seen in training: {counts}; known: {_listed(self.names)}"
             )
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 
+    def warnings(self, dev_labels: Sequence[str]) -> str:
+        """Return warning lines, each after a line break: labels not in dev, numbers as classes."""
+        lines = ""
+        missing = sorted(set(self.names) - set(dev_labels), key=_order)
+        if missing:
+            lines += (
+                f"\nwarning: {len(missing)} of {len(self)} labels never occur in the dev texts, so "
+                f"nothing measures them: {_listed(missing)}; is a file sorted by label?"
+            )
+        numbers = [_order(name)[1] for name in self.names if _order(name)[0] == 0]
+        finite = [number for number in numbers if math.isfinite(number)]
+        fractions = any(number != int(number) for number in finite)
+        if len(finite) == len(self) and (fractions or len(self) > MANY_NUMBERS):
+            lines += (
+                f"\nwarning: all labels are numbers ({_listed(self.names[:3])}, ...): they become "
+                f"{len(self)} classes; values are not predicted"
+            )
+        return lines
+
     def decode(self, ids: Sequence[int]) -> List[str]:
-        """Ids to names."""
+        """Return the names of ids."""
         return [self.names[int(i)] for i in ids]
 
     def save(self, path: str) -> None:
-        """Writes the names in id order as a JSON list."""
+        """Write the names in id order as a JSON list."""
         text = json.dumps(list(self.names), ensure_ascii=False, indent=1) + "\n"
         durable.write(Path(path), text.encode("utf-8"))
 
     @classmethod
     def load(cls, path: str) -> Labels:
-        """What `save` wrote."""
+        """Read a file that ``save`` wrote.
+
+        Raises:
+          DataError: The file cannot be read, or is not a JSON list of different strings.
+        """
+        content = read_bytes(path)
         try:
-            with open(path, encoding="utf-8") as handle:
-                names = json.load(handle)
-        except FileNotFoundError:
-            raise DataError(f"{path}: no such file; a training run writes it") from None
-        except OSError as error:  # a directory, no permission
-            raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+            names = json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: not a label list: {error}") from None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -92,9 +117,14 @@ class Labels:
         return cls(tuple(names))
 
 
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:SHOWN]))
+    return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names):,} in all)"
+
+
 def _order(name: str) -> Tuple[int, float, str]:
     try:
         value = float(name)
     except ValueError:
         return (1, 0.0, name)
-    return (0, value, name) if value == value else (1, 0.0, name)  # "nan" has no place by value
+    return (1, 0.0, name) if math.isnan(value) else (0, value, name)

@@ -1,11 +1,13 @@
-"""Bytes of a file, gzipped or not, to numbered lines of text; undecodable lines are told apart."""
+"""Lines of text files, gzipped or not, with those that are not UTF-8 text reported apart."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import os
+import stat
 import sys
+import time
 from typing import Any, Iterator, List, Tuple
 
 from amp_xla.data.text.dataset import BadLine
@@ -15,37 +17,39 @@ GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
 
-# Text packs 3 to 10 times, a log of one line over and over 200 times; a bomb 1,000 times and more.
+# Text packs 3 to 10 times, a log of one line over and over 200 times, a bomb 1,000 times and more.
 MOST_TIMES, ALWAYS_ALLOWED = 200, 64 << 20
 CHUNK = 16 << 20
+FIFO_SECONDS = 10.0  # until somebody must have opened a FIFO for writing
 
 Line = Tuple[int, str]
 
 
 def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
-    """The non-blank lines of `path` as (number from 1, text), and those that are not UTF-8 text.
+    """Return the non-blank lines as (number from 1, text), and the lines that are not UTF-8 text.
 
-    Raises `DataError` as `every_line`, and for a file without a line.
+    Raises:
+      DataError: As ``every_line``, or the file has no line.
     """
     lines, bad = every_line(path)
     good = [(number, text) for number, text in enumerate(lines, start=1) if text.strip()]
     if not good and not bad:
-        raise DataError(f"{called(path)}: the file is empty; it needs one sample a line")
+        raise DataError(f"{called(path)}: the file is empty; it needs one sample per line")
     return good, bad
 
 
 def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
-    """All lines of `path`, blank ones too, and those that are not UTF-8 text: empty in the list.
+    r"""Return all lines, blank ones too, and those that are not UTF-8 text, empty in the list.
 
-    This is what a line is wherever text is read: what ends with `\\n` (and so the last one, too,
-    without it); carriage returns before it and a byte order mark at the beginning are dropped. `-`
-    is standard input. gzip is known by its first two bytes, whatever the file is called.
+    Only ``\n`` ends a line; carriage returns before it and a byte order mark are dropped. ``-`` is
+    standard input. gzip is recognised by its first two bytes.
 
-    Raises `DataError` for a file that is missing, unreadable, truncated or UTF-16, and for gzip
-    that unpacks to far more than text does.
+    Raises:
+      DataError: The file is missing, unreadable, truncated or UTF-16, or unpacks to far more than
+        text does.
     """
     data = _decompressed(path, read_bytes(path))
-    if data[:2] in UTF16_MARKS:
+    if _is_utf16(data):
         raise DataError(
             f"{called(path)}: the file is UTF-16; UTF-8 is needed "
             f"(iconv -f UTF-16 -t UTF-8 {path} > new-file)"
@@ -54,7 +58,7 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
         data = data[len(UTF8_MARK) :]
     lines: List[str] = []
     bad: List[BadLine] = []
-    # Only \n ends a line: str.splitlines would also cut at U+2028, \x0b and others inside a text.
+    # str.splitlines would also cut at U+2028, \x0b and others inside a text.
     pieces = data.split(b"\n")
     if not pieces[-1]:
         pieces.pop()
@@ -63,8 +67,8 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
         try:
             text = raw.decode("utf-8").rstrip("\r")
         except UnicodeDecodeError as error:
-            found = f"0x{raw[error.start]:02x}"
-            bad.append(BadLine(path, number, f"is not UTF-8: byte {error.start + 1} is {found}"))
+            byte = f"0x{raw[error.start]:02x}"
+            bad.append(BadLine(path, number, f"is not UTF-8: byte {error.start + 1} is {byte}"))
         if "\0" in text:
             bad.append(BadLine(path, number, "holds a NUL byte"))
             text = ""
@@ -73,21 +77,31 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
 
 
 def called(path: str) -> str:
-    """What a message calls the file."""
+    """Return the name of a file in messages."""
     return "standard input" if path == "-" else path
 
 
-def unpacked(path: str, file: Any, packed: int, chunk: int) -> Iterator[bytes]:
-    """What a decompressing ``file`` of ``packed`` bytes holds, ``chunk`` bytes at a time.
+def count(path: str) -> int:
+    """Return the number of lines of a regular file, 0 if it cannot be read."""
+    try:
+        if not os.path.isfile(path):  # a pipe can be read only once
+            return 0
+        return len(every_line(path)[0])
+    except DataError:  # whoever reads the texts reports it
+        return 0
 
-    Raises `DataError` for damage, and as soon as there is more than text gives: a bomb would fill
-    the memory.
+
+def unpacked(path: str, file: Any, packed: int, chunk: int) -> Iterator[bytes]:
+    """Yield the content of a decompressing ``file`` of ``packed`` bytes, ``chunk`` bytes at a time.
+
+    Raises:
+      DataError: The file is damaged, or holds far more than text does, which would fill the memory.
     """
     total = 0
     while True:
         try:
             data = file.read(chunk)
-        except Exception as error:  # each library has its own name for damage
+        except Exception as error:  # each library has another class for damage
             kind = path.rsplit(".", 1)[-1]
             kind = kind if kind in ("zst", "bz2") else "gzip"
             raise DataError(f"{path}: damaged {kind} file: {error}") from None
@@ -97,27 +111,61 @@ def unpacked(path: str, file: Any, packed: int, chunk: int) -> Iterator[bytes]:
         if total > max(ALWAYS_ALLOWED, MOST_TIMES * packed):
             raise DataError(
                 f"{path}: unpacks to more than {total >> 20:,} MiB, over {MOST_TIMES} times its "
-                f"{packed:,} bytes, as no text does; if it is right, unpack it yourself and name "
-                f"that"
+                f"{packed:,} bytes, as no text does; if it is right, unpack it first"
             )
         yield data
 
 
 def read_bytes(path: str) -> bytes:
-    """The whole file; `DataError` if it is not there or cannot be read."""
+    """Return the content of a file, a pipe or, for ``-``, standard input.
+
+    Raises:
+      DataError: It does not exist, cannot be read, or is a FIFO without a writer.
+    """
     if path == "-":
-        if sys.stdin is None:  # closed by whoever started this process
+        if sys.stdin is None:
             raise DataError("standard input is closed; name a file")
         return sys.stdin.buffer.read()
     try:
-        with open(path, "rb") as handle:
-            return handle.read()
+        # Opening a FIFO without a writer would block for ever.
+        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as handle:
+            descriptor = handle.fileno()
+            begin = b""
+            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+                begin = _first_bytes(descriptor, path)
+            os.set_blocking(descriptor, True)
+            return begin + handle.read()
     except FileNotFoundError:
         raise DataError(
             f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
         ) from None
-    except OSError as error:  # a directory, no permission, a broken disk
+    except OSError as error:  # a folder, no permission, a loop of links
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _first_bytes(descriptor: int, path: str) -> bytes:
+    """Wait for a writer of a FIFO; return what it has written so far."""
+    end = time.monotonic() + FIFO_SECONDS
+    while True:
+        try:
+            data = os.read(descriptor, CHUNK)
+        except BlockingIOError:  # a writer that has not written yet
+            return b""
+        if data:
+            return data
+        if time.monotonic() > end:
+            raise DataError(
+                f"{path}: a FIFO that nothing has written to for {FIFO_SECONDS:g} s; start the "
+                "program that writes to it, or name a file"
+            )
+        time.sleep(0.05)
+
+
+def _is_utf16(data: bytes) -> bool:
+    """Return whether data begins like UTF-16: its mark, or a zero in every other byte."""
+    begin = data[:1024]
+    zeros = max(begin[0::2].count(0), begin[1::2].count(0))
+    return data[:2] in UTF16_MARKS or (len(begin) > 3 and 4 * zeros > len(begin))
 
 
 def _decompressed(path: str, data: bytes) -> bytes:

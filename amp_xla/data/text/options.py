@@ -1,4 +1,4 @@
-"""Option groups of recipes that train on labelled texts: the files, and how texts become tokens."""
+"""Options of recipes that train on labelled texts: the files, and the vocabulary."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.text import readers
 from amp_xla.data.text.dataset import Dataset
+from amp_xla.data.text.lines import count
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-    """Texts to train and to evaluate on."""
+    """Training texts and dev texts."""
 
-    # A file is compared by its content when a run is resumed, not by its name.
+    # On resume the content of a file is compared, not its name.
     train: Annotated[Optional[str], MAY_CHANGE] = None
     """training file: text<TAB>label, TSV with a header, or JSON lines, also .gz; none = built-in"""
     dev: Annotated[Optional[str], MAY_CHANGE] = None
-    """file to evaluate on, same format; needed with --train"""
+    """dev file, in the same format; needed with --train"""
     text_field: Optional[str] = None
     """name of the text column or JSON field; none = guess"""
     pair_field: Optional[str] = None
@@ -32,21 +33,21 @@ class TextFiles:
     label_field: Optional[str] = None
     """name of the label's column or field; none = guess"""
     on_bad_line: Literal["error", "skip"] = "error"
-    """what to do with a line that cannot be read: stop, or count and leave out"""
+    """for unusable lines: stop, or leave them out"""
     train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
-    """share of the training data to use; picked by the seed"""
+    """share of the training data to use; the seed decides which"""
 
     def read(
         self, built_in: Callable[[], Tuple[Dataset, Dataset]], seed: int
     ) -> Tuple[Dataset, Dataset]:
-        """(train, dev).
+        """Return training and dev texts.
 
         Args:
-          built_in: what is read where no files are given.
-          seed: picks the ``train_fraction``.
+          built_in: returns both if no files are given.
+          seed: decides which ``train_fraction``.
 
         Raises:
-          DataError: one file without the other, or a file cannot be read.
+          DataError: Only one file is given, or a file cannot be read.
         """
         if (self.train is None) != (self.dev is None):
             raise DataError("--train and --dev belong together: give both, or neither")
@@ -65,25 +66,30 @@ class TextFiles:
             train = train.take(np.sort(chosen[: max(1, int(len(train) * self.train_fraction))]))
         return train, dev
 
+    def count(self, built_in: Callable[[], Tuple[Dataset, Dataset]]) -> int:
+        """Return about how many training texts there are, 0 = unknown."""
+        texts = len(built_in()[0]) if self.train is None else count(self.train)
+        return int(texts * self.train_fraction)
+
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyOptions:
-    """How texts become tokens."""
+    """The vocabulary."""
 
     vocab: Annotated[Optional[str], MAY_CHANGE] = None
-    """vocab.txt to tokenize with; none = train a WordPiece vocabulary on the training texts"""
+    """vocab.txt; none = train a WordPiece vocabulary on the training texts"""
     vocab_size: Annotated[int, within(at_least=32)] = 8000
-    """tokens of a vocabulary that is trained here"""
+    """tokens of the trained vocabulary"""
     lowercase: bool = True
     """lower-case the text and strip accents, as uncased BERT does"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
-        """That of ``bert``'s folder, of ``vocab``, or a new one trained on ``texts``."""
+        """Return the tokenizer of ``bert``'s folder, of ``vocab``, or one trained on ``texts``."""
         vocab = os.path.join(bert, "vocab.txt") if bert else self.vocab
         if vocab:
             return self.load(vocab)
         return Tokenizer.train(texts, self.vocab_size, lowercase=self.lowercase)
 
     def load(self, vocab: str) -> Tokenizer:
-        """The tokenizer of a vocabulary file."""
+        """Return the tokenizer of a vocabulary file."""
         return Tokenizer.load(vocab, lowercase=self.lowercase)

@@ -1,4 +1,4 @@
-"""Text files to ``Dataset``: tab separated with or without a header, JSON lines, gzip of each."""
+"""Read text files: tab separated with or without a header, JSON lines, gzip of each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import List, Optional, Sequence, Tuple
 
 from amp_xla.data.text import json_lines, tab_separated
-from amp_xla.data.text.columns import Asked, Fields, Unusable
+from amp_xla.data.text.columns import FieldNames, Fields, Unusable
 from amp_xla.data.text.dataset import BadLine, Dataset
 from amp_xla.data.text.lines import read_lines
 from amp_xla.errors import DataError
@@ -27,26 +27,24 @@ def read(
     on_bad_line: str = "error",
     require_labels: bool = True,
 ) -> Dataset:
-    """Reads a file of texts and labels; its format is seen from the name and the first line.
+    """Read a file of texts and labels; its name and its first line show the format.
 
     - ``text<TAB>label`` or ``text<TAB>pair<TAB>label`` without a header;
     - tab separated with a header (GLUE, CLUE);
-    - one JSON object a line (``.jsonl``, ``.json``, or a first line that starts with ``{``).
+    - one JSON object per line (``.jsonl``, ``.json``, or a first line that starts with ``{``).
 
-    Each may be gzipped. Labels may be text, numbers or booleans and come back as text. Blank lines
-    are passed over.
+    Each may be gzipped. Labels may be text, numbers or booleans; they become text. Blank lines are
+    skipped.
 
     Args:
       path: the file; ``-`` is standard input.
       text_field, label_field, pair_field: names of columns or keys; None = the usual ones. In a
         file without a header, column numbers from 0.
-      on_bad_line: ``"error"`` raises for lines that cannot be used, ``"skip"`` returns them in
-        ``bad_lines``.
-      require_labels: False reads a file without labels too, and one without tabs as one text a
-        line.
+      on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
+      require_labels: False also reads files without labels; one without tabs is one text per line.
 
     Raises:
-      DataError: no such file, empty, a field is missing, or bad lines; names file and lines.
+      DataError: The file is missing or empty, lacks a field, or has bad lines.
     """
     if on_bad_line not in ("error", "skip"):
         raise DataError(f"on_bad_line={on_bad_line!r}; allowed: 'error', 'skip'")
@@ -54,17 +52,18 @@ def read(
     lines, bad = read_lines(path)
     if not lines:
         raise _unusable(path, bad, len(bad))
-    asked = Asked(text_field, pair_field, label_field)
-    name = path[:-3] if path.endswith(".gz") else path
-    if name.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{"):
-        fields, parse = json_lines.parser(path, lines, asked, require_labels)
+    names = FieldNames(text_field, pair_field, label_field)
+    plain = path[:-3] if path.endswith(".gz") else path
+    if plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{"):
+        parser = json_lines.parser(path, lines, names, require_labels)
     else:
-        lines, fields, parse = tab_separated.parser(path, lines, asked, require_labels)
+        parser = tab_separated.parser(path, lines, names, require_labels)
+    fields = parser.fields
 
     samples: List[Sample] = []
-    for number, line in lines:
+    for number, line in parser.lines:
         try:
-            samples.append(_checked(parse(line), fields))
+            samples.append(_checked(parser.parse(line), fields))
         except Unusable as reason:
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
@@ -93,8 +92,8 @@ def _checked(sample: Sample, fields: Fields) -> Sample:
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:  # JSON's \ud800 without its other half
-            where = error.start + 1
-            raise Unusable(f"{field}: character {where} is half a surrogate pair") from None
+            place = error.start + 1
+            raise Unusable(f"{field}: character {place} is half a surrogate pair") from None
     text, pair, label = sample
     return text, pair, None if label is None else label.strip()
 
@@ -105,8 +104,8 @@ def _unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
         shown.append(f"  ... and {len(bad) - len(shown):,} more")
     listed = "\n".join(shown)
     advice = (
-        "Mend them, or leave them out with --on-bad-line skip."
+        "Correct them, or leave them out with --on-bad-line skip."
         if len(bad) < total
-        else "Not one line is left. Is it the right file? Are the field names right?"
+        else "No line is left. Is it the right file? Are the field names right?"
     )
     return DataError(f"{path}: {len(bad):,} of {total:,} lines cannot be used:\n{listed}\n{advice}")

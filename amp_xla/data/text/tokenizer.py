@@ -16,8 +16,8 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-# Only distinct words reach HF tokenizers: too little work for its threads, and after it has used
-# them every later fork (data workers, subprocesses) prints a warning. Read at import.
+# Only distinct words reach HF tokenizers: too little work for its threads, after whose use each
+# fork prints a warning. Read at import.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from tokenizers import Tokenizer as HFTokenizer
@@ -25,15 +25,15 @@ from tokenizers.models import WordPiece
 
 from amp_xla.data.text.vocabulary import (
     WORD_MAX_CHARS,
-    doubts,
     load_vocab,
     save_vocab,
     train_vocab,
+    warnings,
 )
 from amp_xla.errors import DataError
 
 CHUNK = 4096  # texts cut into words at a time: bounds the memory
-MAX_KNOWN_WORDS = 2_000_000  # forget and start again beyond: about 300 MB
+MAX_KNOWN_WORDS = 2_000_000  # about 300 MB; then forget and start again
 MASK = "[MASK]"
 REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
@@ -84,7 +84,7 @@ class _Characters(Dict[int, str]):
         if self._drop_marks and category == "Mn":
             new = ""
         elif 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
-            new = " " + char + " "  # ASCII symbols such as + and $ too, whatever their category
+            new = " " + char + " "  # ASCII symbols such as + and $ too, of any category
         elif category.startswith("P") or _is_cjk(code):
             new = " " + char + " "
         elif char in " \n\r\t" or category == "Zs":
@@ -111,7 +111,7 @@ def _is_cjk(code: int) -> bool:
 
 
 class WordSplitter:
-    """Texts to words: lower case and accents off if asked, symbols and CJK characters apart."""
+    """Splits texts into words: optionally lower case without accents; symbols and CJK apart."""
 
     def __init__(self, lowercase: bool) -> None:
         self._lowercase = lowercase
@@ -124,7 +124,7 @@ class WordSplitter:
 
 
 class Tokenizer:
-    """A WordPiece vocabulary at work. `tokens[i]` is the token with id i."""
+    """A WordPiece tokenizer. ``tokens[i]`` is the token with id i."""
 
     def __init__(self, tokens: Sequence[str], lowercase: bool = True, source: str = "") -> None:
         self.tokens = list(tokens)
@@ -135,7 +135,7 @@ class Tokenizer:
         if missing:
             raise DataError(
                 f"{where}: {len(self.tokens):,} tokens without {', '.join(missing)}; a BERT "
-                f"vocabulary has one token a line and {', '.join(REQUIRED)} among them"
+                f"vocabulary has one token per line and {', '.join(REQUIRED)} among them"
             )
         if self._ids["[PAD]"] != 0:
             raise DataError(
@@ -150,47 +150,47 @@ class Tokenizer:
 
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
-        """Reads a Google-format `vocab.txt`: one token a line, its id the line number from 0."""
+        """Read a Google-format ``vocab.txt``: one token per line, its id the line number from 0."""
         return cls(load_vocab(vocab_path), lowercase, source=vocab_path)
 
     @classmethod
     def train(
         cls, texts: Sequence[str], vocab_size: int = 8000, lowercase: bool = True
     ) -> Tokenizer:
-        """Learns a WordPiece vocabulary of at most `vocab_size` tokens from `texts`."""
+        """Learn a WordPiece vocabulary of at most ``vocab_size`` tokens from ``texts``."""
         split = WordSplitter(lowercase)
         return cls(train_vocab((split(text) for text in texts), vocab_size), lowercase)
 
     @classmethod
     def from_assets(cls, asset: Callable[[str], str]) -> Tokenizer:
-        """As it was when ``assets`` were written; `asset` gives the path of each by its name."""
+        """Read the files of ``assets``; ``asset`` returns the path of each by its name."""
         with open(asset("tokenizer_config.json"), encoding="utf-8") as file:
             return cls.load(asset("vocab.txt"), bool(json.load(file)["do_lower_case"]))
 
     def save(self, path: str) -> None:
-        """Writes `vocab.txt`; `load` of it gives the same ids."""
+        """Write ``vocab.txt``; ``load`` of it gives the same ids."""
         save_vocab(path, self.tokens)
 
     def save_settings(self, path: str) -> None:
-        """Writes `tokenizer_config.json`: what else than the vocabulary decides the ids."""
+        """Write ``tokenizer_config.json``: the settings beside the vocabulary."""
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"do_lower_case": self.lowercase}, file)
             file.write("\n")
 
     @property
     def assets(self) -> Dict[str, Callable[[str], None]]:
-        """File name -> what writes it: all that a run keeps of a tokenizer."""
+        """File name -> function that writes it: the tokenizer's files in a checkpoint."""
         return {"vocab.txt": self.save, "tokenizer_config.json": self.save_settings}
 
-    def doubts(self, encoded: Encoded) -> str:
-        """``vocabulary.doubts`` about what `encode` made of the training texts."""
+    def warnings(self, encoded: Encoded) -> str:
+        """Return ``vocabulary.warnings`` about the encoded training texts."""
         ids = encoded.token_ids
         total = int(((ids != self.cls_id) & (ids != self.sep_id)).sum())
-        return doubts(self.tokens, int((ids == self.unk_id).sum()), total)
+        return warnings(self.tokens, int((ids == self.unk_id).sum()), total)
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids: the height of the embedding matrix."""
+        """Number of ids: rows of the embedding matrix."""
         return len(self.tokens)
 
     @property
@@ -200,7 +200,7 @@ class Tokenizer:
 
     @property
     def unk_id(self) -> int:
-        """Id of every word that the vocabulary cannot spell."""
+        """Id of words that the vocabulary cannot spell."""
         return self._ids["[UNK]"]
 
     @property
@@ -215,18 +215,18 @@ class Tokenizer:
 
     @property
     def mask_id(self) -> int:
-        """Id of [MASK]; `DataError` if the vocabulary has none (only pretraining needs it)."""
+        """Id of [MASK]; raises ``DataError`` if the vocabulary has none."""
         if MASK not in self._ids:
             raise DataError("the vocabulary has no [MASK]; masked language modelling needs one")
         return self._ids[MASK]
 
     @property
     def hidden_id(self) -> int:
-        """Id that stands for a token that is not to be seen: [MASK], or [UNK] without one."""
+        """Id that replaces a hidden token: [MASK], or [UNK] without one."""
         return self._ids.get(MASK, self.unk_id)
 
     def encode_masked(self, text: str) -> List[int]:
-        """`[CLS] text [SEP]`, where `[MASK]` in the text is the token of that name."""
+        """Return ``[CLS] text [SEP]``; ``[MASK]`` in the text becomes the token of that name."""
         parts = [self.encode([part]).token_ids[1:-1].tolist() for part in text.split(MASK)]
         ids = [self.cls_id, *parts[0]]
         for part in parts[1:]:
@@ -239,27 +239,27 @@ class Tokenizer:
         pairs: Optional[Sequence[Optional[str]]] = None,
         max_length: Optional[int] = None,
     ) -> Encoded:
-        """`[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`, at most `max_length` tokens each.
+        """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of each text.
 
-        Where a pair is None, its text stands alone, whatever the others have.
-        Too long a sample loses tokens from the end of its text, of a pair always from the
-        longer side, as bert4keras' `encode(maxlen=max_length)` does.
+        A sample of more than ``max_length`` tokens loses tokens from the end of its text, a pair
+        always from its longer side, as in bert4keras' ``encode(maxlen=max_length)``. A pair that is
+        None leaves its text alone.
         """
         least = 2 if pairs is None else 3
         if max_length is not None and max_length < least:
             raise DataError(f"max_length is {max_length}; [CLS] and [SEP] alone take {least}")
         first, first_counts = self._flat(texts)
         if pairs is None:
-            kept = first_counts
+            counts = first_counts
             if max_length is not None:
-                kept = np.minimum(kept, max_length - 2)
-            return self._joined([(first, first_counts, kept)])
+                counts = np.minimum(counts, max_length - 2)
+            return self._joined([(first, first_counts, counts)])
         if len(pairs) != len(texts):
             raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
         second, second_counts = self._flat([pair or "" for pair in pairs])
-        alone = np.array([pair is None for pair in pairs], np.int64)  # such a side has no [SEP]
-        # In bert4keras' terms, where each side still has its [CLS] and [SEP] and the longer
-        # side, at a tie the first, loses a token until both fit max_length + 1.
+        alone = np.array([pair is None for pair in pairs], np.int64)  # no second [SEP] then
+        # As in bert4keras: with [CLS] and [SEP] on each side, the longer side, at a tie the first,
+        # loses a token until both fit max_length + 1.
         a, b = first_counts + 2, second_counts + 2 - alone
         if max_length is not None:
             room = max_length + 1
@@ -269,7 +269,7 @@ class Tokenizer:
         return self._joined([(first, first_counts, a - 2), (second, second_counts, b - 2)])
 
     def _joined(self, sides: Sequence[Tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Encoded:
-        """[CLS], then each side's first `kept` pieces and a [SEP]; nothing where that is -1."""
+        """Return [CLS], then each side's first ``kept`` pieces and [SEP]; nothing if that is -1."""
         lengths = 1 + sum(kept + 1 for _, _, kept in sides)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         out = np.full(int(offsets[-1]), self.sep_id, np.int32)
@@ -283,7 +283,7 @@ class Tokenizer:
         return Encoded(out, offsets, (sides[0][2] + 2).astype(np.int32))
 
     def _flat(self, texts: Sequence[str]) -> Tuple[np.ndarray, np.ndarray]:
-        """Piece ids of all texts end to end (int32), and how many each text has (int64)."""
+        """Return the piece ids of all texts end to end (int32), and the count per text (int64)."""
         pieces: List[np.ndarray] = [np.zeros(0, np.int32)]
         counts: List[np.ndarray] = [np.zeros(0, np.int64)]
         for start in range(0, len(texts), CHUNK):
@@ -307,12 +307,12 @@ class Tokenizer:
         self._word_lengths: np.ndarray = np.zeros(0, np.int64)
 
     def _learn(self) -> None:
-        """Cuts the words that were not met before and remembers their pieces."""
+        """Cut the new words and remember their pieces."""
         new = self._words.take_new()
         if not new:
             return
-        # What is not cut is looked up whole: words that are too long, as bert4keras does, and half
-        # surrogate pairs, which cannot pass into Rust.
+        # Too long words are looked up whole, as in bert4keras; so are half surrogate pairs, which
+        # cannot pass into Rust.
         cut = [word for word in new if len(word) <= WORD_MAX_CHARS and _encodable(word)]
         encodings = self._pieces.encode_batch(cut, add_special_tokens=False)
         pieces = {word: encoding.ids for word, encoding in zip(cut, encodings)}
@@ -326,7 +326,7 @@ class Tokenizer:
 
 
 class Words(Dict[str, int]):
-    """Word -> running number; a word that is looked up for the first time gets the next one."""
+    """Word -> number; the first look-up of a word gives it the next number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -338,7 +338,7 @@ class Words(Dict[str, int]):
         return number
 
     def take_new(self) -> List[str]:
-        """Words met since the last call, in the order of their numbers."""
+        """Return the new words since the last call, in the order of their numbers."""
         new, self._new = self._new, []
         return new
 
@@ -348,7 +348,7 @@ def _encodable(word: str) -> bool:
 
 
 def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """starts[0], starts[0] + 1, ..., (lengths[0] of them), starts[1], ..."""
+    """Return starts[0], starts[0] + 1, ..., (lengths[0] of them), starts[1], ..."""
     total = int(lengths.sum())
     shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
     return np.arange(total, dtype=np.int64) + shift

@@ -17,19 +17,19 @@ from amp_xla.errors import DataError
 from amp_xla.process import durable
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut into pieces
-# The trainer takes words, not counts: a count is played to it as repetitions, scaled below this.
+WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut
+# The trainer takes words, not counts: a word is repeated, at most so often.
 MAX_REPEATS = 100_000
-UNKNOWN_SAID, UNKNOWN_REFUSED = 0.1, 0.5  # shares of a text's tokens
+UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # shares of a text's tokens
 
 
 def load_vocab(path: str) -> List[str]:
-    """Tokens in id order. The id is the line number, also after lines that are blank."""
+    """Return the tokens in id order. The id is the line number from 0, blank lines included."""
     return parse_vocab(read_bytes(path), path)
 
 
 def parse_vocab(data: bytes, path: str) -> List[str]:
-    """What ``load_vocab`` makes of the bytes of ``path``."""
+    """Return the tokens in the content of ``path``, as ``load_vocab``."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -37,59 +37,60 @@ def parse_vocab(data: bytes, path: str) -> List[str]:
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
-    # The first word of the line, as bert4keras reads it: some lists carry counts behind it.
+    # The first word of a line, as in bert4keras: some files have counts after it.
     return [line.split()[0] if line.split() else line.strip() for line in lines]
 
 
 def fingerprint(tokens: Sequence[str]) -> str:
-    """SHA-256 (hex) of the tokens in order: other ids, another fingerprint."""
+    """Return the SHA-256 (hex) of the tokens in order."""
     return hashlib.sha256("\n".join(tokens).encode()).hexdigest()
 
 
-def doubts(tokens: Sequence[str], unknown: int, total: int) -> str:
-    """Lines to show, each begun by a line break, about a vocabulary that may be the wrong one.
+def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
+    """Return warning lines, each after a line break, if the vocabulary may be the wrong one.
 
-    Tokens that stand twice are said and not refused: there are published vocabularies with some,
-    and taking one out would move all ids behind it.
+    Duplicate tokens are no error: some published vocabularies have them, and removing one would
+    change all ids after it.
 
     Args:
       tokens: the vocabulary.
-      unknown: how many of the ``total`` tokens of the training texts it turned into [UNK].
+      unknown: number of [UNK] among the tokens of the training texts.
+      total: number of tokens of the training texts.
 
     Raises:
-      DataError: most of them; nothing can be learned from such texts.
+      DataError: Most tokens are [UNK].
     """
-    said = ""
+    lines = ""
     counts = collections.Counter(filter(None, tokens))
     twice = [token for token, count in counts.items() if count > 1]
     if twice:
-        lines = [i for i, token in enumerate(tokens, start=1) if token == twice[0]]
-        said += (
-            f"\nwarning: {len(twice):,} tokens of the vocabulary stand there more than once, e.g. "
-            f"{twice[0]!r} in lines {', '.join(map(str, lines[:5]))}; the last one counts"
+        places = [i for i, token in enumerate(tokens, start=1) if token == twice[0]]
+        lines += (
+            f"\nwarning: {len(twice):,} tokens occur more than once in the vocabulary, e.g. "
+            f"{twice[0]!r} in lines {', '.join(map(str, places[:5]))}; the last one counts"
         )
     share = unknown / max(total, 1)
-    if share > UNKNOWN_SAID:
-        found = (
+    if share > UNKNOWN_WARNED:
+        message = (
             f"{share:.0%} of the tokens of the training texts are [UNK]: is this the vocabulary "
-            "for their language, and --lowercase or --no-lowercase as it was made?"
+            "for their language, and --lowercase or --no-lowercase right for it?"
         )
         if share > UNKNOWN_REFUSED:
-            raise DataError(found)
-        said += f"\nwarning: {found}"
-    return said
+            raise DataError(message)
+        lines += f"\nwarning: {message}"
+    return lines
 
 
 def save_vocab(path: str, tokens: Sequence[str]) -> None:
-    """One token a line."""
+    """Write one token per line."""
     durable.write(Path(path), "".join(token + "\n" for token in tokens).encode("utf-8"))
 
 
 def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> List[str]:
-    """At most `vocab_size` tokens: the special ones, the commonest characters, learned pieces.
+    """Return at most ``vocab_size`` tokens: special ones, frequent characters, learned pieces.
 
-    The same texts in any order give the same tokens. Pieces are merged by HF tokenizers' trainer
-    (most frequent pair first) as long as a pair occurs twice.
+    The same texts in any order give the same tokens. HF tokenizers' trainer merges the most
+    frequent pair first, as long as a pair occurs twice.
     """
     counts: collections.Counter = collections.Counter()
     for words in words_of_texts:
@@ -105,21 +106,21 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
         characters[word[0]] += count
         for char in word[1:]:
             characters["##" + char] += count
-    # At most half of the room goes to single characters, the other half to what they spell.
+    # At most half of the tokens are single characters.
     commonest = sorted(characters, key=lambda piece: (-characters[piece], piece))
     alphabet = sorted(commonest[: max(1, room // 2)], key=lambda piece: (len(piece), piece))
-    kept = set(alphabet)
-    # A word with a character outside the alphabet can't be spelled: it must not teach pairs.
+    allowed = set(alphabet)
+    # A word with a character outside the alphabet cannot be spelled, so its pairs do not count.
     spellable = sorted(
         word
         for word in counts
         if len(word) <= WORD_MAX_CHARS
-        and word[0] in kept
-        and all("##" + char in kept for char in word[1:])
+        and word[0] in allowed
+        and all("##" + char in allowed for char in word[1:])
     )
-    # The trainer hands out ids in the order of a hash map with a random key and settles ties
-    # between pairs by id, so two runs would learn different vocabularies. Declaring the alphabet
-    # beforehand fixes the ids.
+    # The trainer numbers characters in the order of a hash map with a random key, and ids decide
+    # ties between pairs, so two runs would learn different vocabularies. Declaring the alphabet
+    # fixes the ids.
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,

@@ -405,7 +405,7 @@ def test_another_vocabulary_in_the_folder_is_noticed(tmp_path, vocab, corpus):
     settings = config(tmp_path, vocab, corpus)
     manifest = prepare.prepare(settings, show=False)
     assert manifest.tokenizer().tokens == Path(vocab).read_text().split("\n")[:-1]
-    assert manifest.doubts(manifest.tokenizer()) == ""
+    assert manifest.warnings(manifest.tokenizer()) == ""
     path = tmp_path / "out" / "vocab.txt"
     tokens = path.read_text().split("\n")
     tokens[10], tokens[11] = tokens[11], tokens[10]  # as many tokens, the same ones

@@ -69,6 +69,26 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
             Labels.load(str(path))
 
 
+@pytest.mark.parametrize(
+    ("train", "dev", "warnings"),
+    [
+        (["a", "b", "c"], ["c", "a", "b"], []),
+        (["a", "b", "c"], ["b"], ["2 of 3 labels never occur in the dev texts", "'a', 'c'"]),
+        (["4.5", "0.2", "1.3"], ["4.5", "0.2", "1.3"], ["all labels are numbers ('0.2', '1.3'"]),
+        (["1", "2", "10"], ["1", "2", "10"], []),
+        ([str(i) for i in range(30)], [str(i) for i in range(30)], ["become 30 classes"]),
+        (["0.5", "high"], ["0.5", "high"], []),
+    ],
+)
+def test_labels_that_look_wrong_are_warned_of(
+    train: List[str], dev: List[str], warnings: List[str]
+) -> None:
+    lines = Labels.fit(train).warnings(dev)
+    assert lines.count("\nwarning: ") == lines.count("\n") == min(1, len(warnings))
+    for words in warnings:
+        assert words in lines
+
+
 def test_a_folder_in_its_place_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         Labels.load(str(tmp_path))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any, List
 
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_xla.data.text.dataset import Dataset
-from amp_xla.data.text.lines import every_line, read_lines, unpacked
+from amp_xla.data.text.lines import count, every_line, read_lines, unpacked
 from amp_xla.data.text.readers import read
 from amp_xla.errors import AmpXlaError, DataError
 from tests.data.text import reviews
@@ -187,10 +189,10 @@ def test_many_bad_lines_are_counted_and_the_first_shown(tmp_path: Path) -> None:
 
 def test_skipping_every_line_is_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "", "label": 1}\n' * 3)
-    with pytest.raises(DataError, match="Not one line is left"):
+    with pytest.raises(DataError, match="No line is left"):
         read(path, on_bad_line="skip")
     binary = write(tmp_path / "a.tsv", b"\xff\xfa\x80\n" * 3)
-    with pytest.raises(DataError, match="Not one line is left"):
+    with pytest.raises(DataError, match="No line is left"):
         read(binary, on_bad_line="skip")
 
 
@@ -199,6 +201,8 @@ UNUSABLE = [
     ("a.tsv", b"\n \n", {}, "empty"),
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
     ("a.tsv", "text\t1\n".encode("utf-16"), {}, "UTF-16"),
+    ("a.tsv", "text\t1\n".encode("utf-16-le"), {}, "UTF-16"),
+    ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
     ("a.tsv", b"a,b,1\n", {}, "1 column between tabs"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
     ("a.json", b'[{"text": "x", "label": 1}]', {}, "one JSON array"),
@@ -210,7 +214,7 @@ UNUSABLE = [
     ("a.tsv", b"a\t1\n", {"text_field": "0", "label_field": "2"}, "columns 0 to 1"),
     ("a.tsv", b"a\t1\n", {"text_field": "0"}, "both needed"),
     ("a.tsv", b"a\t1\n", {"text_field": "0", "label_field": "0"}, "different fields"),
-    ("a.tsv.gz", None, {}, "not gzip"),
+    ("b.tsv.gz", None, {}, "not gzip"),
     ("a.tsv", b"a\t1\n", {"on_bad_line": "ignore"}, "'error', 'skip'"),
 ]
 
@@ -256,6 +260,33 @@ def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         read("-")
 
 
+def test_a_pipe_is_read_and_a_fifo_without_a_writer_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, rows(TEXTS, LABELS).encode())
+    os.close(writing)
+    assert read(f"/dev/fd/{reading}").texts == TEXTS
+    os.close(reading)
+    fifo = str(tmp_path / "fifo")
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=lambda: Path(fifo).write_text(rows(TEXTS, LABELS)))
+    writer.start()
+    assert read(fifo).texts == TEXTS
+    writer.join()
+    monkeypatch.setattr("amp_xla.data.text.lines.FIFO_SECONDS", 0.0)
+    with pytest.raises(DataError, match="a FIFO that nothing has written to"):
+        read(fifo)
+    assert count(fifo) == 0
+
+
+def test_a_loop_of_links_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(DataError, match="cannot be read: Too many levels"):
+        read(str(tmp_path / "a"))
+
+
 def test_every_line_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "lines.txt"
     path.write_bytes("\ufeffa\r\n\n \u2028\r\nb\x0cc\rd\x85\u2028e".encode())
@@ -265,6 +296,7 @@ def test_every_line_is_counted(tmp_path: Path) -> None:
     path.write_bytes(b"a\n\xff\nb\0\n")
     lines, bad = every_line(str(path))
     assert lines == ["a", "", ""] and [line.line for line in bad] == [2, 3]
+    assert count(str(path)) == 3 and count(str(tmp_path / "nowhere")) == 0
 
 
 words = st.text(

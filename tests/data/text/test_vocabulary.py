@@ -102,21 +102,21 @@ def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
         Tokenizer.load(str(tmp_path / "vocab.txt"))
 
 
-def test_a_token_that_stands_twice_is_said() -> None:
+def test_a_duplicate_token_is_warned_of() -> None:
     tokens = [*SPECIAL_TOKENS, "a", "", "", "b", "a"]
-    said = Tokenizer(tokens).doubts(Tokenizer(tokens).encode(["a b"]))
+    said = Tokenizer(tokens).warnings(Tokenizer(tokens).encode(["a b"]))
     assert said.count("\n") == 1
     assert "1 tokens" in said and "'a' in lines 6, 10" in said
 
 
-def test_a_vocabulary_for_other_texts_is_said_or_refused() -> None:
+def test_a_vocabulary_for_other_texts_is_warned_of_or_refused() -> None:
     tokenizer = Tokenizer([*SPECIAL_TOKENS, "a", "b"])
 
-    def doubts(text: str) -> str:
-        return tokenizer.doubts(tokenizer.encode([text]))
+    def warnings(text: str) -> str:
+        return tokenizer.warnings(tokenizer.encode([text]))
 
-    assert doubts("a b a b a b a b a 的") == ""
-    said = doubts("a b a b a b 的 的")
+    assert warnings("a b a b a b a b a 的") == ""
+    said = warnings("a b a b a b 的 的")
     assert "25% of the tokens" in said and said.count("\n") == 1
     with pytest.raises(DataError, match="75% of the tokens of the training texts are .UNK."):
-        doubts("a 的 的 的")
+        warnings("a 的 的 的")

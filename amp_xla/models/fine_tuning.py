@@ -1,0 +1,102 @@
+"""Defaults of a classifier that starts from pretrained weights (``--bert``).
+
+What decides is the number of updates, not the width: with 15 updates a good BERT has learned
+nothing, and small data sets are trained for 20 epochs (Mosbach et al., "On the Stability of
+Fine-tuning BERT", arXiv 2006.04884). Weights of a short pretraining run, such as minutes on a
+laptop, know little: they keep the defaults of training from scratch (docs/results/pretraining.md).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+UPDATES = 300  # at least so many updates...
+EPOCHS = (3, 20)  # ...within these numbers of epochs
+BATCH_SIZES = (16, 32)  # BERT's paper, appendix A.3; the smaller one makes more updates
+SHORT_RUN = 10_000_000  # sequences of pretraining; BERT saw 256 million
+# (hidden size from here on, learning rate, highest usual rate). BERT's paper: 2e-5 to 5e-5.
+# Google's smaller BERTs (google-research/bert, March 2020): 3e-5 to 3e-4.
+RATES = ((768, 2e-5, 5e-5), (384, 5e-5, 3e-4), (0, 1e-4, 3e-4))
+SETTINGS = ("learning_rate", "epochs", "batch_size", "token_dropout", "label_smoothing")
+
+
+def defaults(bert: Optional[str], texts: int, resumed: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the settings that replace a classifier's defaults.
+
+    Args:
+      bert: folder of the weights, or None.
+      texts: number of training texts; 0 = unknown.
+      resumed: settings of the run to resume, which stay as they were; empty in a new run.
+    """
+    if bert is None:
+        return {}
+    unchanged = {name: resumed[name] for name in SETTINGS if name in resumed}
+    if unchanged or _is_short_run(bert):
+        return unchanged
+    small, large = BATCH_SIZES
+    batch_size = small if texts and texts * EPOCHS[0] < UPDATES * large else large
+    steps = -(-texts // batch_size)
+    epochs = min(max(EPOCHS[0], -(-UPDATES // max(steps, 1))), EPOCHS[1]) if texts else EPOCHS[0]
+    return dict(
+        learning_rate=_rates(bert)[1], epochs=epochs, batch_size=batch_size, token_dropout=0.0,
+        label_smoothing=0.0,
+    )  # fmt: skip
+
+
+def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int) -> str:
+    """Return a line for the start of a run: the defaults in force, and warnings.
+
+    Args:
+      config: settings of a classifier by name.
+      replaced: from ``defaults``.
+      steps: updates of the whole run.
+    """
+    bert, rate = config["bert"], config["learning_rate"]
+    highest = float("inf")
+    if bert is None:
+        line = "defaults of a small model from scratch (--bert has others)"
+    elif _is_short_run(bert):
+        line = "fine-tuning a short pretraining run: defaults of a small model from scratch"
+    else:
+        width = _read(bert, "bert_config.json").get("hidden_size", "unknown")
+        highest = _rates(bert)[2]
+        values = ", ".join(f"{name} {replaced[name]}" for name in SETTINGS[:3] if name in replaced)
+        line = f"fine-tuning defaults for hidden size {width}: {values}"
+    changed = [name for name in sorted(replaced) if config[name] != replaced[name]]
+    if changed:
+        line += ", but " + ", ".join(f"{name} {config[name]}" for name in changed)
+    if rate > highest:
+        line += (
+            f"; warning: --learning-rate {rate:g} makes pretrained weights forget or diverge: "
+            f"at most {highest:g} is usual"
+        )
+    epochs = config["epochs"]
+    enough = min(EPOCHS[1], -(-UPDATES * epochs // steps))
+    if 1 < epochs < enough:  # one epoch is a trial
+        line += f"; only {steps} updates; try --epochs {enough}"
+    return line
+
+
+def _rates(bert: str) -> Tuple[float, float, float]:
+    """Return the row of ``RATES`` for a folder's weights, the first if it cannot be read."""
+    width = _read(bert, "bert_config.json").get("hidden_size")
+    if not isinstance(width, int):
+        return RATES[0]
+    return next(row for row in RATES if width >= row[0])
+
+
+def _is_short_run(bert: str) -> bool:
+    """Return whether the folder is a run of this project's pretraining on little text."""
+    config = _read(bert, "config.json")
+    steps, size = config.get("steps"), config.get("global_batch")
+    return isinstance(steps, int) and isinstance(size, int) and steps * size < SHORT_RUN
+
+
+def _read(folder: str, name: str) -> Dict[str, Any]:
+    try:
+        content = json.loads((Path(folder) / name).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # reading the weights reports it
+        return {}
+    return content if isinstance(content, dict) else {}
