@@ -123,7 +123,11 @@ def test_each_line_has_its_answer(place: Place, file: str) -> None:
     for line, answer in zip(LINES, answers):
         if line.strip():
             label, chance, text = answer.split("\t")
-            assert label in ("weather", r"kitchen\n\x1b[31m\t2") and 0.5 <= float(chance) <= 1 and text == line
+            assert (
+                label in ("weather", r"kitchen\n\x1b[31m\t2")
+                and 0.5 <= float(chance) <= 1
+                and text == line
+            )
         else:
             assert answer == ""
 
