@@ -1,8 +1,7 @@
-"""Gradient accumulation that judges a window of micro-batches once.
+"""Gradient accumulation: a window of micro-batches is one step, judged once.
 
-bert4keras multiplies its sums by 0 to empty them, so one infinite micro-batch stays NaN for
-good; here the sums are assigned. The window's mean is judged, clipped and applied as one step;
-the optimizer's iterations, hence its learning rate, follow applied steps.
+Sums are emptied by assignment. bert4keras multiplies them by 0, so one infinite micro-batch stays
+NaN for good. Between updates the sums are zero, and no checkpoint holds them.
 """
 
 from __future__ import annotations
@@ -14,44 +13,43 @@ from amp_xla.precision.inner import Pairs
 from amp_xla.precision.tensorflow import state_variable, tf
 
 
-class Window(tf.Module):
-    """Sums of unscaled float32 gradients over ``steps`` micro-batches, in variables.
+class Window:
+    """Sums of unscaled float32 gradients over micro-batches, in variables.
 
-    Sparse gradients are summed into dense accumulators of their variable's shape.
+    Sparse gradients are summed in dense variables of their variable's shape.
 
     Args:
-      steps: micro-batches a window.
+      steps: micro-batches per update.
       name: prefix of variable names.
     """
 
     def __init__(self, steps: int, name: str) -> None:
-        if steps != int(steps) or steps < 1:
+        if isinstance(steps, bool) or steps != int(steps) or steps < 1:
             raise ValueError(f"accumulate is {steps}; allowed: a whole number of micro-batches")
-        super().__init__()
         self.steps = int(steps)
         self._prefix = name
-        self._sums: Dict[int, Tuple[Any, Any]] = {}
+        self._sums: Dict[int, Tuple[Any, Any]] = {}  # by id of a variable, which is held too
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
 
     @property
     def sums(self) -> List[Any]:
-        """The sums built so far: of this rank alone, where there are several."""
+        """The sums built so far."""
         return [total for _, total in self._sums.values()]
 
     @property
     def state_variables(self) -> List[Any]:
-        """The micro-batch count (int64) and the sums built so far."""
-        return [self.micro_step] + [total for _, total in self._sums.values()]
+        """The micro-batch count (int64) and the sums: all zero between updates."""
+        return [self.micro_step, *self.sums]
 
     def add(
         self, pairs: Pairs, at_end: Callable[[Pairs], Any], otherwise: Callable[[], Any]
     ) -> Any:
-        """Adds one micro-batch; at the window's end gives its means away and starts anew.
+        """Add one micro-batch; at the end of a window use the means and start anew.
 
         Args:
           pairs: unscaled gradients of this micro-batch.
-          at_end: from pairs of mean gradients, tensors; runs when the window is full.
-          otherwise: tensors of the same kind for the other micro-batches.
+          at_end: pairs of mean gradients -> tensors; runs if the window is full.
+          otherwise: returns tensors of the same types for the other micro-batches.
         """
         totals = [self._sum_of(v) for _, v in pairs]
         added = [_add(total, g) for total, (g, _) in zip(totals, pairs)]
@@ -72,14 +70,13 @@ class Window(tf.Module):
         return tf.cond(count >= self.steps, end, go_on)
 
     def _sum_of(self, variable: Any) -> Any:
-        key = id(variable)
-        if key not in self._sums:
+        if id(variable) not in self._sums:
             with tf.init_scope():
                 label = variable.name.partition(":")[0].replace("/", "_")
                 start = tf.zeros(variable.shape, tf.float32)
                 total = state_variable(start, tf.float32, f"{self._prefix}/sum_{label}")
-            self._sums[key] = (variable, total)
-        return self._sums[key][1]
+            self._sums[id(variable)] = (variable, total)
+        return self._sums[id(variable)][1]
 
 
 def _add(total: Any, gradient: Any) -> Any:

@@ -1,9 +1,8 @@
-"""How ranks come to one decision: ``agreement=`` and ``reduce=`` of ``LossScaleOptimizer``.
+"""Decisions and means over ranks: ``agreement=`` and ``reduce=`` of ``LossScaleOptimizer``.
 
 An agreement takes a boolean scalar tensor, whether this rank's gradients are finite, and returns
-whether all ranks' are. It must run on every rank in every step. Its attribute ``total``, if it
-has one, sums a float32 scalar over ranks; clipping by a global norm needs it where variables are
-model-parallel.
+whether all ranks' are. It runs on every rank in every step. Its attribute ``total``, if it has one,
+sums a float32 scalar over ranks: clipping model-parallel variables by a global norm needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Agreement = Callable[[Any], Any]
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """``auto`` made concrete.
+    """Return the agreement that ``auto`` means here; a function or None as it is.
 
     Raises:
       ValueError: another string.
@@ -34,48 +33,26 @@ def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
 
 
 def horovod(hvd: Optional[Any] = None) -> Agreement:
-    """All ranks of Horovod.
+    """Return the agreement of all Horovod ranks.
 
     Args:
-      hvd: ``horovod.tensorflow``, initialized; imported when None.
+      hvd: ``horovod.tensorflow``, initialized; None imports it.
     """
-    module = _horovod(hvd)
+    module = importlib.import_module("horovod.tensorflow") if hvd is None else hvd
 
     def agree(finite: Any) -> Any:
         # A sum of integers: exact for any number of ranks, and every Horovod has it.
         bad = tf.cast(tf.logical_not(finite), tf.int32)
         return tf.equal(module.allreduce(bad, op=module.Sum), 0)
 
-    # For the global norm of gradients of which some belong to one rank alone.
     agree.total = lambda x: module.allreduce(x, op=module.Sum)  # type: ignore[attr-defined]
     return agree
 
 
 def horovod_mean(hvd: Optional[Any] = None) -> Callable[[Any], Any]:
-    """The mean over Horovod's ranks, for ``reduce=``; sparse gradients are gathered, not summed."""
-    module = _horovod(hvd)
+    """Return the mean over Horovod ranks, for ``reduce=``; sparse gradients are gathered."""
+    module = importlib.import_module("horovod.tensorflow") if hvd is None else hvd
     return lambda gradient: module.allreduce(gradient, op=module.Average)
-
-
-def _horovod(hvd: Optional[Any]) -> Any:
-    return importlib.import_module("horovod.tensorflow") if hvd is None else hvd
-
-
-def replicas() -> Agreement:
-    """All replicas of the current ``tf.distribute`` strategy.
-
-    Not needed where gradients are summed over replicas before they are applied, since the sums
-    then tell every replica; model-parallel gradients need it.
-    """
-
-    def agree(finite: Any) -> Any:
-        context = tf.distribute.get_replica_context()
-        if context is None or context.num_replicas_in_sync == 1:
-            return finite
-        bad = tf.cast(tf.logical_not(finite), tf.float32)
-        return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, bad), 0.0)
-
-    return agree
 
 
 def check_clipping(
@@ -83,16 +60,12 @@ def check_clipping(
     global_clipnorm: Optional[float],
     inner_clips: Sequence[Mapping[str, float]],
 ) -> None:
-    """Refuses clipping by a norm that every rank would compute differently.
-
-    Raises:
-      ValueError: shared variables would be clipped by different factors and drift apart.
-    """
+    """Raise ValueError if ranks would clip shared variables by different norms."""
     if agreement is None:
         return
     if any("global_clipnorm" in clips for clips in inner_clips):
         raise ValueError(
-            "the inner optimizer's global_clipnorm sees this rank's model-parallel gradients only; "
+            "the inner optimizer's global_clipnorm uses this rank's model-parallel gradients only; "
             "give global_clipnorm to LossScaleOptimizer instead"
         )
     if global_clipnorm is not None and not hasattr(agreement, "total"):

@@ -1,20 +1,79 @@
-"""What Keras and checkpoints ask of an optimizer, beyond training with it."""
+"""The class, attributes, weights and configuration that Keras and checkpoints need.
+
+Keras' ``compile`` takes only its own optimizer classes, and under ``mixed_float16`` wraps each one
+that is not its own ``LossScaleOptimizer``, which would scale the loss twice. So users get an object
+whose class is a subclass of both; each method that matters is ours.
+"""
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib
 import sys
+import types
 import warnings
 from typing import Any, Dict, List, Optional, Sequence
 
 from amp_xla import backend
 from amp_xla.precision import loss_scale as scales
-from amp_xla.precision.keras_class import keras_of
+from amp_xla.precision.inner import Inner, KerasInner, NewKerasInner
 from amp_xla.precision.monitor import LossScaleWarning
 from amp_xla.precision.tensorflow import tf
 
-# TensorFlow's base of everything that a tf.train.Checkpoint can hold.
+NAME = "AmpLossScaleOptimizer"  # Keras loads "LossScaleOptimizer" as its own
+# TensorFlow's base class of everything that a tf.train.Checkpoint can hold.
 Trackable: Any = next(c for c in tf.Module.__mro__ if c.__name__ == "Trackable")
+
+
+def concrete(base: type, inner: Inner) -> type:
+    """Return the subclass of ``base`` that the framework behind ``inner`` accepts."""
+    return _subclass(base, _expected(inner))
+
+
+@functools.lru_cache(maxsize=None)
+def _subclass(base: type, expected: Optional[type]) -> type:
+    if expected is None or issubclass(base, expected):
+        return base
+    fields: Dict[str, Any] = {
+        "__doc__": base.__doc__,
+        "__module__": base.__module__,
+        # Keras' own would look hyper-parameters up in tables that are empty here.
+        "__getattribute__": object.__getattribute__,
+    }
+    name = expected.__name__ if getattr(base, "keeps_keras_name", False) else NAME
+    return types.new_class(name, (base, expected), {}, lambda body: body.update(fields))
+
+
+def _expected(inner: Inner) -> Optional[type]:
+    cls = type(inner.optimizer)
+    if isinstance(inner, (KerasInner, NewKerasInner)):
+        if keras_of(inner.optimizer) is None:
+            return None
+        own = own_class(inner.optimizer)
+        name = "LossScaleOptimizerV3" if isinstance(inner, NewKerasInner) else "LossScaleOptimizer"
+        return getattr(sys.modules[own.__module__], name, None)
+    return tf.train.Optimizer if issubclass(cls, tf.train.Optimizer) else None
+
+
+def own_class(optimizer: Any) -> type:
+    """Return ``LossScaleOptimizer`` of the Keras that an optimizer comes from."""
+    keras: Any = keras_of(optimizer)
+    own = getattr(keras.mixed_precision, "LossScaleOptimizer", None)
+    return keras.mixed_precision.experimental.LossScaleOptimizer if own is None else own
+
+
+def keras_of(optimizer: Any) -> Optional[Any]:
+    """Return the Keras that an optimizer comes from: ``tf.keras`` or ``tf_keras``; else None.
+
+    Keras 3 counts as None: its ``fit`` has another protocol, so only custom loops can wrap it.
+    """
+    roots = [c.__module__.partition(".")[0] for c in type(optimizer).__mro__]
+    if "tf_keras" in roots:
+        return importlib.import_module("tf_keras")
+    if {"tensorflow", "tensorflow_core"} & set(roots) and hasattr(optimizer, "_hyper"):
+        return backend.tensorflow().keras
+    return None
 
 
 class Variables(list):
@@ -25,37 +84,39 @@ class Variables(list):
 
 
 class OptimizerFace(Trackable):
-    """Delegation of hyper-parameters, configuration, weights; mixed into LossScaleOptimizer.
+    """Hyper-parameters, configuration and weights of ``LossScaleOptimizer``.
 
     Attributes:
       inner: the wrapped optimizer.
     """
 
     inner: Any
+    applied_steps: Any
+    _config: Dict[str, Any]
+    _functions: Dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        # Only reached for what this class lacks: learning_rate, lr, beta_1, ...
-        if name.startswith("_") or "inner" not in vars(self) or not self._hands_on(name):
+        # Reached only for attributes that this class lacks: learning_rate, lr, beta_1, ...
+        if name.startswith("_") or "inner" not in vars(self) or not self._delegated(name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.inner, name)
 
-    def _hands_on(self, name: str) -> bool:
-        """Whether an attribute that this class lacks is the inner optimizer's."""
+    def _delegated(self, name: str) -> bool:
+        """Return whether an attribute that this class lacks is the inner optimizer's."""
         return hasattr(self.inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         mine = name.startswith("_") or not vars(self).get("_ready") or name in vars(self)
         declared = hasattr(type(self), name) and name not in ("lr", "learning_rate")
-        if mine or declared:
+        target = self.inner if not (mine or declared) and self._delegated(name) else self
+        if target is self:
             object.__setattr__(self, name, value)
-        elif self._hands_on(name):
-            setattr(self.inner, name, value)
         else:
-            object.__setattr__(self, name, value)
+            setattr(target, name, value)
 
     @property
     def learning_rate(self) -> Any:
-        """The inner optimizer's."""
+        """The inner optimizer's learning rate."""
         return self.inner.learning_rate
 
     @property
@@ -65,7 +126,7 @@ class OptimizerFace(Trackable):
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's step variable; steps applied here where it has none."""
+        """The inner optimizer's step variable, else ``applied_steps``."""
         found = getattr(self.inner, "iterations", None)
         return self.applied_steps if found is None else found
 
@@ -75,7 +136,7 @@ class OptimizerFace(Trackable):
 
     @property
     def state_variables(self) -> List[Any]:
-        """Overridden by the optimizer."""
+        """Variables that a checkpoint holds beside ``inner``'s."""
         raise NotImplementedError
 
     @property
@@ -86,55 +147,51 @@ class OptimizerFace(Trackable):
 
     @property
     def weights(self) -> List[Any]:
-        """As ``variables``; Keras saves and loads these."""
+        """The same as ``variables``; Keras saves and loads these."""
         return list(self.variables)
 
     def get_weights(self) -> List[Any]:
-        """Values of ``weights``, as NumPy arrays; from Keras' session in a graph."""
-        return list(self._backend().batch_get_value(self.weights))
+        """Return the values of ``weights`` as NumPy arrays, in a graph from Keras' session."""
+        return list(self._keras_backend().batch_get_value(self.weights))
 
     def set_weights(self, values: Sequence[Any]) -> None:
-        """Sets ``weights``.
+        """Set ``weights``.
 
         Raises:
-          ValueError: another number of arrays than there are weights.
+          ValueError: another number of arrays than weights.
         """
         if len(values) != len(self.weights):
             raise ValueError(f"{len(values)} arrays for {len(self.weights)} optimizer weights")
-        self._backend().batch_set_value(list(zip(self.weights, values)))
+        self._keras_backend().batch_set_value(list(zip(self.weights, values)))
 
-    def _backend(self) -> Any:
+    def _keras_backend(self) -> Any:
         keras = keras_of(self.inner)
         return (backend.tensorflow().keras if keras is None else keras).backend
 
     def get_slot_names(self) -> List[str]:
-        """None: the inner optimizer is checkpointed as a child, with its slots."""
+        """Return no names: checkpoints hold the inner optimizer as a child, with its slots."""
         return []
 
     def get_slot(self, variable: Any, name: str) -> Any:
-        """The inner optimizer's slot."""
+        """Return the inner optimizer's slot."""
         return self.inner.get_slot(variable, name)
 
     def get_config(self) -> Dict[str, Any]:
-        """A JSON-able description; functions (groups, agreement, ...) are not in it."""
-        config = dict(self._config)
+        """Return a JSON-able description without functions (groups, agreement, ...)."""
         left_out = sorted(name for name, value in self._functions.items() if value)
         if left_out:
             warnings.warn(
-                f"get_config leaves out {', '.join(left_out)}: give them again to from_config",
+                f"get_config leaves out {', '.join(left_out)}: pass them again to from_config",
                 LossScaleWarning,
                 stacklevel=2,
             )
-        cls = type(self.inner)
-        described = {"class_name": cls.__name__, "module": cls.__module__}
-        config["inner"] = {**described, "config": self.inner.get_config()}
-        return config
+        return {**self._config, "inner": described(self.inner)}
 
     @classmethod
     def from_config(
         cls, config: Dict[str, Any], custom_objects: Optional[Dict[str, Any]] = None, **more: Any
     ) -> Any:
-        """The optimizer that ``get_config`` described.
+        """Return the optimizer that ``get_config`` described.
 
         Args:
           config: from ``get_config``.
@@ -142,23 +199,52 @@ class OptimizerFace(Trackable):
           **more: arguments that are functions.
         """
         config = dict(config)
-        inner = config.pop("inner")
-        if isinstance(inner, dict):
-            inner = class_of(inner, custom_objects or {}).from_config(dict(inner["config"]))
+        inner = restored(config.pop("inner"), custom_objects)
         return cls(inner, scales.from_spec(config.pop("loss_scale")), **config, **more)
 
 
-def class_of(described: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
-    """By the user's table, by import, by Keras' table: in that order.
+def described(optimizer: Any) -> Dict[str, Any]:
+    """Return an optimizer as Keras serializes it, always with its module.
 
-    bert4keras registers an "Adam" of its own in Keras' table, so a name alone can mislead.
+    TensorFlow 1.15's Keras writes the class name alone, and bert4keras' optimizers share names
+    with Keras'.
     """
-    name, module = described["class_name"], described["module"]
-    found = custom_objects.get(name) or getattr(importlib.import_module(module), name, None)
-    for root in ("tf_keras", "tensorflow"):
-        if found is None and root in sys.modules:
-            keras = getattr(sys.modules[root], "keras", sys.modules[root])
-            found = keras.utils.get_custom_objects().get(name)
-    if found is None:
-        raise ValueError(f"no optimizer class {name} in {module}; pass it in custom_objects")
+    cls = type(optimizer)
+    if keras_of(optimizer) is None:
+        found = {"class_name": cls.__name__, "config": optimizer.get_config()}
+    else:
+        found = dict(backend.tensorflow().keras.optimizers.serialize(optimizer))
+    found.setdefault("module", cls.__module__)
     return found
+
+
+def restored(found: Any, custom_objects: Optional[Dict[str, Any]] = None) -> Any:
+    """Return the optimizer that ``described`` or Keras' ``serialize`` described."""
+    if not isinstance(found, dict):
+        return found  # Keras allows an object here
+    found = copy.deepcopy(found)  # Keras changes its argument
+    module = str(found.get("module") or "")
+    if module and module.partition(".")[0] not in ("keras", "tf_keras"):
+        try:
+            cls = _class_of(found, {})  # Keras passes a whole table: the module comes first
+        except (ImportError, ValueError):
+            cls = _class_of(found, custom_objects or {})
+        return cls.from_config(dict(found["config"]))
+    keras = backend.tensorflow().keras
+    return keras.optimizers.deserialize(found, custom_objects=custom_objects)
+
+
+def _class_of(found: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
+    """Return a class from the user's table, its module, or Keras' table, in this order.
+
+    bert4keras registers an "Adam" in Keras' table, so the name alone can mislead.
+    """
+    name, module = found["class_name"], found["module"]
+    cls = custom_objects.get(name) or getattr(importlib.import_module(module), name, None)
+    for root in ("tf_keras", "tensorflow"):
+        if cls is None and root in sys.modules:
+            keras = getattr(sys.modules[root], "keras", sys.modules[root])
+            cls = keras.utils.get_custom_objects().get(name)
+    if cls is None:
+        raise ValueError(f"no optimizer class {name} in {module}; pass it in custom_objects")
+    return cls

@@ -1,6 +1,6 @@
-"""One face for every kind of TensorFlow optimizer that a loss scale can wrap.
+"""One interface to every kind of TensorFlow optimizer that a loss scale can wrap.
 
-``inner_of(optimizer)`` looks at what the object can do, not at which TensorFlow this is.
+``inner_of(optimizer)`` chooses by what the object can do, not by TensorFlow's version.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from amp_xla.precision.tensorflow import tf
 Pairs = List[Tuple[Any, Any]]
 
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
+KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")
 
 
 class Inner:
-    """Anything with ``apply_gradients``: a ``tf.train`` optimizer or a look-alike.
+    """Anything with ``apply_gradients``: a ``tf.train`` optimizer or a wrapper around one.
 
     Attributes:
       optimizer: the user's object.
+      clips_itself: whether its ``apply_gradients`` clips, hence after unscaling.
     """
 
-    # The optimizer clips in its own apply_gradients, hence after unscaling.
     clips_itself = False
 
     def __init__(self, optimizer: Any) -> None:
@@ -31,27 +32,27 @@ class Inner:
 
     @property
     def iterations(self) -> Optional[Any]:
-        """The optimizer's own step variable, where it has one."""
+        """The optimizer's step variable, if it has one."""
         found = getattr(self.optimizer, "iterations", None)
         if found is not None and not hasattr(found, "read_value"):
-            found = getattr(found, "value", None)  # Keras 3 keeps TensorFlow's in its own
+            found = getattr(found, "value", None)  # Keras 3 wraps TensorFlow's variables
         return found
 
     @property
     def shared_state(self) -> List[Any]:
-        """Variables that every ``apply_gradients`` moves on, whatever it applies."""
+        """Variables that each ``apply_gradients`` advances, whatever it applies."""
         slots = getattr(self.optimizer, "_non_slot_dict", {})
         found = [v for v in slots.values() if hasattr(v, "read_value")]
         return found + ([self.iterations] if self.iterations is not None else [])
 
     @property
     def clips(self) -> Dict[str, float]:
-        """The clipping asked of the optimizer: any of clipnorm, clipvalue, global_clipnorm."""
+        """The optimizer's clipping: any of clipnorm, clipvalue, global_clipnorm."""
         found = {name: getattr(self.optimizer, name, None) for name in CLIPS}
         return {name: float(value) for name, value in found.items() if value}
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-        """Pairs of gradients of a graph tensor; reduced over ranks if the optimizer does so."""
+        """Return pairs (gradient of a graph tensor, variable), reduced if the optimizer does so."""
         compute = getattr(self.optimizer, "compute_gradients", None)
         if compute is None:
             return graph_gradients(loss, variables, grad_loss)
@@ -61,15 +62,15 @@ class Inner:
     def tape_gradients(
         self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
     ) -> Pairs:
-        """Pairs of gradients of what a tape recorded; reduced over ranks if the optimizer does."""
+        """Return pairs of gradients that a tape recorded, reduced if the optimizer does so."""
         return list(zip(tape.gradient(loss, list(variables), grad_loss), variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
-        """What the optimizer would do over replicas or ranks before it applies."""
+        """Return pairs summed over replicas or ranks, if the optimizer does so when it applies."""
         return pairs
 
     def prepare(self, variables: Sequence[Any]) -> None:
-        """Makes the optimizer's variables, so that none is born inside a branch."""
+        """Create the optimizer's variables now: in a branch it would be too late."""
         create = getattr(self.optimizer, "_create_slots", None)
         build = getattr(self.optimizer, "build", None)
         with tf.init_scope():
@@ -79,18 +80,18 @@ class Inner:
                 build(list(variables))
 
     def apply(self, pairs: Pairs) -> Any:
-        """Applies float gradients as they are."""
+        """Apply gradients as they are."""
         return self.optimizer.apply_gradients(pairs)
 
     def count_skipped(self) -> Any:
-        """Advances the optimizer's own step without an update."""
+        """Advance the optimizer's step without an update."""
         if self.iterations is None:
             return tf.no_op()
         return self.iterations.assign_add(1, read_value=False)
 
 
 class KerasInner(Inner):
-    """A Keras OptimizerV2 (bert4keras' too)."""
+    """A Keras OptimizerV2, bert4keras' too."""
 
     @property
     def clips_itself(self) -> bool:  # type: ignore[override]
@@ -103,7 +104,7 @@ class KerasInner(Inner):
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         if _is_keras_own(self.optimizer, "get_gradients"):
             return graph_gradients(loss, variables, grad_loss)
-        with self._without_clipping():  # Horovod's reduces here, with its own clipping before
+        with self._without_clipping():  # Horovod's reduces here, and clips before that
             return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
 
     def tape_gradients(
@@ -116,13 +117,13 @@ class KerasInner(Inner):
 
     @contextlib.contextmanager
     def _without_clipping(self) -> Iterator[None]:
-        # TensorFlow 1.15 tests for the attribute, so it has to go, not to be None.
+        # TensorFlow 1.15 tests whether the attribute exists, so None would not do.
         fields = vars(self.optimizer)
-        kept = {name: fields.pop(name) for name in CLIPS if fields.get(name) is not None}
+        removed = {name: fields.pop(name) for name in CLIPS if fields.get(name) is not None}
         try:
             yield
         finally:
-            fields.update(kept)
+            fields.update(removed)
 
     def aggregate(self, pairs: Pairs) -> Pairs:
         return _aggregate(self.optimizer, "_aggregate_gradients", pairs)
@@ -170,7 +171,7 @@ class NewKerasInner(Inner):
         if unknown:
             raise ValueError(
                 f"{type(self.optimizer).__name__} was built without {', '.join(unknown)}: Keras' "
-                f"optimizers must know all variables before the first group is applied; call "
+                f"optimizers need all variables before the first group is applied; call "
                 f"build(all variables) on the LossScaleOptimizer once, before the first step"
             )
 
@@ -184,23 +185,26 @@ class NewKerasInner(Inner):
 
 
 def inner_of(optimizer: Any) -> Inner:
-    """The face that fits an optimizer.
+    """Return the interface to an optimizer.
 
     Raises:
-      TypeError: it has no ``apply_gradients``.
+      TypeError: it is a class, or has no ``apply_gradients``.
       ValueError: it would scale the loss, or accumulate gradients, a second time.
     """
-    _refuse_known_traps(optimizer)
-    if hasattr(optimizer, "apply_gradients"):
-        if hasattr(optimizer, "_hyper") and hasattr(optimizer, "_resource_apply_dense"):
-            return KerasInner(optimizer)
-        if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
-            return NewKerasInner(optimizer)
-        return Inner(optimizer)
-    raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")
+    if isinstance(optimizer, type):
+        name = optimizer.__name__
+        raise TypeError(f"optimizer is the class {name}; allowed: an object, e.g. {name}(1e-3)")
+    _refuse_second_scaling(optimizer)
+    if not hasattr(optimizer, "apply_gradients"):
+        raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")
+    if hasattr(optimizer, "_hyper") and hasattr(optimizer, "_resource_apply_dense"):
+        return KerasInner(optimizer)
+    if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
+        return NewKerasInner(optimizer)
+    return Inner(optimizer)
 
 
-def _refuse_known_traps(optimizer: Any) -> None:
+def _refuse_second_scaling(optimizer: Any) -> None:
     name = type(optimizer).__name__
     if hasattr(optimizer, "get_unscaled_gradients"):
         raise ValueError(f"{name} already scales the loss; wrap the optimizer inside it instead")
@@ -215,49 +219,39 @@ def _refuse_known_traps(optimizer: Any) -> None:
     if steps is not None:
         raise ValueError(
             f"{name} accumulates {steps} micro-batches itself, and one non-finite micro-batch "
-            f"would poison its sums for good (0 * NaN is NaN); take bert4keras' "
-            f"extend_with_gradient_accumulation away and pass accumulate={steps} here"
+            f"would make its sums NaN for good (0 * NaN is NaN); remove bert4keras' "
+            f"extend_with_gradient_accumulation and pass accumulate={steps} here"
         )
 
 
 def graph_gradients(loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-    """``tf.gradients`` as pairs; a variable that the loss does not reach has None."""
+    """Return ``tf.gradients`` as pairs; None for a variable that the loss does not reach."""
     return list(zip(tf.gradients(loss, list(variables), grad_ys=grad_loss), variables))
 
 
 def _takes(optimizer: Any, method: str, argument: str) -> bool:
-    """True where a class of the optimizer names the argument; wrappers pass on what they get."""
+    """Return whether any class of the optimizer names the argument; wrappers pass it on."""
     found = (vars(c)[method] for c in type(optimizer).__mro__ if method in vars(c))
     return any(argument in inspect.signature(function).parameters for function in found)
 
 
-KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")
-
-
 def _is_keras_own(optimizer: Any, method: str) -> bool:
-    """True where Keras defines the method, False where a wrapper such as Horovod's does."""
+    """Return whether Keras defines the method, and not a wrapper such as Horovod's."""
     owner = next((c for c in type(optimizer).__mro__ if method in vars(c)), None)
     return owner is None or _is_of_keras(owner)
 
 
 def _is_of_keras(found: Any) -> bool:
-    """True for a class or function of Keras or TensorFlow."""
     return str(getattr(found, "__module__", "")).partition(".")[0] in KERAS
 
 
 def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
-    """Calls the method where Keras itself would, before it applies."""
+    """Call the method if Keras itself would before it applies."""
     keras = [c for c in type(optimizer).__mro__ if _is_of_keras(c)]
     if not any(method in vars(c) for c in keras):
         return pairs
-    asked = getattr(optimizer, "gradient_aggregator", None)  # a user's own function sums
-    own = _is_keras_own(optimizer, method) and (asked is None or _is_of_keras(asked))
+    custom = getattr(optimizer, "gradient_aggregator", None)  # a user's function that sums
+    own = _is_keras_own(optimizer, method) and (custom is None or _is_of_keras(custom))
     if own and not tf.distribute.has_strategy():
         return pairs  # one replica: nothing to sum
     return list(getattr(optimizer, method)(pairs))
-
-
-def in_order(pairs: Pairs, variables: Sequence[Any]) -> Pairs:
-    """Pairs in the order of the variables, matched by variable."""
-    where = {id(v): g for g, v in pairs}
-    return [(where.get(id(v)), v) for v in variables]

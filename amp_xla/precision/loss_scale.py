@@ -293,6 +293,8 @@ def from_spec(spec: Any) -> Any:
         if kind not in kinds:
             raise ValueError(f"loss scale kind is {kind!r}; allowed: {', '.join(kinds)}")
         return kinds[kind](**fields)
+    if isinstance(spec, (bool, np.bool_)):
+        raise ValueError(f"loss scale is {spec}; allowed: a positive number or 'dynamic'")
     if isinstance(spec, str):
         if spec == "dynamic":
             return DynamicLossScale()

@@ -1,13 +1,14 @@
 """``LossScaleOptimizer``: loss scaling around any TensorFlow optimizer, in any TensorFlow mode.
 
-One step, whoever takes it::
+One step::
 
     scale the loss (float32) -> gradients -> unscale (float32) -> reduce over ranks
-    -> one decision: is every gradient of every group on every rank finite?
-    -> finite: clip, then update; not finite: leave weights, slots and iterations alone
-    -> count the step and move the loss scale on, once
+    -> one decision: are all gradients of all groups on all ranks finite?
+    -> finite: clip, then update; else: leave weights, slots and iterations alone
+    -> count the step and adjust the loss scale, once
 
-``scale_loss`` is the bare form, for scripts that want only the multiplication.
+``step.py`` has the decision and the update, ``inner.py`` the kinds of optimizers. ``scale_loss`` is
+the bare multiplication.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Uni
 
 from amp_xla.graph.recompute import recompute as recompute_layers
 from amp_xla.precision import agreement as agreements
-from amp_xla.precision import clipping, keras_class, update
+from amp_xla.precision import clipping, facade
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
-from amp_xla.precision.inner import Inner, Pairs, in_order, inner_of
-from amp_xla.precision.keras_class import keras_of
-from amp_xla.precision.ledger import Step, in_v1_graph
+from amp_xla.precision.inner import Inner, Pairs, inner_of
+from amp_xla.precision.loss_scale import StaticLossScale
 from amp_xla.precision.monitor import Monitor
 from amp_xla.precision.reduction import over_ranks
-from amp_xla.precision.scaling import Scaling, scale_loss
+from amp_xla.precision.step import OpenSteps, Step, Updater
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     all_finite,
+    in_v1_graph,
+    keras_initializes,
     state_variable,
     tf,
 )
@@ -37,39 +39,60 @@ __all__ = ("LossScaleOptimizer", "scale_loss")
 Group = Tuple[Callable[[Any], bool], Any]
 
 
+def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
+    """Return ``loss * scale`` in float32, and nothing else, for any training script.
+
+    Gradients, clipping thresholds and the optimizer's epsilon then see numbers ``scale`` times
+    larger. Adam and LAMB hardly notice; SGD's learning rate grows. ``LossScaleOptimizer`` has none
+    of these effects.
+
+    Args:
+      loss: floating tensor, or a function ``(y_true, y_pred) -> loss`` as Keras takes it.
+      scale: positive finite number.
+
+    Raises:
+      ValueError: the scale is not a positive finite number.
+    """
+    static = StaticLossScale(scale)
+    if not callable(loss):
+        return static.scale(loss)
+    function: Callable[..., Any] = loss
+
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        return static.scale(function(*args, **kwargs))
+
+    scaled.__name__ = getattr(loss, "__name__", "loss")
+    return scaled
+
+
 class LossScaleOptimizer(OptimizerFace):
-    """Wraps an optimizer with loss scaling that skips, and counts, non-finite steps.
+    """An optimizer with loss scaling that skips, and counts, non-finite steps.
 
     Args:
       inner: a ``tf.train`` optimizer, a Keras optimizer (OptimizerV2, bert4keras', the newer
         kind), or anything with ``apply_gradients``.
       loss_scale: a number, ``"dynamic"``, None (no scaling, steps are still judged) or a loss
         scale from ``amp_xla.precision``.
-      global_clipnorm: clips gradients to this global L2 norm, after unscaling: those of a step,
-        or of one ``apply_gradients`` where a step has several. Clipping asked of ``inner``
-        (clipnorm, clipvalue, global_clipnorm) also comes after.
-      count_skipped: a skipped step advances ``inner.iterations`` too, as TensorFlow 2.4-2.15's
-        optimizer does; off, a skipped step leaves everything of ``inner`` alone.
-      groups: pairs (predicate of a variable, optimizer); a variable goes to the first group
-        that claims it, else to ``inner``. All groups share one decision.
-      agreement: from a boolean scalar, whether this rank's gradients are finite, the decision
-        of all ranks; see ``amp_xla.precision.agreement``. ``auto``: Horovod's ranks where it is
-        initialized with several, else this rank decides alone, as with None. Replicas of a
-        ``tf.distribute`` strategy always agree.
-      reduce: gradient -> gradient averaged over ranks, for ``minimize`` and
-        ``compute_gradients``; None where ``inner`` reduces or there is one rank.
-      model_parallel: predicate of a variable that lives on this rank only: its gradient counts
-        in the decision but is not reduced.
-      accumulate: micro-batches a step. Each ``minimize`` or ``apply_gradients`` adds one; the
-        last of a window updates with the mean of its gradients, judged once. The loss scale is
-        constant within a window. Ranks reduce once a window.
-      recompute: the backward pass computes bert4keras' transformer layers again instead of
-        keeping their activations; by ``minimize`` and ``compute_gradients``, in v1 graphs. See
-        ``amp_xla.graph.recompute``.
-      warn_after: skipped steps in a row at the minimum scale before a warning; 0 turns that and
-        the warning about non-finite steps under a constant scale off. In
-        ``tf.function(jit_compile=True)`` there are none: a compiled step cannot call the host.
-      applied_steps: int64 variable to count applied steps in; made when None.
+      global_clipnorm: largest global L2 norm of unscaled gradients, of a step or of one
+        ``apply_gradients`` if a step has several. ``inner``'s clipping comes after it.
+      count_skipped: skipped steps advance ``inner.iterations`` too, as in TensorFlow 2.4-2.15.
+      groups: pairs (predicate of a variable, optimizer); a variable belongs to the first group
+        whose predicate is true, else to ``inner``. All groups share one decision.
+      agreement: function from this rank's verdict, a boolean scalar, to that of all ranks; see
+        ``amp_xla.precision.agreement``. ``auto``: Horovod's ranks if it is initialized with
+        several, else None: this rank alone. Replicas of a ``tf.distribute`` strategy always agree.
+      reduce: gradient -> mean over ranks, for ``minimize`` and ``compute_gradients``; None if
+        ``inner`` reduces or there is one rank.
+      model_parallel: predicate of a variable that this rank alone has; its gradient counts in the
+        decision and is not reduced.
+      accumulate: micro-batches per update. Each ``minimize`` or ``apply_gradients`` adds one; the
+        last of a window updates with the mean gradient, judged once. The loss scale is constant
+        within a window. Ranks reduce once per window. No checkpoint holds an open window.
+      recompute: compute bert4keras' transformer layers again in the backward pass, in v1 graphs;
+        see ``amp_xla.graph.recompute``.
+      warn_after: skipped steps in a row at the minimum scale before a warning; 0 = no warnings,
+        none about a constant scale either. ``tf.function(jit_compile=True)`` never warns.
+      applied_steps: int64 variable that counts applied steps; None creates it.
       name: prefix of variable names.
 
     Attributes:
@@ -77,14 +100,15 @@ class LossScaleOptimizer(OptimizerFace):
       applied_steps: int64 variable, steps whose update was applied.
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
       gradients_finite: boolean scalar of the last step built; a tensor in a graph.
-      window: the sums of a window, where micro-batches are accumulated; else None.
+      window: the sums of ``accumulate``, or None.
       gradient_norm: float32 scalar, global L2 norm after unscaling and before clipping, of the
         last step built in a v1 graph. With model-parallel variables the ranks sum it together,
-        so all of them must fetch it or none.
+        so either all of them fetch it or none.
 
     Raises:
       TypeError: ``inner`` is not an optimizer.
-      ValueError: ``inner`` scales the loss or accumulates gradients itself.
+      ValueError: ``inner`` scales the loss or accumulates gradients itself, or a value is out of
+        range.
     """
 
     def __init__(
@@ -113,27 +137,27 @@ class LossScaleOptimizer(OptimizerFace):
             (predicate, inner_of(optimizer)) for predicate, optimizer in groups
         ] + [(lambda variable: True, inner_of(inner))]
         self._reduce = reduce
-        self._model_parallel = model_parallel or (lambda variable: False)
         agree = agreements.choose(agreement)
         if model_parallel is not None:
             agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
-        self._state = LossScaleVariables.of(loss_scale, name)
-        self._scaling = Scaling(self._state)
-        self.accumulate = accumulate  # micro-batches a step
+        made = isinstance(loss_scale, LossScaleVariables)
+        self._state = loss_scale if made else LossScaleVariables(loss_scale, name)
+        self._steps = OpenSteps(self._state)
+        self.accumulate = accumulate
         self._recompute = recompute
         self.window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
-        self.applied_steps = applied_steps
+        self.applied_steps = keras_initializes(applied_steps)
         self.skipped_steps = state_variable(0, tf.int64, name + "/skipped_steps")
-        self._rules = update.Rules(
+        self._updater = Updater(
             self._state,
             self.applied_steps,
             self.skipped_steps,
-            global_clipnorm,
+            clipping.check_limit(global_clipnorm),
             count_skipped,
             agree,
-            self._model_parallel,
+            model_parallel or (lambda variable: False),
             Monitor(self._state.spec, warn_after) if warn_after else None,
         )
         self._config = {
@@ -152,32 +176,26 @@ class LossScaleOptimizer(OptimizerFace):
             "model_parallel": model_parallel,
         }
         self._track()
-
-    def __new__(cls, inner: Any, *args: Any, **kwargs: Any) -> Any:
-        return object.__new__(keras_class.concrete(cls, inner_of(inner)))
-
-    def _track(self) -> None:
-        """Makes checkpoints and Keras' session know what is inside."""
-        self._optimizer = self.inner  # under this name Keras' own methods look for it
-        self._trackable = tf.Module()  # some bases delegate tracking to it
-        for index, (_, inner) in enumerate(self._groups[:-1]):
-            self._track_trackable(inner.optimizer, f"group_{index}")
-        names = ("inner", "applied_steps", "skipped_steps", "_state")
-        for name in names:
-            child = getattr(self, name)
-            if isinstance(child, Trackable):
-                self._track_trackable(child, name.lstrip("_"))
-        if self.window is not None:
-            self._track_trackable(self.window, "window")
-        keras_class.let_keras_initialize(keras_of(self.inner), self.state_variables)
         self._ready = True
 
-    # -- what a step is made of --------------------------------------------------------------
+    def __new__(cls, inner: Any, *args: Any, **kwargs: Any) -> Any:
+        return object.__new__(facade.concrete(cls, inner_of(inner)))
+
+    def _track(self) -> None:
+        """Name the objects that checkpoints hold."""
+        self._optimizer = self.inner  # Keras' own methods look for it under this name
+        self._trackable = tf.Module()  # some base classes delegate tracking to it
+        children = {f"group_{i}": inner.optimizer for i, (_, inner) in enumerate(self._groups[:-1])}
+        children.update(inner=self.inner, state=self._state)
+        children.update(applied_steps=self.applied_steps, skipped_steps=self.skipped_steps)
+        for name, child in children.items():
+            if isinstance(child, Trackable):
+                self._track_trackable(child, name)
 
     @property
     def loss_scale(self) -> Any:
-        """The scale in force: a float32 scalar tensor; in a v1 graph, the one of this step."""
-        return self._scaling.loss_scale
+        """The current scale: a float32 scalar tensor; in a v1 graph, the one of this step."""
+        return self._steps.loss_scale
 
     @property
     def loss_scale_at_start(self) -> Any:
@@ -186,40 +204,36 @@ class LossScaleOptimizer(OptimizerFace):
 
     @property
     def state_variables(self) -> List[Any]:
-        """What a checkpoint must hold beyond ``inner``'s own variables.
-
-        With ``accumulate`` the sums are among them once a step has been built.
-        """
-        window = [] if self.window is None else self.window.state_variables
-        return [self.applied_steps, self.skipped_steps] + self._state.state_variables + window
+        """Variables that a checkpoint holds beside ``inner``'s."""
+        return [self.applied_steps, self.skipped_steps, *self._state.state_variables]
 
     def get_scaled_loss(self, loss: Any) -> Any:
-        """The loss to differentiate: ``loss * loss_scale`` in float32; starts a step.
+        """Return the loss to differentiate, ``loss * loss_scale`` in float32; this starts a step.
 
         Args:
           loss: a floating tensor, or a function without arguments that returns one.
         """
         if callable(loss):
             return lambda: self.get_scaled_loss(loss())
-        return self._scaling.scale(loss)
+        return self._steps.scale(loss)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
-        """True gradients in float32 (float64 stays); None and sparseness are kept.
+        """Return true gradients in float32 (float64 stays); None and sparse ones stay so.
 
         Call it for every group of variables before the first ``apply_gradients`` of the step:
         each call adds its gradients to the step's one decision.
 
         Raises:
-          RuntimeError: the step was already judged, so these gradients would go unjudged.
+          RuntimeError: the step was judged already, without these gradients.
         """
-        step = self._scaling.step
+        step = self._steps.current()
         if step.finite is not None:
             raise RuntimeError(
                 "get_unscaled_gradients after apply_gradients in one step: the first group was "
                 "judged without these gradients. Unscale every group first, then apply; or start "
                 "the next step with get_scaled_loss"
             )
-        unscaled = self._scaling.unscale(step, list(grads))
+        unscaled = self._steps.unscale(step, list(grads))
         if self.window is None:
             step.tests.append(all_finite(unscaled))
         return unscaled
@@ -231,32 +245,33 @@ class LossScaleOptimizer(OptimizerFace):
         grad_loss: Optional[Any] = None,
         tape: Optional[Any] = None,
     ) -> Pairs:
-        """Pairs (unscaled float32 gradient, variable), reduced over ranks.
+        """Return pairs (unscaled float32 gradient, variable), reduced over ranks.
 
         Args:
           loss: unscaled; a tensor in a graph or under ``tape``, else a function.
           var_list: variables; None means the graph's trainable variables.
-          grad_loss: gradient of whatever is above the loss, unscaled.
+          grad_loss: gradient with respect to the loss, unscaled.
           tape: a ``tf.GradientTape`` that has recorded a loss tensor.
 
         Raises:
-          ValueError: ``recompute`` was asked for, and this is no v1 graph.
+          ValueError: ``recompute`` outside a v1 graph.
         """
         if self._recompute and (callable(loss) or tape is not None or not in_v1_graph()):
             raise ValueError("recompute=True takes a loss that is a tensor of a v1 graph")
-        step = self._scaling.next_step()
+        step = self._steps.next()
         if callable(loss) or tape is not None or tf.executing_eagerly():
             pairs = self._tape_gradients(loss, var_list, grad_loss, tape)
         else:
             variables = tf.trainable_variables() if var_list is None else list(var_list)
             scaled = self.get_scaled_loss(loss)
-            pairs = []
+            found = {}
             for inner, part in self._split([(None, v) for v in variables]):
-                pairs += inner.gradients(scaled, [v for _, v in part], grad_loss)
-            pairs = in_order(pairs, variables)
+                for gradient, variable in inner.gradients(scaled, [v for _, v in part], grad_loss):
+                    found[id(variable)] = gradient
+            pairs = [(found.get(id(v)), v) for v in variables]
             if self._recompute:
                 recompute_layers(scaled, [g for g, _ in pairs if g is not None])
-        unscaled = self._scaling.unscale(step, [g for g, _ in pairs])
+        unscaled = self._steps.unscale(step, [g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
         if self.window is not None:
             return result  # reduced and judged once, at the window's end
@@ -267,8 +282,7 @@ class LossScaleOptimizer(OptimizerFace):
     def _tape_gradients(self, loss: Any, var_list: Any, grad_loss: Any, tape: Any) -> Pairs:
         tape = tf.GradientTape() if tape is None else tape
         with tape:
-            value = loss() if callable(loss) else loss
-            scaled = self.get_scaled_loss(value)
+            scaled = self.get_scaled_loss(loss() if callable(loss) else loss)
         variables = var_list() if callable(var_list) else var_list
         variables = list(tape.watched_variables() if variables is None else variables)
         parts = self._split([(None, v) for v in variables])
@@ -284,13 +298,13 @@ class LossScaleOptimizer(OptimizerFace):
         name: Optional[str] = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
-        """Applies unscaled gradients if the step is finite; moves counters and scale on, once.
+        """Apply unscaled gradients if the step is finite; count and adjust the scale, once.
 
         Args:
           grads_and_vars: pairs; None gradients are dropped.
           global_step: variable to increment when the step is applied.
           name: of the operation.
-          experimental_aggregate_gradients: False where the gradients of this call must not be
+          experimental_aggregate_gradients: False if the gradients of this call must not be
             summed over replicas (model-parallel variables).
 
         Returns:
@@ -303,21 +317,22 @@ class LossScaleOptimizer(OptimizerFace):
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise ValueError("no gradients: the loss reaches none of the variables")
+        aggregate = experimental_aggregate_gradients
         with tf.name_scope(name or self.name):
-            step = self._scaling.step
-            self._scaling.ledger.check_unscaled(step)
+            step = self._steps.current()
+            self._steps.check_unscaled(step)
             if self.window is not None:
-                return self._accumulate(step, pairs, global_step, experimental_aggregate_gradients)
-            # Gradients that were neither scaled nor unscaled here come as one whole step.
-            announced = step.scaled or step.unscaled
-            outcome = self._take(
-                step, pairs, global_step, experimental_aggregate_gradients, more_groups=announced
+                return self._accumulate(step, pairs, global_step, aggregate)
+            # Gradients that were neither scaled nor unscaled here are one whole step.
+            several = step.scaled or step.unscaled
+            operation = self._updater.apply(
+                step, self._split(pairs), global_step, aggregate, more_groups=several
             )
-            if not announced:
-                self._scaling.ledger.close()
-            self.gradients_finite = outcome.finite
-            self.gradient_norm = outcome.norm() if in_v1_graph() else None
-            return outcome.operation if in_v1_graph() else outcome.finite
+            if not several:
+                self._steps.close()
+            self.gradients_finite = step.finite
+            self.gradient_norm = step.norm() if step.norm and in_v1_graph() else None
+            return operation if in_v1_graph() else step.finite
 
     def minimize(
         self,
@@ -328,17 +343,17 @@ class LossScaleOptimizer(OptimizerFace):
         name: Optional[str] = None,
         tape: Optional[Any] = None,
     ) -> Any:
-        """One training step; arguments as in ``compute_gradients`` and ``apply_gradients``."""
-        self._scaling.ledger.close()  # what was unscaled before and not applied is not this step's
+        """Take one training step; see ``compute_gradients`` and ``apply_gradients``."""
+        self._steps.close()  # gradients unscaled earlier and never applied are another step's
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
             more = {} if global_step is None else {"global_step": global_step}
             return self.apply_gradients(pairs, name=name, **more)
         finally:
-            self._scaling.ledger.close()
+            self._steps.close()
 
     def build(self, var_list: Sequence[Any]) -> None:
-        """Makes the optimizers' variables now.
+        """Create the optimizers' variables now.
 
         Needed before the first of several ``apply_gradients`` of one step with a Keras optimizer
         of TensorFlow 2.11 or later.
@@ -347,33 +362,26 @@ class LossScaleOptimizer(OptimizerFace):
             inner.prepare([v for _, v in part])
 
     def get_gradients(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        """Keras' name for unscaled gradients in a graph."""
+        """Return unscaled gradients in a graph, by Keras' name."""
         return [g for g, _ in self.compute_gradients(loss, params)]
 
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        """Keras' name for ``minimize`` in a graph, for ``model.fit``."""
+        """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``."""
         return [self.minimize(loss, params)]
 
-    def _take(
-        self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool, more_groups: bool
-    ) -> update.Outcome:
-        parts = self._split(pairs)
-        parts = update.aggregate(step, parts) if aggregate else parts
-        return update.take(self._rules, step, parts, global_step, more_groups)
-
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
-        """Adds a micro-batch; the last of a window is the step, judged once for all of it."""
+        """Add a micro-batch; the last of a window is the step, judged once for all of it."""
         if step.finite is not None:
             raise RuntimeError("accumulate takes all variable groups in one apply_gradients")
-        scale = step.scale
-        for inner, part in self._split(pairs):
-            inner.prepare([v for _, v in part])
+        self.build([v for _, v in pairs])
 
         def at_end(means: Pairs) -> Any:
-            window = Step(scale)
-            outcome = self._take(window, self._reduced(means), global_step, aggregate, False)
-            with tf.control_dependencies([] if outcome.operation is None else [outcome.operation]):
-                return tf.identity(outcome.finite), tf.identity(outcome.norm())
+            whole = Step(step.scale)
+            parts = self._split(self._reduced(means))
+            operation = self._updater.apply(whole, parts, global_step, aggregate, False)
+            assert whole.norm is not None
+            with tf.control_dependencies([] if operation is None else [operation]):
+                return tf.identity(whole.finite), tf.identity(whole.norm())
 
         assert self.window is not None
         finite, norm = self.window.add(pairs, at_end, lambda: (tf.constant(True), tf.constant(0.0)))
@@ -382,14 +390,17 @@ class LossScaleOptimizer(OptimizerFace):
         return tf.group(finite, norm) if in_v1_graph() else finite
 
     def _reduced(self, pairs: Pairs) -> Pairs:
-        return (
-            pairs if self._reduce is None else over_ranks(pairs, self._reduce, self._model_parallel)
-        )
+        if self._reduce is None:
+            return pairs
+        return over_ranks(pairs, self._reduce, self._updater.model_parallel)
 
     def _split(self, pairs: Pairs) -> clipping.Parts:
-        """Pairs by optimizer: each goes to the first group that claims its variable."""
+        """Return pairs by optimizer: the first group whose predicate is true for the variable."""
         parts: clipping.Parts = [(inner, []) for _, inner in self._groups]
         for gradient, variable in pairs:
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))
             parts[next(claims)][1].append((gradient, variable))
         return [(inner, part) for inner, part in parts if part]
+
+
+AmpLossScaleOptimizer = LossScaleOptimizer  # the name in Keras' .keras files

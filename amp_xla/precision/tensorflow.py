@@ -1,7 +1,8 @@
-"""Loss scales for TensorFlow, in resource variables: v1 graphs, tf.function and eagerly."""
+"""Loss scales in TensorFlow variables, for v1 graphs, ``tf.function`` and eager code."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, List, Optional
 
 from amp_xla import backend
@@ -10,21 +11,38 @@ from amp_xla.precision import arrays, loss_scale
 tf: Any = backend.tensorflow().compat.v1
 Module: Any = tf.Module
 
-# The scale must never be averaged or summed over replicas: every replica computes the same one.
+# Replicas must not average or sum the scale: each of them computes the same one.
 _UNSHARED = {"trainable": False, "use_resource": True, "aggregation": tf.VariableAggregation.NONE}
+_KERAS_BACKENDS = tuple(
+    f"{root}.backend"
+    for root in ("tf_keras.src", "tensorflow.python.keras", "tensorflow_core.python.keras")
+)
 
 
 def state_variable(value: Any, dtype: Any, name: str) -> Any:
-    """A resource variable for optimizer state: not trainable, never aggregated."""
+    """Create a resource variable for optimizer state: not trainable, never aggregated."""
     with tf.init_scope():
-        return tf.Variable(value, dtype=dtype, name=name, **_UNSHARED)
+        return keras_initializes(tf.Variable(value, dtype=dtype, name=name, **_UNSHARED))
+
+
+def keras_initializes(variable: Any) -> Any:
+    """Return the variable after adding it to those that Keras' session initializes."""
+    for name in _KERAS_BACKENDS:
+        track = getattr(sys.modules.get(name), "track_variable", None)
+        if track is not None and not tf.executing_eagerly():
+            track(variable)
+    return variable
+
+
+def in_v1_graph() -> bool:
+    """Return True if new tensors belong to a graph that sessions run."""
+    return not tf.executing_eagerly() and not tf.get_default_graph().building_function
 
 
 def all_finite(tree: Any) -> Any:
-    """A boolean scalar: every element of every floating tensor in a tree is finite.
+    """Return a boolean scalar: every element of every floating tensor is finite.
 
-    IndexedSlices are judged by their values and stay sparse; None and integers count as finite.
-    An empty tree is finite.
+    IndexedSlices stay sparse; only their values count. None, integers and empty trees are finite.
     """
     tests: List[Any] = []
     for leaf in flatten(tree):
@@ -38,7 +56,7 @@ def all_finite(tree: Any) -> Any:
 
 
 def flatten(tree: Any) -> List[Any]:
-    """Leaves of nested dicts, lists and tuples; IndexedSlices are leaves."""
+    """Return the leaves of nested dicts, lists and tuples; IndexedSlices are leaves."""
     if isinstance(tree, dict):
         return [leaf for key in sorted(tree) for leaf in flatten(tree[key])]
     if isinstance(tree, (list, tuple)) and not arrays.is_sparse(tree):
@@ -47,15 +65,14 @@ def flatten(tree: Any) -> List[Any]:
 
 
 class LossScaleVariables(Module):
-    """A loss scale whose state lives in variables, with jmp's verbs.
+    """A loss scale whose state is in variables.
 
-    ``adjust`` assigns instead of returning a new state. Checkpointed by ``tf.train.Checkpoint``
-    as ``scale`` and ``counter``, by ``tf.train.Saver`` through ``variables``.
+    ``tf.train.Checkpoint`` saves it as ``scale_variable`` and ``counter``.
 
     Args:
       spec: a loss scale from ``amp_xla.precision``, a number, ``"dynamic"`` or None.
       name: prefix of the variables' names.
-      counter_dtype: of the counter's variable; Keras' checkpoints hold an int64.
+      counter_dtype: of the counter; Keras' checkpoints hold an int64.
     """
 
     def __init__(
@@ -68,32 +85,24 @@ class LossScaleVariables(Module):
         self.scale_variable: Optional[Any] = None
         self.counter: Optional[Any] = None
         if self.dynamic:
-            self.scale_variable = state_variable(
-                self.spec.loss_scale, tf.float32, name + "/loss_scale"
-            )
-            self.counter = state_variable(
-                int(self.spec.counter), counter_dtype, name + "/finite_steps"
-            )
-
-    @classmethod
-    def of(cls, spec: Any, name: str) -> LossScaleVariables:
-        """The variables of a loss scale, or these where they are made already."""
-        return spec if isinstance(spec, LossScaleVariables) else cls(spec, name)
+            start, count = self.spec.loss_scale, int(self.spec.counter)
+            self.scale_variable = state_variable(start, tf.float32, name + "/loss_scale")
+            self.counter = state_variable(count, counter_dtype, name + "/finite_steps")
 
     @property
     def state_variables(self) -> List[Any]:
-        """What a checkpoint must hold: [scale float32, counter int32] when dynamic, else []."""
+        """Variables of a checkpoint: [scale float32, counter] if dynamic, else []."""
         return [self.scale_variable, self.counter] if self.dynamic else []
 
     @property
     def loss_scale(self) -> Any:
-        """The scale in force now: a float32 scalar tensor, read afresh."""
+        """The current scale, read anew: a float32 scalar tensor."""
         if self.scale_variable is None:
             return tf.constant(self._constant, tf.float32)
         return self.scale_variable.read_value()
 
     def at(self, scale: Any) -> Any:
-        """The immutable value whose scale is the given tensor (one read serves a whole step)."""
+        """Return the immutable loss scale with this tensor as its scale."""
         if isinstance(self.spec, loss_scale.NoOpLossScale):
             return self.spec
         if self.scale_variable is None:
@@ -101,29 +110,29 @@ class LossScaleVariables(Module):
         return self.spec.replace(scale, self.counter)
 
     def scale(self, tree: Any) -> Any:
-        """Scales floating leaves in float32; see ``LossScale.scale``."""
+        """Return the tree with floating leaves scaled in float32."""
         return self.at(self.loss_scale).scale(tree)
 
     def unscale(self, tree: Any) -> Any:
-        """Unscales floating leaves in float32; see ``LossScale.unscale``."""
+        """Return the tree with floating leaves unscaled in float32."""
         return self.at(self.loss_scale).unscale(tree)
 
     def adjust(self, grads_finite: Any, scale: Optional[Any] = None) -> Any:
-        """Moves to the next state.
+        """Assign the next state.
 
         Args:
           grads_finite: boolean scalar tensor, the same on every replica.
-          scale: the read that this step scaled with; None reads now.
+          scale: the scale of this step; None reads it now.
 
         Returns:
-          An operation (v1 graph) that does it; in tf.function and eagerly it is done.
+          In a v1 graph the operation that assigns.
         """
         if self.scale_variable is None or self.counter is None:
             return tf.no_op()
         scale = self.loss_scale if scale is None else scale
         counter = tf.cast(self.counter.read_value(), tf.int32)
         now = self.spec.replace(scale, counter).adjust(tf.convert_to_tensor(grads_finite))
-        # Readers of the old state must not race the writers of the new one.
+        # The old state must be read before the new one is written.
         with tf.control_dependencies([scale, counter]):
             return tf.group(
                 self.scale_variable.assign(now.loss_scale),

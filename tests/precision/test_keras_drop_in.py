@@ -9,7 +9,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.precision import keras_class
+from amp_xla.precision import facade, optimizer
 from amp_xla.precision.compat.keras import CUSTOM_OBJECTS, LossScaleOptimizer
 from tests.precision.training import KINDS, same
 
@@ -36,7 +36,7 @@ def sequential():
 
 def own(inner, **arguments):
     """Keras' own around ``inner``, with the same meaning on either TensorFlow."""
-    cls = keras_class.own_class(inner)
+    cls = facade.own_class(inner)
     if backend.kind() == "tf2":
         return cls(inner, **arguments)
     scale = backend.tensorflow().train.experimental.DynamicLossScale(
@@ -64,6 +64,30 @@ def test_fit_is_keras_own(kind):
     assert steps == their_steps == 16
     for a, b in zip(ours, theirs):
         np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("cls", [LossScaleOptimizer, optimizer.LossScaleOptimizer])
+def test_a_mirrored_strategy_trains_in_a_v1_graph(cls, devices):
+    config = tf.ConfigProto(device_count={"CPU": 2})
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
+        names = [f"cpu:{i}" for i in range(devices)]
+        strategy = backend.tensorflow().distribute.MirroredStrategy(names)
+        with strategy.scope():
+            weight = tf.Variable([5.0], use_resource=True)
+            made = cls(keras.optimizers.SGD(2.0))
+            run = getattr(strategy, "run", None) or strategy.experimental_run_v2
+            steps = [
+                strategy.experimental_local_results(
+                    run(lambda f=factor: made.minimize(lambda: weight * f, [weight]))
+                )
+                for factor in (1.0, float("nan"))
+            ]
+            session.run(tf.global_variables_initializer())
+            session.run(steps[0])
+            session.run(steps[1])
+            assert session.run(weight) == 5.0 - 2.0 * devices
+            assert session.run(made.state_variables)[:3] == [1, 1, 2.0**14]
 
 
 def test_what_its_users_read_and_a_skipped_step():
@@ -142,19 +166,61 @@ def test_configurations_come_back_with_the_class_that_was_meant():
         assert again.get_config()["inner_optimizer"].keys() == config["inner_optimizer"].keys()
 
 
+WRAPPERS = {
+    "drop-in": lambda inner: LossScaleOptimizer(inner, initial_scale=4.0),
+    "dynamic": lambda inner: optimizer.LossScaleOptimizer(inner, "dynamic"),
+    "accumulating": lambda inner: optimizer.LossScaleOptimizer(inner, 1000, accumulate=2),
+}
+
+
+def fit(model):
+    return model.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False).history["loss"]
+
+
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
-def test_a_model_comes_back(tmp_path):
+@pytest.mark.parametrize("wrapper", sorted(WRAPPERS))
+@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
+@pytest.mark.parametrize("ending", [".h5", ""])
+def test_a_model_comes_back(tmp_path, wrapper, kind, ending):
     model = sequential()
-    model.compile(LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=4.0), "mse")
-    model.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False)
-    model.save(str(tmp_path / "model.h5"))
-    after = model.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False).history["loss"]
+    model.compile(WRAPPERS[wrapper](KINDS[kind]()), "mse")
+    fit(model)
+    weights, x = model.get_weights(), model.predict(X)
+    model.save(str(tmp_path / ("model" + ending)), save_format="h5" if ending else "tf")
+    model.save_weights(str(tmp_path / "weights.h5"))
+    after = fit(model)
+    config = model.optimizer.get_config()
     K.clear_session()
-    loaded = keras.models.load_model(str(tmp_path / "model.h5"), custom_objects=CUSTOM_OBJECTS)
-    assert isinstance(loaded.optimizer, LossScaleOptimizer)
-    assert K.get_value(loaded.optimizer.iterations) == 8
-    again = loaded.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False).history["loss"]
-    np.testing.assert_allclose(again, after, rtol=1e-6)
+    path = str(tmp_path / ("model" + ending))
+    with keras.utils.custom_object_scope({} if ending else CUSTOM_OBJECTS):
+        loaded = keras.models.load_model(path, custom_objects=CUSTOM_OBJECTS)
+    assert type(loaded.optimizer).__mro__[1] is type(model.optimizer).__mro__[1]
+    assert loaded.optimizer.get_config() == config
+    np.testing.assert_allclose(loaded.predict(X), x, rtol=1e-5, atol=1e-6)
+    if ending:  # in graph mode Keras reads no optimizer state from a SavedModel
+        np.testing.assert_allclose(fit(loaded), after, rtol=1e-6)
+    loaded.load_weights(str(tmp_path / "weights.h5"))
+    assert same(loaded.get_weights(), weights)
+
+
+@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
+def test_a_checkpoint_holds_everything_but_the_sums_of_a_window(tmp_path, kind):
+    def made():
+        model = sequential()
+        model.compile(WRAPPERS["accumulating"](KINDS[kind]()), "mse")
+        fit(model)
+        return model, tf.train.Checkpoint(model=model, optimizer=model.optimizer)
+
+    model, checkpoint = made()
+    path = checkpoint.save(str(tmp_path / "saved"), session=K.get_session())
+    assert not any("window" in name or "sum_" in name for name, _ in tf.train.list_variables(path))
+    after = fit(model)
+    K.clear_session()
+    other, checkpoint = made()
+    status = checkpoint.restore(path)
+    status.assert_existing_objects_matched()
+    status.run_restore_ops(K.get_session())
+    np.testing.assert_allclose(fit(other), after, rtol=1e-6)
 
 
 def test_refused():

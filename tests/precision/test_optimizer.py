@@ -38,8 +38,11 @@ def wrapped(session, inner, scale=8.0, **options):
 def plain(session, inner):
     """The same problem without the wrapper."""
     task = problem()
-    pairs = list(zip(tf.gradients(task.loss, task.variables), task.variables))
-    operation = inner.apply_gradients(pairs)
+    if hasattr(inner, "get_updates"):  # Keras: with its clipping
+        operation = tf.group(*inner.get_updates(task.loss, task.variables))
+    else:
+        pairs = list(zip(tf.gradients(task.loss, task.variables), task.variables))
+        operation = inner.apply_gradients(pairs)
     return Trainer(session, task, inner, operation)
 
 
@@ -282,6 +285,20 @@ def test_traps_are_refused():
             LossScaleOptimizer(other)
     with pytest.raises(ValueError, match="no gradients"):
         LossScaleOptimizer(tf.train.AdamOptimizer()).apply_gradients([])
+
+
+@pytest.mark.parametrize("limit", [-1, 0, np.nan, np.inf, "x", True])
+def test_impossible_clipping_is_refused(limit):
+    with pytest.raises(ValueError, match="global_clipnorm is .*allowed: a positive finite number"):
+        LossScaleOptimizer(tf.train.AdamOptimizer(), 8.0, global_clipnorm=limit)
+
+
+def test_impossible_optimizers_and_scales_are_refused():
+    with pytest.raises(TypeError, match=r"the class Adam; allowed: an object, e.g. Adam\(1e-3\)"):
+        LossScaleOptimizer(keras.optimizers.Adam)
+    for scale in (True, False, 0, -1, np.nan, "fast"):
+        with pytest.raises(ValueError, match="loss.scale is"):
+            LossScaleOptimizer(tf.train.AdamOptimizer(), scale)
 
 
 def test_warnings_reach_the_session_that_runs_the_step():

@@ -100,6 +100,8 @@ def split_pairs(
     return [p for p in every if predicate(p[1])], [p for p in every if not predicate(p[1])]
 
 
+AmpLossScaleOptimizer = LossScaleOptimizer  # the name in .keras files
+
 # sok.tf.keras.mixed_precision.LossScaleOptimizer is how SparseOperationKit's users know it.
 tf = types.SimpleNamespace(
     keras=types.SimpleNamespace(

@@ -1,7 +1,7 @@
 """A drop-in for Keras' ``mixed_precision.LossScaleOptimizer``: its arguments, attributes, files.
 
-What is scaled, judged and skipped is ``amp_xla.precision.optimizer``'s; what differs from Keras'
-on purpose is listed in docs/precision.md.
+``amp_xla.precision.optimizer`` scales, judges and skips; docs/precision.md lists the differences
+from Keras' class.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import sys
 import warnings
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
-from amp_xla.precision import keras_class, optimizer, replicas
-from amp_xla.precision.compat.keras import configs
+from amp_xla.precision import facade, optimizer, replicas
 from amp_xla.precision.facade import Trackable, Variables
 from amp_xla.precision.inner import CLIPS, KerasInner, NewKerasInner, Pairs, inner_of
 from amp_xla.precision.loss_scale import (
@@ -23,28 +22,28 @@ from amp_xla.precision.loss_scale import (
 from amp_xla.precision.monitor import LossScaleWarning
 from amp_xla.precision.tensorflow import LossScaleVariables, tf
 
-HANDED_ON = ("lr", "learning_rate", *CLIPS)
+DELEGATED = ("lr", "learning_rate", *CLIPS)
 
 
 class LossScaleOptimizer(optimizer.LossScaleOptimizer):
-    """Wraps a Keras optimizer with loss scaling, as Keras' class of this name does.
+    """A Keras optimizer with loss scaling, like Keras' class of this name.
 
     Args:
       inner_optimizer: a Keras optimizer, of the legacy kind (TensorFlow 1.15's and bert4keras'
         are) or of TensorFlow 2.11's. Keras 3's are refused.
       dynamic: True finds the scale while training; False keeps ``initial_scale``.
-      initial_scale: the scale to begin with; 2**15 when dynamic and None.
-      dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 when None.
+      initial_scale: the first scale; 2**15 if dynamic and None.
+      dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 if None.
 
     Attributes:
       inner_optimizer: the wrapped optimizer.
-      loss_scale: float32 scalar tensor, the scale in force.
+      loss_scale: float32 scalar tensor, the current scale.
       dynamic: as given.
       initial_scale: float.
-      dynamic_counter: int64 variable, finite steps since the last change; None when not dynamic.
-      dynamic_growth_steps: int; None when not dynamic.
+      dynamic_counter: int64 variable, finite steps since the last change; None if not dynamic.
+      dynamic_growth_steps: int; None if not dynamic.
       iterations, learning_rate, lr and a legacy optimizer's hyper-parameters: the inner one's.
-      applied_steps, skipped_steps: int64 variables, which are in no checkpoint, as Keras has none.
+      applied_steps, skipped_steps: int64 variables, in no checkpoint, like Keras' class.
 
     Raises:
       TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
@@ -79,29 +78,25 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
 
     def _track(self) -> None:
-        """Makes checkpoints the same as those of Keras' own class on this TensorFlow."""
-        self._optimizer = self.inner  # under this name Keras' own methods look for it
-        keras = sys.modules[keras_class.own_class(self.inner).__module__]
-        if self._delegates:
-            # To a checkpoint this object is the inner optimizer, which has a loss scale as well.
-            self._trackable = self.inner
-            if hasattr(self.inner, "_hyper"):
-                old = keras.FakeOptimizerForRestoration(self.inner)
-                self._track_trackable(old, "base_optimizer")
-            if self.dynamic:
-                self._track_trackable(_KerasState(self._state), "loss_scale")
-        else:
+        """Make checkpoints equal to those of Keras' own class on this TensorFlow."""
+        self._optimizer = self.inner  # Keras' own methods look for it under this name
+        if not self._delegates:
             self._track_trackable(self.inner, "base_optimizer")
             self._track_trackable(_KerasState(self._state), "loss_scale")
-        keras_class.let_keras_initialize(keras_class.keras_of(self.inner), self.state_variables)
-        self._ready = True
+            return
+        # To a checkpoint this object is the inner optimizer, with a loss scale.
+        self._trackable = self.inner
+        if hasattr(self.inner, "_hyper"):
+            keras = sys.modules[facade.own_class(self.inner).__module__]
+            old = keras.FakeOptimizerForRestoration(self.inner)
+            self._track_trackable(old, "base_optimizer")
+        if self.dynamic:
+            self._track_trackable(_KerasState(self._state), "loss_scale")
 
     @property
     def _delegates(self) -> bool:
-        """Whether Keras' own class lets its inner optimizer answer checkpoints: from 2.4 on."""
+        """Whether checkpoints see Keras' class as its inner optimizer: from TensorFlow 2.4 on."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
-
-    # -- what Keras' users read ---------------------------------------------------------------
 
     @property
     def inner_optimizer(self) -> Any:
@@ -123,29 +118,30 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     def dynamic_growth_steps(self) -> Optional[int]:
         return self._state.spec.growth_interval if self.dynamic else None
 
-    def _hands_on(self, name: str) -> bool:
+    def _delegated(self, name: str) -> bool:
         hyper = getattr(self.inner, "_hyper", {})
-        return name in hyper or (name in HANDED_ON and hasattr(self.inner, name))
+        return name in hyper or (name in DELEGATED and hasattr(self.inner, name))
 
     @property
     def variables(self) -> Variables:
-        """The inner optimizer's: like Keras', weight files hold no loss scale, checkpoints do."""
+        """The inner optimizer's: like Keras', weight files hold no loss scale."""
         found = self.inner.variables
         return Variables(found() if callable(found) else found)
 
     def get_slot_names(self) -> List[str]:
-        """The inner optimizer's; none on TensorFlow 1.15, nor of an optimizer of the newer kind.
+        """Return the inner optimizer's slot names, for checkpoints.
 
-        Checkpoints ask this. On 1.15 they hold the inner optimizer beside this one, with its slots.
+        There are none of a newer optimizer; on TensorFlow 1.15 checkpoints hold the inner
+        optimizer as a child, with its slots.
         """
         if not self._delegates:
             return []
         return list(getattr(self.inner, "get_slot_names", list)())
 
     def get_config(self) -> Dict[str, Any]:
-        """As Keras' class gives it, and takes it."""
+        """Return the configuration of Keras' class."""
         return {
-            "inner_optimizer": configs.described(self.inner),
+            "inner_optimizer": facade.described(self.inner),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
@@ -155,24 +151,22 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     def from_config(
         cls, config: Dict[str, Any], custom_objects: Optional[Dict[str, Any]] = None, **more: Any
     ) -> Any:
-        """The optimizer that ``get_config``, here or in Keras from 2.4 on, described; and 2.3's.
+        """Return the optimizer that ``get_config``, here or in any Keras, described.
 
         Raises:
-          ValueError: a loss scale of TensorFlow 2.3 or before that Keras has given up.
+          ValueError: a loss scale of TensorFlow 2.3 or before that Keras no longer has.
         """
-        config = configs.of_today(config)
-        inner = configs.restored(config.pop("inner_optimizer"), custom_objects)
+        config = _current(config)
+        inner = facade.restored(config.pop("inner_optimizer"), custom_objects)
         return cls(inner, **config, **more)
 
-    # -- a step -------------------------------------------------------------------------------
-
     def get_scaled_loss(self, loss: Any) -> Any:
-        """The loss times the scale, in float32; a function for a function."""
+        """Return the loss times the scale, in float32; a function for a function."""
         self._has_scaled = True
         return super().get_scaled_loss(loss)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
-        """True gradients, in float32; None and sparseness are kept."""
+        """Return true gradients, in float32; None and sparse ones stay so."""
         self._has_unscaled = True
         return super().get_unscaled_gradients(grads)
 
@@ -183,7 +177,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         grad_loss: Optional[Any] = None,
         tape: Optional[Any] = None,
     ) -> Pairs:
-        """Pairs (unscaled gradient, variable); the third argument may be the tape, as in Keras."""
+        """Return pairs (unscaled gradient, variable); like Keras, takes the tape third too."""
         if isinstance(grad_loss, tf.GradientTape):
             grad_loss, tape = None, grad_loss
         self._has_unscaled = True
@@ -196,13 +190,13 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         experimental_aggregate_gradients: bool = True,
         skip_gradients_aggregation: bool = False,
     ) -> Any:
-        """Applies unscaled gradients if all are finite; moves the scale on.
+        """Apply unscaled gradients if all are finite, and adjust the scale.
 
         Args:
           grads_and_vars: pairs; None gradients are dropped.
-          name: of the operation. Keras' newer optimizers have ``skip_gradients_aggregation`` in
-            its place: a bool is taken as that.
-          experimental_aggregate_gradients: False where replicas' gradients are summed already.
+          name: of the operation. A bool means ``skip_gradients_aggregation``, which Keras' newer
+            optimizers have in its place.
+          experimental_aggregate_gradients: False if replicas' gradients are summed already.
           skip_gradients_aggregation: its opposite, by its newer name.
 
         Raises:
@@ -238,14 +232,14 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         name: Optional[str] = None,
         tape: Optional[Any] = None,
     ) -> Any:
-        """One training step, with Keras' order of arguments; a tape may be the third of them."""
+        """Take one training step, with Keras' order of arguments; the tape may be the third."""
         if isinstance(grad_loss, tf.GradientTape):
             grad_loss, tape = None, grad_loss
         return super().minimize(loss, var_list, None, grad_loss, name, tape)
 
 
 class _KerasState(Trackable):
-    """A loss scale's variables under the names that Keras' checkpoints have."""
+    """A loss scale's variables by their names in Keras' checkpoints."""
 
     def __init__(self, state: LossScaleVariables) -> None:
         if state.dynamic:
@@ -254,15 +248,15 @@ class _KerasState(Trackable):
 
 
 def _check_inner(optimizer: Any) -> None:
-    """Refuses what Keras' class refuses, and Keras 3's optimizers."""
+    """Refuse what Keras' class refuses, and Keras 3's optimizers."""
     if hasattr(optimizer, "get_unscaled_gradients"):
         raise TypeError(
             f"LossScaleOptimizer cannot wrap another LossScaleOptimizer, but got: {optimizer}"
         )
     roots = {c.__module__.partition(".")[0] for c in type(optimizer).__mro__}
-    if "keras" in roots and keras_class.keras_of(optimizer) is None:
+    if "keras" in roots and facade.keras_of(optimizer) is None:
         raise TypeError(
-            f'"inner_optimizer" is {type(optimizer).__name__} of Keras 3, whose fit speaks another '
+            f'"inner_optimizer" is {type(optimizer).__name__} of Keras 3, whose fit has another '
             f"protocol: use keras.mixed_precision.LossScaleOptimizer there, or tf_keras' optimizers"
         )
     known = hasattr(optimizer, "apply_gradients") and isinstance(
@@ -270,15 +264,15 @@ def _check_inner(optimizer: Any) -> None:
     )
     if not known:
         raise TypeError(
-            f'"inner_optimizer" must be an instance of `tf.keras.optimizers.Optimizer`, of the '
-            f"legacy or the newer kind, but got: {optimizer}"
+            f'"inner_optimizer" must be an instance of `tf.keras.optimizers.Optimizer` or '
+            f"`tf.keras.optimizers.experimental.Optimizer`, but got: {optimizer}"
         )
 
 
 def _spec(
     dynamic: Any, initial_scale: Optional[float], growth_steps: Optional[int]
 ) -> Union[DynamicLossScale, StaticLossScale]:
-    """The loss scale that the arguments mean."""
+    """Return the loss scale that the arguments mean."""
     if not isinstance(dynamic, bool):
         raise TypeError(
             f'"dynamic" argument to LossScaleOptimizer.__init__ must be a bool, but got: '
@@ -297,14 +291,39 @@ def _spec(
     return StaticLossScale(float(initial_scale))
 
 
-# Keras' newer files name a class by its module, and an optimizer of the newer kind like this.
-LossScaleOptimizerV3 = LossScaleOptimizer
+def _current(config: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a configuration of TensorFlow 2.3 or before in today's form; others unchanged."""
+    config = dict(config)
+    if "loss_scale" not in config:
+        return config
+    scale = config.pop("loss_scale")
+    kind, fields = scale["class_name"], scale["config"]
+    config["inner_optimizer"] = config.pop("optimizer")
+    if kind == "FixedLossScale":
+        config.update(dynamic=False, initial_scale=fields["loss_scale_value"])
+    elif kind == "DynamicLossScale" and fields["multiplier"] == 2:
+        config.update(
+            initial_scale=fields["initial_loss_scale"],
+            dynamic_growth_steps=fields["increment_period"],
+        )
+    else:
+        reason = " whose multiplier is not 2" if kind == "DynamicLossScale" else ""
+        raise ValueError(
+            f"Cannot deserialize LossScaleOptimizer with a {kind}{reason}. Got {kind}: "
+            f"{kind}({fields}); allowed: FixedLossScale, or DynamicLossScale with multiplier 2"
+        )
+    return config
 
-# For load_model(..., custom_objects=CUSTOM_OBJECTS): older files (HDF5, SavedModel) name the class
-# as Keras does, so that they load without this package, as Keras' own. Keras looks built-in names
-# up in lower case.
+
+LossScaleOptimizerV3 = LossScaleOptimizer  # the name in .keras files with a newer optimizer
+
+# For load_model(..., custom_objects=CUSTOM_OBJECTS). Older files (HDF5, SavedModel) name the
+# drop-in as Keras does, and Keras looks its own names up in lower case.
 CUSTOM_OBJECTS: Dict[str, Any] = {
-    name: LossScaleOptimizer
-    for known in ("LossScaleOptimizer", "LossScaleOptimizerV3")
-    for name in (known, known.lower())
+    facade.NAME: optimizer.LossScaleOptimizer,
+    **{
+        name: LossScaleOptimizer
+        for known in ("LossScaleOptimizer", "LossScaleOptimizerV3")
+        for name in (known, known.lower())
+    },
 }
