@@ -16,7 +16,7 @@ from typing_extensions import Annotated
 
 from amp_xla.commands.predict import lines_of
 from amp_xla.config import parse, split_words, within
-from amp_xla.data.pretraining.yardstick import Yardstick
+from amp_xla.data.pretraining.cloze import ClozeBenchmark
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
@@ -72,9 +72,9 @@ def main(argv: List[str]) -> int:
     else:
         texts = [line for line in lines_of(config.text_file) if line.strip()]
     texts = texts[: config.texts]
-    yardstick = Yardstick.of(texts, tokenizers, config.length)
+    benchmark = ClozeBenchmark.of(texts, tokenizers, config.length)
     note(
-        f"{len(yardstick.texts):,} of {len(texts):,} texts; {yardstick.unknown:.1%} of their words "
+        f"{len(benchmark.texts):,} of {len(texts):,} texts; {benchmark.unknown:.1%} of their words "
         f"are not asked for: {'the' if len(folders) == 1 else 'some'} vocabulary cannot spell them"
     )
     # Before this process takes the GPU's memory.
@@ -88,10 +88,10 @@ def main(argv: List[str]) -> int:
     rows = []
     for folder, tokenizer, found in zip(folders, tokenizers, tuned):
         scorer = Scorer(folder, tokenizer.vocab_size, config.length)
-        score = scorer(yardstick.together(tokenizer, config.mask_rate, config.seed))
+        score = scorer(benchmark.together(tokenizer, config.mask_rate, config.seed))
         row = [folder, f"{score.words:,}", f"{score.loss:.4f}", f"{score.accuracy:.4f}"]
         if config.pseudo:
-            alone = scorer(yardstick.one_by_one(tokenizer, config.pseudo))
+            alone = scorer(benchmark.one_by_one(tokenizer, config.pseudo))
             row.append(f"{math.exp(min(alone.loss, 50.0)):.2f}")
         rows.append(row + ([_spread(found)] if found else []))
     head = ["model", "hidden words", "loss", "accuracy"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any, Dict, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import tf
+from amp_xla.process.progress import note
 
 
 def ceiling(
@@ -50,3 +52,12 @@ def ceiling(
             runs += 1
     rate = 2.0 * size**3 * products / best
     return rate, {"dtype": dtype, "size": size, "runs": runs, "flops_per_second": rate}
+
+
+def with_utilisation(job: Any) -> Any:
+    """Measure the peak; return the job with ``model_flops_utilisation`` among its rates."""
+    peak, _ = ceiling(job.resolved.half or "float32", seconds=0.5)
+    note(f"matrix products reach {peak / 1e9:.0f} GFLOP/s (measured)")
+    flops = job.rates["model_flops_per_second"]
+    rates = {"model_flops_utilisation": lambda step: flops(step) / peak}
+    return dataclasses.replace(job, rates=rates)

@@ -1,1 +1,1 @@
-"""What is trained: encoders and heads, language models, packed rows, dropout, losses."""
+"""Encoders and heads, language models, packed rows, dropout and losses."""

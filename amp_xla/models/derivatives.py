@@ -1,9 +1,8 @@
 """GELU, layer norm and attention with derivatives written by hand.
 
-TensorFlow's own derivative of a formula goes back through every operation of it and keeps what
-each of them needs: for bert4keras' GELU five tensors of [B, L, 4 * hidden], for its layer norm
-four of [B, L, hidden]. By hand it takes two of each, and half as many kernels. The values are
-those of bert4keras' formulas; weights have the same names and shapes.
+TensorFlow's derivative keeps the inputs of every operation: for bert4keras' GELU five tensors of
+[B, L, 4 * hidden], for its layer norm four of [B, L, hidden]. The derivatives here keep two of each
+and need half as many kernels. Values, names and shapes of weights are bert4keras'.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from amp_xla.models import dropout
 
 
 def install() -> None:
-    """Makes every bert4keras model built from now on use them.
+    """Use them in every bert4keras model that is built from now on.
 
-    A GELU that was chosen by hand (``bert4keras.backend.set_gelu("tanh")``) stays.
+    A GELU set by ``bert4keras.backend.set_gelu("tanh")`` is not replaced.
     """
-    # Not in bert4keras.layers: the methods there look their own class up by this name.
+    # Not in bert4keras.layers, whose methods refer to their classes by these names.
     models = backend.bert4keras("models")
     models.LayerNormalization = _layer_normalization()
     models.MultiHeadAttention = multi_head_attention()
@@ -32,7 +31,7 @@ def install() -> None:
 
 
 def gelu(x: Any) -> Any:
-    """x * P(N(0, 1) <= x), by the error function.
+    """Build x * P(N(0, 1) <= x) from the error function.
 
     Args:
       x: floats of any shape.
@@ -56,14 +55,14 @@ def gelu(x: Any) -> Any:
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """(x - mean) / sqrt(variance + epsilon) * gamma + beta over the last axis.
+    """Build (x - mean) / sqrt(variance + epsilon) * gamma + beta over the last axis.
 
     Args:
       x: floats [..., hidden].
       gamma: [hidden], the scale.
       beta: [hidden], the offset.
-      epsilon: added to the variance. A row of equal numbers gives beta, even where float16
-        takes epsilon for 0.
+      epsilon: added to the variance. A row of equal numbers gives beta, even if epsilon is 0 in
+        float16.
 
     Returns:
       The shape and dtype of x.
@@ -76,8 +75,7 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
         centred = x - K.mean(x, -1, keepdims=True)
         variance = K.mean(tf.square(centred), -1, keepdims=True)
         deviation = tf.sqrt(variance + epsilon)
-        # This division is on no list of ops that may run in half precision: what follows keeps
-        # the digits of float32.
+        # The graph rewrite never runs this division in half precision.
         normal = tf.math.divide_no_nan(centred, deviation)
 
         def derivative(dy: Any) -> Tuple[Any, Any, Any]:
@@ -93,24 +91,24 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 
 def attention(
-    query: Any, key: Any, value: Any, bias: Optional[Any] = None, kept: Optional[Any] = None
+    query: Any, key: Any, value: Any, bias: Optional[Any] = None, mask: Optional[Any] = None
 ) -> Any:
-    """softmax(query key^T + bias) value, for each head; with dropout in between.
+    """Build softmax(query key^T + bias) value per head, with dropout of the weights.
 
     Args:
-      query: floats [B, L, heads, D], divided by sqrt(D) already: that is less work here than on
-        the products, and keeps them small enough for float16.
+      query: floats [B, L, heads, D], already divided by sqrt(D): less work than on the
+        products, and small enough for float16.
       key, value: floats [B, M, heads, D].
-      bias: float that broadcasts to [B, heads, L, M], or None; it gets no gradient.
-      kept: bool or numbers [B, heads, L, M] that attention weights are multiplied by, or None:
-        dropout. It gets no gradient.
+      bias: float that broadcasts to [B, heads, L, M], without gradient, or None.
+      mask: dropout: bool or numbers [B, heads, L, M] to multiply attention weights by, without
+        gradient, or None.
 
     Returns:
       [B, L, heads, D], the dtype of ``value``.
 
-    Source: Vaswani et al., arXiv:1706.03762. The softmax's derivative needs, for each query, the
-    sum of its weights times their gradients. That is the product of the output and its gradient
-    (Dao et al., arXiv:2205.14135, section B.4): a sum over D numbers and not over M.
+    Source: Vaswani et al., arXiv:1706.03762. The derivative of the softmax needs per query the sum
+    of its weights times their gradients, which is the product of the output and its gradient (Dao
+    et al., arXiv:2205.14135, section B.4).
     """
 
     def forward(query: Any, key: Any, value: Any) -> Tuple[Any, Callable[[Any], Any]]:
@@ -119,14 +117,14 @@ def attention(
         if bias is not None:
             scores += tf.cast(bias, scores.dtype)
         weights = tf.nn.softmax(scores)
-        used = weights if kept is None else weights * tf.cast(kept, weights.dtype)
+        used = weights if mask is None else weights * tf.cast(mask, weights.dtype)
         out = tf.matmul(used, v)
 
         def derivative(dy: Any) -> Tuple[Any, Any, Any]:
             dout = tf.transpose(dy, (0, 2, 1, 3))
             dused = tf.matmul(dout, v, transpose_b=True)
             along = tf.reduce_sum(dout * out, -1, keepdims=True)
-            if kept is None:
+            if mask is None:
                 dscores = weights * (dused - along)
             else:
                 dscores = used * dused - weights * along
@@ -142,7 +140,7 @@ def attention(
 
 @functools.lru_cache(maxsize=None)
 def _layer_normalization() -> Any:
-    """bert4keras' layer of the same name, in its usual form; other forms are left to it."""
+    """Return a subclass of bert4keras' layer that replaces its usual form only."""
     original = backend.bert4keras("layers").LayerNormalization
     recompute_grad = backend.bert4keras().recompute_grad
 
@@ -164,7 +162,7 @@ def _layer_normalization() -> Any:
 
 @functools.lru_cache(maxsize=None)
 def multi_head_attention() -> Any:
-    """The class: bert4keras' layer of this name in its usual form; other forms are left to it."""
+    """Return a subclass of bert4keras' layer that replaces its usual form only."""
     original = backend.bert4keras("layers").MultiHeadAttention
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
@@ -189,16 +187,16 @@ def multi_head_attention() -> Any:
             if dropout.installed() or not rate:
                 kept = dropout.kept(self.name, shape, rate)
                 return kept, (1.0 if kept is None else 1.0 - rate)
-            # Keras' own, which knows whether this is training.
+            # Keras' dropout depends on the learning phase.
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 
     return MultiHeadAttention
 
 
 def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
-    """bert4keras' mask of the keys [B, M] and its bias or mask of pairs, as one bias.
+    """Combine bert4keras' mask of keys [B, M] and its bias or mask of pairs in one bias.
 
-    The latter is a number or a bool, and broadcasts to [B, heads, L, M] or lacks the heads.
+    ``bias`` is float or bool and broadcasts to [B, heads, L, M] or [B, L, M].
     """
     if bias is not None:
         bias = bias[:, None] if bias.shape.ndims == 3 else bias
@@ -210,10 +208,9 @@ def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
 
 
 def banned(allowed: Any) -> Any:
-    """A bias of attention: 0 where True, else bert4keras' minus infinity.
+    """Return a bias of attention: 0 for True, bert4keras' minus infinity for False.
 
-    That is a large number, or one that float16 holds (``K.set_infinity``); bert4keras 0.11.5 and
-    later have none to set.
+    bert4keras 0.11.5 and later have no ``K.infinity``; float16 can hold 1e4.
     """
     infinity = getattr(backend.bert4keras(), "infinity", lambda: 1e4)
     return (tf.cast(allowed, tf.float32) - 1.0) * infinity()

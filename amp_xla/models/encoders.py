@@ -1,4 +1,4 @@
-"""bert4keras encoders and the heads that recipes put on them."""
+"""bert4keras encoders and classification heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_xla.models import derivatives
 from amp_xla.models.dropout import Dropout
 from amp_xla.models.weights import google
 
-# bert4keras' words for what Google's bert_config.json calls otherwise
+# bert4keras' names -> names in Google's bert_config.json
 _GOOGLE = {
     "max_position": "max_position_embeddings",
     "dropout_rate": "hidden_dropout_prob",
@@ -27,21 +27,21 @@ def encoder(
     weights: bool = True,
     **configs: Any,
 ) -> Any:
-    """A bert4keras BERT encoder.
+    """Build a bert4keras BERT encoder.
 
     Args:
-      bert: folder with ``bert_config.json`` and a checkpoint in Google's format, whose shapes
-        win over ``configs``; None builds an untrained one from ``configs``.
-      kind: bert4keras' name of the architecture, or a class of its.
-      length: tokens of the longest sequence; weights must have positions for them.
-      weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
+      bert: folder with ``bert_config.json`` and a checkpoint in Google's format, whose shapes have
+        priority over ``configs``; None = an untrained encoder.
+      kind: bert4keras' name or class of the architecture.
+      length: tokens of the longest sequence.
+      weights: False = read only the configuration from ``bert``.
       **configs: arguments of ``build_transformer_model``.
 
     Returns:
       Keras model: int token ids and segment ids [B, L] -> float32 [B, L, hidden].
 
     Raises:
-      AmpXlaError: the folder lacks a file, or one is damaged or does not fit; names it.
+      AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     if bert is None:
         return build_transformer_model(model=kind, hidden_act="gelu", **configs)
@@ -53,10 +53,10 @@ def encoder(
 
 
 def write_config(bert: Optional[str], path: str, **configs: Any) -> None:
-    """Writes the ``bert_config.json`` from which ``encoder`` makes the same model again.
+    """Write the ``bert_config.json`` from which ``encoder`` builds the same model.
 
     Args:
-      bert, **configs: as ``encoder`` gets them.
+      bert, **configs: arguments of ``encoder``.
       path: of the file.
     """
     if bert is not None:
@@ -68,13 +68,13 @@ def write_config(bert: Optional[str], path: str, **configs: Any) -> None:
 
 
 def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
-    """bert4keras' function of this name, its GELU and layer norm differentiated by hand."""
+    """Call bert4keras' function of this name, with hand-written derivatives."""
     derivatives.install()
     return backend.bert4keras("models").build_transformer_model(*args, **kwargs)
 
 
 def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
-    """Mean of the token vectors (padding left out), dropout, one linear layer.
+    """Build a classifier: mean of the token vectors without padding, dropout, one linear layer.
 
     Args:
       encoder_model: inputs token ids [B, L] first; 0 is padding. Output [B, L, hidden].
@@ -91,9 +91,9 @@ def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
 
 
 def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
-    """float [N, hidden] -> Keras model from ``inputs`` to float32 logits [N, classes]."""
+    """Build: float [N, hidden] -> Keras model from ``inputs`` to float32 logits [N, classes]."""
     pooled = Dropout(dropout, name="Pooling-Dropout")(pooled)
-    # Under a Keras policy, too, they come in float32: a softmax of rounded logits is far off.
+    # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
     logits = keras.layers.Dense(
         classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits",
         dtype="float32",
@@ -102,8 +102,8 @@ def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
 
 
 def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
-    """[float [B, L, hidden], token ids [B, L]] -> float [B, hidden]; id 0 is left out."""
+    """Return means without id 0: [float [B, L, hidden], token ids [B, L]] -> float [B, hidden]."""
     vectors, token_ids = pair
     weights = tf.cast(tf.not_equal(token_ids, 0), vectors.dtype)[:, :, None]
-    # At least one: a padding row has no token, and 0 / 0 would poison the whole batch.
+    # At least one: a padding row has no token, and 0 / 0 would make the batch not finite.
     return tf.reduce_sum(vectors * weights, 1) / tf.maximum(tf.reduce_sum(weights, 1), 1.0)

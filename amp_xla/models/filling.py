@@ -1,4 +1,4 @@
-"""A masked language model that answers: what belongs in place of [MASK]."""
+"""Predictions of a masked language model for [MASK]."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.tokenizer import MASK, Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import dropout
-from amp_xla.models.language_model import POSITIONS, LanguageModel
-from amp_xla.models.options import Filling
+from amp_xla.models.language_model import POSITIONS, SIZES, LanguageModel
+from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.models.weights import google
 
 
 class Fill:
-    """Texts, and a model as long as the longest of them.
+    """A model for texts with [MASK].
 
     Args:
-      tokenizer: the model's.
-      texts: with [MASK] in each.
-      bert: folder with the model's ``bert_config.json``; None = of ``shape``.
+      tokenizer: of the model.
+      texts: with at least one [MASK] each.
+      bert: folder with the model's ``bert_config.json``; None = use ``shape``.
       shape: layers, hidden size, heads.
-      top: answers for each [MASK], at most the vocabulary.
+      top: predictions per [MASK].
 
     Attributes:
-      weights: to be filled before the call.
+      weights: variables; load them before the call.
 
     Raises:
       AmpXlaError: a text has more tokens than the model has positions.
@@ -58,18 +58,44 @@ class Fill:
         self._positions = tf.placeholder(tf.int32, [None, None], name="positions")
         logits = lm.logits(lm.model.output, self._positions)[:, : tokenizer.vocab_size]
         chances = tf.nn.softmax(tf.cast(logits, tf.float32))
-        self._answers = tf.nn.top_k(chances, min(top, tokenizer.vocab_size))
+        self._predictions = tf.nn.top_k(chances, min(top, tokenizer.vocab_size))
+
+    @classmethod
+    def of_run(
+        cls,
+        saved: Any,
+        objective: str,
+        encoder: LanguageModelOptions,
+        texts: Sequence[str],
+        top: int,
+    ) -> Fill:
+        """Build the model of a pretraining run, still without its weights.
+
+        Args:
+          saved: checkpoint of the run.
+          objective, encoder: settings of the run.
+          texts, top: as for ``Fill``.
+
+        Raises:
+          AmpXlaError: the run was not trained with masks, or a text is too long.
+        """
+        if objective != "mlm":
+            raise AmpXlaError(
+                f"{saved.run} was trained with --objective {objective}; only mlm fills in {MASK}"
+            )
+        bert = saved.architecture or encoder.bert
+        return cls(Tokenizer.from_assets(saved.asset), texts, bert, SIZES[encoder.model], top)
 
     def __call__(self) -> List[List[Filling]]:
-        """The answers to each text, [MASK] by [MASK]."""
-        ask = backend.session().make_callable(self._answers, [*self._inputs, self._positions])
-        return [self._fill(ask, np.array(row)) for row in self._rows]
+        """Return the predictions for each text, in order of its [MASK] tokens."""
+        run = backend.session().make_callable(self._predictions, [*self._inputs, self._positions])
+        return [self._fill(run, np.array(row)) for row in self._rows]
 
-    def _fill(self, ask: Any, row: Any) -> List[Filling]:
+    def _fill(self, run: Any, row: Any) -> List[Filling]:
         masks = np.flatnonzero(row == self._tokenizer.mask_id)
         ids = np.zeros((1, self._inputs[0].shape[1]), np.int32)
         ids[0, : len(row)] = row
-        chances, tokens = ask(ids, np.zeros_like(ids), masks[None])
+        chances, tokens = run(ids, np.zeros_like(ids), masks[None])
         return [
             Filling(mask, self._tokenizer.tokens[token], float(chance))
             for mask in range(len(masks))

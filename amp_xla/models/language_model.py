@@ -8,26 +8,28 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
+from amp_xla.data.pretraining import cooccurrence
 from amp_xla.errors import AmpXlaError
+from amp_xla.models import losses
 from amp_xla.models.encoders import build_transformer_model, mean_over_tokens
 from amp_xla.models.weights import google
 from amp_xla.process import durable
 
 VOCAB_MULTIPLE = 64
-MATCH = 5.0  # logit of the position that a head looks at when training starts
+MATCH = 5.0  # initial logit of the neighbour that a head attends to
 POSITIONS = 512  # position embeddings of a new model, at least
-NEVER = -1e4  # logit of rows that only fill the vocabulary up; fits float16
+NEVER = -1e4  # logit of vocabulary padding; fits float16
 CHECKPOINT = "bert_model.ckpt"
 APPLICATIONS = {"mlm": "encoder", "lm": "lm", "unilm": "unilm"}
 
-# name -> layers, hidden size, heads: every dimension a multiple of 8; heads of 64, where the model
-# is tiny of 32: there, many neighbours to look at are worth more than precise looks
+# name -> layers, hidden size, heads. Heads have size 64, in the tiny model 32: there, more heads
+# help more than wider ones.
 SIZES = {
     "tiny": (3, 192, 6),
     "small": (4, 512, 8),
@@ -37,7 +39,7 @@ SIZES = {
 
 
 def padded_vocab(size: int) -> int:
-    """Height of the embedding matrix: tensor cores want a multiple of 64."""
+    """Return the height of the embedding matrix: a multiple of 64 for tensor cores."""
     return -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
@@ -45,17 +47,17 @@ class LanguageModel:
     """BERT with a tied vocabulary projection at given positions.
 
     Args:
-      vocab_size: tokens that exist; rows beyond fill up to a multiple of 64, never predicted.
-      objective: ``mlm``, ``lm`` or ``unilm``: which positions attend to which.
-      bert: folder of a checkpoint in Google's format to go on from; its shapes win.
-      length: L, or the longest where there are several.
+      vocab_size: number of tokens; the matrix is padded to a multiple of 64.
+      objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
+      bert: folder of a checkpoint in Google's format to continue; its shapes have priority.
+      length: L, or the largest of several.
       layers, hidden, heads: shape of a new model.
       dropout_rate: of activations and attention weights.
-      weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
-      positions: where new position embeddings start: ``sinusoids`` or ``random``.
-      attention: where the heads of the first two new layers start: ``neighbours`` or ``random``.
+      weights: False = read only the configuration from ``bert``.
+      positions: initial position embeddings of a new model: ``sinusoids`` or ``random``.
+      attention: initial heads of its first two layers: ``neighbours`` or ``random``.
       init_range: standard deviation of new weights; None = 0.02 at 768, more in narrower models.
-      several: sequences have different lengths; the graph is built for any.
+      several: build the graph for sequences of any length.
 
     Attributes:
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
@@ -92,19 +94,19 @@ class LanguageModel:
             "hidden_act": "gelu",
             "hidden_dropout_prob": dropout_rate,
             "attention_probs_dropout_prob": dropout_rate,
-            # BERT's 0.02 is for 768; a narrower model needs larger weights to pass as much on.
+            # 0.02 is for 768; a narrower model needs larger weights for the same variance.
             "initializer_range": init_range or round(0.02 * math.sqrt(768 / hidden), 4),
         }
         if bert is not None:
-            found = google.read_config(Path(bert) / google.CONFIG)
-            if found["vocab_size"] != vocab_size:
+            google_config = google.read_config(Path(bert) / google.CONFIG)
+            if google_config["vocab_size"] != vocab_size:
                 raise AmpXlaError(
-                    f"{Path(bert) / google.CONFIG} is for {found['vocab_size']} tokens, the "
-                    f"prepared text has {vocab_size}; prepare it with --vocab {bert}/vocab.txt"
+                    f"{Path(bert) / google.CONFIG} has {google_config['vocab_size']} tokens, "
+                    f"the prepared text {vocab_size}; prepare it with --vocab {bert}/vocab.txt"
                 )
             if weights:
                 prefix = google.read(bert, vocab_size, length, language_model=True).prefix
-            self.config.update(found)
+            self.config.update(google_config)
         config = dict(self.config)
         for theirs in ("directionality", "pooler_fc_size", "pooler_num_attention_heads"):
             config.pop(theirs, None)
@@ -131,7 +133,7 @@ class LanguageModel:
             },
         )
         last = f"Transformer-{self.config['num_hidden_layers'] - 1}-FeedForward-Norm"
-        # bert4keras' own head, over all positions, stays in the graph unused: nothing runs it.
+        # bert4keras' own head, over all positions, is in the graph but not run.
         self.model = keras.models.Model(
             self.transformer.model.inputs, self.transformer.layers[last].output
         )
@@ -142,28 +144,34 @@ class LanguageModel:
             self._look_at_neighbours(backwards=objective == "lm")
 
     def _look_at_neighbours(self, backwards: bool) -> None:
-        """Starts every head of the first two layers on a neighbour: -1, 1, -2, 2 and so on.
+        """Make each head of the first two layers attend to a neighbour: -1, 1, -2, 2 and so on.
 
-        Attention that starts random is an average over the whole text; a small model sits at the
-        unigram loss for a thousand steps before a head finds out that the next word matters.
+        Random attention averages over the whole text; a small model stays at the unigram loss for
+        a thousand steps before a head attends to the next word.
         """
         heads, layers = self.config["num_attention_heads"], self.config["num_hidden_layers"]
         for layer in range(min(2, layers)):
             numbers = range(layer * heads, (layer + 1) * heads)
             offsets = [-1 - n if backwards else (1 + n // 2) * (-1, 1)[n % 2] for n in numbers]
-            query, key = _looking_at(offsets, self.config["hidden_size"])
+            query, key = _neighbour_kernels(offsets, self.config["hidden_size"])
             attention = self.transformer.layers[f"Transformer-{layer}-MultiHeadSelfAttention"]
             K.batch_set_value([(attention.q_dense.kernel, query), (attention.k_dense.kernel, key)])
 
-    def start_from_vectors(self, vectors: Any, known: Any) -> None:
-        """Sets the embeddings of ``known`` tokens, as far from zero as random ones would be.
-
-        The projection is tied to them, so they are what the model predicts with, too.
+    def start_from_counts(self, text: Any, special_ids: Iterable[int], seed: int) -> None:
+        """Set the embeddings, and so the projection, to vectors from co-occurrence counts.
 
         Args:
-          vectors: float32 [vocabulary, hidden], rows of mean square 1.
-          known: bool [vocabulary]; other tokens keep their random start.
+          text: ``Sequences`` to count in.
+          special_ids: tokens without a vector; they and missing tokens keep random vectors.
+          seed: of the vectors' rotation.
         """
+        vectors, known = cooccurrence.word_vectors(
+            cooccurrence.sample(text),
+            self.vocab_size,
+            self.config["hidden_size"],
+            special_ids,
+            seed,
+        )
         table = self.transformer.layers["Embedding-Token"].embeddings
         values = K.get_value(table)
         values[: self.vocab_size][known] = vectors[known] * self.config["initializer_range"]
@@ -171,11 +179,21 @@ class LanguageModel:
 
     @property
     def weights(self) -> List[Any]:
-        """All that is trained, the head included; bert4keras' order."""
+        """All trainable variables, in bert4keras' order."""
         return list(self.transformer.model.trainable_weights)
 
+    def placeholders(self) -> Dict[str, Any]:
+        """Build the inputs by name: token and segment ids, positions, labels and weights."""
+        kinds = {"positions": tf.int32, "labels": tf.int32, "weights": tf.float32}
+        token_ids, segment_ids = self.model.inputs
+        return {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            **{name: tf.placeholder(kind, [None, None], name) for name, kind in kinds.items()},
+        }
+
     def logits(self, vectors: Any, positions: Any) -> Any:
-        """float [B, L, hidden], int32 [B, K] -> float [B * K, padded vocabulary]."""
+        """Build the logits: float [B, L, hidden], int32 [B, K] -> float [B * K, padded]."""
         hidden = self.config["hidden_size"]
         length = self.length or tf.shape(vectors)[1]
         rows = tf.range(tf.shape(positions)[0])[:, None] * length
@@ -183,9 +201,9 @@ class LanguageModel:
         return self._project(picked)
 
     def _project(self, picked: Any) -> Any:
-        """float [N, hidden] -> float [N, padded vocabulary]."""
+        """Project to the vocabulary: float [N, hidden] -> float [N, padded]."""
         layers = self.transformer.layers
-        # Their arithmetic only: calling a layer would make Keras trace where its input comes from.
+        # `call`, since calling a layer would make Keras trace the origin of its input.
         picked = layers["MLM-Norm"].call(layers["MLM-Dense"].call(picked))
         table = layers["Embedding-Token"].embeddings
         (bias,) = layers["MLM-Bias"].weights
@@ -195,14 +213,14 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any) -> Dict[str, Any]:
-        """Loss and hits of every predicted position.
+        """Build loss and hits of every predicted position.
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
           vectors: the encoder's output.
 
         Returns:
-          ``loss``, ``hits``: float32 [B * K], zero where the weight is.
+          ``loss``, ``hits``: float32 [B * K], times the weights.
         """
         logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
         labels = tf.reshape(inputs["labels"], [-1])
@@ -211,13 +229,28 @@ class LanguageModel:
         hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
         return {"loss": each * weights, "hits": tf.cast(hits, tf.float32) * weights}
 
-    def topic_loss(self, inputs: Dict[str, Any], vectors: Any) -> Any:
-        """How badly the mean of a sequence's vectors foretells its masked words, in any order.
+    def loss(self, inputs: Dict[str, Any], topic: Optional[Any] = None) -> Tuple[Any, Any]:
+        """Build the training loss, float32 scalar, and its metrics by name.
 
-        A masked word is mostly guessed from its neighbours, so little of what a text is about
-        needs to be in the mean, which a classifier starts from; this puts it there (bag-of-words
-        prediction, as in Ma et al., arXiv 2401.11248). One row of logits a sequence, through the
-        same head: no new weights, hardly any work.
+        Args:
+          inputs: of ``placeholders``.
+          topic: weight of ``topic_loss``; None = without.
+        """
+        out = self.head(inputs, self.model.output)
+        weights = tf.reshape(inputs["weights"], [-1])
+        loss = losses.weighted_mean(out["loss"], weights)
+        metrics = {"accuracy": losses.weighted_mean(out["hits"], weights)}
+        if topic is None:
+            return loss, metrics
+        topic_loss = self.topic_loss(inputs, self.model.output)
+        return loss + topic * topic_loss, {**metrics, "mlm_loss": loss, "topic_loss": topic_loss}
+
+    def topic_loss(self, inputs: Dict[str, Any], vectors: Any) -> Any:
+        """Build the loss of predicting a sequence's masked words from the mean of its vectors.
+
+        A masked word mostly follows from its neighbours, so the mean, which a classifier starts
+        from, learns little about the topic. This bag-of-words loss (as in Ma et al., arXiv
+        2401.11248) uses the same head: one row of logits per sequence and no new weights.
 
         Args:
           inputs: ``token_ids`` int [B, L]; ``labels`` int32, ``weights`` float32 [B, K].
@@ -231,15 +264,15 @@ class LanguageModel:
         chances = tf.nn.log_softmax(tf.cast(self._project(mean), tf.float32))
         batch = tf.shape(weights)[0]
         rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(weights))
-        where = tf.stack([rows, inputs["labels"]], -1)
-        counts = tf.scatter_nd(where, weights, tf.stack([batch, self.padded]))
+        cells = tf.stack([rows, inputs["labels"]], -1)
+        counts = tf.scatter_nd(cells, weights, tf.stack([batch, self.padded]))
         return -tf.reduce_sum(counts * chances) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
     def flops(self, length: int, positions: int) -> float:
-        """Floating-point operations of training on a sequence: matrix products, both ways.
+        """Return the floating-point operations of matrix products per training sequence.
 
-        2 a multiply-add; the backward pass costs two forward passes (Kaplan et al.,
-        arXiv 2001.08361, section 2.1). Recomputation is not counted: it is overhead.
+        A multiply-add is 2; the backward pass costs two forward passes (Kaplan et al.,
+        arXiv 2001.08361, section 2.1). Recomputation is not counted.
         """
         hidden, layers = self.config["hidden_size"], self.config["num_hidden_layers"]
         inner = self.config["intermediate_size"]
@@ -251,14 +284,12 @@ class LanguageModel:
         missing = self.padded - len(values)
         return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])
 
-    # -- what others load ----------------------------------------------------------------------
-
     def write_config(self, path: str) -> None:
-        """``bert_config.json`` as Google's BERT has it."""
+        """Write ``bert_config.json`` in the format of Google's BERT."""
         durable.write(Path(path), json.dumps(self.config, indent=2).encode() + b"\n")
 
     def write_checkpoint(self, folder: str) -> None:
-        """The weights in the session as ``bert_model.ckpt`` under Google's variable names."""
+        """Write the weights as ``bert_model.ckpt`` under Google's variable names."""
         mapping = self.transformer.variable_mapping()
         names: List[str] = []
         tensors: List[Any] = []
@@ -269,31 +300,31 @@ class LanguageModel:
         values = K.batch_get_value(tensors)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
             with tf.Graph().as_default(), tf.Session() as session:
-                made = []
+                variables = []
                 for name, value in zip(names, values):
                     if value.shape[:1] == (self.padded,):
                         value = value[: self.vocab_size]
                     hold = tf.placeholder(tf.float32, value.shape)
-                    made.append(
+                    variables.append(
                         (tf.get_variable(name, initializer=hold, use_resource=True), hold, value)
                     )
                 session.run(
-                    tf.global_variables_initializer(), {hold: value for _, hold, value in made}
+                    tf.global_variables_initializer(), {hold: value for _, hold, value in variables}
                 )
-                saver = tf.train.Saver([variable for variable, _, _ in made])
+                saver = tf.train.Saver([variable for variable, _, _ in variables])
                 prefix = os.path.join(temporary, CHECKPOINT)
                 saver.save(session, prefix, write_meta_graph=False, write_state=False)
-            # The index comes last: what looks for a checkpoint looks for it.
+            # The index comes last: readers look for it.
             for name in sorted(os.listdir(temporary)):
                 shutil.move(os.path.join(temporary, name), os.path.join(folder, name))
 
 
 def _bert(stddev: float, sinusoids: bool) -> Any:
-    """bert4keras' BERT with another spread of initial weights, and positions that know distances.
+    """Return bert4keras' BERT with another deviation of initial weights.
 
-    Position embeddings may start as sinusoids (and are learned on from there): attention to a
-    neighbour at some distance is one linear map from the first step. From random ones a small
-    model sits at the unigram loss for thousands of steps before it learns to look at neighbours.
+    Position embeddings may start as sinusoids, and are trained from there. Then attention to a
+    neighbour is a linear map from the first step; with random ones a small model stays at the
+    unigram loss for thousands of steps.
     """
     models = backend.bert4keras("models")
 
@@ -313,21 +344,21 @@ def _bert(stddev: float, sinusoids: bool) -> Any:
 
 
 def _sinusoids(positions: int, size: int) -> Any:
-    """float64 [positions, size], mean square 1 (Vaswani et al., arXiv 1706.03762)."""
+    """Return float64 [positions, size], mean square 1 (Vaswani et al., arXiv 1706.03762)."""
     angles = np.arange(positions)[:, None] * _rates(size)[None, :]
     return math.sqrt(2.0) * np.concatenate([np.sin(angles), np.cos(angles)], 1)
 
 
 def _rates(size: int) -> Any:
-    """float64 [size / 2]: radians a position, fast ones first."""
+    """Return float64 [size / 2]: radians per position, largest first."""
     return 10000.0 ** -(np.arange(size // 2) / (size // 2))
 
 
-def _looking_at(offsets: List[int], hidden: int) -> Tuple[Any, Any]:
-    """Query and key kernels, float32 [hidden, hidden], of heads that look so many positions ahead.
+def _neighbour_kernels(offsets: List[int], hidden: int) -> Tuple[Any, Any]:
+    """Return query and key kernels, float32 [hidden, hidden], of heads with these offsets.
 
-    A head reads the fastest sinusoids alone. Its query turns them by its offset, so it is the key
-    of the position that far away: sin(x + w) = sin x cos w + cos x sin w.
+    A head reads the fastest sinusoids. Its query rotates them by its offset, which gives the key
+    of the position at that offset: sin(x + w) = sin x cos w + cos x sin w.
     """
     size = hidden // len(offsets)
     pairs = size // 2

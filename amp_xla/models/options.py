@@ -1,4 +1,4 @@
-"""What recipes say to models, and models to commands, before TensorFlow is there."""
+"""Options of models. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
 
-HEAD = 64  # the size of an attention head, in units of the hidden size
+HEAD = 64  # size of an attention head
 
 
 class Filling(NamedTuple):
-    """An answer of a masked language model: ``token`` for a text's ``mask``-th [MASK], from 0."""
+    """A prediction: ``token`` for the ``mask``-th [MASK] of a text, from 0."""
 
     mask: int
     token: str
@@ -26,13 +26,13 @@ class Filling(NamedTuple):
 class EncoderOptions:
     """The encoder."""
 
-    # Its weights are part of every checkpoint: where they came from does not matter to a resume.
+    # May change on resume: the weights come from the run's checkpoint.
     bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder with bert_config.json, vocab.txt and a checkpoint in Google's format"""
     layers: Annotated[int, within(at_least=1)] = 3
     """transformer layers, without --bert"""
     hidden: Annotated[int, within(at_least=8)] = 192
-    """hidden size, without --bert; a multiple of 8 for tensor cores, and of 64 (a head's size)"""
+    """hidden size, without --bert; a multiple of 8, and above 64 of 64, the size of a head"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of activations and attention weights dropped in training"""
 
@@ -57,7 +57,7 @@ class EncoderOptions:
         slots: int = 1,
         weights: bool = True,
     ) -> Any:
-        """Token ids and segment ids, int [B, L] -> logits, float32 [B, classes].
+        """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
         Args:
           vocab_size: tokens.
@@ -65,7 +65,7 @@ class EncoderOptions:
           max_length: most tokens of a sample.
           slots: most texts of a row; with more than one, packed rows, the model has two inputs more
             and logits are [B, slots, classes].
-          weights: False where they come later, from a run's checkpoint: ``bert`` then needs none.
+          weights: False = read only the configuration from ``bert``.
 
         Raises:
           AmpXlaError: the folder ``bert`` lacks a file.
@@ -80,7 +80,7 @@ class EncoderOptions:
         return encoders.classifier(encoder, classes, self.dropout)
 
     def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:
-        """What writes the ``bert_config.json`` of the encoder in ``classifier``, given a path."""
+        """Return a function that writes the ``bert_config.json`` of the classifier to a path."""
         from amp_xla.models import encoders
 
         shape = self._shape(vocab_size, max_length)
@@ -102,21 +102,21 @@ class LanguageModelOptions:
     model: Literal["tiny", "small", "base", "large"] = "tiny"
     """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
     bert: Annotated[Optional[str], MAY_CHANGE] = None
-    """folder with bert_config.json and a checkpoint in Google's format to go on from"""
+    """folder with bert_config.json and a checkpoint in Google's format to continue"""
     embeddings: Literal["counts", "random"] = "counts"
-    """where a new model's tokens start: from counts of their neighbours in the text, or anywhere"""
+    """initial token embeddings of a new model: from counts of neighbours in the text, or random"""
     positions: Literal["sinusoids", "random"] = "sinusoids"
-    """where a new model's position embeddings start; they are learned on from there"""
+    """initial position embeddings of a new model; training changes them"""
     attention: Literal["neighbours", "random"] = "neighbours"
-    """where the heads of a new model's first two layers start: each on a neighbour, or anywhere"""
+    """initial heads in a new model's first two layers: each attends to a neighbour, or random"""
     init_range: Annotated[Optional[float], within(above=0)] = None
-    """spread of a new model's weights; none = 0.02 for 768 wide, more for narrower models"""
+    """standard deviation of a new model's weights; none = 0.02 at hidden size 768, more below"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
-    """share of activations and attention weights dropped; 0.1 for many passes over little text"""
+    """share of activations and attention weights dropped; 0.1 for many epochs over little text"""
 
     @property
     def from_counts(self) -> bool:
-        """Whether its token embeddings are to start from counts: a new model's alone can."""
+        """True if the token embeddings of a new model start from counts."""
         return self.embeddings == "counts" and self.bert is None
 
     def language_model(
@@ -127,7 +127,7 @@ class LanguageModelOptions:
         weights: bool = True,
         several: bool = False,
     ) -> Any:
-        """A ``LanguageModel``, whose class says what the arguments are and what is raised."""
+        """Build a ``LanguageModel``; see its class."""
         from amp_xla.models.language_model import SIZES, LanguageModel
 
         return LanguageModel(
@@ -139,22 +139,22 @@ class LanguageModelOptions:
 
 @dataclasses.dataclass(frozen=True)
 class TowerOptions:
-    """The table, and what is above it."""
+    """The embedding table and the tower."""
 
     tower: Literal["dlrm", "deepfm"] = "dlrm"
-    """what is above the table: pairs of vectors in dot products, or a factorization machine"""
+    """layers above the table: dot products of pairs of vectors, or a factorization machine"""
     rows: Annotated[int, within(1, 2**40)] = 100_000
-    """rows of the table, over all ranks; values of slots are hashed into them"""
+    """rows of the table over all ranks; values are hashed to them"""
     width: Annotated[int, within(at_least=1)] = 16
-    """numbers of a row"""
+    """numbers per row"""
     hidden: Annotated[int, within(at_least=1)] = 128
-    """width of a tower's first layer; each further one is half as wide"""
+    """width of the first layer; each further one has half the width"""
     layers: Annotated[int, within(1, 32)] = 2
-    """layers of a tower"""
+    """layers of the tower"""
     combiner: Literal["mean", "sum"] = "mean"
-    """what becomes of a slot's vectors where it has several values"""
+    """reduction of a slot's vectors if it has several values"""
 
     @property
     def table_width(self) -> int:
-        """Numbers of a row in the table; DeepFM's first order is one more."""
+        """Numbers per row of the table; DeepFM has one more for its first order."""
         return self.width + (self.tower == "deepfm")

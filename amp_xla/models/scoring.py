@@ -1,4 +1,4 @@
-"""A masked language model that is examined: how likely was each hidden word?"""
+"""Loss and accuracy of a masked language model on cloze questions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Iterable, List, NamedTuple, Sequence
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import K, tf
-from amp_xla.data.pretraining.yardstick import Question
+from amp_xla.backend import K
+from amp_xla.data.pretraining.cloze import Question
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 
@@ -24,15 +24,15 @@ class Score(NamedTuple):
 
 
 class Scorer:
-    """A folder in Google's format, read and ready. One at a time: a new one ends the last.
+    """A model in Google's format; creating one clears the previous one.
 
     Args:
-      folder: as ``--bert`` takes it.
+      folder: value of ``--bert``.
       vocab_size: tokens of its vocabulary.
       length: most tokens of a question.
 
     Raises:
-      AmpXlaError: a file is missing or damaged, or there is no masked language model's head.
+      AmpXlaError: a file is missing or damaged, or the head of the language model is missing.
     """
 
     def __init__(self, folder: str, vocab_size: int, length: int) -> None:
@@ -40,26 +40,19 @@ class Scorer:
         with dropout.inference():
             lm = LanguageModel(vocab_size, length, 1, 64, 1, bert=folder, dropout_rate=0.0)
         self._length = length
-        names = ("positions", "labels", "weights")
-        kinds = (tf.int32, tf.int32, tf.float32)
-        inputs = {n: tf.placeholder(kind, [None, None], n) for n, kind in zip(names, kinds)}
+        inputs = lm.placeholders()
         out = lm.head(inputs, lm.model.output)
-        self._ask = backend.session().make_callable(
-            [out["loss"], out["hits"]], [*lm.model.inputs, *inputs.values()]
+        self._run = backend.session().make_callable(
+            [out["loss"], out["hits"]], list(inputs.values())
         )
 
     def __call__(self, questions: Iterable[Question]) -> Score:
-        """The score over all words that are asked for."""
+        """Return the score over all hidden words."""
+        rows = list(questions)
         losses: List[float] = []
         right: List[bool] = []
-        batch: List[Question] = []
-        for question in questions:
-            batch.append(question)
-            if len(batch) == BATCH:
-                self._add(batch, losses, right)
-                batch = []
-        if batch:
-            self._add(batch, losses, right)
+        for begin in range(0, len(rows), BATCH):
+            self._add(rows[begin : begin + BATCH], losses, right)
         return Score(len(losses), float(np.mean(losses)), float(np.mean(right)))
 
     def _add(self, batch: Sequence[Question], losses: List[float], right: List[bool]) -> None:
@@ -72,8 +65,8 @@ class Scorer:
             positions[row, : len(question.labels)] = question.positions
             labels[row, : len(question.labels)] = question.labels
             weights[row, : len(question.labels)] = 1.0
-        asked: Any = self._ask(ids, np.zeros_like(ids), positions, labels, weights)
-        nats, hits = (np.asarray(a, np.float64).reshape(weights.shape) for a in asked)
+        outputs: Any = self._run(ids, np.zeros_like(ids), positions, labels, weights)
+        nats, hits = (np.asarray(a, np.float64).reshape(weights.shape) for a in outputs)
         for row, question in enumerate(batch):
             count = len(question.labels)
             losses += np.bincount(question.words, nats[row, :count]).tolist()

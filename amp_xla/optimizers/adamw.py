@@ -7,22 +7,22 @@ from typing import Any, Optional
 
 from amp_xla.backend import tf
 
-# Norms' gains and offsets and all biases, as bert4keras, Keras and Google's BERT name them.
+# Names of norms' gains and offsets and of biases in bert4keras, Keras and Google's BERT.
 NO_DECAY = r"(bias|gamma|beta|LayerNorm|Norm/)"
 
 
 class AdamW(tf.train.AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
 
-    Dense gradients take one fused kernel a variable; IndexedSlices stay sparse up to the
-    update. ``epsilon`` is the paper's: it is added to the bias-corrected root (TensorFlow's own
-    Adam adds it to the uncorrected one, so its early steps are smaller).
+    Dense gradients take one fused kernel per variable; IndexedSlices stay sparse up to the update.
+    ``epsilon`` is added to the bias-corrected root, as in the paper; TensorFlow's Adam adds it to
+    the uncorrected one, so its early steps are smaller.
 
     Args:
       learning_rate: float or float32 scalar tensor (a schedule).
       beta1, beta2, epsilon: as in arXiv 1412.6980.
-      weight_decay: fraction of the weight taken off, times the learning rate, each update.
-      no_decay: regular expression searched in variable names that are left out of the decay.
+      weight_decay: share of the weight that an update subtracts, times the learning rate.
+      no_decay: regular expression for names of variables without decay.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class AdamW(tf.train.AdamOptimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The rate as given: a float or a tensor."""
+        """The given rate, a float or a tensor."""
         return self._lr
 
     def decays(self, variable: Any) -> bool:
-        """True if weight decay applies to ``variable``."""
+        """Return True if weight decay applies to ``variable``."""
         excluded = self._no_decay is not None and self._no_decay.search(variable.name)
         return bool(self.weight_decay) and not excluded
 

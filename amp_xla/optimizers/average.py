@@ -1,4 +1,4 @@
-"""A moving average of the weights, kept by the optimizer that updates them."""
+"""A moving average of the weights in slots of the optimizer."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ SLOT = "average"
 
 
 def averaged(rule: Type[Any], decay: float) -> Type[Any]:
-    """``rule``, a ``tf.train`` optimizer class, keeping an exponential moving average.
+    """Return a subclass of a ``tf.train`` optimizer class with an exponential moving average.
 
-    After each applied update of a variable w its slot ``average`` becomes
-    ``decay * average + (1 - decay) * w``, from zero. ``Average`` divides by what is missing to
-    a sum of 1, as Adam does, so no start is remembered: not the random one, nor that of weights
-    which were loaded after the graph was built.
+    After each applied update of a variable w, its slot ``average`` becomes
+    ``decay * average + (1 - decay) * w``, starting from 0. ``Average`` corrects the bias as Adam
+    does, so the initial weights have no influence.
 
     Args:
       rule: ``AdamW``, ``LAMB`` or another class with slots.
-      decay: from 0 to 1, both left out; 0.999 averages about the last 1,000 updates.
+      decay: between 0 and 1; 0.999 averages about the last 1,000 updates.
 
     Raises:
       ValueError: ``decay`` is out of range.
@@ -53,13 +52,13 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
 
 
 class Average:
-    """The averages of a built optimizer, and a way to use them for a while.
+    """The averages of a built optimizer.
 
     Args:
-      optimizer: of a class that ``averaged`` made, whose update has been built.
-      variables: what it trains.
-      applied_steps: int64 variable, updates applied so far.
-      decay: the one given to ``averaged``.
+      optimizer: of a class from ``averaged``, with its update built.
+      variables: trained variables.
+      applied_steps: int64 variable, number of applied updates.
+      decay: as for ``averaged``.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Average:
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
-        """Inside, the variables hold their averages; after, what they held before, bit for bit.
+        """Replace the variables by their averages, and restore them at the end bit for bit.
 
         Before the first update there is no average, and nothing changes.
         """
@@ -80,17 +79,17 @@ class Average:
             yield
             return
         variables = [variable for variable, _ in self._pairs]
-        before = K.batch_get_value(variables)
+        weights = K.batch_get_value(variables)
         sums = K.batch_get_value([slot for _, slot in self._pairs])
         share = 1.0 - self._decay**applied
-        try:  # a signal may break off here too, with half of the variables set
+        try:  # a signal may interrupt here, with half of the variables set
             K.batch_set_value([(v, total / share) for v, total in zip(variables, sums)])
             yield
         finally:
-            K.batch_set_value(list(zip(variables, before)))
+            K.batch_set_value(list(zip(variables, weights)))
 
     def used_by(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, run while the variables hold their averages."""
+        """Return ``function`` with the averages in place of the variables."""
 
         def inside(*args: Any, **kwargs: Any) -> Any:
             with self.in_place():

@@ -12,13 +12,13 @@ from amp_xla.optimizers.adamw import NO_DECAY, AdamW
 class LAMB(AdamW):
     """Layer-wise adaptive moments (You et al., arXiv 1904.00962, algorithm 2).
 
-    Each variable moves by ``rate * |w| / |u|`` times ``u``, where u is Adam's bias-corrected
-    update plus the weight decay; where either norm is zero the ratio is 1.
+    Each variable moves by ``rate * |w| / |u|`` times ``u``, Adam's bias-corrected update plus the
+    weight decay. If either norm is 0, the ratio is 1.
 
     Args:
       learning_rate, beta1, beta2, epsilon, weight_decay, no_decay: as ``AdamW``.
-      no_adaptation: regular expression searched in the names of variables whose ratio is 1, as in
-        the authors' code for BERT; None adapts all, as the paper's algorithm is written.
+      no_adaptation: regular expression for names of variables with ratio 1, as in the authors'
+        code for BERT; None = adapt all, as in the paper.
     """
 
     def __init__(
@@ -36,17 +36,17 @@ class LAMB(AdamW):
         self._no_adaptation = re.compile(no_adaptation) if no_adaptation else None
 
     def adapts(self, variable: Any) -> bool:
-        """True if the layer's own ratio scales the update of ``variable``."""
+        """Return True if the ratio of norms scales the update of ``variable``."""
         return self._no_adaptation is None or not self._no_adaptation.search(variable.name)
 
     def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-        before = tf.identity(var.read_value())
+        old = tf.identity(var.read_value())
         one = tf.ones([], var.dtype.base_dtype)
         rate = tf.cast(self._lr_t, var.dtype.base_dtype)
         power1, power2 = self._get_beta_accumulators()
-        # The fused kernel takes the step of rate 1; what it moved by is Adam's update. That costs
-        # one pass over memory where separate operations for both moments cost ten.
-        with tf.control_dependencies([before]):
+        # The fused kernel makes a step of rate 1, which is Adam's update: one pass over memory,
+        # while separate operations for both moments need ten.
+        with tf.control_dependencies([old]):
             moved = tf.raw_ops.ResourceApplyAdam(
                 var=var.handle,
                 m=self.get_slot(var, "m").handle,
@@ -61,20 +61,19 @@ class LAMB(AdamW):
                 use_locking=self._use_locking,
             )
         with tf.control_dependencies([moved]):
-            update = before - var.read_value()
+            update = old - var.read_value()
         if self.decays(var):
-            update += self.weight_decay * before
+            update += self.weight_decay * old
         if self.adapts(var):
-            weight, step = tf.norm(before), tf.norm(update)
+            weight, step = tf.norm(old), tf.norm(update)
             ratio = tf.where(
                 tf.logical_and(weight > 0, step > 0), weight / tf.maximum(step, 1e-30), one
             )
             rate *= ratio
-        return var.assign(before - rate * update, read_value=False)
+        return var.assign(old - rate * update, read_value=False)
 
     def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        # The norm is the whole layer's, and the moments of rows without gradient decay too: the
-        # update is dense whatever the gradient was.
+        # The norm needs the whole layer, and moments of rows without gradient decay too.
         dense = tf.scatter_nd(indices[:, None], grad, tf.shape(var))
         return self._resource_apply_dense(dense, var)
 

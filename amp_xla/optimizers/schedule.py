@@ -1,4 +1,4 @@
-"""Learning rates as a function of applied steps: a skipped step does not move them."""
+"""Learning rates as a function of applied updates; a skipped step does not change them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ DECAYS = ("linear", "cosine", "constant")
 def warmup_decay(
     step: Any, peak: float, warmup_steps: int, total_steps: int, decay: str = "linear"
 ) -> Any:
-    """Linear warm-up to ``peak``, then a decay that reaches zero after ``total_steps``.
+    """Build a linear warm-up to ``peak`` and a decay to 0 after ``total_steps``.
 
     Args:
-      step: int64 scalar tensor or variable, the number of updates applied so far. The update
-        that is about to happen is number ``step + 1``, so the first one is not at rate zero.
+      step: int64 scalar tensor or variable, number of applied updates. The next update is number
+        ``step + 1``, so the first one has a rate above 0.
       peak: highest learning rate.
       warmup_steps: updates until ``peak``.
-      total_steps: updates of the whole run, warm-up included.
+      total_steps: updates of the whole run, including the warm-up.
       decay: ``linear``, ``cosine`` or ``constant`` (after the warm-up).
 
     Returns:
@@ -29,18 +29,18 @@ def warmup_decay(
       ValueError: an unknown ``decay``, or a warm-up longer than the run.
     """
     if decay not in DECAYS:
-        raise ValueError(f"decay={decay!r} is not known; allowed: {', '.join(DECAYS)}")
+        raise ValueError(f"decay={decay!r}: allowed are {', '.join(DECAYS)}")
     if not 0 <= warmup_steps <= total_steps:
         raise ValueError(
-            f"warmup_steps={warmup_steps} must lie between 0 and total_steps={total_steps}"
+            f"warmup_steps={warmup_steps} must be between 0 and total_steps={total_steps}"
         )
-    now = tf.cast(tf.convert_to_tensor(step), tf.float32) + 1.0
-    warm = now / float(max(warmup_steps, 1))
-    # The last update (number total_steps) still moves: the rate is zero one step later.
+    number = tf.cast(tf.convert_to_tensor(step), tf.float32) + 1.0
+    warm = number / float(max(warmup_steps, 1))
+    # The last update, number total_steps, has a rate above 0.
     span = float(max(total_steps - warmup_steps + 1, 1))
-    left = tf.clip_by_value((total_steps + 1.0 - now) / span, 0.0, 1.0)
+    left = tf.clip_by_value((total_steps + 1.0 - number) / span, 0.0, 1.0)
     if decay == "cosine":
         left = 0.5 * (1.0 + tf.cos(3.141592653589793 * (1.0 - left)))
     elif decay == "constant":
         left = tf.ones_like(left)
-    return peak * tf.minimum(1.0, tf.where(now <= warmup_steps, warm, left))
+    return peak * tf.minimum(1.0, tf.where(number <= warmup_steps, warm, left))

@@ -1,4 +1,4 @@
-"""A recipe's optimizer: a schedule by applied steps, an update rule, loss scaling around it."""
+"""The optimizer of a recipe: schedule, update rule and loss scaling."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def scheduled(
     sharded: Optional[Callable[[Any], bool]] = None,
     sharded_rule: Optional[Callable[[Any], Any]] = None,
 ) -> Tuple[LossScaleOptimizer, Any]:
-    """An optimizer whose rate, clipping and counters see unscaled gradients and applied steps.
+    """Build an optimizer with loss scaling; clipping uses unscaled gradients.
 
     Args:
       peak: highest learning rate.
       total_steps: updates of the whole run.
-      warmup: share of them until the peak, 0 to 1.
+      warmup: share of updates before the peak, 0 to 1.
       loss_scale: ``Precision.loss_scale``: a number, or ``dynamic``.
       decay: ``linear``, ``cosine`` or ``constant``.
       rule: ``AdamW`` or ``LAMB``.
       weight_decay: decoupled, not on norms and biases.
       clip_norm: global gradient norm to clip to; 0 or None = no clipping.
-      accumulate: micro-batches an update.
-      recompute: the backward pass computes transformer layers again.
-      reduction: ``Reduction`` over ranks; None = there is one.
-      sharded: predicate of a variable of which this rank has some rows only.
-      sharded_rule: learning rate -> the optimizer of those.
+      accumulate: micro-batches per update.
+      recompute: compute transformer layers again in the backward pass.
+      reduction: ``Reduction`` over ranks; None = one rank.
+      sharded: predicate for variables of which this rank has only some rows.
+      sharded_rule: learning rate -> the optimizer of those variables.
 
     Returns:
       The optimizer, and its learning rate as a float32 scalar tensor.
@@ -54,7 +54,7 @@ def scheduled(
         loss_scale,
         global_clipnorm=clip_norm or None,
         groups=[(sharded, sharded_rule(rate))] if sharded and sharded_rule else [],
-        # The sums that all ranks have in common tell all of them the same.
+        # Sharded gradients differ between ranks; the decision to skip must not.
         agreement="auto" if sharded else None,
         model_parallel=sharded,
         reduce=reduction,

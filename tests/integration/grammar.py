@@ -1,9 +1,8 @@
-"""Small prepared corpora; one whose grammar can be learned in a minute."""
+"""A small prepared corpus whose grammar can be learned in a minute."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import List
 
 import numpy as np
 
@@ -11,23 +10,18 @@ from amp_xla.data.pretraining import prepare
 
 
 def prepared(folder: Path) -> None:
-    """Writes ``corpus.txt`` into ``folder``, and sequences of 32 tokens into its ``data``."""
+    """Write ``corpus.txt`` into ``folder``, and sequences of 32 tokens into its ``data``."""
     rng = np.random.RandomState(0)
     pairs = [(f"north{i}", f"south{i}") for i in range(12)]
     lines = []
     for _ in range(1500):
         chosen = [pairs[i] for i in rng.randint(0, 12, 6)]
         lines.append(" ".join(f"{a} goes with {b} ." for a, b in chosen))
-    prepare_lines(folder, lines, vocab_size=192, length=32)
-
-
-def prepare_lines(folder: Path, lines: List[str], vocab_size: int, length: int) -> None:
-    """Writes ``lines``, a document each, as ``corpus.txt`` into ``folder``; prepared, ``data``."""
     (folder / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     prepare.prepare(
         prepare.Config(
-            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=vocab_size,
-            length=length, heldout=0.05, workers=1,
+            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=192,
+            length=32, heldout=0.05, workers=1,
         ),
         show=False,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.integration.grammar import prepare_lines, prepared
+from tests.integration.grammar import prepared
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--precision", "fp32", "--micro-batch", "4", "--global-batch", "8", "--heldout", "16",
@@ -58,11 +58,11 @@ def test_the_loss_is_shown_in_its_parts(place):
         "--log-every", "1", "--name", "parts",
     )  # fmt: skip
     assert code == 0, out
-    assert "loss = mlm_loss + a weight from 0 to 1 x topic_loss" in out
+    assert "loss = mlm_loss + a growing weight x topic_loss" in out
     shown = [values for values in metrics(place, "parts") if "mlm_loss" in values]
-    assert len(shown) == 12  # two micro-batches an update
+    assert len(shown) == 6
     for k, values in enumerate(shown):
-        whole = values["mlm_loss"] + k // 2 / 6 * values["topic_loss"]
+        whole = values["mlm_loss"] + k / 6 * values["topic_loss"]
         assert values["loss"] == pytest.approx(whole, rel=1e-5)
 
 
@@ -78,30 +78,14 @@ def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
     assert steps[-1]["applied_steps"] == 60
 
 
-@pytest.mark.long
-def test_on_real_text_counts_of_neighbours_are_a_better_start_than_chance(tmp_path):
-    from amp_xla.data.text import docstrings
-
-    groups = docstrings.sources(most_bytes=100_000)
-    texts = docstrings.distinct(docstrings.documents(group) for group in groups)
-    prepare_lines(tmp_path, texts[:4000], vocab_size=1024, length=48)
-    ends = {}
-    for start in ("counts", "random"):
-        code, output = recipe(
-            tmp_path, "pretraining", "--data", "data", "--precision", "fp32", "--steps", "150",
-            "--evaluate-every", "150", "--name", start, "--embeddings", start, "--topic", "0",
-            "--heldout", "64",
-        )  # fmt: skip
-        assert code == 0, output
-        ends[start] = metrics(tmp_path, start)[-1]["dev_loss"]
-    assert ends["counts"] < ends["random"] - 0.05, ends
-
-
 BUILT = """
 import sys
 from recipes import pretraining
 from amp_xla.config import parse
 config = parse(pretraining.Config, sys.argv[1:])
+config.precision_options.resolve()
+from amp_xla.graph import flops
+flops.ceiling = None  # only training measures the machine, not inspect or tune
 job = pretraining.build(config)
 inner = job.step.optimizer.inner
 print(type(inner).__name__, inner._beta2, inner._epsilon, inner.weight_decay)
@@ -137,7 +121,7 @@ def fill(place, *args):
 
 
 def test_masks_are_filled_in(place, trained):
-    assert "try it: " in trained and "the [MASK] of a list" in trained
+    assert "try it: " in trained
     text = "north3 goes [MASK] south3 . north7 [MASK] with south7 ."
     rows = fill(place, "--text", text, "--top", "3")
     # Trained for a few steps, it knows the three common words; which of them is first is chance.
@@ -234,8 +218,8 @@ def evaluate(place, *args):
 
 
 def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
+    from amp_xla.data.pretraining.cloze import ClozeBenchmark
     from amp_xla.data.pretraining.words import load_tokenizer
-    from amp_xla.data.pretraining.yardstick import Yardstick
 
     run = place / "runs" / "pretraining" / "whole"
     texts = [f"north{i} goes with south{i} . north1 goes with south1 ." for i in range(12)]
@@ -245,10 +229,10 @@ def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
     assert rows[0] == ["model", "hidden words", "loss", "accuracy", "pseudo-perplexity"]
     assert rows[2][1:] == rows[3][1:] and rows[2][1] == str(12 * 3)
     tokenizer = load_tokenizer(str(run / "vocab.txt"), True)
-    yardstick = Yardstick.of(texts, [tokenizer], 32)
+    benchmark = ClozeBenchmark.of(texts, [tokenizer], 32)
     for questions, shown in (
-        (yardstick.together(tokenizer, 0.3, 1), [float(rows[2][2]), float(rows[2][3])]),
-        (yardstick.one_by_one(tokenizer, 2), [np.log(float(rows[2][4]))]),
+        (benchmark.together(tokenizer, 0.3, 1), [float(rows[2][2]), float(rows[2][3])]),
+        (benchmark.one_by_one(tokenizer, 2), [np.log(float(rows[2][4]))]),
     ):
         asked = list(questions)
         ids = np.zeros((len(asked), 32), np.int32)
@@ -385,21 +369,6 @@ def test_a_second_phase_has_longer_sequences_and_its_border_is_no_place_to_get_l
         assert one == two, name
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--phase2-length", "80"], "sequences of 32 tokens; longer ones have a multiple of that"),
-        (["--phase2-length", "32"], "sequences of 32 tokens; longer ones have a multiple of that"),
-        (["--phase2-length", "64", "--phase2-share", "0.01"], "of --steps 6 leaves a phase"),
-    ],
-)
-def test_phases_that_do_not_fit_are_refused(place, flags, said):
-    code, output = recipe(
-        place, "pretraining", "--data", "data", "--steps", "6", *flags, *SMALL, "--name", "unfit"
-    )
-    assert code == 2 and said in output, output
-
-
 @pytest.mark.once
 @pytest.mark.parametrize("objective", ["lm", "unilm"])
 @pytest.mark.slow
@@ -456,11 +425,3 @@ loop.Loop.train = checking
     assert code == 0 and "averages were in place" in output, output
     losses = [line["dev_loss"] for line in metrics(place, "averaged") if "dev_loss" in line]
     assert losses[1] < losses[0]
-
-
-def test_micro_batches_follow_from_the_ranks():
-    from amp_xla.data.pretraining.options import LengthOptions
-
-    amount = LengthOptions(global_batch=48, micro_batch=16)
-    assert [amount.accumulation(None, ranks) for ranks in (1, 2, 3, 4)] == [3, 2, 1, 1]
-    assert amount.accumulation(4, 1) == 4

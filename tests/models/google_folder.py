@@ -32,7 +32,7 @@ def write(
     random = np.random.RandomState(0)
     values: Dict[str, Any] = {
         name: random.normal(0, 0.02, shape).astype(np.float32)
-        for name, shape in google.wanted(shapes, language_model=True)
+        for name, shape in google.tensors(shapes, language_model=True)
     }
     values.update(replaced or {})
     with tf.Graph().as_default(), tf.Session() as session:

@@ -8,7 +8,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
-from amp_xla.models import dropout, published
+from amp_xla.models import dropout, presets
 from recipes.pretraining import Config
 
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
@@ -25,7 +25,7 @@ TRICKS = {"topic": 0.0, "embeddings": "random", "positions": "random", "attentio
 
 
 def described(config):
-    return published.described(flat(config), flat(Config()))
+    return presets.described(flat(config), flat(Config()))
 
 
 @pytest.mark.parametrize(("preset", "model"), sorted(PAPERS))
@@ -58,12 +58,12 @@ def test_what_is_typed_stays_and_is_said():
     config = parse(Config, "--topic 0.5 --preset bert --dropout 0.2 --steps 3000".split())
     assert (config.topic, config.encoder.dropout, config.length.steps) == (0.5, 0.2, 3000)
     assert described(config).startswith(
-        "preset bert, but dropout 0.2, topic 0.5; unlike BERT a topic loss is added"
+        "preset bert, but dropout 0.2, topic 0.5; unlike BERT: a topic loss is added"
     )
-    assert "heads on neighbours" in described(Config())
+    assert "heads start on neighbours" in described(Config())
     with pytest.raises(SettingsError, match="'berd'"):
         parse(Config, ["--preset", "berd"])
-    assert set(published.PUBLISHED) >= {preset for preset, _ in PAPERS}
+    assert set(presets.PRESETS) >= {preset for preset, _ in PAPERS}
 
 
 def test_help_shows_the_defaults_of_the_preset(capsys):

@@ -1,7 +1,6 @@
-"""Word vectors from counts: which tokens stand near each other in a text, in a few seconds.
+"""Word vectors from co-occurrence counts, computed in a few seconds before training.
 
-Tokens used alike stand among the same neighbours. Gradients find that out over many thousand
-updates; a table of counts and one singular value decomposition show it before the first.
+Tokens with similar use have similar neighbours. Training needs many thousand updates to learn that.
 """
 
 from __future__ import annotations
@@ -13,15 +12,15 @@ import numpy as np
 from amp_xla.data.pretraining.prepared import Sequences
 
 WINDOW = 10  # neighbours counted on each side; one at distance d counts 1 / d
-CONTEXTS = 4096  # at most so many of the commonest tokens count as neighbours ...
-CELLS = 1 << 26  # ... and so few that the table takes 256 MiB
-SMOOTHING = 0.75  # of the neighbours' frequencies: rare ones say less than they seem to
-SAMPLE, BLOCK = 1 << 15, 64  # sequences that are counted; how many stand together
-ITERATIONS, SPARE = 3, 16  # of the decomposition: sweeps, and columns more than asked for
+CONTEXTS = 4096  # most tokens, the commonest ones, that count as neighbours
+CELLS = 1 << 26  # most cells of the table of counts: 256 MiB
+SMOOTHING = 0.75  # exponent of the neighbours' frequencies; it damps rare ones
+SAMPLE, BLOCK = 1 << 15, 64  # sequences that are counted, in blocks of neighbours
+ITERATIONS, SPARE = 3, 16  # of the decomposition: sweeps, and extra columns
 
 
 def sample(sequences: Sequences) -> np.ndarray:
-    """int32 [n, L]: all sequences, or blocks of them taken evenly from a large corpus."""
+    """Return int32 [n, L]: all sequences, or evenly spaced blocks of a large corpus."""
     n = len(sequences)
     if n <= SAMPLE:
         return sequences.read(0, n)[0]
@@ -32,32 +31,32 @@ def sample(sequences: Sequences) -> np.ndarray:
 def word_vectors(
     token_ids: np.ndarray, vocab_size: int, size: int, special_ids: Iterable[int], seed: int = 0
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Vectors whose products follow how much likelier than chance two tokens are neighbours.
+    """Return vectors whose products follow the mutual information of two tokens.
 
-    Positive pointwise mutual information, with smoothed neighbours, is cut to ``size`` dimensions
-    as U sqrt(S) (Levy, Goldberg & Dagan, TACL 2015) by a randomized decomposition (Halko et al.,
-    arXiv 0909.4061), and turned at random, so that no dimension matters more than another.
+    Positive pointwise mutual information, with smoothed neighbours, is reduced to ``size``
+    dimensions as U sqrt(S) (Levy, Goldberg & Dagan, TACL 2015) by a randomized decomposition
+    (Halko et al., arXiv 0909.4061). A random rotation gives all dimensions the same weight.
 
     Args:
-      token_ids: int [n, L], sequences of documents with a special token between them.
-      vocab_size: ids are below it.
+      token_ids: int [n, L], documents separated by special tokens.
+      vocab_size: number of tokens.
       size: dimensions.
-      special_ids: tokens that are no words: they get no vector and are nobody's neighbour.
-      seed: of the turn.
+      special_ids: tokens without a vector, which are no neighbours either.
+      seed: of the rotation.
 
     Returns:
-      (float32 [vocab_size, size], every row of mean square 1 or zero; bool [vocab_size], which
-      tokens have a vector).
+      (float32 [vocab_size, size], rows of mean square 1 or zero; bool [vocab_size], True for
+      tokens with a vector).
     """
     special = np.zeros(vocab_size, bool)
     special[list(special_ids)] = True
     counts = _counts(token_ids, vocab_size, special)
-    seen = np.flatnonzero(counts.any(1))  # of a ready-made vocabulary much may not occur
-    found = _decomposed(_information(counts[seen]), size)
+    seen = np.flatnonzero(counts.any(1))  # tokens that occur in the text
+    reduced = _decomposed(_information(counts[seen]), size)
     vectors = np.zeros((vocab_size, size))
-    vectors[seen, : found.shape[1]] = found
-    turn, _ = np.linalg.qr(np.random.RandomState(seed).standard_normal((size, size)))
-    vectors = vectors @ turn
+    vectors[seen, : reduced.shape[1]] = reduced
+    rotation, _ = np.linalg.qr(np.random.RandomState(seed).standard_normal((size, size)))
+    vectors = vectors @ rotation
     length = np.sqrt((vectors**2).mean(1, keepdims=True))
     known = length[:, 0] > 1e-6
     vectors[known] /= length[known]
@@ -66,13 +65,13 @@ def word_vectors(
 
 
 def _counts(token_ids: np.ndarray, vocab_size: int, special: np.ndarray) -> np.ndarray:
-    """float32 [vocab_size, C]: how often, weighted by nearness, C common tokens stand near one."""
+    """Return float32 [vocab_size, C]: counts of C common neighbours, weighted by nearness."""
     often = np.bincount(token_ids.ravel(), minlength=vocab_size)
     often[special] = 0
     most = min(CONTEXTS, max(1, CELLS // vocab_size), int(np.count_nonzero(often)))
     column = np.full(vocab_size, -1, np.int64)
     column[np.argsort(-often, kind="stable")[:most]] = np.arange(most)
-    # A special token stands between documents: what is beyond it is another text.
+    # A special token separates documents: a pair across it does not count.
     text = np.cumsum(special[token_ids], axis=1)
     counts = np.zeros(vocab_size * most, np.float32)
     for distance in range(1, min(WINDOW, token_ids.shape[1] - 1) + 1):
@@ -87,7 +86,7 @@ def _counts(token_ids: np.ndarray, vocab_size: int, special: np.ndarray) -> np.n
 
 
 def _information(counts: np.ndarray) -> np.ndarray:
-    """Positive pointwise mutual information, in place of the counts: float32, same shape."""
+    """Replace counts by their positive pointwise mutual information; return the same array."""
     rows = np.maximum(counts.sum(1, keepdims=True), 1e-9)
     columns = counts.sum(0, keepdims=True) ** SMOOTHING
     columns /= max(float(columns.sum()), 1e-9)
@@ -99,7 +98,7 @@ def _information(counts: np.ndarray) -> np.ndarray:
 
 
 def _decomposed(table: np.ndarray, size: int) -> np.ndarray:
-    """U sqrt(S) of the largest singular values: float64 [rows, at most ``size``]."""
+    """Return U sqrt(S) of the largest singular values: float64 [rows, at most ``size``]."""
     width = min(size + SPARE, *table.shape)
     basis = np.random.RandomState(0).standard_normal((table.shape[1], width)).astype(np.float32)
     for _ in range(ITERATIONS):
@@ -107,6 +106,6 @@ def _decomposed(table: np.ndarray, size: int) -> np.ndarray:
     seen = (table @ basis).astype(np.float64)
     squares, turn = np.linalg.eigh(seen.T @ seen)
     order = np.argsort(-squares)[: min(size, width)]
-    kept = np.maximum(squares[order], 1e-300)
-    enough = kept > 1e-9 * kept.max(initial=0.0)  # below it there is nothing but rounding
-    return (seen @ turn[:, order]) * np.where(enough, kept**-0.25, 0.0)
+    largest = np.maximum(squares[order], 1e-300)
+    significant = largest > 1e-9 * largest.max(initial=0.0)  # smaller values are rounding errors
+    return (seen @ turn[:, order]) * np.where(significant, largest**-0.25, 0.0)

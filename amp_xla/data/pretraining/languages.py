@@ -1,8 +1,4 @@
-"""The language of a document, by py3langid: naive Bayes on runs of bytes, its model in the package.
-
-It is the one that has no random part, needs no download, runs on Python 3.7 to 3.12 in one
-version, and reads thousands of documents a second.
-"""
+"""The language of a document, by py3langid: no download, and the same result on all Pythons."""
 
 from __future__ import annotations
 
@@ -11,28 +7,28 @@ from typing import Any, FrozenSet
 
 from amp_xla.errors import DataError
 
-ENOUGH = 1000  # characters from a document's middle that are looked at
+CHARACTERS = 1000  # characters from the middle of a document that are classified
 
 
-def wanted(names: str) -> FrozenSet[str]:
-    """The codes in ``names``, with commas between.
+def codes(names: str) -> FrozenSet[str]:
+    """Return the language codes in ``names``, which are separated by commas.
 
     Raises:
-      DataError: one is not known, or the package py3langid is missing.
+      DataError: an unknown code, or the package py3langid is missing.
     """
-    codes = [name.strip() for name in names.split(",")]
+    requested = [name.strip() for name in names.split(",")]
     known = _identifier().nb_classes
-    for code in codes:
+    for code in requested:
         if code not in known:
             allowed = ", ".join(sorted(known))
-            raise DataError(f"--language {code}: allowed are {allowed}, with commas between")
-    return frozenset(codes)
+            raise DataError(f"--language {code}: allowed are {allowed}, separated by commas")
+    return frozenset(requested)
 
 
 def of(text: str) -> str:
-    """ISO 639-1 code of the language that ``text`` is most likely in."""
-    middle = max(0, len(text) - ENOUGH) // 2
-    return str(_identifier().classify(text[middle : middle + ENOUGH])[0])
+    """Return the ISO 639-1 code of the most likely language of ``text``."""
+    middle = max(0, len(text) - CHARACTERS) // 2
+    return str(_identifier().classify(text[middle : middle + CHARACTERS])[0])
 
 
 @functools.lru_cache(maxsize=1)

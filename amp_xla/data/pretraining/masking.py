@@ -1,9 +1,8 @@
-"""Masks drawn while reading: a function of (seed, pass, sequence) by counter, never of history.
+"""Random masks: a function of (seed, epoch, sequence) alone.
 
-What is masked are units: words, or spans of words. Their order is random and every unit has the
-same chance ``rate``, drawn by systematic sampling over the units sorted by length: each is taken
-with probability ``rate`` exactly, as if by a coin of its own, while the number of masked tokens of
-a sequence hardly moves. So a fixed count of positions, a little above the mean, is enough room.
+Units are masked: words, spans of words, or tokens. Each has the same probability ``rate``, by
+systematic sampling over the units sorted by length. So the number of masked tokens per sequence
+varies little, and a fixed number of positions, slightly above the mean, is enough.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from amp_xla.errors import DataError
 UNITS = ("word", "span", "token")
 # SpanBERT (arXiv 1907.10529): geometric lengths, p = 0.2, at most 10 words.
 SPAN_P, SPAN_WORDS = 0.2, 10
-# A "word" of more pieces is a hash or a path: it is masked in stretches of this many.
+# Longer "words" are hashes or paths; they are masked in parts of this many tokens.
 LONGEST_WORD = 8
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -28,10 +27,10 @@ _SHUFFLE, _OFFSET, _ACTION, _TOKEN, _SPAN, _SPAN_OFFSET = range(6)
 
 
 class Masked(NamedTuple):
-    """What a model of masked language sees of B sequences of L tokens, K positions each.
+    """B masked sequences of L tokens with K predicted positions each.
 
     token_ids: int32 [B, L], with masks; positions: int32 [B, K], ascending, then 0; labels:
-    int32 [B, K], what stood there; weights: float32 [B, K], 1 where there is a label, else 0.
+    int32 [B, K], the original tokens; weights: float32 [B, K], 1 for labels, 0 for padding.
     """
 
     token_ids: np.ndarray
@@ -41,15 +40,14 @@ class Masked(NamedTuple):
 
 
 def special_ids(tokenizer: Tokenizer) -> Tuple[int, ...]:
-    """Of the tokens that are never masked."""
+    """Return the ids that are never masked."""
     return tuple(i for i, token in enumerate(tokenizer.tokens) if token in SPECIAL)
 
 
 def positions_for(length: int, rate: float) -> int:
-    """K: the mean number of masked tokens and up to a third more; a multiple of 8 if it can be.
+    """Return K: up to a third above the mean number of masked tokens, if possible a multiple of 8.
 
-    At the usual rate of 15% that is at most 20% of ``length``, all that the vocabulary projection
-    has to run on.
+    At the usual rate of 15% the vocabulary projection runs on at most 20% of the positions.
     """
     mean = length * rate
     most, aligned = int(mean * 4 / 3), int(mean * 4 / 3) // 8 * 8
@@ -58,13 +56,13 @@ def positions_for(length: int, rate: float) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How sequences are masked.
+    """Masks sequences.
 
     Args:
       mask_id: id of [MASK].
-      special_ids: ids that are never masked, nor put in another's place.
-      vocab_size: random replacements are drawn from the rest of these ids.
-      length: L, tokens a sequence.
+      special_ids: ids that are never masked and never replace a token.
+      vocab_size: the other ids below it are random replacements.
+      length: L, tokens per sequence.
       rate: share of the tokens to predict, 0 to 0.5.
       unit: ``word``, ``span`` (of words) or ``token``.
       seed: of the run.
@@ -80,33 +78,33 @@ class Masking:
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise DataError(f"mask unit {self.unit!r} is not known; allowed: {', '.join(UNITS)}")
+            raise DataError(f"mask unit {self.unit!r}: allowed are {', '.join(UNITS)}")
         if not 0.0 < self.rate <= 0.5:
-            raise DataError(f"mask rate {self.rate} is not in (0, 0.5]; 0.15 is BERT's")
+            raise DataError(f"mask rate {self.rate} is not in (0, 0.5]; BERT has 0.15")
         if self.vocab_size <= len(self.special_ids):
-            raise DataError(f"a vocabulary of {self.vocab_size} has nothing but special tokens")
+            raise DataError(f"a vocabulary of {self.vocab_size} has only special tokens")
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, length: int, rate: float, unit: str, seed: int) -> Masking:
-        """For a tokenizer; ``DataError`` if its vocabulary has no [MASK]."""
+        """Return the masking for a tokenizer; ``DataError`` if its vocabulary has no [MASK]."""
         special = special_ids(tokenizer)
         return cls(tokenizer.mask_id, special, tokenizer.vocab_size, length, rate, unit, seed)
 
     @property
     def positions(self) -> int:
-        """K, the same for every sequence."""
+        """K, the predicted positions per sequence."""
         return positions_for(self.length, self.rate)
 
     def __call__(
         self, token_ids: np.ndarray, starts: np.ndarray, epoch: int, samples: np.ndarray
     ) -> Masked:
-        """Masks B sequences.
+        """Mask B sequences.
 
         Args:
           token_ids: int [B, L].
-          starts: bool [B, L], True where a word begins.
-          epoch: pass over the data.
-          samples: int64 [B], which sequence of the data each row is.
+          starts: bool [B, L], True at word starts.
+          epoch: number of the epoch.
+          samples: int64 [B], numbers of the sequences.
         """
         token_ids = np.asarray(token_ids, np.int32)
         maskable = ~np.isin(token_ids, self.special_ids)
@@ -128,10 +126,10 @@ class Masking:
     def _units(
         self, starts: np.ndarray, maskable: np.ndarray, epoch: int, samples: np.ndarray
     ) -> np.ndarray:
-        """int64 [B, L]: number of the unit each token belongs to, from 0 in every row."""
+        """Return int64 [B, L]: number of the unit of each token, from 0 in every row."""
         if self.unit == "token":
             starts = np.ones_like(maskable)
-        # A special token ends the word before it and is a unit by itself.
+        # A special token is a unit.
         edge = ~maskable
         starts = starts | edge
         starts[:, 1:] |= edge[:, :-1]
@@ -147,7 +145,7 @@ class Masking:
         return np.cumsum(starts, 1) - 1
 
     def _span_starts(self, epoch: int, samples: np.ndarray) -> np.ndarray:
-        """bool [B, L]: whether word i of a row begins a span."""
+        """Return bool [B, L]: True if word i of a row begins a span."""
         rows, length = len(samples), self.length
         lengths = 1 + np.floor(
             np.log1p(-self._uniform(epoch, samples, _SPAN) * (1 - (1 - SPAN_P) ** SPAN_WORDS))
@@ -155,18 +153,18 @@ class Masking:
         ).astype(np.int64)
         lengths = np.minimum(lengths, SPAN_WORDS)
         ends = np.cumsum(lengths, 1)
-        # A random start inside the first span, or its length would show in every row's begin.
+        # A row begins at a random place in its first span; else short spans would begin rows.
         shift = (self._uniform(epoch, samples, _SPAN_OFFSET, 1)[:, 0] * lengths[:, 0]).astype(int)
-        where = ends - shift[:, None]
+        places = ends - shift[:, None]
         out = np.zeros((rows, length), bool)
-        row, column = np.nonzero(where < length)
-        out[row, where[row, column]] = True
+        row, column = np.nonzero(places < length)
+        out[row, places[row, column]] = True
         return out
 
     def _choose(
         self, units: np.ndarray, maskable: np.ndarray, epoch: int, samples: np.ndarray
     ) -> np.ndarray:
-        """bool [B, L]: the tokens of the units that are drawn."""
+        """Return bool [B, L]: the tokens of the chosen units."""
         rows, length = units.shape
         flat = (units + np.arange(rows)[:, None] * length).reshape(-1)
         sizes = np.bincount(flat, maskable.reshape(-1), rows * length).reshape(rows, length)
@@ -179,7 +177,7 @@ class Masking:
         return np.take_along_axis(drawn, units, 1) & maskable
 
     def _random(self, epoch: int, samples: np.ndarray) -> np.ndarray:
-        """int64 [B, L]: ordinary tokens, each as likely as any other."""
+        """Return int64 [B, L]: ordinary tokens, uniformly distributed."""
         allowed = np.setdiff1d(np.arange(self.vocab_size), self.special_ids)
         return allowed[(self._uniform(epoch, samples, _TOKEN) * len(allowed)).astype(np.int64)]
 
@@ -188,14 +186,14 @@ class Masking:
 
 
 def _cut(starts: np.ndarray, longest: int) -> np.ndarray:
-    """Adds starts so that no unit has more than ``longest`` tokens."""
+    """Add starts so that no unit has more than ``longest`` tokens."""
     columns = np.arange(starts.shape[1])
     begin = np.maximum.accumulate(np.where(starts, columns, 0), axis=1)
     return starts | ((columns - begin) % longest == 0)
 
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
-    """Gives up the last units of rows that drew more than ``room`` tokens; never part of one."""
+    """Drop the last whole units of rows with more than ``room`` chosen tokens."""
     over = np.flatnonzero(chosen.sum(1) > room)
     if not over.size:
         return chosen

@@ -1,4 +1,4 @@
-"""Option group: how many updates pretraining makes, of which sequences, in what pieces."""
+"""Option group: updates, batch sizes and phases of pretraining."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from amp_xla.errors import DataError
 
 @dataclasses.dataclass(frozen=True)
 class LengthOptions:
-    """How much is learned from."""
+    """Length of the training."""
 
     steps: Annotated[int, within(1, 10**9)] = 2000
-    """updates of the whole run"""
+    """updates in total"""
     phase2_length: Annotated[Optional[int], within(at_least=2)] = None
-    """tokens a sequence in a second phase: a multiple of the data's, whose sequences are read end
-    to end; none = one phase"""
+    """tokens per sequence in a second phase, a multiple of the prepared length; none = one phase"""
     phase2_share: Annotated[float, within(above=0, below=1)] = 0.1
-    """share of the updates, the last ones, that are the second phase"""
+    """share of the updates in the second phase"""
     global_batch: Annotated[int, within(at_least=1)] = 16
     """sequences per update, over all ranks"""
     micro_batch: Annotated[int, within(at_least=1)] = 16
     """sequences per micro-batch on each rank, at most; ignored with --accumulate"""
 
     def plan(self, length: int) -> List[Tuple[int, int]]:
-        """(tokens a sequence, updates) of each phase; ``length`` is the prepared text's.
+        """Return (tokens per sequence, updates) of each phase, the first of the prepared length.
 
         Raises:
-          DataError: a phase is left without an update.
+          DataError: a phase has no update.
         """
         if self.phase2_length is None:
             return [(length, self.steps)]
@@ -39,7 +38,7 @@ class LengthOptions:
         if not 0 < last < self.steps:
             raise DataError(
                 f"--phase2-share {self.phase2_share:g} of --steps {self.steps} leaves a phase "
-                f"without an update"
+                "without an update"
             )
         return [(length, self.steps - last), (self.phase2_length, last)]
 

@@ -1,4 +1,4 @@
-"""Batches of short sequences, then of long ones: how BERT was trained for less."""
+"""Training phases: batches of short sequences, then of long ones, as in BERT's pretraining."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from amp_xla.data.pretraining.prepared import Joined, Manifest, Sequences
 from amp_xla.data.pretraining.stream import Stream
 from amp_xla.data.text.tokenizer import Tokenizer
 
-_HELDOUT_ROWS = 16  # of a batch to evaluate: the same for any global batch and number of ranks
+_HELDOUT_ROWS = 16  # rows per held-out batch, for any global batch and number of ranks
 
 
 class Phase(NamedTuple):
-    """Sequences of ``length`` tokens, ``predicted`` of them, to train on and held out."""
+    """Training and held-out batches of ``length`` tokens, ``predicted`` of which are predicted."""
 
     length: int
     predicted: int
@@ -23,9 +23,9 @@ class Phase(NamedTuple):
     held: Stream
 
     def describe(self) -> str:
-        """Return the number of updates, passes and predicted positions."""
+        """Return the number of updates, epochs and predicted positions."""
         return (
-            f"{self.batches.steps_per_epoch()} updates = {self.batches.passes:.1f} passes; "
+            f"{self.batches.steps_per_epoch()} updates = {self.batches.epochs:.1f} epochs; "
             f"{self.predicted} of {self.length} positions predicted"
         )
 
@@ -41,58 +41,50 @@ def read(
     mask_rate: float,
     seed: int,
 ) -> List[Phase]:
-    """A run's phases.
+    """Return the phases of a run.
 
     Args:
       data: the prepared text.
-      tokenizer: its.
-      plan: (tokens a sequence, updates) of each phase; the first one's are as prepared, the
-        others are joined of those.
-      size: sequences a global batch.
-      heldout: held-out sequences to evaluate on, at most; where they are longer, as many tokens.
+      tokenizer: its tokenizer.
+      plan: (tokens per sequence, updates) of each phase; the first length is the prepared
+        one, the others are multiples.
+      size: sequences per global batch.
+      heldout: most held-out sequences of the first length; later phases use as many tokens.
       objective, seed: as for ``Stream``.
-      mask, mask_rate: as ``unit`` and ``rate`` for ``Masking``.
+      mask, mask_rate: as ``unit`` and ``rate`` of ``Masking``.
 
     Raises:
-      DataError: a length is no multiple of the prepared one, or there is nothing to read.
+      DataError: a length is not a multiple of the prepared one, or there are no sequences.
     """
     options: Dict[str, Any] = dict(objective=objective, sep_id=tokenizer.sep_id)
-    found: List[Phase] = []
+    phases: List[Phase] = []
     for length, batches in plan:
         texts: List[Any] = [Sequences(data), Sequences(data, "heldout")]
-        if found:
+        if phases:
             texts = [Joined(text, length) for text in texts]
         masking = Masking.of(tokenizer, length, mask_rate, mask, seed)
-        # The held-out masks have a seed of their own: runs with different seeds are comparable.
+        # Held-out masks are the same in all runs, so that their losses are comparable.
         fixed = dataclasses.replace(masking, seed=0)
         most = min(heldout * plan[0][0] // length, len(texts[1]))
         rows = min(size, _HELDOUT_ROWS)
-        found.append(
-            Phase(
-                length,
-                masking.positions if objective == "mlm" else length - 1,
-                Stream(texts[0], masking, size, batches, seed=seed, **options),
-                Stream(
-                    texts[1], fixed, rows, most // rows or None, seed=0, shuffle=False, **options
-                ),
-            )
-        )
-    return found
+        train = Stream(texts[0], masking, size, batches, seed=seed, **options)
+        held = Stream(texts[1], fixed, rows, most // rows or None, seed=0, shuffle=False, **options)
+        predicted = masking.positions if objective == "mlm" else length - 1
+        phases.append(Phase(length, predicted, train, held))
+    return phases
 
 
 def in_turn(phases: Sequence[Phase]) -> Any:
-    """The micro-batches to train on, of all phases: a ``BatchSource``."""
+    """Return the training batches of all phases, one phase after the other."""
     streams = [phase.batches for phase in phases]
     return Phases(*streams) if len(streams) > 1 else streams[0]
 
 
 class Phases:
-    """One stream's micro-batches, then another's; ``BatchSource``'s protocol.
-
-    Steps are counted through, so a run resumes anywhere, before the border, after it, or on it.
+    """The micro-batches of one stream, then of another, with steps counted through.
 
     Args:
-      first, second: as many sequences a micro-batch in both.
+      first, second: streams with the same number of sequences per micro-batch.
     """
 
     padding_share = 0.0
@@ -107,11 +99,11 @@ class Phases:
         return [shape for stream in self._streams for shape in stream.shapes]
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Of both together."""
+        """Return the micro-batches of both."""
         return sum(stream.steps_per_epoch() for stream in self._streams)
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Micro-batches ``start``, ``start + 1``, ... of the run."""
+        """Yield micro-batches from ``start`` on."""
         first, second = self._streams
         if start < self.border:
             yield from first.epoch(epoch, start)

@@ -1,88 +1,92 @@
-"""Raw text to packed sequences on disk: ``amp-xla prepare``.
+"""``amp-xla prepare``: turns raw text into packed sequences on disk.
 
-The corpus is cut into units; each becomes one shard of training sequences and one of held-out
-ones, written by whichever process or machine gets it, whole or not at all. What is there already
-is not done again. The manifest is written last, when every unit has its shards.
+The corpus is cut into units. Each gives one shard of training sequences and one of held-out ones,
+written by any process or machine, completely or not at all. Finished units are not done again. The
+manifest is written last, when all units have their shards.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import sys
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import check, parse, within
-from amp_xla.data.pretraining import duplicates, languages, records, words
+from amp_xla.data.pretraining import duplicates, languages, prepared, words
+from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
-from amp_xla.data.pretraining.sequences import packed
+from amp_xla.data.pretraining.sequences import to_sequences
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import docstrings
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
 from amp_xla.errors import DataError, SettingsError
 from amp_xla.process.stopping import Stopped
-from amp_xla.process.workers import Workers
 
 BUILT_IN_FILE = "corpus.jsonl"
-BUILT_IN_SOURCE_MB = 2  # of Python source a package, whose docstrings are about a tenth
-WORTH_SAYING = 2**30  # bytes to read before anything is seen to happen
-VOCAB_MULTIPLE = 64  # a height of the embedding matrix that tensor cores like
+BUILT_IN_SOURCE_MB = 2  # Python source per package; about a tenth of it are docstrings
+LARGE = 2**30  # bytes whose reading is announced
+STRETCH = 1 << 20  # characters that are tokenized at once
+VOCAB_MULTIPLE = 64  # an efficient height of the embedding matrix on tensor cores
+
+Note = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Turn text into sequences to pretrain on."""
+    """Turn text into sequences for pretraining."""
 
     out: str = "data/pretraining"
-    """folder to write to; any address TensorFlow knows"""
+    """folder to write to"""
     corpus: Optional[str] = None
-    """files, folders and globs with commas between: text, JSON lines, Wikipedia's .xml, each also
+    """files, folders and globs, separated by commas: text, JSON lines, Wikipedia .xml, each also
     .bz2, .gz, .zst; none = built-in"""
     field: str = "text"
-    """JSON key of the text, or several: title,content; a number is a tab-separated column, counted
-    from 0, of a text file"""
+    """JSON key of the text, or several: title,content; a number is a tab-separated column, from 0,
+    of a text file"""
     documents: Literal["line", "blank", "file"] = "line"
-    """a document of a text file is a line, what stands between blank lines, or the whole file"""
+    """a document of a text file is a line, the text between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
-    """what to do with what is not UTF-8, holds a NUL, is not JSON: stop, or count and leave out"""
+    """for lines that are not UTF-8, contain a NUL, or are not JSON: stop, or leave out and count"""
     dedup: Literal["off", "exact", "near"] = "off"
-    """exact leaves out documents that stood in the corpus before, white space aside; near those
-    too that differ from one in a few words"""
+    """exact leaves out documents that occurred earlier, white space aside; near also those that
+    differ in a few words"""
     shortest: Annotated[int, within(at_least=0)] = 0
-    """characters below which a document is left out"""
+    """leave out documents with fewer characters"""
     longest: Annotated[int, within(at_least=0)] = 0
-    """characters above which a document is left out; 0 = none is too long"""
+    """leave out documents with more characters; 0 = no limit"""
     language: Optional[str] = None
-    """codes such as en or zh, with commas between: other documents are left out; none = all stay"""
+    """codes such as en or zh, separated by commas: leave out other documents; none = keep all"""
     vocab: Optional[str] = None
     """vocab.txt to tokenize with; none = train WordPiece on the corpus"""
     vocab_size: Annotated[int, within(at_least=64)] = 8000
-    """tokens of a vocabulary that is trained here; a multiple of 64"""
+    """tokens of a new vocabulary; a multiple of 64"""
     vocab_mb: Annotated[int, within(at_least=1)] = 32
-    """text to train it on, in MB, taken evenly from the corpus"""
+    """text for a new vocabulary, in MB, sampled evenly from the corpus"""
     vocab_only: bool = False
-    """write vocab.txt and stop: what the machines of a sharded run need first"""
+    """write vocab.txt and stop: the first step of a sharded run"""
     lowercase: bool = True
     """lower-case the text and strip accents, as uncased BERT does"""
     words: Literal["auto", "pieces", "jieba"] = "auto"
-    """whole words are what ## joins, or what jieba cuts; auto = jieba for Chinese vocabularies"""
+    """whole words from ## pieces, or from jieba; auto = jieba for Chinese vocabularies"""
     length: Annotated[int, within(at_least=16)] = 128
-    """tokens a sequence, [CLS] and [SEP] counted; a multiple of 8"""
+    """tokens per sequence, including [CLS] and [SEP]; a multiple of 8"""
     heldout: Annotated[float, within(at_least=0, below=1)] = 0.01
-    """share of the documents to evaluate on, picked by their content"""
+    """share of the documents for evaluation, chosen by their content"""
     workers: Annotated[int, within(at_least=0)] = 0
-    """processes; 0 = one a core"""
+    """processes; 0 = one per CPU core"""
     shard: str = "0/1"
-    """i/n, i from 0: do the i-th of n parts of the work; the last to finish writes the manifest"""
+    """i/n, i from 0: do part i of n; the last to finish writes the manifest"""
 
     def __post_init__(self) -> None:
         try:
@@ -98,46 +102,45 @@ class Config:
     @property
     def part(self) -> Tuple[int, int]:
         """(i, n) of ``shard``."""
-        first, _, second = self.shard.partition("/")
-        if first.isdigit() and second.isdigit() and int(first) < int(second):
-            return int(first), int(second)
-        raise DataError(f"--shard {self.shard}: needed is i/n with i from 0 to n - 1, e.g. 0/4")
+        number, _, count = self.shard.partition("/")
+        if number.isdecimal() and count.isdecimal() and int(number) < int(count):
+            return int(number), int(count)
+        raise DataError(f"--shard {self.shard}: allowed is i/n with i from 0 to n - 1, e.g. 0/4")
 
     @property
     def reading(self) -> Reading:
-        """How documents lie in the corpus' files."""
+        """Format of the corpus."""
         return Reading(self.field, self.documents, self.on_bad_line)
 
 
 def prepare(config: Config, show: bool = True) -> Optional[Manifest]:
-    """Does this machine's share; returns the manifest if the whole corpus is done.
+    """Do this machine's part; return the manifest if the whole corpus is done.
 
     Raises:
-      DataError: nothing to read, bad text, no room, or ``out`` holds other settings' work.
+      DataError: no or bad text, no space, or ``out`` was prepared with other settings.
     """
     done = Manifest.found(config.out)
-    note = _note if show else (lambda text: None)
+    note: Note = _note if show else lambda text: None
     if config.language is not None:
-        languages.wanted(config.language)  # an error now rather than in a worker
-    records.make_folder(config.out)
-    with _pool(config, note) as pool:
-        corpus = config.corpus
-        files = [_built_in(config, pool, note)] if corpus is None else files_of(corpus)
+        languages.codes(config.language)  # raises before any work
+    files = [] if config.corpus is None else files_of(config.corpus)
+    _refuse_out_in_corpus(config)
+    with Pool(config.workers) as pool:
+        files = files or [_built_in(config, pool, note)]
         tokenizer = _vocabulary(config, files, note)
         if config.vocab_only:
             return None
-        settings = _settings(config, _corpus_sha256(config, files, pool, note), tokenizer)
+        settings = _settings(config, _corpus_sha256(files, pool, note), tokenizer)
         if done is not None:
-            done.require(settings)
-            note(f"{config.out} is prepared already: {done.describe()}")
+            prepared.require(config.out, done.settings, settings)
+            note(f"{config.out} is already prepared: {done.describe()}")
             return done
         copies = _copies(config, files, pool, note)
-        names = _run(config, files, settings, copies, pool, show)
+        names = _make_shards(config, files, settings, copies, pool, show)
     manifest = Manifest.collect(config.out, names, settings)
     if manifest is None:
-        note(f"shard {config.shard} is done; the manifest comes with the last of the shards")
+        note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
         return None
-    manifest.write()
     note(f"prepared {config.out}: {manifest.describe()}")
     return manifest
 
@@ -146,254 +149,241 @@ def _note(text: str) -> None:
     tqdm.write(text, file=sys.stderr)
 
 
-# -- the vocabulary and the settings that shards must share ----------------------------------
-
-
-def _vocabulary(config: Config, files: List[str], note: Callable[[str], None]) -> Tokenizer:
-    path = records.join(config.out, VOCAB)
-    if config.vocab is None and not records.exists(path):
-        if config.part[1] > 1:
+def _refuse_out_in_corpus(config: Config) -> None:
+    """Raise if files in ``out`` would be part of the corpus at the next run."""
+    out = os.path.realpath(config.out)
+    for part in (config.corpus or "").split(","):
+        pattern = os.path.realpath(part.strip())
+        inside = Path(out, VOCAB).match(pattern)
+        if os.path.isdir(pattern):
+            inside = os.path.join(out, "").startswith(os.path.join(pattern, ""))
+        if part.strip() and inside:
             raise DataError(
-                f"{config.out} has no {VOCAB} yet, and the machines of a sharded run must share "
-                f"one: run prepare once with --vocab-only, or give --vocab"
+                f"--out {config.out}: inside the corpus {part.strip()}, so its own files would be "
+                "read as text; choose another folder"
             )
-        note(f"training a vocabulary of {config.vocab_size} tokens ...")
-        sample = _sample(config, files)
-        trained = Tokenizer.train(sample, config.vocab_size, config.lowercase)
-        tokens = trained.tokens
-        room = -len(tokens) % VOCAB_MULTIPLE
-        tokens = tokens + [f"[unused{i}]" for i in range(1, room + 1)]
-        records.write_whole(path, "".join(token + "\n" for token in tokens).encode())
-    if config.vocab is not None and not records.exists(path):
-        with records.opened(config.vocab) as file:
-            records.write_whole(path, file.read())
-    tokenizer = words.load_tokenizer(path, config.lowercase)
-    if config.vocab is not None:
-        given = words.load_tokenizer(config.vocab, config.lowercase)
-        if given.tokens != tokenizer.tokens:
-            raise DataError(f"{path} is not {config.vocab}; choose another --out, or delete it")
-    _ = tokenizer.mask_id  # an error now rather than when training starts
+
+
+def _vocabulary(config: Config, files: List[str], note: Note) -> Tokenizer:
+    path = os.path.join(config.out, VOCAB)
+    requested = None if config.vocab is None else Tokenizer.load(config.vocab, config.lowercase)
+    if not os.path.exists(path):
+        if config.vocab is not None:
+            data = Path(config.vocab).read_bytes()
+        elif config.part[1] > 1:
+            raise DataError(
+                f"{config.out} has no {VOCAB} yet, and all shards need the same: run prepare once "
+                "with --vocab-only, or give --vocab"
+            )
+        else:
+            note(f"training a vocabulary of {config.vocab_size} tokens ...")
+            sample = _sample(config, files)
+            tokens = Tokenizer.train(sample, config.vocab_size, config.lowercase).tokens
+            unused = [f"[unused{i}]" for i in range(1, -len(tokens) % VOCAB_MULTIPLE + 1)]
+            data = "".join(f"{token}\n" for token in [*tokens, *unused]).encode()
+        prepared.write(path, data)
+    tokenizer = Tokenizer.load(path, config.lowercase)
+    if requested is not None and requested.tokens != tokenizer.tokens:
+        raise DataError(f"{path} differs from {config.vocab}; choose another --out, or delete it")
+    _ = tokenizer.mask_id  # raises before any work
     return tokenizer
 
 
 def _sample(config: Config, files: List[str]) -> List[str]:
-    """Documents of evenly spaced units, ``vocab_mb`` MB in all."""
-    total = sum(records.size_of(path) for path in files)
+    """Return documents of evenly spaced units, ``vocab_mb`` MB in total."""
+    total = sum(map(os.path.getsize, files))
     every = max(1, int(total / (config.vocab_mb * 2**20)))
     texts: List[str] = []
     size = 0
     for number, unit in enumerate(units(files, config.reading)):
         if number % every == 0 and size < config.vocab_mb * 2**20:
-            texts += _wanted(texts_of(unit, config.reading)[0], config)[0]
+            texts += _selected(texts_of(unit, config.reading)[0], config)[0]
             size += unit.size
     if not texts:
         raise DataError(
-            f"the corpus {config.corpus} has no text of the lengths and languages asked for"
+            f"the corpus {config.corpus} is empty: no text of the given lengths and languages"
         )
     return texts
 
 
-def _corpus_sha256(config: Config, files: List[str], pool: Any, note: Callable[[str], None]) -> str:
-    """SHA-256 of the files' own, in order: content alone, wherever the files lie.
+def _corpus_sha256(files: List[str], pool: Pool, note: Note) -> str:
+    """Return a hash of the files' contents, in order, independent of their names."""
+    size = sum(map(os.path.getsize, files))
+    if size > LARGE:
+        note(f"reading the corpus ({size / 2**30:.1f} GiB) once for its fingerprint ...")
+    return hashlib.sha256("".join(pool.map(_sha256, files)).encode()).hexdigest()
 
-    Folders of before have one of paths and sizes, and keep it as long as those are the same.
-    """
-    sizes = [records.size_of(path) for path in files]
-    listed = json.dumps([list(pair) for pair in zip(files, sizes)])
-    by_path = hashlib.sha256(listed.encode()).hexdigest()
-    if Manifest.settings_in(config.out).get("corpus_sha256") == by_path:
-        return by_path
-    if sum(sizes) > WORTH_SAYING:
-        note(f"reading the corpus ({sum(sizes) / 2**30:.1f} GiB) once, for its fingerprint ...")
-    return hashlib.sha256("".join(pool.map(records.sha256, files)).encode()).hexdigest()
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            for data in iter(lambda: file.read(1 << 20), b""):
+                digest.update(data)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from None
+    return digest.hexdigest()
 
 
 def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[str, Any]:
-    """What decides the shards' content; two runs may share a folder if these agree."""
-    cut = words.resolve(config.words, tokenizer)
+    """Return the settings that decide the content of the shards."""
     return {
         "format": FORMAT,
         "vocab_size": tokenizer.vocab_size,
         "vocab_sha256": fingerprint(tokenizer.tokens),
-        "lowercase": config.lowercase,
-        "words": cut,
-        "length": config.length,
-        "heldout": config.heldout,
-        "corpus": "built-in" if config.corpus is None else config.corpus,
+        "words": words.resolve(config.words, tokenizer),
+        "corpus": config.corpus or "built-in",
         "corpus_sha256": corpus_sha256,
         **dataclasses.asdict(config.reading),
-        # Folders of before have no such lines, and are as if each were off.
-        **({} if config.dedup == "off" else {"dedup": config.dedup}),
-        **({"shortest": config.shortest} if config.shortest else {}),
-        **({"longest": config.longest} if config.longest else {}),
-        **({"language": config.language} if config.language else {}),
+        **{
+            name: getattr(config, name)
+            for name in ("lowercase", "length", "heldout", "dedup", "shortest", "longest")
+        },
+        "language": config.language,
     }
 
 
-def _copies(
-    config: Config, files: List[str], pool: Any, note: Callable[[str], None]
-) -> Dict[str, np.ndarray]:
-    """Name of a unit -> numbers of its documents to leave out."""
+def _copies(config: Config, files: List[str], pool: Pool, note: Note) -> Dict[str, np.ndarray]:
+    """Return unit name -> numbers of the documents to leave out."""
     if config.dedup == "off":
         return {}
-    note("looking for documents that stand there twice ...")
-    at_once = 4 * (config.workers or 4)
-    every, near = units(files, config.reading), config.dedup == "near"
-    found, total = duplicates.copies(every, config.reading, pool, at_once, near)
+    note("looking for copies of documents ...")
+    reading = config.reading
+    found, total = duplicates.copies(units(files, reading), reading, pool, config.dedup == "near")
     note(f"{sum(map(len, found.values())):,} of {total:,} documents are copies and are left out")
     return found
 
 
-def _built_in(config: Config, pool: Any, note: Callable[[str], None]) -> str:
-    path = records.join(config.out, BUILT_IN_FILE)
-    if not records.exists(path):
+def _built_in(config: Config, pool: Pool, note: Note) -> str:
+    path = os.path.join(config.out, BUILT_IN_FILE)
+    if not os.path.exists(path):
         note("collecting the docstrings of the installed packages ...")
         groups = docstrings.sources(BUILT_IN_SOURCE_MB * 10**6)
         texts = docstrings.distinct(pool.map(docstrings.documents, groups))
         if not texts:
-            raise DataError("no docstrings found: this Python comes without .py files; --corpus")
+            raise DataError("this Python has no .py files with docstrings; give --corpus")
         lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
-        records.write_whole(path, "".join(line + "\n" for line in lines).encode())
+        prepared.write(path, "".join(line + "\n" for line in lines).encode())
     return path
 
 
-# -- the work, spread over processes ---------------------------------------------------------
-
-
-def _pool(config: Config, note: Callable[[str], None]) -> concurrent.futures.Executor:
-    count = config.workers or len(os.sched_getaffinity(0))
-    if count == 1:
-        return _Here()
-    return Workers(count, note)
-
-
-class _Here(concurrent.futures.Executor):
-    """Does everything at once, in this process."""
-
-    def submit(self, function: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        future: concurrent.futures.Future = concurrent.futures.Future()
-        try:
-            future.set_result(function(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def _run(
+def _make_shards(
     config: Config,
     files: List[str],
     settings: Dict[str, Any],
     copies: Dict[str, np.ndarray],
-    pool: Any,
+    pool: Pool,
     show: bool,
 ) -> List[str]:
-    """Does this shard's units that are not done; returns the names of all units of the corpus."""
-    number, count = config.part
+    """Do the unfinished units of this part; return the names of all units of the corpus."""
+    part, parts = config.part
     names: List[str] = []
-    waiting: Dict[Any, Unit] = {}
-    total = sum(records.size_of(path) for path in files) // count
     bar = tqdm(
-        total=total, unit="B", unit_scale=True, disable=not (show and sys.stderr.isatty()),
-        desc="preparing",
+        total=sum(map(os.path.getsize, files)) // parts, unit="B", unit_scale=True,
+        disable=not (show and sys.stderr.isatty()), desc="preparing",
     )  # fmt: skip
-    try:
-        for unit in units(files, config.reading):
+
+    def unfinished() -> Iterator[Tuple[Unit, Optional[np.ndarray]]]:
+        for number, unit in enumerate(units(files, config.reading)):
             names.append(unit.name)
-            if (len(names) - 1) % count != number:
+            if number % parts != part:
                 continue
-            if Manifest.unit_done(config.out, unit.name, settings):
+            if prepared.unit_done(config.out, unit.name, settings):
                 bar.update(unit.size)
-                continue
-            if len(waiting) >= 4 * (config.workers or 4):
-                _collect(waiting, bar, concurrent.futures.FIRST_COMPLETED)
-            waiting[pool.submit(make_shards, unit, config, settings, copies.get(unit.name))] = unit
-        _collect(waiting, bar, concurrent.futures.ALL_COMPLETED)
-    except BaseException:
-        for future in waiting:
-            future.cancel()
-        raise
-    finally:
-        bar.close()
+            else:
+                yield unit, copies.get(unit.name)
+
+    with bar:
+        make = functools.partial(make_shards, config=config, settings=settings)
+        for size in pool.map(make, unfinished()):
+            bar.update(size)
     return names
 
 
-def _collect(waiting: Dict[Any, Unit], bar: Any, until: str) -> None:
-    done, _ = concurrent.futures.wait(waiting, return_when=until)
-    for future in done:
-        unit = waiting.pop(future)
-        future.result()
-        bar.update(unit.size)
-
-
 def make_shards(
-    unit: Unit, config: Config, settings: Dict[str, Any], copies: Optional[np.ndarray] = None
-) -> None:
-    """Writes the shards of one unit and, last, the note that they are done.
+    work: Tuple[Unit, Optional[np.ndarray]], config: Config, settings: Dict[str, Any]
+) -> int:
+    """Write the shards of one unit and, last, the note that they are complete.
 
     Args:
-      unit, config, settings: what to do.
-      copies: int64, numbers of the unit's documents to leave out.
+      work: the unit, and int64 numbers of its documents to leave out.
+      config, settings: of the run.
+
+    Returns:
+      Bytes of text in the unit.
     """
-    cutter = words.cutter(records.join(config.out, VOCAB), config.lowercase, settings["words"])
+    unit, copies = work
+    cutter = words.cutter(os.path.join(config.out, VOCAB), config.lowercase, settings["words"])
+    tokenizer = cutter.tokenizer
     texts, bad = texts_of(unit, config.reading)
     if copies is not None:
-        left_out = set(copies.tolist())
-        texts = [text for number, text in enumerate(texts) if number not in left_out]
-    texts, left_out_as = _wanted(texts, config)
-    layout = records.RecordLayout(config.length, settings["vocab_size"])
-    tokenizer = cutter.tokenizer
-    entry: Dict[str, Any] = {"settings": settings, "bad_lines": bad, **left_out_as}
-    for split, part in zip(SPLITS, _split(texts, config.heldout)):
-        counts = dict.fromkeys(("sequences", "tokens", "unknown", "padding"), 0)
-        stretches: List[bytes] = []
-        for rows, begins, token_ids in packed(part, cutter, config.length):
-            stretches.append(layout.encode(rows, begins))
-            counts["sequences"] += len(rows)
-            counts["tokens"] += len(token_ids)
-            counts["unknown"] += int((token_ids == tokenizer.unk_id).sum())
-            counts["padding"] += int((rows == tokenizer.pad_id).sum())
-        data = b"".join(stretches)
-        entry[split] = {
-            "file": f"{split}-{unit.name}.tfrecord" if data else None,
-            "documents": len(part),
-            "characters": sum(map(len, part)),
-            **counts,
-            "bytes": len(data),
-            "crc32": zlib.crc32(data),
+        copied = set(copies.tolist())
+        texts = [text for number, text in enumerate(texts) if number not in copied]
+    texts, left_out = _selected(texts, config)
+    note: Dict[str, Any] = {"settings": settings, "bad_lines": bad, **left_out}
+    for split, documents in zip(SPLITS, _split(texts, config.heldout)):
+        ids, starts, counts = _tokens(documents, cutter)
+        marks = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
+        rows, begins = to_sequences(ids, starts, counts, config.length, *marks)
+        file, size = f"{split}-{unit.name}.npy", 0
+        if len(rows):
+            path = os.path.join(config.out, file)
+            size = prepared.write_rows(path, rows, begins, settings["vocab_size"])
+        note[split] = {
+            "file": file,
+            "sequences": len(rows),
+            "documents": len(documents),
+            "characters": sum(map(len, documents)),
+            "tokens": len(ids),
+            "unknown": int((ids == tokenizer.unk_id).sum()),
+            "padding": int((rows == tokenizer.pad_id).sum()),
+            "bytes": size,
         }
-        if data:
-            records.write_whole(records.join(config.out, entry[split]["file"]), data)
-    Manifest.write_unit(config.out, unit.name, entry)
+    prepared.write_note(config.out, unit.name, note)
+    return unit.size
 
 
-def _wanted(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, int]]:
-    """Those of the lengths and languages asked for, and how many others there are of each kind."""
+def _tokens(texts: List[str], cutter: words.Cutter) -> List[np.ndarray]:
+    """Return token ids, word starts and counts of all texts, tokenized in stretches."""
+    parts = [(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, np.int64))]
+    begin = size = 0
+    for end, text in enumerate(texts, 1):
+        size += len(text)
+        if size >= STRETCH or end == len(texts):
+            parts.append(cutter(texts[begin:end]))
+            begin, size = end, 0
+    return [np.concatenate(arrays) for arrays in zip(*parts)]
+
+
+def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, int]]:
+    """Return the texts of the wanted lengths and languages, and how many others there are."""
     fitting = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
-    found = fitting
+    selected = fitting
     if config.language is not None:
-        kept = languages.wanted(config.language)
-        found = [text for text in fitting if languages.of(text) in kept]
-    others = len(texts) - len(fitting), len(fitting) - len(found)
-    return found, dict(zip(("other_lengths", "other_languages"), others))
+        codes = languages.codes(config.language)
+        selected = [text for text in fitting if languages.of(text) in codes]
+    return selected, {
+        "other_lengths": len(texts) - len(fitting),
+        "other_languages": len(fitting) - len(selected),
+    }
 
 
 def _split(texts: List[str], heldout: float) -> Tuple[List[str], List[str]]:
-    """Training and held-out documents; copies of a text always fall on the same side."""
-    keys = np.array([zlib.crc32(text.encode()) for text in texts], np.float64) / 2**32
-    out = keys < heldout
+    """Return training and held-out documents; equal texts are on the same side."""
+    held = [zlib.crc32(text.encode()) / 2**32 < heldout for text in texts]
     return (
-        [text for text, held in zip(texts, out) if not held],
-        [text for text, held in zip(texts, out) if held],
+        [text for text, is_held in zip(texts, held) if not is_held],
+        [text for text, is_held in zip(texts, held) if is_held],
     )
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """``amp-xla prepare``."""
+    """Run ``amp-xla prepare``."""
     config = parse(Config, argv, "amp-xla prepare CORPUS OUT")
     try:
         prepare(config)
     except Stopped as stopped:
         raise Stopped(
-            f"{stopped}; what is finished stays, and the same command continues", stopped.exit_code
+            f"{stopped}; finished parts stay, and the same command continues", stopped.exit_code
         ) from None
     return 0

@@ -1,20 +1,25 @@
-"""What a prepared folder holds: settings, counts, and its shards with sizes and checksums."""
+"""Prepared folders: packed sequences in memory-mapped ``.npy`` files with a JSON index."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
+import os
+import zlib
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.data.pretraining import records, words
 from amp_xla.data.pretraining.sequences import joined
+from amp_xla.data.text import vocabulary
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.data.text.vocabulary import fingerprint, warnings
 from amp_xla.errors import DataError
+from amp_xla.process import durable
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST, VOCAB, UNITS = "manifest.json", "vocab.txt", "units"
 SPLITS = ("train", "heldout")
 SUMMED = ("sequences", "documents", "characters", "tokens", "unknown", "padding", "bytes")
@@ -25,14 +30,59 @@ LEFT_OUT = {
 }
 
 
+def row_type(length: int, vocab_size: int) -> np.dtype:
+    """Return the dtype of a sequence of ``length`` tokens.
+
+    ``token_ids`` is uint16 for vocabularies below 65,536 and else int32; ``starts`` has a bit per
+    token, 1 at word starts (``np.packbits``); ``crc32`` is the checksum of both.
+    """
+    ids = "<u2" if vocab_size <= 1 << 16 else "<i4"
+    return np.dtype(
+        [("token_ids", ids, (length,)), ("starts", "u1", (-(-length // 8),)), ("crc32", "<u4")]
+    )
+
+
+def write(path: str, data: bytes) -> None:
+    """Write a file; it has its name only when all of it is on the disk.
+
+    Raises:
+      DataError: no space or no permission.
+    """
+    folder, name = os.path.split(path)
+    try:
+        os.makedirs(folder or ".", exist_ok=True)
+        durable.replace(Path(path), data)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(folder, durable.TEMPORARY + name))
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_rows(path: str, token_ids: np.ndarray, starts: np.ndarray, vocab_size: int) -> int:
+    """Write int [N, L] token ids and bool [N, L] word starts as a shard; return its bytes."""
+    rows = np.zeros(len(token_ids), row_type(token_ids.shape[1], vocab_size))
+    rows["token_ids"] = token_ids
+    rows["starts"] = np.packbits(starts, axis=1)
+    rows["crc32"] = _checksums(rows)
+    file = io.BytesIO()
+    np.save(file, rows)
+    write(path, file.getvalue())
+    return file.tell()
+
+
+def _checksums(rows: np.ndarray) -> np.ndarray:
+    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)[:, :-4]
+    return np.array([zlib.crc32(row) for row in raw], np.uint32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """``manifest.json`` of ``folder``.
+    """The index of a prepared folder.
 
     Attributes:
-      settings: what decided the content.
-      counts: split -> name -> number, over all shards; what was left out beside the splits.
-      shards: split -> file, sequences, bytes, crc32 of each, in order.
+      settings: the settings that decide the content.
+      counts: split -> name -> number over all shards, and what was left out.
+      shards: split -> file, sequences and bytes of each shard, in order.
     """
 
     folder: str
@@ -42,135 +92,89 @@ class Manifest:
 
     @classmethod
     def found(cls, folder: str) -> Optional[Manifest]:
-        """The manifest of a folder that is prepared; None if it is not, or not yet."""
-        path = records.join(folder, MANIFEST)
-        if not records.exists(path):
+        """Return the manifest of a completely prepared folder, else None."""
+        path = os.path.join(folder, MANIFEST)
+        if not os.path.exists(path):
             return None
         values = _read_json(path)
         try:
             if values["settings"]["format"] != FORMAT:
                 raise DataError(
-                    f"{path} is of format {values['settings']['format']}, this version reads "
-                    f"{FORMAT}; prepare the corpus again"
+                    f"{path}: format {values['settings']['format']} instead of {FORMAT}; delete "
+                    "the folder and prepare the corpus again"
                 )
             manifest = cls(folder, values["settings"], values["counts"], values["shards"])
-        except KeyError as error:
-            raise DataError(f"{path} is damaged: no {error}; delete it and run prepare") from None
-        whole = all(
-            records.exists(records.join(folder, shard["file"]))
-            for split in SPLITS
-            for shard in manifest.shards[split]
-        )
-        return manifest if whole else None
-
-    @staticmethod
-    def settings_in(folder: str) -> Dict[str, Any]:
-        """Of a folder that is prepared, or partly; none where nothing is in it."""
-        path = records.join(folder, MANIFEST)
-        if not records.exists(path):
-            units = records.matching(records.join(records.join(folder, UNITS), "*.json"))
-            if not units:
-                return {}
-            path = units[0]
-        settings = _read_json(path).get("settings")
-        return settings if isinstance(settings, dict) else {}
+            shards = [shard for split in SPLITS for shard in manifest.shards[split]]
+            complete = all(_has_size(folder, shard["file"], shard["bytes"]) for shard in shards)
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{path}: damaged ({error!r}); delete it and run prepare") from None
+        return manifest if complete else None
 
     @classmethod
     def load(cls, folder: str) -> Manifest:
-        """Like ``found``; ``DataError`` if the folder is not prepared, or shards are missing."""
+        """Return the manifest of a prepared folder.
+
+        Raises:
+          DataError: the folder is not prepared, or shards are missing.
+        """
         manifest = cls.found(folder)
         if manifest is None:
-            what = "lacks shards" if records.exists(records.join(folder, MANIFEST)) else "is not"
-            what += " prepared" if what == "is not" else " that its manifest lists"
-            raise DataError(f"{folder} {what}; run: amp-xla prepare CORPUS {folder}")
+            problem = "is not prepared"
+            if os.path.exists(os.path.join(folder, MANIFEST)):
+                problem = "lacks shards that its manifest lists"
+            raise DataError(f"{folder} {problem}; run: amp-xla prepare CORPUS {folder}")
         return manifest
 
     @classmethod
     def collect(cls, folder: str, names: List[str], settings: Dict[str, Any]) -> Optional[Manifest]:
-        """From the notes of all units; None while some are missing.
+        """Write and return the manifest of all units; None while some are missing.
 
         Raises:
-          DataError: the whole corpus gave no training sequence.
+          DataError: the corpus gave no training sequence.
         """
-        if not all(cls.unit_done(folder, name, settings) for name in names):
+        if not all(unit_done(folder, name, settings) for name in names):
             return None
-        entries = [_read_json(_unit_path(folder, name)) for name in names]
-        # Notes of before lack some of these.
-        counts: Dict[str, Any] = {
-            name: sum(entry.get(name, 0) for entry in entries) for name in LEFT_OUT
-        }
+        notes = [_read_json(_note_path(folder, name)) for name in names]
+        counts: Dict[str, Any] = {name: sum(note[name] for note in notes) for name in LEFT_OUT}
         shards: Dict[str, List[Dict[str, Any]]] = {}
         for split in SPLITS:
-            parts = [entry[split] for entry in entries]
+            parts = [note[split] for note in notes]
             counts[split] = {name: sum(part[name] for part in parts) for name in SUMMED}
-            keys = ("file", "sequences", "bytes", "crc32")
-            shards[split] = [{k: part[k] for k in keys} for part in parts if part["file"]]
+            keys = ("file", "sequences", "bytes")
+            shards[split] = [{k: part[k] for k in keys} for part in parts if part["sequences"]]
         if not counts["train"]["sequences"]:
             listed = ", ".join(f"{counts[name]:,} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
                 f"the corpus {settings['corpus']} is empty: no document to train on (left out: "
                 f"{listed})"
             )
+        values = {"settings": settings, "counts": counts, "shards": shards}
+        data = json.dumps(values, ensure_ascii=False, indent=1).encode()
+        write(os.path.join(folder, MANIFEST), data)
         return cls(folder, settings, counts, shards)
 
-    def write(self) -> None:
-        """Saves it in its folder."""
-        values = {"settings": self.settings, "counts": self.counts, "shards": self.shards}
-        data = json.dumps(values, ensure_ascii=False, indent=1).encode()
-        records.write_whole(records.join(self.folder, MANIFEST), data)
-
-    @staticmethod
-    def write_unit(folder: str, name: str, entry: Dict[str, Any]) -> None:
-        """Notes that the shards of a unit are written."""
-        records.make_folder(records.join(folder, UNITS))
-        records.write_whole(_unit_path(folder, name), json.dumps(entry).encode())
-
-    @staticmethod
-    def unit_done(folder: str, name: str, settings: Dict[str, Any]) -> bool:
-        """Whether a unit's shards are there, in full size.
-
-        Raises:
-          DataError: they were made with other settings.
-        """
-        path = _unit_path(folder, name)
-        if not records.exists(path):
-            return False
-        entry = _read_json(path)
-        _require(folder, entry["settings"], settings)
-        for part in (entry[split] for split in SPLITS):
-            file = part["file"] and records.join(folder, part["file"])
-            if file and not (records.exists(file) and records.size_of(file) == part["bytes"]):
-                return False
-        return True
-
-    def require(self, settings: Dict[str, Any]) -> None:
-        """``DataError`` unless the folder was prepared with these settings."""
-        _require(self.folder, self.settings, settings)
-
     def tokenizer(self) -> Tokenizer:
-        """The vocabulary in the folder.
+        """Return the tokenizer of the folder's vocabulary.
 
         Raises:
-          DataError: it is not the one that the sequences were made with: their ids would mean
-            other tokens.
+          DataError: it is not the vocabulary that the sequences were made with.
         """
-        path = records.join(self.folder, VOCAB)
-        tokenizer = words.load_tokenizer(path, self.settings["lowercase"])
-        if fingerprint(tokenizer.tokens) != self.settings["vocab_sha256"]:
+        path = os.path.join(self.folder, VOCAB)
+        tokenizer = Tokenizer.load(path, self.settings["lowercase"])
+        if vocabulary.fingerprint(tokenizer.tokens) != self.settings["vocab_sha256"]:
             raise DataError(
-                f"{path} is not the vocabulary that the sequences beside it were made with "
-                f"(vocab_sha256 in {MANIFEST}); put that one back, or delete the folder and "
-                f"prepare again"
+                f"{path} is not the vocabulary of the sequences in this folder (vocab_sha256 in "
+                f"{MANIFEST}); restore it, or delete the folder and prepare again"
             )
         return tokenizer
 
     def warnings(self, tokenizer: Tokenizer) -> str:
-        """Return ``vocabulary.warnings`` about the training texts."""
+        """Return warnings about duplicate and unknown tokens of the vocabulary."""
         train = self.counts["train"]
-        return warnings(tokenizer.tokens, train["unknown"], train["tokens"])
+        return vocabulary.warnings(tokenizer.tokens, train["unknown"], train["tokens"])
 
     def describe(self) -> str:
-        """One line: how much, how well packed, what was left out."""
+        """Return one line: amount, padding, and documents left out."""
         train, held = self.counts["train"], self.counts["heldout"]
         tokens = train["sequences"] * self.settings["length"]
         unknown = train["unknown"] / max(train["tokens"], 1)
@@ -180,13 +184,12 @@ class Manifest:
             f", {held['sequences']:,} held out; padding {train['padding'] / max(tokens, 1):.2%}"
         )
         for name, what in LEFT_OUT.items():
-            count = self.counts.get(name, 0)
-            line += f"; {count:,} {what} left out" if count else ""
+            line += f"; {self.counts[name]:,} {what} left out" if self.counts[name] else ""
         return line
 
 
 class Sequences:
-    """The sequences of one split by number, verified as they are read.
+    """The sequences of one split, by number.
 
     Args:
       manifest: of a prepared folder.
@@ -195,44 +198,54 @@ class Sequences:
 
     def __init__(self, manifest: Manifest, split: str = "train") -> None:
         self.length: int = manifest.settings["length"]
-        self._layout = records.RecordLayout(self.length, manifest.settings["vocab_size"])
-        self._shards = manifest.shards[split]
-        self._paths = [records.join(manifest.folder, shard["file"]) for shard in self._shards]
-        counts = [shard["sequences"] for shard in self._shards]
-        self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._type = row_type(self.length, manifest.settings["vocab_size"])
+        shards = manifest.shards[split]
+        self._paths = [os.path.join(manifest.folder, shard["file"]) for shard in shards]
+        self._ends = np.cumsum([0, *(shard["sequences"] for shard in shards)])
 
     def __len__(self) -> int:
-        return int(self._first[-1])
+        return int(self._ends[-1])
 
     def read(self, first: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Sequences ``first`` to ``first + count``: int32 [count, L] ids, bool word starts.
+        """Return sequences ``first`` to ``first + count``: int32 [count, L] ids, bool word starts.
 
         Raises:
-          DamagedShard: the file is not what was written; the message names it.
+          DataError: a file is damaged; the message names it.
         """
-        parts = []
-        at, end = first, first + count
-        while at < end:
-            shard = int(np.searchsorted(self._first, at, side="right")) - 1
-            stop = min(end, int(self._first[shard + 1]))
-            begin = int(self._first[shard])
-            parts.append(self._layout.read(self._paths[shard], at - begin, stop - at))
-            at = stop
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([ids for ids, _ in parts]), np.concatenate([s for _, s in parts])
+        parts = [np.zeros(0, self._type)]
+        end = first + count
+        while first < end:
+            shard = int(np.searchsorted(self._ends, first, side="right")) - 1
+            begin, stop = int(self._ends[shard]), min(end, int(self._ends[shard + 1]))
+            parts.append(self._rows(self._paths[shard], first - begin, stop - begin))
+            first = stop
+        rows = np.concatenate(parts)
+        starts = np.unpackbits(rows["starts"], axis=1)[:, : self.length]
+        return rows["token_ids"].astype(np.int32), starts.astype(bool)
+
+    def _rows(self, path: str, begin: int, end: int) -> np.ndarray:
+        try:
+            shard = np.load(path, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise _damaged(path, error) from None
+        rows = shard[begin:end]
+        if shard.dtype != self._type or len(rows) != end - begin:
+            raise _damaged(path, "other rows than the manifest lists")
+        wrong = np.flatnonzero(_checksums(rows) != rows["crc32"])
+        if wrong.size:
+            raise _damaged(path, f"the checksum of row {begin + wrong[0]} does not match")
+        return np.asarray(rows)
 
 
 class Joined:
-    """Sequences end to end, several in one: longer ones of the same text, by number.
+    """Longer sequences of the same text: several rows of ``Sequences`` in one.
 
     Args:
-      sequences: what is joined.
-      length: tokens a joined sequence; a multiple of theirs. A few are lost to the special tokens
-        that stood between.
+      sequences: the rows to join.
+      length: tokens per joined sequence, a multiple of theirs.
 
     Raises:
-      DataError: it is no such multiple.
+      DataError: another length.
     """
 
     def __init__(self, sequences: Sequences, length: int) -> None:
@@ -248,32 +261,63 @@ class Joined:
         return -(-len(self._sequences) // self._each)
 
     def read(self, first: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
-        """As ``Sequences.read``."""
+        """Return joined sequences as ``Sequences.read`` does."""
         begin = first * self._each
         end = min((first + count) * self._each, len(self._sequences))
         return joined(*self._sequences.read(begin, end - begin), self._each)
 
 
-def _unit_path(folder: str, name: str) -> str:
-    return records.join(records.join(folder, UNITS), name + ".json")
+def write_note(folder: str, name: str, note: Dict[str, Any]) -> None:
+    """Record that the shards of a unit are written."""
+    write(_note_path(folder, name), json.dumps(note).encode())
 
 
-def _require(folder: str, found: Dict[str, Any], wanted: Dict[str, Any]) -> None:
-    # Where the corpus lies may change; what is in it is compared.
-    names = {*found, *wanted} - {"corpus"}
-    differing = sorted(k for k in names if found.get(k) != wanted.get(k))
+def unit_done(folder: str, name: str, settings: Dict[str, Any]) -> bool:
+    """Return whether the shards of a unit are complete.
+
+    Raises:
+      DataError: they were made with other settings.
+    """
+    path = _note_path(folder, name)
+    if not os.path.exists(path):
+        return False
+    note = _read_json(path)
+    require(folder, note["settings"], settings)
+    parts = [note[split] for split in SPLITS if note[split]["sequences"]]
+    return all(_has_size(folder, part["file"], part["bytes"]) for part in parts)
+
+
+def require(folder: str, found: Dict[str, Any], needed: Dict[str, Any]) -> None:
+    """Raise ``DataError`` if a folder's settings differ; the corpus may have moved."""
+    names = {*found, *needed} - {"corpus"}
+    differing = sorted(name for name in names if found.get(name) != needed.get(name))
     if differing:
-        words = "; ".join(f"{k} is {found.get(k)!r}, not {wanted.get(k)!r}" for k in differing)
+        pairs = "; ".join(f"{k} is {found.get(k)!r}, not {needed.get(k)!r}" for k in differing)
         raise DataError(
-            f"{folder} holds work of other settings ({words}); choose another --out, or delete it"
+            f"{folder} was prepared with other settings ({pairs}); choose another --out, or delete "
+            "the folder"
         )
 
 
+def _note_path(folder: str, name: str) -> str:
+    return os.path.join(folder, UNITS, name + ".json")
+
+
+def _has_size(folder: str, file: str, size: int) -> bool:
+    path = os.path.join(folder, file)
+    return os.path.isfile(path) and os.path.getsize(path) == size
+
+
+def _damaged(path: str, problem: Any) -> DataError:
+    return DataError(
+        f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again with the "
+        "same settings: it writes only missing files"
+    )
+
+
 def _read_json(path: str) -> Dict[str, Any]:
-    with records.opened(path) as file:
-        data = file.read()
     try:
-        values: Dict[str, Any] = json.loads(data.decode("utf-8"))
+        values: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
         return values
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}); delete it and run prepare") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: damaged ({error}); delete it and run prepare") from None

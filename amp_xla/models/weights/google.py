@@ -1,8 +1,7 @@
 """A BERT in Google's format: a folder with bert_config.json and a TensorFlow checkpoint.
 
-Everything is compared before a model is built: what the configuration says with what the checkpoint
-holds, tensor by tensor, and every byte with its checksum. bert4keras would meet the first error in
-the middle of loading, with a traceback, or not at all.
+Configuration and checkpoint are compared tensor by tensor, and checksums are verified, before a
+model is built. bert4keras would find an error while loading, with a traceback, or not at all.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from amp_xla.process.progress import note
 CONFIG = "bert_config.json"
 TOKENS, POSITIONS = "bert/embeddings/word_embeddings", "bert/embeddings/position_embeddings"
 FLOATS = ("float32", "float16", "bfloat16", "float64")
-# Key -> what stands for it where it is left out, as in bert4keras; None = it must be there.
+# Key -> default, as in bert4keras; None = required.
 _SIZES = {
     "vocab_size": None,
     "hidden_size": None,
@@ -36,11 +35,11 @@ Shape = Tuple[int, ...]
 
 
 class WeightsError(AmpXlaError, ValueError):
-    """Weights that cannot be used as they are; names file and tensor, found and wanted."""
+    """Weights that cannot be used; the message names file, tensor and what is needed."""
 
 
 class Weights(NamedTuple):
-    """A folder that was checked.
+    """A checked folder.
 
     Attributes:
       config: ``bert_config.json``.
@@ -57,16 +56,16 @@ def read(
     length: Optional[int] = None,
     language_model: bool = False,
 ) -> Weights:
-    """Checks a folder; every tensor that a BERT takes from it is read once.
+    """Check a folder; every tensor of the BERT is read once.
 
     Args:
-      folder: as in ``--bert``.
-      vocab_size: tokens that the model will be fed; at most as many as there are embeddings.
-      length: tokens a sequence; at most as many as there are position embeddings.
-      language_model: the masked language model's head is needed, too.
+      folder: value of ``--bert``.
+      vocab_size: tokens of the vocabulary, at most the number of embeddings.
+      length: tokens per sequence, at most the number of position embeddings.
+      language_model: also require the head of the masked language model.
 
     Raises:
-      WeightsError: a file is missing, damaged or not what another one says.
+      WeightsError: a file is missing, damaged, or contradicts another.
     """
     path = Path(folder) / CONFIG
     config = read_config(path)
@@ -92,10 +91,10 @@ def read(
 
 
 def read_config(path: Path) -> Dict[str, Any]:
-    """``bert_config.json``; sizes that may be left out are filled in.
+    """Read ``bert_config.json`` and fill in defaults.
 
     Raises:
-      WeightsError: no such file, no JSON, or a value that no BERT can have.
+      WeightsError: no such file, no JSON, or an impossible value.
     """
     try:
         config = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -108,8 +107,8 @@ def read_config(path: Path) -> Dict[str, Any]:
     for key, default in _SIZES.items():
         value = config.setdefault(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            found = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
-            raise WeightsError(f"{path}: {key} {found}; a number from 1 on is needed")
+            problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
+            raise WeightsError(f"{path}: {key} {problem}; a number from 1 on is needed")
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     if hidden % heads and "attention_head_size" not in config:
         raise WeightsError(
@@ -126,23 +125,23 @@ def read_config(path: Path) -> Dict[str, Any]:
 
 
 def checkpoint_prefix(folder: Path) -> Path:
-    """The TensorFlow checkpoint in ``folder``, e.g. ``bert_model.ckpt``.
+    """Return the prefix of the TensorFlow checkpoint in ``folder``, e.g. ``bert_model.ckpt``.
 
     Raises:
-      WeightsError: there is none, more than one, or one without its data file.
+      WeightsError: there is not exactly one, or its data file is missing.
     """
-    found = sorted(folder.glob("*.index"))
-    if len(found) != 1:
-        names = ", ".join(p.name for p in found) or "none"
+    indexes = sorted(folder.glob("*.index"))
+    if len(indexes) != 1:
+        names = ", ".join(path.name for path in indexes) or "none"
         raise WeightsError(f"{folder} must hold one checkpoint (*.index); found: {names}")
-    prefix = found[0].with_suffix("")
+    prefix = indexes[0].with_suffix("")
     if not any(folder.glob(f"{prefix.name}.data-*")):
-        raise WeightsError(f"{found[0]} is there, but not {prefix.name}.data-00000-of-00001")
+        raise WeightsError(f"{indexes[0]} exists, but not {prefix.name}.data-00000-of-00001")
     return prefix
 
 
-def wanted(config: Dict[str, Any], language_model: bool) -> Iterator[Tuple[str, Shape]]:
-    """(name, shape) of the tensors that bert4keras' BERT of this configuration is loaded from."""
+def tensors(config: Dict[str, Any], language_model: bool) -> Iterator[Tuple[str, Shape]]:
+    """Yield (name, shape) of the tensors that bert4keras' BERT of this configuration loads."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     heads = config["num_attention_heads"]
     embedding = config.get("embedding_size") or hidden
@@ -178,7 +177,7 @@ def _norm(name: str, size: int) -> List[Tuple[str, Shape]]:
 
 
 def _check_tensors(prefix: Path, path: Path, config: Dict[str, Any], language_model: bool) -> None:
-    # The readers turn a status into any of Python's exceptions, IndexError for a cut file.
+    # The readers raise various exceptions, IndexError for a truncated file.
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = reader.get_variable_to_shape_map()
@@ -187,7 +186,7 @@ def _check_tensors(prefix: Path, path: Path, config: Dict[str, Any], language_mo
         raise _damaged(f"{prefix}.index", error) from None
     layers = len(set(re.findall(r"^bert/encoder/(layer_\d+)/", "\n".join(shapes), re.MULTILINE)))
     needed: List[str] = []
-    for name, shape in wanted(config, language_model):  # cheap ones first: names, shapes, dtypes
+    for name, shape in tensors(config, language_model):  # cheap ones first: names, shapes, dtypes
         if name not in shapes:
             if layers < config["num_hidden_layers"] and f"layer_{layers}/" in name:
                 raise WeightsError(
@@ -209,7 +208,7 @@ def _check_tensors(prefix: Path, path: Path, config: Dict[str, Any], language_mo
             values = np.asarray(reader.get_tensor(name), np.float32)
         except Exception as error:
             raise _damaged(f"{prefix}: tensor {name}", error) from None
-        # Minimum and maximum carry NaN along and need no array of booleans.
+        # Minimum and maximum propagate NaN and need no array of booleans.
         if not (np.isfinite(values.min()) and np.isfinite(values.max())):
             raise WeightsError(f"{prefix}: tensor {name} holds NaN or infinity")
     if layers > config["num_hidden_layers"]:

@@ -58,27 +58,6 @@ def test_only_the_commonest_neighbours_count_where_room_is_short(monkeypatch, li
     np.testing.assert_allclose(found, counted_by_hand(ids, 40)[:, common], rtol=1e-5)
 
 
-def test_information_is_the_logarithm_of_how_much_likelier_than_chance():
-    counts = np.array([[4, 0, 1], [0, 2, 2], [1, 2, 0]], np.float32)
-    columns = counts.sum(0) ** 0.75
-    chance = columns / columns.sum()
-    with np.errstate(divide="ignore"):
-        expected = np.log(counts / counts.sum(1, keepdims=True) / chance)
-    found = cooccurrence._information(counts.copy())
-    np.testing.assert_allclose(found, np.maximum(expected, 0), rtol=1e-5, atol=1e-6)
-
-
-def test_the_decomposition_keeps_the_largest_singular_values():
-    rng = np.random.RandomState(0)
-    left, _ = np.linalg.qr(rng.standard_normal((300, 40)))
-    right, _ = np.linalg.qr(rng.standard_normal((200, 40)))
-    values = 100 * 0.7 ** np.arange(40)
-    table = ((left * values) @ right.T).astype(np.float32)
-    found = cooccurrence._decomposed(table, 12)
-    expected = (left[:, :12] * values[:12]) @ left[:, :12].T
-    np.testing.assert_allclose(found @ found.T, expected, atol=1e-2)
-
-
 def test_words_used_alike_are_near_each_other():
     rng = np.random.RandomState(0)
     # A word of kind k stands between those of kinds k - 1 and k + 1, of 5 in a circle.

@@ -55,7 +55,7 @@ def test_others_are_left_out_and_counted(tmp_path, language, kept):
     assert ("的" in found.tokenizer().tokens) == ("zh" in kept)
     with pytest.raises(DataError, match="language is"):
         prepared("out", None)
-    with pytest.raises(DataError, match="has no text of the lengths and languages asked for"):
+    with pytest.raises(DataError, match="is empty: no text of the given lengths and languages"):
         prepared("none", "sw")
     vocab = str(tmp_path / "out" / "vocab.txt")
     with pytest.raises(DataError, match="is empty.* 7 documents in other languages"):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.pretraining import sequences
+from amp_xla.data.pretraining import stream as streams
 from amp_xla.data.pretraining.masking import Masking
+from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.phases import Phases
-from amp_xla.data.pretraining.sequences import joined, packed, to_sequences
-from amp_xla.data.pretraining.stream import Order, Stream
+from amp_xla.data.pretraining.prepared import Joined
+from amp_xla.data.pretraining.sequences import joined, to_sequences
+from amp_xla.data.pretraining.stream import Stream
 from amp_xla.errors import DataError
 
 CLS, SEP, LENGTH = 2, 3, 16
@@ -32,36 +36,10 @@ def test_documents_come_back_whole(documents, seed):
     full = [d for d in documents if d]
     assert stream == [t for d in full for t in [*d, SEP]][:-1]
     assert (rows[:-1] != 0).all()  # only the last has padding
-    inside = [w for w, token in zip(words, stream) if token != SEP]
-    at_begin = {i * (LENGTH - 2) for i in range(len(rows))}
-    kept = [i for i, token in enumerate(stream) if token != SEP]
-    for got, asked, i in zip(inside, starts.tolist(), kept):
-        assert got == asked or i in at_begin
-
-
-class Letters:
-    """A cutter whose tokens are a text's letters; a capital begins a word."""
-
-    class tokenizer:
-        cls_id, sep_id, pad_id = CLS, SEP, 0
-
-    def __call__(self, texts):
-        every = "".join(texts)
-        starts = np.array([letter.isupper() for letter in every], bool)
-        return np.array([*map(ord, every)], np.int32), starts, np.array([*map(len, texts)])
-
-
-@given(st.lists(st.text("abC", max_size=40), max_size=12), st.integers(1, 60))
-def test_packed_in_stretches_the_rows_are_the_same(texts, stretch):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sequences, "STRETCH", stretch)
-        parts = list(packed(texts, Letters(), LENGTH))
-    rows, begins = to_sequences(*Letters()(texts), LENGTH, CLS, SEP)
-    none = np.zeros((0, LENGTH), np.int32), np.zeros((0, LENGTH), bool), np.zeros(0, np.int32)
-    got, got_begins, ids = (np.concatenate(some) for some in zip(none, *parts))
-    np.testing.assert_array_equal(got, rows)
-    np.testing.assert_array_equal(got_begins, begins)
-    assert ids.tolist() == [*map(ord, "".join(texts))]
+    tokens = [i for i, token in enumerate(stream) if token != SEP]
+    row_begins = {i * (LENGTH - 2) for i in range(len(rows))}
+    for i, start in zip(tokens, starts.tolist()):
+        assert words[i] == start or i in row_begins
 
 
 @given(
@@ -69,35 +47,26 @@ def test_packed_in_stretches_the_rows_are_the_same(texts, stretch):
     st.integers(2, 5),
 )
 def test_joined_rows_are_the_same_text(files, each):
-    """Some of whose rows have padding in the middle, where a file ends."""
-    made = [
-        to_sequences(
-            np.array([t for d in documents for t in d], np.int32),
-            np.array([t % 3 == 0 for d in documents for t in d], bool),
-            [len(d) for d in documents],
-            LENGTH,
-            CLS,
-            SEP,
-        )
-        for documents in files
-    ]
-    rows = np.concatenate([np.zeros((0, LENGTH), np.int32), *(ids for ids, _ in made)])
-    words = np.concatenate([np.zeros((0, LENGTH), bool), *(starts for _, starts in made)])
+    """Some of whose rows have padding in the middle, at the end of a file."""
+    parts = [(np.zeros((0, LENGTH), np.int32), np.zeros((0, LENGTH), bool))]
+    for documents in files:
+        ids = np.array([t for d in documents for t in d], np.int32)
+        counts = [len(d) for d in documents]
+        parts.append(to_sequences(ids, ids % 3 == 0, counts, LENGTH, CLS, SEP))
+    rows, words = (np.concatenate(arrays) for arrays in zip(*parts))
     long, begins = joined(rows, words, each)
     assert long.shape == begins.shape == (-(-len(rows) // each), each * LENGTH)
+    borders = range(each, len(rows), each)
     for row, begin, part, word in zip(
-        long,
-        begins,
-        np.split(rows, range(each, len(rows), each)),
-        np.split(words, range(each, len(rows), each)),
+        long, begins, np.split(rows, borders), np.split(words, borders)
     ):
         count = int((row != 0).sum())
         assert row[0] == CLS and row[count - 1] == SEP and not row[count:].any()
         inside = (part != 0) & (part != CLS) & (part != SEP)
-        kept = (row != SEP) & (row != CLS) & (row != 0)
-        np.testing.assert_array_equal(row[kept], part[inside])
-        np.testing.assert_array_equal(begin[kept], word[inside])
-        # A document's end stays one; where a full row ends in the middle of one, nothing stands.
+        tokens = (row != SEP) & (row != CLS) & (row != 0)
+        np.testing.assert_array_equal(row[tokens], part[inside])
+        np.testing.assert_array_equal(begin[tokens], word[inside])
+        # The end of a document stays; a full row that ends inside a document leaves no [SEP].
         ends = sum((p[1:-1] == SEP).sum() for p in part)
         ends += sum(p[-1] == SEP for p in part[:-1] if not p[-1]) + 1
         assert (row == SEP).sum() <= ends
@@ -110,13 +79,12 @@ class Rows:
         self._ids = np.full((n, length), SEP, np.int32)
         self._ids[:, 0] = CLS
         self._ids[:, 1:-1] = 5 + np.arange(n)[:, None]
-        self.reads, self.length = 0, length
+        self.length = length
 
     def __len__(self):
         return len(self._ids)
 
     def read(self, first, count):
-        self.reads += 1
         assert first >= 0 and first + count <= len(self)
         part = self._ids[first : first + count]
         return part, np.ones_like(part, bool)
@@ -127,42 +95,42 @@ def stream(n=1000, size=32, batches=100, **options):
     return Stream(Rows(n), mask, size, batches, **options)
 
 
+def samples(batches):
+    return np.concatenate([batch["sample_ids"] for batch in batches])
+
+
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 20_000])
-def test_every_pass_shows_every_sequence_once(n):
-    order = Order(n, 3, 1)
-    seen = []
-    position = 0
-    while position < n:
-        group = order.group_at(position)
-        begin, end = order.bounds(group)
-        numbers = np.concatenate([np.arange(f, f + c) for f, c in order.runs(group)])
-        assert begin == position and len(numbers) == end - begin
-        seen += numbers[order.within(group)].tolist()
-        position = end
-    assert sorted(seen) == list(range(n))
-    assert n < 3 or seen != sorted(seen)
+def test_every_epoch_has_every_sequence_once(n):
+    order = samples(stream(n, size=n, batches=2).epoch())
+    first, second = order[:n].tolist(), order[n:].tolist()
+    assert sorted(first) == sorted(second) == list(range(n))
+    assert n < 3 or (first != sorted(first) and first != second)
 
 
-def test_a_run_starts_anywhere_and_goes_through_passes():
+def test_groups_bound_the_memory(monkeypatch):
+    monkeypatch.setattr(streams, "BLOCK", 4)
+    monkeypatch.setattr(streams, "GROUP", 16)
+    order = samples(stream(1002, size=1, batches=1002).epoch())
+    assert sorted(order) == list(range(1002))
+    for begin in range(0, 1002, 16):
+        assert len(set(order[begin : begin + 16] // 4)) <= 4
+
+
+def test_a_run_starts_anywhere():
     whole = list(stream().epoch())
     assert len(whole) == 100 and all(len(b["sample_ids"]) == 32 for b in whole)
-    numbers = np.concatenate([b["sample_ids"] for b in whole])
-    for begin in range(0, 3000, 1000):
-        assert sorted(numbers[begin : begin + 1000]) == list(range(1000))
-    assert (numbers[:1000] != numbers[1000:2000]).any()
     for start in (1, 31, 32, 99):
         again = next(stream().epoch(start=start))
         for name, value in whole[start].items():
             np.testing.assert_array_equal(again[name], value)
 
 
-def test_micro_batches_cut_the_same_sequences_out_of_a_global_batch():
-    large = np.concatenate([b["sample_ids"] for b in stream(size=64, batches=20).epoch()])
-    small = np.concatenate([b["sample_ids"] for b in stream(size=16, batches=80).epoch()])
-    np.testing.assert_array_equal(large, small)
+def test_micro_batches_divide_the_same_global_batch():
+    large = samples(stream(size=64, batches=20).epoch())
+    np.testing.assert_array_equal(large, samples(stream(size=16, batches=80).epoch()))
 
 
-def test_one_pass_fills_up_its_last_batch_with_rows_that_do_not_count():
+def test_one_epoch_pads_its_last_batch_with_weight_0():
     batches = list(stream(n=70, size=32, batches=None, shuffle=False).epoch())
     assert [int((b["sample_ids"] >= 0).sum()) for b in batches] == [32, 32, 6]
     assert batches[-1]["token_ids"].shape == (32, LENGTH) and not batches[-1]["weights"][6:].any()
@@ -198,24 +166,13 @@ def test_unilm_predicts_the_second_segment_after_a_border():
     assert len(borders) > 5
 
 
-def test_errors_of_the_reading_thread_come_out():
-    broken = stream()
-
-    def read(first, count):
-        raise DataError("shard seven is damaged")
-
-    broken._sequences.read = read
-    with pytest.raises(DataError, match="shard seven"):
-        next(broken.epoch())
-
-
 def test_phases_follow_each_other_and_a_run_starts_anywhere():
     mask = Masking(4, tuple(range(5)), 1005, 2 * LENGTH)
     long = Stream(Rows(300, 2 * LENGTH), mask, 32, 7)
     phases = Phases(stream(batches=20), long)
     whole = list(phases.epoch())
     assert [b["token_ids"].shape for b in whole] == [(32, LENGTH)] * 20 + [(32, 2 * LENGTH)] * 7
-    assert phases.steps_per_epoch() == 27 and phases.border == 20
+    assert phases.steps_per_epoch() == 27
     assert phases.shapes == [(32, LENGTH), (32, 2 * LENGTH)]
     for start in (1, 19, 20, 21, 26):
         again = list(phases.epoch(start=start))
@@ -225,16 +182,33 @@ def test_phases_follow_each_other_and_a_run_starts_anywhere():
     assert not list(phases.epoch(start=27))
 
 
-def test_leaving_a_pass_early_ends_its_thread():
-    import threading
-
+def test_the_reading_thread_ends_and_its_errors_come_out():
     before = threading.active_count()
     batches = stream().epoch()
     next(batches)
     batches.close()
     assert threading.active_count() == before
+    broken = stream()
 
+    def read(first, count):
+        raise DataError("shard seven is damaged")
 
-def test_nothing_to_read_is_an_error():
+    broken._sequences.read = read
+    with pytest.raises(DataError, match="shard seven"):
+        next(broken.epoch())
     with pytest.raises(DataError, match="held out"):
         Stream(Rows(0), None, 4)
+
+
+@pytest.mark.parametrize("length", [LENGTH, 40])
+def test_phases_that_do_not_fit_are_refused(length):
+    with pytest.raises(DataError, match="sequences of 16 tokens; longer ones have a multiple of"):
+        Joined(Rows(10), length)
+    with pytest.raises(DataError, match="of --steps 6 leaves a phase without an update"):
+        LengthOptions(steps=6, phase2_length=64, phase2_share=0.01).plan(LENGTH)
+
+
+def test_micro_batches_follow_from_the_ranks():
+    amount = LengthOptions(global_batch=48, micro_batch=16)
+    assert [amount.accumulation(None, ranks) for ranks in (1, 2, 3, 4)] == [3, 2, 1, 1]
+    assert amount.accumulation(4, 1) == 4

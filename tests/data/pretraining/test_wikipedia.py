@@ -159,18 +159,6 @@ def test_a_dump_that_breaks_off_is_named(tmp_path):
         corpus_texts(packed)
 
 
-def test_a_page_without_end_is_not_kept_in_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(wikipedia, "PAGE_BYTES", 1000)
-    monkeypatch.setattr(wikipedia, "CHUNK", 100)
-    path = tmp_path / "a.xml"
-    endless = page("Two", "word " * 5000).replace("</page>", "")
-    path.write_bytes(dump(page("One", "The first."), endless, page("Three", "Last.")))
-    with open(str(path), "rb") as file:
-        pieces = list(wikipedia.pages(file, 0, path.stat().st_size))
-    assert len(pieces) == 3 and max(len(raw) for _, raw in pieces) <= 1000
-    assert corpus_texts(path, on_bad_line="skip") == ["The first.", "Last."]
-
-
 def test_shards_copies_and_another_start_work_on_dumps(tmp_path, monkeypatch):
     """Two machines write what one does; half of it lost, only that is made again."""
     monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (4096, 4096))
@@ -193,13 +181,13 @@ def test_shards_copies_and_another_start_work_on_dumps(tmp_path, monkeypatch):
     vocab = str(tmp_path / "one" / "vocab.txt")
     assert prepared("two", "1/2", vocab) is None
     assert prepared("two", "0/2", vocab).shards == one.shards
-    expected = {p.name: p.read_bytes() for p in (tmp_path / "one").glob("*.tfrecord")}
-    assert {p.name: p.read_bytes() for p in (tmp_path / "two").glob("*.tfrecord")} == expected
-    lost = sorted((tmp_path / "two").glob("train-*.tfrecord"))[::2]
-    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "two").glob("*.tfrecord")}
+    expected = {p.name: p.read_bytes() for p in (tmp_path / "one").glob("*.npy")}
+    assert {p.name: p.read_bytes() for p in (tmp_path / "two").glob("*.npy")} == expected
+    lost = sorted((tmp_path / "two").glob("train-*.npy"))[::2]
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "two").glob("*.npy")}
     for path in lost:
         path.unlink()
     assert prepared("two", vocab=vocab).shards == one.shards
-    assert {p.name: p.read_bytes() for p in (tmp_path / "two").glob("*.tfrecord")} == expected
+    assert {p.name: p.read_bytes() for p in (tmp_path / "two").glob("*.npy")} == expected
     changed = {p for p, stamp in stamps.items() if p.stat().st_mtime_ns != stamp}
     assert changed == set(lost)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amp_xla.data.pretraining.yardstick import Yardstick
+from amp_xla.data.pretraining.cloze import ClozeBenchmark
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
@@ -24,14 +24,14 @@ def shown(tokenizer, question):
 
 
 def test_both_vocabularies_are_asked_for_the_same_whole_words():
-    yardstick = Yardstick.of(TEXTS, [WHOLE, PIECES], 16)
-    assert len(yardstick.texts) == 2  # "in" cannot be spelled by one
-    one = [shown(WHOLE, q) for q in yardstick.one_by_one(WHOLE, 1)]
-    two = [shown(PIECES, q) for q in yardstick.one_by_one(PIECES, 1)]
+    benchmark = ClozeBenchmark.of(TEXTS, [WHOLE, PIECES], 16)
+    assert len(benchmark.texts) == 2  # "in" cannot be spelled by one
+    one = [shown(WHOLE, q) for q in benchmark.one_by_one(WHOLE, 1)]
+    two = [shown(PIECES, q) for q in benchmark.one_by_one(PIECES, 1)]
     assert one[1] == "[CLS] the <salt> is the sea [SEP]"
     assert two[1] == "[CLS] the <sal> <##t> is the se ##a [SEP]"
     assert len(one) == len(two) == 5
-    for a, b in zip(yardstick.together(WHOLE, 0.4, 3), yardstick.together(PIECES, 0.4, 3)):
+    for a, b in zip(benchmark.together(WHOLE, 0.4, 3), benchmark.together(PIECES, 0.4, 3)):
         text, same = shown(WHOLE, a), shown(PIECES, b)
         joined = same.replace("<sal> <##t>", "<salt>").replace("<se> <##a>", "<sea>")
         joined = joined.replace("sal ##t", "salt").replace("se ##a", "sea")
@@ -40,24 +40,24 @@ def test_both_vocabularies_are_asked_for_the_same_whole_words():
 
 
 def test_a_text_is_as_long_as_fits_every_vocabulary():
-    yardstick = Yardstick.of(TEXTS, [WHOLE, PIECES], 16)
+    benchmark = ClozeBenchmark.of(TEXTS, [WHOLE, PIECES], 16)
     for tokenizer in (WHOLE, PIECES):
-        assert max(len(q.token_ids) for q in yardstick.together(tokenizer, 0.5, 1)) <= 16
-    assert len(yardstick.texts[1]) == 8  # 5 pieces for 3 words: 14 tokens hold 8 words
+        assert max(len(q.token_ids) for q in benchmark.together(tokenizer, 0.5, 1)) <= 16
+    assert len(benchmark.texts[1]) == 8  # 5 pieces for 3 words: 14 tokens hold 8 words
 
 
 def test_the_seed_decides_and_nothing_else():
-    ask = Yardstick.of(TEXTS * 5, [WHOLE], 16).together
+    ask = ClozeBenchmark.of(TEXTS * 5, [WHOLE], 16).together
     first = list(ask(WHOLE, 0.3, 1))
     assert first == list(ask(WHOLE, 0.3, 1)) != list(ask(WHOLE, 0.3, 2))
     # Texts behind do not matter to those before.
-    assert first[:3] == list(Yardstick.of(TEXTS, [WHOLE], 16).together(WHOLE, 0.3, 1))
+    assert first[:3] == list(ClozeBenchmark.of(TEXTS, [WHOLE], 16).together(WHOLE, 0.3, 1))
 
 
 def test_what_cannot_be_spelled_is_counted_and_never_asked_for():
-    yardstick = Yardstick.of(["the salt of the sea"], [WHOLE], 16)
-    assert yardstick.unknown == pytest.approx(0.2)
-    assert sum(len(q.labels) for q in yardstick.one_by_one(WHOLE, 9)) == 4
-    assert np.concatenate(yardstick.askable).tolist() == [True, True, False, True, True]
+    benchmark = ClozeBenchmark.of(["the salt of the sea"], [WHOLE], 16)
+    assert benchmark.unknown == pytest.approx(0.2)
+    assert sum(len(q.labels) for q in benchmark.one_by_one(WHOLE, 9)) == 4
+    assert np.concatenate(benchmark.spelled).tolist() == [True, True, False, True, True]
     with pytest.raises(DataError, match="of 1 texts none has a word"):
-        Yardstick.of(["qq"], [WHOLE], 16)
+        ClozeBenchmark.of(["qq"], [WHOLE], 16)

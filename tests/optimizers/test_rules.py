@@ -1,4 +1,4 @@
-"""LAMB, and accumulation under both optimizers, against float64 numpy references."""
+"""AdamW and LAMB, with and without accumulation, against float64 NumPy references."""
 
 from __future__ import annotations
 
@@ -47,28 +47,29 @@ def as_gradient(feed, sparse):
     return tf.IndexedSlices(parts, rows, tf.constant([6, 4]))
 
 
+@pytest.mark.parametrize("kind", [AdamW, LAMB])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("name, plain", [("kernel", False), ("bias", True)])
-def test_fifty_steps_equal_the_paper(sparse, name, plain):
+def test_fifty_steps_equal_the_paper(kind, sparse, name, plain):
     start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
     gradients, rates = gradients_of(sparse), [0.01 * (i + 1) / STEPS for i in range(STEPS)]
     with tf.Graph().as_default(), tf.Session() as session:
         variable = tf.get_variable(name, initializer=start)
         feed, rate = tf.placeholder(tf.float32, [6, 4]), tf.placeholder(tf.float32, [])
-        optimizer = LAMB(rate, weight_decay=0.1)
-        assert optimizer.adapts(variable) is not plain and optimizer.decays(variable) is not plain
+        optimizer = kind(rate, weight_decay=0.1)
+        assert optimizer.decays(variable) is not plain
         update = optimizer.apply_gradients([(as_gradient(feed, sparse), variable)])
         session.run(tf.global_variables_initializer())
         for g, r in zip(gradients, rates):
             session.run(update, {feed: g, rate: r})
         result = session.run(variable)
-    expected = reference(LAMB, start, gradients, rates, 0.0 if plain else 0.1, not plain)
+    expected = reference(kind, start, gradients, rates, 0.0 if plain else 0.1, not plain)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [AdamW, LAMB])
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("window", [1, 2, 5])
+@pytest.mark.parametrize("window", [1, 5])
 def test_accumulated_windows_equal_the_paper_on_their_means(kind, sparse, window):
     start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
     gradients = gradients_of(sparse, STEPS * window)

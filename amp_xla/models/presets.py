@@ -1,0 +1,109 @@
+"""Published ways to pretrain BERT, as settings of the pretraining recipe.
+
+If a paper trains in two phases, the settings are those of the first; ``PHASES`` lists both. Two
+details are left out everywhere: next-sentence prediction, which did not help RoBERTa (arXiv
+1907.11692, table 2), and masks that are the same in every epoch (table 1). Adam has the bias
+correction of its paper, which Google's code for BERT leaves out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Optional
+
+# Settings of most published models; ``quick``, for minutes on a laptop, differs in the first five.
+_PLAIN: Dict[str, Any] = dict(
+    topic=0.0, embeddings="random", positions="random", attention="random", init_range=0.02,
+    dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw", decay="linear", average=0.0,
+    weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
+)  # fmt: skip
+
+PRESETS: Dict[str, Dict[str, Any]] = {
+    # Devlin et al., arXiv 1810.04805, appendix A.2, and google-research/bert.
+    "bert": dict(
+        _PLAIN, learning_rate=1e-4, warmup=0.01, steps=1_000_000, global_batch=256,
+    ),
+    # Liu et al., arXiv 1907.11692, table 9.
+    "roberta": dict(
+        _PLAIN, learning_rate=6e-4, warmup=0.048, steps=500_000, global_batch=8192, beta2=0.98,
+        clip_norm=0.0,
+    ),
+    # NVIDIA/DeepLearningExamples, TensorFlow/LanguageModeling/BERT, its first phase, with the
+    # optimizer of You et al., arXiv 1904.00962.
+    "lamb": dict(
+        _PLAIN, optimizer="lamb", learning_rate=6e-3, warmup=0.2843, steps=7_038,
+        global_batch=65_536,
+    ),
+    # Cui et al., arXiv 1906.08101: RoBERTa-wwm-ext, Chinese words cut by a segmenter.
+    "wwm": dict(
+        _PLAIN, mask="word", learning_rate=1e-4, warmup=0.01, steps=1_000_000, global_batch=384,
+    ),
+    # Geiping & Goldstein, arXiv 2212.14034: its training, not its changes to the layers. It trains
+    # for a day; the number of updates depends on the machine.
+    "cramming": dict(
+        _PLAIN, dropout=0.0, learning_rate=1e-3, warmup=0.5, global_batch=4096, beta2=0.98,
+        adam_epsilon=1e-12, clip_norm=0.5,
+    ),
+    "quick": {},
+}  # fmt: skip
+_LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
+
+# Sequence lengths and further phases of a preset.
+PHASES = {
+    "bert": "text prepared with --length 128, and --phase2-length 512",
+    "roberta": "512 tokens",
+    "lamb": "128 tokens; then 512: --global-batch 32768 --steps 1563 --learning-rate 4e-3 "
+    "--warmup 0.128",
+    "wwm": "512 tokens",
+    "cramming": "128 tokens; --steps for about a day",
+}
+
+
+def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
+    """Return the settings of a preset by flag; none for ``quick``, the recipe's own defaults.
+
+    Args:
+      preset: a name in ``PRESETS``; None = default of the model.
+      model: ``tiny``, ``small``, ``base`` or ``large``.
+    """
+    name = chosen(preset, model)
+    return {**PRESETS[name], **(_LARGE.get(name, {}) if model == "large" else {})}
+
+
+def chosen(preset: Optional[str], model: str) -> str:
+    """Return the preset in use: ``roberta`` by default for base and large models."""
+    return preset or ("roberta" if model in ("base", "large") else "quick")
+
+
+def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Return one line: the preset, settings that differ from it, and differences to BERT.
+
+    Args:
+      values: the recipe's settings by flag.
+      defaults: the recipe's own defaults by flag.
+    """
+    name = chosen(values["preset"], values["model"])
+    expected = {key: defaults[key] for key in PRESETS["bert"]}
+    expected.update(settings(values["preset"], values["model"]))
+    for key in ("steps", "global_batch"):  # these depend on the machine
+        del expected[key]
+    other = [f"{key} {values[key]}" for key in sorted(expected) if values[key] != expected[key]]
+    line = f"preset {name}" + (f", but {', '.join(other)}" if other else "")
+    differences = _differences(values)
+    if differences and values["bert"] is None:
+        line += f"; unlike BERT: {differences} (not with --preset bert)"
+    if name in PHASES:
+        line += f"; meant for {PHASES[name]}"
+    return line
+
+
+def _differences(values: Mapping[str, Any]) -> str:
+    """Return the settings that no published BERT has, in words."""
+    narrow = values["model"] in ("tiny", "small")
+    differences = {
+        "word vectors start from counts": values["embeddings"] == "counts",
+        "positions start as sinusoids": values["positions"] == "sinusoids",
+        "heads start on neighbours": values["attention"] == "neighbours",
+        "initial weights are wider": values["init_range"] is None and narrow,
+        "a topic loss is added": values["topic"] and values["objective"] == "mlm",
+    }
+    return ", ".join(text for text, applies in differences.items() if applies)
