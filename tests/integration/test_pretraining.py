@@ -45,7 +45,7 @@ def metrics(place, run):
 @pytest.fixture(scope="module")
 def trained(place):
     code, output = recipe(
-        place, "pretraining", "--data", "data", "--steps", "60", "--evaluate-every", "60",
+        place, "pretraining", "--data", "data", "--steps", "60", "--evaluate-every", "30",
         "--name", "whole", *SMALL,
     )  # fmt: skip
     assert code == 0, output
@@ -321,7 +321,7 @@ step.TrainStep.__call__ = stopping
 @pytest.mark.slow
 def test_a_run_that_was_stopped_goes_on_bitwise(place, trained):
     """Stopped in the middle of a window of micro-batches, in a pass other than the first."""
-    common = ["--data", "data", "--steps", "60", "--evaluate-every", "60", *SMALL]
+    common = ["--data", "data", "--steps", "60", "--evaluate-every", "30", *SMALL]
     code, output = recipe(
         place, "pretraining", *common, "--name", "cut",
         code="import amp_xla.setup\n" + KILL.format(number=61, signal="SIGTERM"),
