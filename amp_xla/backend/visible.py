@@ -1,4 +1,4 @@
-"""A GPU that the driver shows and TensorFlow does not see: refused, and told what is missing."""
+"""A GPU that the driver shows and TensorFlow does not see: an error that names what is missing."""
 
 from __future__ import annotations
 
@@ -11,49 +11,50 @@ from amp_xla import backend
 from amp_xla.backend import nvidia
 from amp_xla.errors import UnsupportedError
 
-# TensorFlow names a library that it could not load only where it is asked to log that.
+# TensorFlow logs the name of a library that it could not load only with these variables.
 _PROBE = (
     "import tensorflow as tf; tf.config.experimental.list_physical_devices('GPU');"
     " tf.compat.v1.Session()"
 )
 _LOGGING = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
 _MISSING = re.compile(r"Could not load dynamic library '([^']+)'")
-_SAID = re.compile(r"(failed call to cuInit: .*|Cannot dlopen some GPU libraries|CUDA_ERROR_\w+.*)")
-_OPTIONAL = "libnvinfer"  # TensorRT: nothing here uses it
+_ERRORS = re.compile(
+    r"(failed call to cuInit: .*|Cannot dlopen some GPU libraries|CUDA_ERROR_\w+.*)"
+)
+_OPTIONAL = "libnvinfer"  # TensorRT, which nothing here uses
 
 
 class Blindness(NamedTuple):
-    """Libraries that TensorFlow looked for in vain, and its last word on the GPU."""
+    """Libraries that TensorFlow did not find, and its error message about the GPU."""
 
     missing: Tuple[str, ...]
-    said: str
+    message: str
 
 
 def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
-    """Nothing, or the reason why training would silently run on the CPU.
+    """Raise an error if training would silently run on the CPU.
 
     Args:
-      device: the setting: ``auto``, ``cpu`` (never an error) or ``gpu`` (one must be there).
-      environ: this process' environment.
+      device: ``auto``, ``cpu`` (never an error) or ``gpu`` (an error without a GPU).
+      environ: environment of this process.
 
     Raises:
-      UnsupportedError: the driver shows a GPU, TensorFlow sees none; or ``gpu``, and there is none.
+      UnsupportedError: the driver shows a GPU and TensorFlow sees none; or ``gpu`` without one.
     """
     if device == "cpu" or backend.gpus():
         return
     driver = nvidia.look(environ)
-    if not driver.shown:
-        if device == "gpu":
-            found = driver.hidden or driver.describe()
-            raise UnsupportedError(
-                f"device=gpu, no GPU can be used ({found}); next: amp-xla doctor, or --device cpu"
-            )
-        return
-    raise UnsupportedError(explain(driver, look_again(environ)))
+    if driver.shown:
+        raise UnsupportedError(explain(driver, look_again(environ)))
+    if device == "gpu":
+        raise UnsupportedError(
+            f"device=gpu, but no GPU can be used ({driver.hidden or driver.describe()}); next: "
+            f"amp-xla doctor, or --device cpu"
+        )
 
 
 def look_again(environ: Mapping[str, str]) -> Blindness:
-    """Asks a fresh TensorFlow, which takes some seconds; it may die of what it finds."""
+    """Read the log of a fresh TensorFlow, which takes some seconds."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE],
@@ -70,19 +71,19 @@ def look_again(environ: Mapping[str, str]) -> Blindness:
     for name in _MISSING.findall(log):
         if not name.startswith(_OPTIONAL) and name not in missing:
             missing.append(name)
-    return Blindness(tuple(missing), next(iter(_SAID.findall(log)), ""))
+    return Blindness(tuple(missing), next(iter(_ERRORS.findall(log)), ""))
 
 
 def explain(driver: nvidia.Driver, blind: Blindness) -> str:
-    """One line: what is there, what is missing, what installs it, what does without."""
+    """Return one line: the GPU, what is missing, what installs it, and how to train without it."""
     version = backend.tensorflow().__version__
     what = f"the driver shows {driver.describe()}, but TensorFlow {version} does not see it: "
-    found, fix = reason(driver, blind, version, backend.is_fork())
-    return f"{what}{found}; next: {fix}; or train on the CPU: --device cpu (AMP_XLA_DEVICE=cpu)"
+    why, fix = reason(driver, blind, version, backend.is_fork())
+    return f"{what}{why}; next: {fix}; or train on the CPU: --device cpu (AMP_XLA_DEVICE=cpu)"
 
 
 def reason(driver: nvidia.Driver, blind: Blindness, tensorflow: str, fork: bool) -> Tuple[str, str]:
-    """What is missing, and the command or advice that mends it."""
+    """Return what is missing, and the command or advice that fixes it."""
     old = nvidia.too_old(driver) if fork or not tensorflow.startswith("1.") else ""
     if old:
         return old, "a newer driver, or a container for this one, which `amp-xla doctor` names"
@@ -93,23 +94,18 @@ def reason(driver: nvidia.Driver, blind: Blindness, tensorflow: str, fork: bool)
         fix = "restart the machine, or install the driver again"
         return f"nvidia-smi says: {driver.problem}", fix
     if blind.missing:
-        fix = (
-            "install the driver's libraries (Debian: libcuda1, Ubuntu: libnvidia-compute-...), in "
-        )
-        fix += "a container start it with its GPUs (docker --gpus all, apptainer --nv)"
+        fix = "install the driver's libraries (Debian: libcuda1, Ubuntu: libnvidia-compute-...); "
+        fix += "start a container with its GPUs (docker --gpus all, apptainer --nv)"
         return f"{blind.missing[0]}, the driver's own library, not found", fix
-    if any(gpu.mig for gpu in driver.gpus):
-        fix = "nvidia-smi -L must show an instance, and CUDA_VISIBLE_DEVICES=MIG-... chooses it"
-        return "it is in MIG mode", fix
-    said = f" ({blind.said})" if blind.said else ""
-    return f"its libraries are there, the driver refuses them{said}", "amp-xla doctor"
+    message = f" ({blind.message})" if blind.message else ""
+    return f"its libraries are there, the driver refuses them{message}", "amp-xla doctor"
 
 
 def _installs(tensorflow: str, fork: bool) -> str:
     if fork:
-        return "make env RUNTIME=nvtf1 (installs them)"
+        return "make env RUNTIME=nvtf1"
     if tensorflow.startswith("1."):
         return (
             "this build is for CUDA 10: make train RUNTIME=tf2, RUNTIME=nvtf1 or make docker-train"
         )
-    return "make env RUNTIME=tf2 (where the driver is; installs tensorflow[and-cuda])"
+    return "make env RUNTIME=tf2, on the machine with the driver (it installs CUDA's libraries)"

@@ -1,28 +1,26 @@
-"""NVIDIA's TensorFlow containers with TensorFlow 1.15: which driver and which GPUs each one takes.
+"""Drivers and GPUs that NVIDIA's TensorFlow 1.15 containers need.
 
-Source: "Driver Requirements" in NVIDIA's TensorFlow release notes, and the table of minimum
-drivers in the CUDA Toolkit release notes. docs/doctor.md has the same table to read.
+Source: "Driver Requirements" in NVIDIA's TensorFlow release notes, and the minimum drivers of the
+CUDA Toolkit release notes. docs/doctor.md has the same table.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple, Optional, Sequence
 
-from amp_xla.backend.nvidia import Version, version
-
-__all__ = ["Version", "version"]
+from amp_xla.backend.nvidia import Version
 
 
 class Group(NamedTuple):
-    """Releases with the same needs.
+    """Releases with the same requirements.
 
     Attributes:
-      first: year and month of the first one, e.g. (20, 3).
-      cuda: its CUDA.
-      driver: the oldest driver that runs it on any GPU.
-      datacenter: older driver branches that run it on data-center GPUs (T4, V100, A100, ...)
-        through the compatibility package inside the container.
-      capability: the newest compute capability that its libraries are compiled for.
+      first: year and month of the first release, e.g. (20, 3).
+      cuda: CUDA version.
+      driver: oldest driver for any GPU.
+      datacenter: older driver branches that work on data-center GPUs (T4, V100, A100, ...) through
+        the compatibility package inside the container.
+      capability: newest compute capability that its libraries are compiled for.
     """
 
     first: Version
@@ -49,57 +47,48 @@ GROUPS: Sequence[Group] = (
     Group((23, 3), "12.1", (530, 30), (_R450, _R470, _R510, _R515, _R525), (9, 0)),
 )
 LAST: Version = (23, 3)
-FIRST_SUPPORTED: Version = (20, 12)  # the first with Python 3.8; before, it is 3.6
-# As nvidia-smi names them. GeForce, TITAN and workstation cards have no compatibility package.
+FIRST_SUPPORTED: Version = (20, 12)  # the first with Python 3.8
+# Names in nvidia-smi. GeForce, TITAN and workstation cards have no compatibility package.
 _DATACENTER = frozenset(
     "Tesla P4 P40 P100 V100 T4 A2 A10 A16 A30 A40 A100 A800 L4 L40 H100 H200 H800".split()
 )
 
 
 def name(release: Version) -> str:
-    """(21, 9) -> ``"21.09"``."""
+    """Return (21, 9) as ``"21.09"``."""
     return f"{release[0]}.{release[1]:02d}"
 
 
 def group(release: Version) -> Optional[Group]:
-    """The needs of a release; None where it is older than 20.03 or newer than 23.03."""
+    """Return the requirements of a release; None if it is not in the table."""
     if not GROUPS[0].first <= release <= LAST:
         return None
     return [entry for entry in GROUPS if entry.first <= release][-1]
 
 
-def is_datacenter(gpu: str) -> bool:
-    """Whether a GPU, by its name, may use the compatibility package."""
-    words = gpu.replace("-", " ").split()
-    return any(word in _DATACENTER for word in words)
-
-
 def runs(entry: Group, driver: Version, gpu: str) -> bool:
-    """Whether a driver is new enough for a release on this GPU."""
+    """Return True if a driver is new enough for a release on this GPU."""
     if driver[:2] >= entry.driver[:2]:
         return True
-    return is_datacenter(gpu) and any(
+    datacenter = any(word in _DATACENTER for word in gpu.replace("-", " ").split())
+    return datacenter and any(
         driver[0] == branch[0] and driver[:2] >= branch for branch in entry.datacenter
     )
 
 
-def newest(driver: Version, gpu: str, capability: Version) -> Optional[Version]:
-    """The newest release with Python 3.8 that this driver runs and that knows this GPU."""
-    fitting = [
-        (entry, after)
-        for entry, after in zip(GROUPS, [*[g.first for g in GROUPS[1:]], None])
-        if runs(entry, driver, gpu)
-        and knows(entry, capability)
-        and (after is None or after > FIRST_SUPPORTED)
-    ]
-    if not fitting:
-        return None
-    after = fitting[-1][1]
-    if after is None:
-        return LAST
-    return (after[0], after[1] - 1) if after[1] > 1 else (after[0] - 1, 12)
-
-
 def knows(entry: Group, capability: Version) -> bool:
-    """Whether a release's libraries have code for a GPU: its own, or one of its generation."""
+    """Return True if a release's libraries have code for a GPU."""
     return capability <= entry.capability or capability[0] == entry.capability[0] == 8
+
+
+def newest(driver: Version, gpu: str, capability: Version) -> Optional[Version]:
+    """Return the newest release with Python 3.8 for this driver and GPU, or None."""
+    for index in range(len(GROUPS) - 1, -1, -1):
+        entry = GROUPS[index]
+        if runs(entry, driver, gpu) and knows(entry, capability):
+            if index == len(GROUPS) - 1:
+                return LAST
+            year, month = GROUPS[index + 1].first
+            release = (year, month - 1) if month > 1 else (year - 1, 12)
+            return release if release >= FIRST_SUPPORTED else None
+    return None

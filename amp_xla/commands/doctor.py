@@ -1,9 +1,7 @@
-"""``amp-xla doctor``: is this machine fit for mixed precision and XLA with bert4keras?
+"""``amp-xla doctor``: can this machine train bert4keras with mixed precision and XLA?
 
-    amp-xla doctor [--container 21.09] [--json]
-
-Each finding says what was found, why it matters and, where something is wrong, what mends it. The
-exit code is 1 where something will fail, else 0.
+Each finding says what was found, why it matters and, if something is wrong, how to fix it. The exit
+code is 1 if something will fail, else 0.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import List, Mapping, Optional, Sequence
 
 from typing_extensions import Literal
 
@@ -26,17 +24,17 @@ from amp_xla.backend.nvidia import Gpu
 from amp_xla.commands import containers
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.process.output import printable
 from amp_xla.process.typed import container
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Precision, Settings, flags
-from amp_xla.speed.machine import DEVICE
+from amp_xla.speed.machine import DEVICE, Machine, look
 
 Level = Literal["ok", "note", "warning", "error"]
 IN_CONTAINER = Path("/.dockerenv")
+TF1_IMAGE = "nvcr.io/nvidia/tensorflow:{}-tf1-py3"
 TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
-_GIB = 2.0**30
-_LITTLE_RAM = 4.0
-_NO_TRAINING = "nothing can be trained here"
+_LITTLE_RAM = 4.0  # GiB
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +42,14 @@ class Config:
     """Check GPU, driver, TensorFlow, bert4keras, environment, memory and Docker."""
 
     container: str = "23.03"
-    """release of NVIDIA's TensorFlow 1.15 container that is to run here, 20.03 to 23.03"""
+    """release of NVIDIA's TensorFlow 1.15 container to compare with, 20.03 to 23.03"""
     json: bool = False
-    """print JSON instead of a page"""
+    """print JSON"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """``what`` was found about a subject, ``why`` it matters, ``fix``: a command or an advice."""
+    """``what`` was found about a subject, ``why`` it matters, and how to ``fix`` it."""
 
     level: Level
     about: str
@@ -62,93 +60,84 @@ class Finding:
     def __str__(self) -> str:
         mark = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}[self.level]
         lines = [f"{mark:<8}{self.about}: {self.what}", f"        {self.why}"]
-        return "\n".join(lines + ([f"        fix: {self.fix}"] if self.fix else []))
+        lines += [f"        fix: {self.fix}"] if self.fix else []
+        return "\n".join(map(printable, lines))
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Prints the findings; 1 where one is an error."""
+    """Print the findings; return 1 if one is an error."""
     config = parse(Config, argv, "amp-xla doctor")
-    try:
-        release = containers.version(config.container)
-    except ValueError:
-        release = ()
+    release = nvidia.version(config.container)
     if containers.group(release) is None:
         raise AmpXlaError(
             f"--container {config.container}: allowed are 20.03 to 23.03, the releases with "
             f"TensorFlow 1.15"
         )
-    found = examine(os.environ, release)
-    failed = any(finding.level == "error" for finding in found)
+    findings = examine(os.environ, release)
     if config.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in found], indent=1))
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     else:
-        print("\n".join(map(str, found)))
-        counts = [sum(f.level == level for f in found) for level in ("error", "warning")]
+        print("\n".join(map(str, findings)))
+        counts = [sum(f.level == level for f in findings) for level in ("error", "warning")]
         print(f"\n{counts[0]} errors, {counts[1]} warnings")
-    return int(failed)
+    return int(any(finding.level == "error" for finding in findings))
 
 
-def examine(environ: Mapping[str, str], release: containers.Version) -> List[Finding]:
-    """All findings, in the order of the page.
+def examine(environ: Mapping[str, str], release: nvidia.Version) -> List[Finding]:
+    """Return all findings.
 
     Args:
       environ: the user's environment.
-      release: of the container that is to run here, e.g. (21, 9).
+      release: container to compare with, e.g. (21, 9).
     """
-    gpus, found = graphics(environ)
-    for gpu in gpus[:1]:
-        found += driver(gpu, release)
-    machine, problem = framework()
-    if problem is not None:
-        found.append(problem)
-    else:
-        usable = environ.get(DEVICE) != "cpu" and not nvidia.hidden(environ)
-        found += tensorflow(machine, gpus if usable else [], environ)
-    found += environment(environ, machine)
-    found += memory(gpus)
-    return found + docker()
-
-
-def graphics(environ: Mapping[str, str]) -> Tuple[List[Gpu], List[Finding]]:
-    """GPUs, and what they can do."""
     seen = nvidia.look(environ)
-    if not seen.gpus:
-        return [], [_no_gpu(seen)]
-    found = [_abilities(gpu) for gpu in seen.gpus]
-    if any(gpu.mig for gpu in seen.gpus):
-        found.append(_mig(nvidia.instances(environ)))
-    if seen.hidden:
-        what = f"{seen.hidden} hides every GPU"
-        why = "TensorFlow will train on the CPU"
-        found.append(Finding("warning", "GPU", what, why, "unset CUDA_VISIBLE_DEVICES"))
-    return list(seen.gpus), found
+    findings = graphics(seen)
+    if seen.gpus:
+        findings.append(driver(seen.gpus[0], release))
+    machine: Optional[Machine] = None
+    if importlib.util.find_spec("tensorflow") is None:
+        what = f"not installed for {sys.executable}"
+        why = "recipes and most commands need it; amp_xla.precision.jax works without"
+        findings.append(Finding("error", "TensorFlow", what, why, environment_command()))
+    else:
+        try:
+            machine = look()
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            text = (getattr(error, "stderr", None) or str(error).encode()).decode(errors="replace")
+            what = f"cannot be imported: {text.strip().splitlines()[-1]}"
+            why = "nothing can be trained here"
+            findings.append(Finding("error", "TensorFlow", what, why, environment_command()))
+    if machine is not None:
+        usable = environ.get(DEVICE) != "cpu" and not seen.hidden
+        findings += tensorflow(machine, seen.gpus if usable else (), environ)
+    return [*findings, *environment(environ, machine), *memory(seen.gpus), docker()]
 
 
-def _no_gpu(seen: nvidia.Driver) -> Finding:
-    if not seen.trace and not seen.problem:
+def graphics(seen: nvidia.Driver) -> List[Finding]:
+    """Return findings about the GPUs and what they can compute."""
+    findings = [_abilities(gpu) for gpu in seen.gpus]
+    if seen.problem:
+        what = f"nvidia-smi shows no GPU: {seen.problem}"
+        fix = "sudo modprobe nvidia; if that fails, install the driver again and restart"
+        findings.append(Finding("error", "GPU", what, "the driver is not running", fix))
+    elif not seen.gpus:
         what = "no NVIDIA GPU: nvidia-smi is not on PATH"
-        why = "training here runs on the CPU; what float16 would do can still be rehearsed"
-        return Finding("note", "GPU", what, why, "amp-xla rehearse classification")
-    if not seen.problem:
-        what = f"{seen.trace} is there, nvidia-smi is not on PATH"
-        why = "a driver is loaded, but which GPU and how much memory it has cannot be told"
-        return Finding("warning", "GPU", what, why, "install nvidia-utils of the driver's version")
-    fix = "sudo modprobe nvidia; if that fails, install the driver again and restart"
-    what = f"nvidia-smi is there but shows no GPU: {seen.problem}"
-    return Finding("error", "GPU", what, "the driver is not running", fix)
+        why = "training runs on the CPU; float16 can be rehearsed there"
+        findings.append(Finding("note", "GPU", what, why, "amp-xla rehearse"))
+    elif seen.hidden:
+        what, fix = f"{seen.hidden} hides every GPU", "unset CUDA_VISIBLE_DEVICES"
+        findings.append(Finding("warning", "GPU", what, "training runs on the CPU", fix))
+    return findings
 
 
 def _abilities(gpu: Gpu) -> Finding:
     capability = gpu.likely_capability
     if capability is None:
-        what = f"{gpu.name}; driver {gpu.driver or 'unknown'} does not tell its compute capability"
-        why = "mixed precision needs 7.0 or newer (Volta); NVIDIA's CUDA GPU list has yours"
-        return Finding("note", "GPU", what, why)
-    what = f"{gpu.name}, compute capability {capability[0]}.{capability[1]}"
+        what = f"{gpu.name}; driver {gpu.driver or 'unknown'}, compute capability unknown"
+        return Finding("note", "GPU", what, "mixed precision needs 7.0 or newer (Volta)")
+    what = f"{gpu.name}, compute capability {'.'.join(map(str, capability))}"
     if gpu.capability is None:
-        what += (
-            f" by its name (driver {gpu.driver or 'unknown'} does not tell its compute capability)"
-        )
+        what += " (by its name: this driver does not report it)"
     if capability < (7, 0):
         why = "no tensor cores: TensorFlow skips the mixed-precision rewrite below 7.0"
         return Finding("warning", "GPU", what, why, "AMP_XLA_PRECISION=fp32")
@@ -156,202 +145,143 @@ def _abilities(gpu: Gpu) -> Finding:
         why = "tensor cores for float16: mixed precision works; no bfloat16, no TF32"
         return Finding("ok", "GPU", what, why)
     if capability >= nvidia.BLACKWELL:
-        why = "newer than TensorFlow 2.17's kernels, which the driver compiles anew at the first "
-        why += "start (half an hour) or refuses; NVIDIA's container has them"
+        why = "TensorFlow 2.17 has no kernels for it: the driver compiles them at the first start "
+        why += "(half an hour) or fails; NVIDIA's container has them"
         return Finding("warning", "GPU", what, why, container(TF2_IMAGE))
-    why = "tensor cores for float16, bfloat16 and TF32: float32 here means TF32, unless "
+    why = "tensor cores for float16, bfloat16 and TF32: float32 means TF32 unless "
     why += "AMP_XLA_PRECISION=fp32; compare amp with tf32"
     return Finding("ok", "GPU", what, why)
 
 
-def _mig(instances: Sequence[str]) -> Finding:
-    why = "TensorFlow uses one instance, with its share of memory and of the cores"
-    if instances:
-        what = f"MIG mode, {len(instances)} instance{'s'[: len(instances) > 1]}"
-        fix = f"CUDA_VISIBLE_DEVICES={instances[0]} chooses one"
-        return Finding("note", "GPU", what, why, fix)
-    what = "MIG mode, and no instance that this user may use"
-    return Finding("error", "GPU", what, why, "sudo nvidia-smi mig -cgi 0 -C, or ask who runs it")
-
-
-def driver(gpu: Gpu, release: containers.Version) -> List[Finding]:
-    """Driver and GPU against the container."""
+def driver(gpu: Gpu, release: nvidia.Version) -> Finding:
+    """Compare driver and GPU with a container."""
     entry = containers.group(release)
-    assert entry is not None  # main has seen to it
-    have = containers.version(gpu.driver)
+    assert entry is not None  # main has checked the release
+    have = nvidia.version(gpu.driver)
     if not have:
-        what = "its version is not told"
-        return [Finding("note", "driver", what, "which containers it runs cannot be said")]
+        why = "cannot be compared with containers"
+        return Finding("note", "driver", "driver version unknown", why)
     capability = gpu.likely_capability or (7, 0)
     newest = containers.newest(have, gpu.name, capability)
     image = f"container {containers.name(release)} (CUDA {entry.cuda})"
-    image_name = f"nvcr.io/nvidia/tensorflow:{containers.name(newest or containers.LAST)}-tf1-py3"
+    fix = f"install driver {entry.driver[0]} or newer"
+    if newest is not None:
+        fix += f", or use: {container(TF1_IMAGE.format(containers.name(newest)))}"
     if release < containers.FIRST_SUPPORTED:
-        what = f"{image} has Python 3.6"
-        why = (
-            f"this project needs 3.8, which came with {containers.name(containers.FIRST_SUPPORTED)}"
-        )
-        fix = container(image_name) if newest else "install a newer driver"
-        return [Finding("error", "driver", what, why, fix)]
+        why = "this project needs 3.8, which came with 20.12"
+        return Finding("error", "driver", f"{image} has Python 3.6", why, fix)
     if not containers.knows(entry, capability):
         what = f"{image} was built before compute capability {capability[0]}.{capability[1]}"
         why = "its libraries hold no code for this GPU: it starts after minutes, or not at all"
-        fix = container(image_name)
-        if capability >= nvidia.BLACKWELL:
-            fix = container(TF2_IMAGE)
-        return [Finding("error", "driver", what, why, fix)]
+        image = TF1_IMAGE.format(containers.name(newest or containers.LAST))
+        fix = container(TF2_IMAGE if capability >= nvidia.BLACKWELL else image)
+        return Finding("error", "driver", what, why, fix)
+    needed = ".".join(map(str, entry.driver))
     if containers.runs(entry, have, gpu.name):
-        why = f"{image} needs driver {'.'.join(map(str, entry.driver))} or newer"
+        why = f"{image} needs driver {needed} or newer"
         if have[:2] < entry.driver[:2]:
             why += "; older branches run it on data-center GPUs"
-        return [Finding("ok", "driver", gpu.driver, why)]
+        return Finding("ok", "driver", gpu.driver, why)
     what = f"{gpu.driver} is too old for {image}"
-    why = f"it needs {'.'.join(map(str, entry.driver))}; the container would not see the GPU"
-    fix = f"install driver {entry.driver[0]} or newer"
-    if newest is not None:
-        fix += f", or take an older container: {container(image_name)}"
-    return [Finding("error", "driver", what, why, fix)]
+    return Finding("error", "driver", what, f"needs {needed}; it would not see the GPU", fix)
 
 
-def framework() -> Tuple[Optional[Any], Optional[Finding]]:
-    """What a fresh process finds of TensorFlow and bert4keras, or why it finds nothing."""
-    if importlib.util.find_spec("tensorflow") is None:
-        what = f"not installed for {sys.executable}"
-        if importlib.util.find_spec("jax") is not None:
-            why = "JAX is: amp_xla.precision.jax works; recipes and commands need TensorFlow"
-            return None, Finding("note", "TensorFlow", what, why, environment_command())
-        return None, Finding("error", "TensorFlow", what, _NO_TRAINING, environment_command())
-    from amp_xla.speed import machine
-
-    try:
-        return machine.look(), None
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = getattr(error, "stderr", None) or str(error).encode()
-        what = f"cannot be looked at: {said.decode(errors='replace').strip().splitlines()[-1]}"
-        return None, Finding("error", "TensorFlow", what, _NO_TRAINING, environment_command())
-
-
-def tensorflow(machine: Any, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> List[Finding]:
-    """The build of TensorFlow, whether it sees one of ``gpus``, and the version of bert4keras."""
-    found = []
+def tensorflow(machine: Machine, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> List[Finding]:
+    """Return findings about TensorFlow, whether it sees ``gpus``, and bert4keras."""
     if machine.fork:
-        why = "reads TF_ENABLE_AUTO_MIXED_PRECISION*, has XLA-lite (AMP_XLA_XLA=lite), runs "
-        why += "attention's softmax in float16"
-        found.append(Finding("ok", "TensorFlow", f"{machine.tensorflow}, NVIDIA's build", why))
+        what, why = f"{machine.tensorflow}, NVIDIA's build", "has XLA Lite (AMP_XLA_XLA=lite)"
     else:
-        lite = ", has no XLA-lite" if "lite" in machine.absent else ""
-        why = f"ignores TF_ENABLE_AUTO_MIXED_PRECISION*{lite}; `import amp_xla.setup` "
-        why += "turns mixed precision on for its sessions"
-        found.append(Finding("ok", "TensorFlow", f"{machine.tensorflow}, stock build", why))
+        what, why = f"{machine.tensorflow}, stock build", "mixed precision through its sessions"
+        why += ", no XLA Lite" if "lite" in machine.absent else ""
+    findings = [Finding("ok", "TensorFlow", what, why)]
     if gpus and not machine.gpu:
-        shown = nvidia.Driver(tuple(gpus))
         blind = visible.look_again(environ)
-        said, fix = visible.reason(shown, blind, machine.tensorflow, machine.fork)
-        what = f"nvidia-smi shows a GPU, TensorFlow sees none: {said}"
-        why = "training would run on the CPU, and refuses to, without --device cpu"
-        found.append(Finding("error", "TensorFlow", what, why, fix))
+        driver = nvidia.Driver(tuple(gpus))
+        reason, fix = visible.reason(driver, blind, machine.tensorflow, machine.fork)
+        what = f"nvidia-smi shows a GPU, TensorFlow sees none: {reason}"
+        why = "training stops with an error, unless --device cpu is given"
+        findings.append(Finding("error", "TensorFlow", what, why, fix))
     if not machine.half_dtype:
-        what = "no half precision on this device"
+        what, fix = "no half precision on this device", "amp-xla rehearse shows float16"
         why = "AMP_XLA_PRECISION=amp trains in float32 here"
-        fix = "amp-xla rehearse classification shows float16"
-        found.append(Finding("note", "TensorFlow", what, why, fix))
-    if containers.version(machine.bert4keras) < backend.SAFE_MASKS:
-        why = "masks with 1e12, NaN in float16 for LM, UniLM and RealFormer: `import "
-        why += "amp_xla.setup` sets 1e4; its CRF and MEMM work with neither and are refused"
+        findings.append(Finding("note", "TensorFlow", what, why, fix))
+    if nvidia.version(machine.bert4keras) < backend.SAFE_MASKS:
+        why = "masks with 1e12, which is NaN in float16: `import amp_xla.setup` sets 1e4; CRF and "
+        why += "MEMM work with neither and are refused in float16"
         fix = "for CRF or MEMM: pip install --no-deps bert4keras==0.11.5, or AMP_XLA_PRECISION=tf32"
-        found.append(Finding("note", "bert4keras", machine.bert4keras, why, fix))
+        findings.append(Finding("note", "bert4keras", machine.bert4keras, why, fix))
     else:
-        why = "masks with `where`: RealFormer, CRF and MEMM are safe in float16"
-        found.append(Finding("ok", "bert4keras", machine.bert4keras, why))
-    return found
+        why = "masks with tf.where: RealFormer, CRF and MEMM are safe in float16"
+        findings.append(Finding("ok", "bert4keras", machine.bert4keras, why))
+    return findings
 
 
-def environment(environ: Mapping[str, str], machine: Optional[Any]) -> List[Finding]:
-    """Variables that are misspelt, without effect, or against each other."""
+def environment(environ: Mapping[str, str], machine: Optional[Machine]) -> List[Finding]:
+    """Return findings about variables that are misspelt, ignored, or contradict each other."""
     major = None if machine is None else int(machine.tensorflow.split(".")[0])
     problems = flags.check(environ, major)
     try:
         settings = Settings.from_environment(environ)
         flags.environment(settings, environ)
-        chosen = Precision(settings, machine.half_dtype if machine else None).describe()
     except SettingsError as error:
         problems.append(str(error))
-        chosen = ""
-    why = "training would stop at its first line with this"
-    found = [Finding("error", "environment", text, why, _unset(text)) for text in problems]
-    if not found:
-        found = [Finding("ok", "environment", chosen, "no variable is misspelt or contradicts")]
-    return found
+    if not problems:
+        half = machine.half_dtype or None if machine else None
+        what = Precision(settings, half).describe()
+        return [Finding("ok", "environment", what, "no variable is misspelt or contradicts")]
+    why = "training stops at once with this"
+    return [Finding("error", "environment", text, why, _unset(text)) for text in problems]
 
 
-def _unset(text: str) -> str:
-    """``unset NAME`` for the variable that a sentence begins with, or speaks of."""
-    words = [word.split("=")[0].strip(",;:") for word in text.split()]
-    names = [w for w in words if w.isupper() and "_" in w]
+def _unset(problem: str) -> str:
+    """Return ``unset NAME`` for the first variable that a sentence names."""
+    words = [word.split("=")[0].strip(",;:") for word in problem.split()]
+    names = [word for word in words if word.isupper() and "_" in word]
     return f"unset {names[0]}" if names else ""
 
 
-def available() -> Optional[float]:
-    """Return the bytes of RAM that are free on the machine or in its container."""
+def memory(gpus: Sequence[Gpu]) -> List[Finding]:
+    """Return findings about free memory of GPUs and machine."""
+    findings = []
+    for gpu in gpus:
+        if gpu.total is not None and gpu.free is not None:
+            what = f"{gpu.free:.1f} of {gpu.total:.1f} GiB free on {gpu.name}"
+            why = "BERT-base needs about 8 GiB (batch 32, length 128), and XLA more"
+            findings.append(Finding("ok", "memory", what, why))
+    free = _available_gib()
+    if free is not None:
+        level: Level = "warning" if free < _LITTLE_RAM else "ok"
+        why = "BERT-base with Adam takes about 4 GiB on a CPU, a rehearsal of it twice that"
+        fix = "close other programs" if level == "warning" else ""
+        findings.append(Finding(level, "memory", f"{free:.1f} GiB of RAM free", why, fix))
+    return findings
+
+
+def _available_gib() -> Optional[float]:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(float(x.split()[1]) for x in lines if x.startswith("MemAvailable:")) * 1024
+        kib = next(float(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
     except (OSError, StopIteration, ValueError):
         return None
-    root = Path("/sys/fs/cgroup")
-    try:
-        limit = float((root / "memory.max").read_text())
-        return min(free, limit - float((root / "memory.current").read_text()))
-    except (OSError, ValueError):  # no limit ("max"), or an older kernel
-        return free
+    return kib / 2**20
 
 
-def memory(gpus: Sequence[Gpu]) -> List[Finding]:
-    """Free memory of GPUs and machine."""
-    found = []
-    for gpu in gpus:
-        if gpu.total is None or gpu.free is None:
-            what = f"nvidia-smi does not tell how much of {gpu.name} is free"
-            why = "in MIG mode, and where GPU and CPU share memory, it cannot"
-            found.append(Finding("note", "memory", what, why))
-            continue
-        what = f"{gpu.free:.1f} of {gpu.total:.1f} GiB free on {gpu.name}"
-        if gpu.busy:
-            why = "BERT-base needs about 8 GiB (batch 32, length 128), and XLA more"
-            fix = "nvidia-smi shows who holds it; else a smaller --batch-size"
-            found.append(Finding("warning", "memory", what, why, fix))
-        else:
-            found.append(Finding("ok", "memory", what, "nobody else holds much of it"))
-    free = available()
-    if free is not None:
-        what = f"{free / _GIB:.1f} GiB of RAM free"
-        if free < _LITTLE_RAM * _GIB:
-            why = "BERT-base with Adam takes about 4 GiB on a CPU, a rehearsal of it twice that"
-            found.append(Finding("warning", "memory", what, why, "close other programs"))
-        else:
-            found.append(Finding("ok", "memory", what, "enough for BERT-base with Adam"))
-    return found
-
-
-def docker() -> List[Finding]:
-    """Docker and the NVIDIA runtime."""
+def docker() -> Finding:
+    """Return a finding about Docker and NVIDIA's runtime."""
     if IN_CONTAINER.exists():
-        return [Finding("ok", "Docker", "inside a container", "nothing to check from in here")]
+        return Finding("ok", "Docker", "inside a container", "nothing to check from in here")
     if shutil.which("docker") is None:
-        why = "containers need it; everything else does not"
         fix = "https://docs.docker.com/engine/install/"
-        return [Finding("note", "Docker", "not installed", why, fix)]
+        return Finding("note", "Docker", "not installed", "containers need it", fix)
     code, out = nvidia.run(["docker", "info", "--format", "{{json .Runtimes}}"])
     if code != 0:
         what = f"does not answer: {out.strip().splitlines()[-1] if out.strip() else code}"
-        why = "no container can be started"
         fix = "sudo systemctl start docker; sudo usermod -aG docker $USER, then log in again"
-        return [Finding("error", "Docker", what, why, fix)]
-    if "nvidia" not in out and shutil.which("nvidia-container-cli") is None:
-        what = "runs, without NVIDIA's runtime"
-        why = "containers would not see a GPU"
+        return Finding("error", "Docker", what, "no container can be started", fix)
+    if "nvidia" not in out:
+        level: Level = "error" if shutil.which("nvidia-smi") else "note"
         fix = "sudo apt-get install nvidia-container-toolkit && sudo nvidia-ctk runtime configure "
         fix += "--runtime=docker && sudo systemctl restart docker"
-        level: Level = "error" if shutil.which("nvidia-smi") else "note"
-        return [Finding(level, "Docker", what, why, fix)]
-    return [Finding("ok", "Docker", "runs, with NVIDIA's runtime", "containers see the GPUs")]
+        what = "runs, without NVIDIA's runtime"
+        return Finding(level, "Docker", what, "containers would not see a GPU", fix)
+    return Finding("ok", "Docker", "runs, with NVIDIA's runtime", "containers see the GPUs")
