@@ -169,7 +169,7 @@ def test_configure_from_python_until_a_session_exists():
 CRF = """
     import amp_xla.setup
     from bert4keras.layers import ConditionalRandomField, MaximumEntropyMarkovModel
-    from amp_xla.backend import K
+    from bert4keras.backend import K
     for layer in ConditionalRandomField, MaximumEntropyMarkovModel:
         try:
             layer()
