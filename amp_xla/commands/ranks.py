@@ -1,12 +1,11 @@
-"""``amp-xla ranks --np 2 -- --recipe ...``: one training on several GPUs or machines.
+"""``amp-xla ranks --np 2 -- ...``: one training run on several GPUs or machines.
 
     make train RECIPE=classification NP=2
     make train RECIPE=classification NP=16 HOSTS=a:8,b:8
 
-Starts the recipe's command once for each rank, as Horovod's own starter would, and keeps an eye on
-all of them: the first rank speaks, a signal reaches it, and when one ends with an error the others
-are ended too and the cause is said once. mpirun can start the recipe's command itself, and srun
-this one: with HOSTS=slurm each of its tasks becomes a rank (scripts/slurm/train.sbatch).
+Starts the recipe's command once per rank, shows the output of rank 0, forwards signals, and ends
+all ranks if one fails. mpirun can start the recipe's command itself, and srun this command: with
+HOSTS=slurm each task becomes a rank (scripts/slurm/train.sbatch).
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.typed import ROOT, in_checkout
+from amp_xla.process.world import ENDS_WITH_STDIN
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-# After the first rank has ended with an error: time in which the others may end by themselves, and
-# the first of them write a checkpoint. Then they are killed.
+# Time for the other ranks to end by themselves after one has failed; then they are killed.
 _GRACE_SECONDS = 12.0
-_LOST = 75  # what a rank returns that another one has left alone
+_SAME_SIGNAL_SECONDS = 0.5  # a process group and its launcher may both receive one signal
+_RANK_LOST = 75  # exit code of a rank that another one has left
 _KEPT_LINES = 40
-# What a remote shell is told of this one's environment: what this project and its libraries know.
-# A container's libraries and programs are found by its PATHs, which its sshd does not hand on.
+# Environment variables for remote ranks. In a container sshd does not pass on its PATHs.
 _TRAVELS = re.compile(
     r"^(AMP_XLA_|TF_|NCCL_|HOROVOD_|CUDA_VISIBLE_DEVICES|XLA_FLAGS|PYTHONPATH|(LD_LIBRARY_)?PATH$)"
 )
@@ -50,74 +49,75 @@ class Config:
     """Train a recipe on several ranks. After `--`: the recipe's flags."""
 
     np: str = "auto"
-    """how many ranks; auto = as many as this machine has GPUs"""
+    """number of ranks; auto = number of GPUs of this machine"""
     hosts: Optional[str] = None
-    """machines and how many ranks each, e.g. a:8,b:8, reached by ssh; none = this one; slurm = srun
-    started this process as one of its tasks, and it becomes one rank"""
+    """machines and ranks on each, e.g. a:8,b:8, reached by ssh (default: this machine); slurm =
+    this process is a task of srun and becomes one rank"""
     recipe: str = "classification"
-    """name of a recipe, or the path of a recipe's file"""
+    """name of a recipe, or path of its file"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """The command; returns the exit code of the rank that ended first with an error, else 0."""
+    """Run the command; return the exit code of the first rank that failed, else 0."""
     own, words = split_words(argv)
     config = parse(Config, own, "amp-xla ranks RECIPE")
+    command = [sys.executable, "-m", "amp_xla", "train", "--recipe", config.recipe, "--", *words]
+    if {"-h", "--help"} & set(words):
+        os.execv(sys.executable, command)
     by_slurm = config.hosts == "slurm"
     count = sum(slurm.read(os.environ).slots) if by_slurm else _count(config.np, config.hosts)
-    command = [sys.executable, "-m", "amp_xla", "train", "--recipe", config.recipe, "--", *words]
     if count == 1 and (config.hosts is None or by_slurm):
         os.execv(sys.executable, command)
     _need_horovod(count)
     if by_slurm:
-        os.execve(sys.executable, command, {**os.environ, **slurm.join(os.environ, _reached_by)})
-    return Started(command, count, config.hosts).wait()
+        os.execve(sys.executable, command, {**os.environ, **slurm.join(os.environ)})
+    return Launcher(command, count, config.hosts).wait()
 
 
 def _count(asked: str, hosts: Optional[str]) -> int:
-    """Ranks to start.
+    """Return the number of ranks to start.
 
     Raises:
-      AmpXlaError: it is no number; or there is no GPU to count; or the hosts have other numbers.
+      AmpXlaError: not a number, no GPU to count, or hosts that cannot be used.
     """
     if hosts is not None:
         parts = [part.partition(":") for part in hosts.split(",")]
-        if not all(host and slots.isdigit() and int(slots) for host, _, slots in parts):
-            raise AmpXlaError(
-                f"hosts is {hosts!r}; it is written a:8,b:8 - names and ranks on each"
-            )
+        if not all(host and slots.isdecimal() and int(slots) for host, _, slots in parts):
+            raise AmpXlaError(f"hosts {hosts!r}: allowed is NAME:RANKS,NAME:RANKS, e.g. a:8,b:8")
+        names = [host for host, _, _ in parts]
+        double = [name for name in names if names.count(name) > 1]
+        if double:
+            raise AmpXlaError(f"hosts {hosts}: {double[0]} occurs twice; name each machine once")
         total = sum(int(slots) for _, _, slots in parts)
         if asked not in ("auto", str(total)):
-            raise AmpXlaError(f"{asked} ranks, but the hosts {hosts} have {total}; say the same")
+            raise AmpXlaError(f"{asked} ranks, but the hosts {hosts} have {total}")
         return total
     if asked == "auto":
-        found = len(nvidia.look(os.environ).gpus)
-        if not found:
-            raise AmpXlaError(
-                "as many ranks as GPUs were asked for, and the driver lists none; say how many: 2"
-            )
-        return found
-    if not asked.isdigit() or not int(asked):
+        gpus = len(nvidia.look(os.environ).gpus)
+        if not gpus:
+            raise AmpXlaError("--np auto: the driver lists no GPU; give a number, e.g. 2")
+        return gpus
+    if not asked.isdecimal() or not int(asked):
         raise AmpXlaError(f"{asked!r} ranks; allowed: auto, or a whole number from 1 on")
     return int(asked)
 
 
 def _need_horovod(count: int) -> None:
-    """Builds Horovod into an environment of this checkout that has none.
+    """Build Horovod if this checkout's environment has none.
 
     Raises:
-      AmpXlaError: it cannot be built, or this Python is somebody else's.
+      AmpXlaError: it cannot be built, or Python is not of this checkout.
     """
     if importlib.util.find_spec("horovod") is not None:
         return
-    runtime = Path(sys.prefix).name
     if not in_checkout() or Path(sys.prefix).parent != ROOT / ".venvs":
         raise AmpXlaError(
-            f"{count} ranks need Horovod, and {sys.executable} has none; NVIDIA's containers bring "
+            f"{count} ranks need Horovod, and {sys.executable} has none; NVIDIA's containers have "
             f"it, and docs/ranks.md says how to build it"
         )
-    done = subprocess.run([str(ROOT / "scripts" / "build_horovod.sh"), runtime], stdout=2)
-    if done.returncode:
-        raise AmpXlaError("Horovod could not be built; the reason is above")
+    build = [str(ROOT / "scripts" / "build_horovod.sh"), Path(sys.prefix).name]
+    if subprocess.run(build, stdout=2).returncode:
+        raise AmpXlaError("Horovod could not be built; see the output above")
     importlib.invalidate_caches()
 
 
@@ -125,29 +125,29 @@ class Rank:
     """One process.
 
     Attributes:
-      code: what it returned, as a shell counts; None while it runs.
-      said: its last lines, where it is not the one that speaks.
+      code: exit code as a shell counts; None while it runs.
+      lines: last lines of its output; not of rank 0, which writes to the terminal.
     """
 
-    def __init__(self, number: int, host: str, words: List[str], speaks: bool) -> None:
+    def __init__(self, number: int, host: str, words: List[str]) -> None:
         self.number, self.host = number, host
-        self.said: List[str] = []
+        self.lines: List[str] = []
         self.ended = 0.0
-        pipe = None if speaks else subprocess.PIPE
+        pipe = subprocess.PIPE if number else None
         self._process = subprocess.Popen(
             words,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,  # its end tells the rank that the launcher is gone
             stdout=pipe,
             stderr=pipe and subprocess.STDOUT,
-            start_new_session=True,  # a terminal's Ctrl-C is ours to pass on
+            start_new_session=True,  # the launcher forwards Ctrl-C
         )
         if self._process.stdout is not None:
             threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
 
     def _listen(self, stream: Any) -> None:
         for line in stream:
-            self.said.append(line.decode(errors="replace").rstrip())
-            del self.said[:-_KEPT_LINES]
+            self.lines.append(line.decode(errors="replace").rstrip())
+            del self.lines[:-_KEPT_LINES]
 
     @property
     def code(self) -> Optional[int]:
@@ -157,82 +157,85 @@ class Rank:
         return 128 - code if code is not None and code < 0 else code
 
     def send(self, number: int) -> None:
-        """Sends a signal to the process and to what it has started."""
+        """Send a signal to the process and its children."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
     def why(self) -> str:
-        """What it ended of, in words."""
-        errors = [line for line in self.said if line.startswith("error: ")]
+        """Return the reason why it ended."""
+        errors = [line for line in self.lines if line.startswith("error: ")]
         if errors:
             return errors[-1][len("error: ") :]
         code = self.code or 0
         if code > 128:
-            return f"was killed by {_signal(code - 128)}"
-        last = next((line for line in reversed(self.said) if line.strip()), "")
+            return f"was killed by {_signal_name(code - 128)}"
+        last = next((line for line in reversed(self.lines) if line.strip()), "")
         return f"ended with exit code {code}" + (f": {last[:300]}" if last else "")
 
 
-def _signal(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-class Started:
+class Launcher:
     """All ranks of a run.
 
     Args:
-      command: what every rank runs.
-      count: of ranks.
+      command: of each rank.
+      count: number of ranks.
       hosts: as Horovod writes them; None = this host.
     """
 
     def __init__(self, command: List[str], count: int, hosts: Optional[str]) -> None:
         from horovod.runner import gloo_run
-        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-        from horovod.runner.http.http_server import RendezvousServer
 
-        plan = get_host_assignments(parse_hosts(hosts or f"localhost:{count}"), count)
-        far = sorted({slot.hostname for slot in plan if not _here(slot.hostname)})
-        address, interface = _reached_by(far[0]) if far else ("127.0.0.1", "lo")
-        server = RendezvousServer(False)
-        port = server.start()
-        server.init(plan)
+        plan = slurm.assign(hosts or f"localhost:{count}")
+        names = sorted({slot.hostname for slot in plan})
+        remote = [name for name in names if not _here(name)]
+        if len(names) - len(remote) > 1:
+            raise AmpXlaError(f"hosts {hosts}: two names of this machine; name each machine once")
+        address, interface = slurm.route_to(remote[0]) if remote else ("127.0.0.1", "lo")
+        # Anyone who reaches this port can disturb the start of the ranks.
+        port = slurm.start_rendezvous(address, 0, plan)
         shared = gloo_run.create_run_env_vars(
             address, [os.environ.get("HOROVOD_GLOO_IFACE", interface)], port
         )
-        self._got: Optional[int] = None
-        self._before = {number: signal.signal(number, self._pass_on) for number in _SIGNALS}
+        self._received: Optional[Tuple[int, float]] = None
+        # The signal watch of a program without work to save would end this one.
+        self._wakeup = signal.set_wakeup_fd(-1)
+        self._before = {number: signal.signal(number, self._forward) for number in _SIGNALS}
         self.ranks: List[Rank] = []
         for slot in plan:
-            variables = {**shared, **gloo_run.create_slot_env_vars(slot)}
-            if not far:
+            variables = {**shared, **gloo_run.create_slot_env_vars(slot), ENDS_WITH_STDIN: "1"}
+            if not remote:
                 variables["HOROVOD_HOSTNAME"] = socket.gethostname()
             words = _words(command, {k: str(v) for k, v in variables.items()}, slot.hostname)
-            name = variables["HOROVOD_HOSTNAME"]
-            self.ranks.append(Rank(slot.rank, name, words, speaks=slot.rank == 0))
+            self.ranks.append(Rank(slot.rank, variables["HOROVOD_HOSTNAME"], words))
 
-    def _pass_on(self, number: int, frame: Any) -> None:
-        """The ranks agree among themselves on the step to stop after, so one that knows is enough.
+    def _forward(self, number: int, frame: Any) -> None:
+        """Forward the first signal to rank 0; kill all ranks at the second.
 
-        The second signal is for all: it insists.
+        The ranks agree on the step to stop after, so one of them is enough.
         """
-        for rank in self.ranks[: 1 if self._got is None else None]:
-            rank.send(number)
-        self._got = number
+        now = time.monotonic()
+        if self._received is None:
+            self._received = number, now
+            for rank in self.ranks[:1]:
+                rank.send(number)
+        elif now - self._received[1] > _SAME_SIGNAL_SECONDS:
+            for rank in self.ranks:
+                rank.send(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Until all have ended; the exit code of the first that failed."""
-        first: Optional[Rank] = None
+        """Return, once all ranks have ended, the exit code of the first that failed."""
         try:
             while any(rank.code is None for rank in self.ranks):
-                failed = [r for r in self.ranks if r.code]
-                if failed and first is None:
-                    first = min(failed, key=lambda r: r.ended)
-                if first is not None and time.monotonic() - first.ended > _GRACE_SECONDS:
+                failed = [rank.ended for rank in self.ranks if rank.code]
+                if failed and time.monotonic() - min(failed) > _GRACE_SECONDS:
                     break
                 time.sleep(0.1)
         finally:
@@ -241,32 +244,34 @@ class Started:
                 rank.send(signal.SIGKILL)
             for number, handler in self._before.items():
                 signal.signal(number, handler)
+            signal.set_wakeup_fd(self._wakeup)
         return self._verdict(silent)
 
     def _verdict(self, silent: List[Rank]) -> int:
-        failed = sorted(
-            (r for r in self.ranks if r.code and r not in silent), key=lambda r: r.ended
-        )
-        if self._got is not None and not silent and len({r.code for r in self.ranks}) == 1:
-            return self.ranks[0].code or 0  # an orderly stop; the first rank has said it
-        guilty = [r for r in failed if r.code != _LOST]
-        time.sleep(0.2)  # its last lines are on their way
+        codes = {rank.code for rank in self.ranks}
+        if self._received is not None and not silent and len(codes) == 1:
+            return codes.pop() or 0  # rank 0 has printed the reason
+        failed = [rank for rank in self.ranks if rank.code and rank not in silent]
+        failed.sort(key=lambda rank: rank.ended)
+        guilty = [rank for rank in failed if rank.code != _RANK_LOST]
+        time.sleep(0.2)  # for the last lines
         if guilty:
-            # What all refuse alike the first rank, the one that speaks, has said.
+            # Rank 0 has printed its own error, which the others may share.
             rank = min(guilty, key=lambda r: (r.code != guilty[0].code, r.number))
             if rank.number or (rank.code or 0) > 128:
-                _say(rank, rank.why())
+                why = rank.why()
+                named = why.startswith("rank ")
+                _say(why if named else f"rank {rank.number} on {rank.host} {why}")
             return rank.code or 0
         if silent:
-            names = " and ".join(f"rank {r.number} on {r.host}" for r in silent)
-            _say(None, f"{names} did not answer, and was killed; --resume goes on")
-            return _LOST
+            names = " and ".join(f"rank {rank.number} on {rank.host}" for rank in silent)
+            _say(f"{names} did not answer, and was killed; continue with --resume")
+            return _RANK_LOST
         return failed[0].code or 0 if failed else 0
 
 
-def _say(rank: Optional[Rank], why: str) -> None:
-    who = "" if rank is None or why.startswith("rank ") else f"rank {rank.number} on {rank.host} "
-    print(f"error: {who}{why}", file=sys.stderr, flush=True)
+def _say(text: str) -> None:
+    print(f"error: {text}", file=sys.stderr, flush=True)
 
 
 def _here(host: str) -> bool:
@@ -275,31 +280,13 @@ def _here(host: str) -> bool:
     return network.resolve_host_address(host) in network.get_local_host_addresses()
 
 
-def _reached_by(host: str) -> Tuple[str, str]:
-    """(address, interface) of this machine on its way to another."""
-    import psutil
-
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 9))
-            address = probe.getsockname()[0]
-    except OSError as error:
-        raise AmpXlaError(f"host {host} cannot be reached: {error.strerror or error}") from error
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(found.address == address for found in addresses):
-            return address, name
-    raise AmpXlaError(f"no network interface has {address}; name one: HOROVOD_GLOO_IFACE=eth0")
-
-
 def _words(command: List[str], variables: Dict[str, str], host: str) -> List[str]:
-    """The words that start a rank, here or by ssh."""
-    if _here(host):
-        return ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
+    """Return the command that starts a rank, here or by ssh."""
     known = {name: value for name, value in os.environ.items() if _TRAVELS.match(name)}
-    there = [
-        "env",
-        *(f"{name}={value}" for name, value in {**known, **variables}.items()),
-        *command,
-    ]
-    line = f"cd {shlex.quote(os.getcwd())} && exec {' '.join(map(shlex.quote, there))}"
+    here = _here(host)
+    assignments = variables if here else {**known, **variables}
+    words = ["env", *(f"{name}={value}" for name, value in assignments.items()), *command]
+    if here:
+        return words
+    line = f"cd {shlex.quote(os.getcwd())} && exec {' '.join(map(shlex.quote, words))}"
     return ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new", host, line]

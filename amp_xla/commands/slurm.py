@@ -1,7 +1,7 @@
-"""A task that ``srun`` started becomes a rank: no ssh, no MPI, no process above the ranks.
+"""Launching of ranks: Slurm's tasks as ranks, and Horovod's rendezvous server.
 
-Slurm tells each task who the others are. What Horovod wants beside that is a place where the ranks
-leave each other their addresses: the first rank starts it, as a process that ends when it does.
+A task that ``srun`` started becomes a rank, without ssh, MPI or a launcher. Horovod also needs a
+server where the ranks leave each other their addresses: the task of rank 0 starts it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from amp_xla.errors import AmpXlaError
 
-# A container's import on another node takes its time.
+# The import of a container on another node takes minutes.
 _PATIENCE_SECONDS = 300.0
-# Below those that Linux hands out by itself (32768 and up).
+# Below the range from which Linux chooses (32768 and up).
 _PORTS = range(16384, 32768)
 
 
 class Task(NamedTuple):
-    """nodes: the step's, in Slurm's order; slots: tasks on each; node, local: this one's place."""
+    """A task of a Slurm step: its nodes, tasks on each, and the task's own node and number there."""
 
     nodes: List[str]
     slots: List[int]
@@ -36,15 +36,15 @@ class Task(NamedTuple):
 
     @property
     def plan(self) -> str:
-        """As Horovod writes hosts: ``a:2,b:2``."""
+        """Return the hosts as Horovod writes them: ``a:2,b:2``."""
         return ",".join(f"{node}:{slots}" for node, slots in zip(self.nodes, self.slots))
 
 
 def read(environ: Mapping[str, str]) -> Task:
-    """What Slurm left to read.
+    """Read the task from Slurm's environment variables.
 
     Raises:
-      AmpXlaError: no ``srun`` started this process.
+      AmpXlaError: ``srun`` did not start this process.
     """
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
@@ -53,10 +53,10 @@ def read(environ: Mapping[str, str]) -> Task:
         job, step = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"])
     except (KeyError, ValueError) as error:
         raise AmpXlaError(
-            f"the ranks are Slurm's, but no srun started this process ({error}); next: sbatch "
+            f"HOSTS=slurm, but srun did not start this process ({error}); use sbatch "
             f"scripts/slurm/train.sbatch"
         ) from None
-    # The same on every node, without asking anybody; two steps of a job have two.
+    # The same on each node; two steps of a job have two ports.
     port = int(
         environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT") or _PORTS[(job * 31 + step) % len(_PORTS)]
     )
@@ -64,77 +64,120 @@ def read(environ: Mapping[str, str]) -> Task:
 
 
 def expand(names: str) -> List[str]:
-    """``a[01-03,7],b`` -> a01, a02, a03, a7, b."""
-    found: List[str] = []
+    """Return the names in ``a[01-03,7],b``: a01, a02, a03, a7, b."""
+    nodes: List[str] = []
     for word in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
         heads = [""]
         for text, inside in re.findall(r"([^\[]+)|\[([^\]]*)\]", word):
             tails = [text] if text else _numbers(inside)
             heads = [head + tail for head in heads for tail in tails]
-        found += heads
-    return found
+        nodes += heads
+    return nodes
 
 
 def _numbers(ranges: str) -> List[str]:
-    found: List[str] = []
+    numbers: List[str] = []
     for part in ranges.split(","):
         low, _, high = part.partition("-")
-        found += [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)]
-    return found
+        numbers += [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)]
+    return numbers
 
 
 def counts(tasks: str) -> List[int]:
-    """``2(x3),1`` -> 2, 2, 2, 1."""
-    found: List[int] = []
+    """Return the numbers in ``2(x3),1``: 2, 2, 2, 1."""
+    slots: List[int] = []
     for part in tasks.split(","):
         count, _, times = part.rstrip(")").partition("(x")
-        found += [int(count)] * int(times or 1)
-    return found
+        slots += [int(count)] * int(times or 1)
+    return slots
+
+
+def assign(hosts: str) -> List[Any]:
+    """Return Horovod's slot of each rank on ``hosts``, e.g. ``a:2,b:2``."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+
+    parsed = parse_hosts(hosts)
+    slots: List[Any] = get_host_assignments(parsed, sum(host.slots for host in parsed))
+    return slots
+
+
+def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
+    """Start the server where ranks leave each other their addresses; return its port.
+
+    Args:
+      address: of the interface to listen on.
+      port: 0 = a free one.
+      plan: see ``assign``.
+
+    Raises:
+      OSError: the port is taken.
+    """
+    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
+
+    server = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
+    server.init(plan)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return int(server.server_address[1])
+
+
+def route_to(host: str) -> Tuple[str, str]:
+    """Return the address and the interface of this machine that reach ``host``.
+
+    Raises:
+      AmpXlaError: the host cannot be reached.
+    """
+    import psutil
+
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 9))
+            address = probe.getsockname()[0]
+    except OSError as error:
+        raise AmpXlaError(f"host {host} cannot be reached: {error.strerror or error}") from error
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in addresses):
+            return address, name
+    raise AmpXlaError(f"no network interface has {address}; name one: HOROVOD_GLOO_IFACE=eth0")
 
 
 def variables(task: Task, address: str, interface: str) -> Dict[str, str]:
-    """What Horovod reads from this rank's environment."""
+    """Return Horovod's environment variables for this rank."""
     from horovod.runner import gloo_run
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
-    plan = get_host_assignments(parse_hosts(task.plan), sum(task.slots))
     name = task.nodes[task.node]
-    (slot,) = [s for s in plan if (s.hostname, s.local_rank) == (name, task.local)]
+    (slot,) = [s for s in assign(task.plan) if (s.hostname, s.local_rank) == (name, task.local)]
     shared = gloo_run.create_run_env_vars(address, [interface], task.port)
     return {k: str(v) for k, v in {**shared, **gloo_run.create_slot_env_vars(slot)}.items()}
 
 
-def join(environ: Mapping[str, str], own: Any) -> Dict[str, str]:
-    """Starts the meeting place or finds it; returns the variables of this rank.
-
-    Args:
-      own: host -> (address, interface) of this machine on its way there.
+def join(environ: Mapping[str, str]) -> Dict[str, str]:
+    """Start the rendezvous server, or wait for it; return the variables of this rank.
 
     Raises:
-      AmpXlaError: the place cannot be opened, or does not open.
+      AmpXlaError: the server cannot be started, or does not answer.
     """
     task = read(environ)
-    if len(task.nodes) == 1:
-        address, interface = "127.0.0.1", "lo"
-    else:
-        address, interface = own(task.nodes[0 if task.node else 1])
-    if task.node:
-        address = socket.gethostbyname(task.nodes[0])
+    address, interface = "127.0.0.1", "lo"
+    if len(task.nodes) > 1:
+        address, interface = route_to(task.nodes[0 if task.node else 1])
+        named = socket.gethostbyname(task.nodes[0])
+        if task.node or not named.startswith("127."):
+            address = named  # all nodes connect to this one
     interface = environ.get("HOROVOD_GLOO_IFACE", interface)
     if task.node == task.local == 0:
-        _open(task)
+        _open(task, address)
     else:
         _wait_for(address, task.port, task.nodes[0])
     return variables(task, address, interface)
 
 
-def _open(task: Task) -> None:
-    """Starts ``serve`` in a process that looks after this one, which will be the first rank."""
+def _open(task: Task, address: str) -> None:
+    """Start ``serve`` in a process that ends with this one, which becomes rank 0."""
     server = subprocess.Popen(
-        [sys.executable, "-m", __name__, task.plan, str(task.port)],
+        [sys.executable, "-m", __name__, task.plan, address, str(task.port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # Slurm waits for all who hold the task's
+        stderr=subprocess.DEVNULL,  # Slurm waits until nobody holds the task's
         start_new_session=True,
     )
     assert server.stdout is not None
@@ -144,7 +187,7 @@ def _open(task: Task) -> None:
         server.kill()
         server.wait()
         raise AmpXlaError(
-            f"port {task.port} of {task.nodes[0]}, at which the ranks would meet, is taken; name "
+            f"port {task.port} of {task.nodes[0]}, the rendezvous of the ranks, is taken; choose "
             f"another: HOROVOD_GLOO_RENDEZVOUS_PORT=29400"
         )
 
@@ -158,33 +201,27 @@ def _wait_for(address: str, port: int, name: str) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise AmpXlaError(
-                    f"the first rank does not answer on {name}, port {port}, after "
-                    f"{_PATIENCE_SECONDS:.0f} s ({error.strerror or error}); it failed, or "
-                    f"a firewall is between"
+                    f"rank 0 does not answer on {name}, port {port}, after "
+                    f"{_PATIENCE_SECONDS:.0f} s ({error.strerror or error}); it failed, or a "
+                    f"firewall blocks the port"
                 ) from error
         time.sleep(0.2)
 
 
-def serve(plan: str, port: int) -> None:
-    """The meeting place, until the process that started it has ended.
+def serve(plan: str, address: str, port: int) -> None:
+    """Run the rendezvous server until the process that started it has ended.
 
     Raises:
       OSError: the port is taken.
     """
-    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
-    from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
-
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # they are for the ranks, which need it to end
+        signal.signal(number, signal.SIG_IGN)  # the ranks need the server while they stop
     parent = os.getppid()
-    server = RendezvousHTTPServer(("", port), RendezvousHandler, 0)
-    hosts = parse_hosts(plan)
-    server.init(get_host_assignments(hosts, sum(host.slots for host in hosts)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    start_rendezvous(address, port, assign(plan))
     os.write(1, b"+")
     while os.getppid() == parent:
         time.sleep(0.5)
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import socket
+import threading
 from typing import Mapping, NamedTuple
 
 # jax.distributed, horovodrun, Open MPI's mpirun, and PMI (MPICH, `srun --mpi=pmi2`). Slurm's own
@@ -15,6 +17,8 @@ _VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "SLURM_LOCALID"),
 )
+
+ENDS_WITH_STDIN = "RANK_ENDS_WITH_STDIN"  # set by launchers that hold a rank's standard input
 
 
 class World(NamedTuple):
@@ -34,12 +38,12 @@ class World(NamedTuple):
 def read(environ: Mapping[str, str]) -> World:
     """Read the world from environment variables; without a launcher it has one rank."""
     for rank, size, local in _VARIABLES:
-        if environ.get(rank, "").isdigit() and environ.get(size, "").isdigit():
+        if environ.get(rank, "").isdecimal() and environ.get(size, "").isdecimal():
             local_rank = environ.get(local, "")
             return World(
                 int(environ[rank]),
                 int(environ[size]),
-                int(local_rank) if local_rank.isdigit() else 0,
+                int(local_rank) if local_rank.isdecimal() else 0,
                 environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
             )
     return World(host=socket.gethostname())
@@ -49,6 +53,19 @@ def read(environ: Mapping[str, str]) -> World:
 def world() -> World:
     """Return the world of this process."""
     return read(os.environ)
+
+
+def stop_with_launcher() -> None:
+    """Send this process SIGTERM once the launcher that holds its standard input has ended."""
+    if not os.environ.get(ENDS_WITH_STDIN):
+        return
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True, name="launcher").start()
 
 
 def is_main_rank() -> bool:

@@ -25,7 +25,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.rank_shard import RankShard
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.world import World, world
+from amp_xla.process.world import World, stop_with_launcher, world
 
 T = TypeVar("T")
 
@@ -222,8 +222,14 @@ def join(first_size: int = 0) -> Ranks:
     """
     global _current
     place, hvd = world(), _current.hvd
+    if place.rank >= place.size:
+        raise AmpXlaError(
+            f"rank {place.rank} of {place.size} ranks: allowed is 0 to {place.size - 1}; look at "
+            f"the variables that the launcher sets, e.g. HOROVOD_RANK and HOROVOD_SIZE"
+        )
     if place.size > 1 and hvd is None:
         hvd = _horovod(place)
+        stop_with_launcher()
     joined = Ranks(place, hvd, first_size)
     joined._gather = _current._gather
     _current = joined
@@ -244,9 +250,9 @@ def _horovod(place: World) -> Any:
     hvd.init()
     if (hvd.rank(), hvd.size()) != (place.rank, place.size):
         raise AmpXlaError(
-            f"the launcher started rank {place.rank} of {place.size}, and Horovod counts rank "
-            f"{hvd.rank()} of {hvd.size()}: it was built for another launcher; `horovodrun "
-            f"--check-build` says for which"
+            f"the launcher started rank {place.rank} of {place.size}, but Horovod is rank "
+            f"{hvd.rank()} of {hvd.size()}: it was built for another launcher; see `horovodrun "
+            f"--check-build`"
         )
     if backend.gpus():
         backend.use_gpu(hvd.local_rank())
@@ -254,10 +260,12 @@ def _horovod(place: World) -> Any:
 
 
 def _check_name(place: World, environ: Mapping[str, str]) -> None:
-    """Gloo listens where this host's own name leads; Debian's installer makes that the loopback.
+    """Refuse a host whose own name is the loopback, as Debian's installer writes it.
+
+    Gloo listens on the address of the host's name, and other hosts would wait for minutes.
 
     Raises:
-      AmpXlaError: it is the loopback, and there are other hosts.
+      AmpXlaError: there are other hosts, and the name does not lead to an address they reach.
     """
     several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
     if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):
@@ -267,18 +275,18 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
         address = socket.gethostbyname(name)
     except OSError as error:
         raise AmpXlaError(
-            f"{place.name} cannot find its own name {name} ({error}); /etc/hosts or DNS must have "
-            f"it, with an address that the other hosts reach"
+            f"{place.name} cannot resolve its own name {name} ({error}); /etc/hosts or DNS must "
+            f"have it, with an address that the other hosts reach"
         ) from error
     if address.startswith("127."):
         raise AmpXlaError(
-            f"{place.name} finds {address} behind its own name {name}, which no other host "
-            f"reaches; in its /etc/hosts, give {name} the address of its network card instead"
+            f"{place.name} resolves its own name {name} to {address}, which no other host reaches; "
+            f"in its /etc/hosts, give {name} the address of its network card"
         )
 
 
 def _gatherer(hvd: Any) -> Callable[[bytes], List[bytes]]:
-    """Bytes of this rank -> those of every rank, through a graph and a session of its own."""
+    """Return a function from bytes of this rank to those of all; its graph is built once."""
     graph = tf.Graph()
     with graph.as_default(), tf.device("/cpu:0"):
         mine = tf.placeholder(tf.uint8, [None])
@@ -287,8 +295,7 @@ def _gatherer(hvd: Any) -> Callable[[bytes], List[bytes]]:
             hvd.allgather(mine, name="amp_xla_bytes"),
             hvd.allgather(size, name="amp_xla_sizes"),
         ]
-    config = tf.ConfigProto(device_count={"GPU": 0})
-    session = tf.Session(graph=graph, config=config)
+    session = tf.Session(graph=graph, config=tf.ConfigProto(device_count={"GPU": 0}))
 
     def gather(data: bytes) -> List[bytes]:
         array = np.frombuffer(data, np.uint8)

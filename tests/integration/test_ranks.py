@@ -409,25 +409,3 @@ def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None
     done = place.train(2, "apart", *SMALL, recipe=str(recipe))
     assert done.code == 2, done.out
     assert "is about to train on something else than rank 0" in done.out
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--np", "x"], "'x' ranks; allowed: auto, or a whole number from 1 on"),
-        (["--np", "0"], "'0' ranks; allowed"),
-        (["--np", "3", "--hosts", "a:1,b:1"], "3 ranks, but the hosts a:1,b:1 have 2"),
-        (["--hosts", "a:1,b"], "written a:8,b:8"),
-    ],
-)
-def test_what_cannot_be_started(place: Place, flags: List[str], message: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "amp_xla", "ranks", *flags, "--", "--epochs", "1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        cwd=str(ROOT),
-    )
-    assert done.returncode == 2
-    assert message in done.stderr.decode()
-    assert len(done.stderr.decode().splitlines()) == 1

@@ -1,0 +1,136 @@
+"""The launcher of ranks: signals, its own end, where it listens, what it refuses.
+
+Stand-ins for ranks write down what happens to them; tests/integration/test_ranks.py trains.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator, List
+
+import psutil
+import pytest
+
+from tests.horovod import ROOT, need_horovod
+
+LAUNCHER = """
+import sys
+from amp_xla.commands import ranks
+from amp_xla.process.exits import exit_code
+stand_in = [sys.executable, "stand_in.py"]
+sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2, None).wait()))
+"""
+STAND_IN = """
+import os, pathlib, signal, sys, time
+sys.path.insert(0, {root!r})
+from amp_xla.process.world import stop_with_launcher, world
+rank = world().rank
+signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(f"stopping-{{rank}}").touch())
+stop_with_launcher()
+pathlib.Path(f"up-{{rank}}").write_text(str(os.getpid()))
+while not os.path.exists("step-ended"):
+    time.sleep(0.02)
+sys.exit(143)
+"""
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Any]:
+    need_horovod()
+    (tmp_path / "stand_in.py").write_text(STAND_IN.format(root=str(ROOT)))
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER],
+        cwd=str(tmp_path),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
+        yield process
+    finally:
+        (tmp_path / "step-ended").touch()
+        process.kill()
+        process.wait()
+
+
+def test_it_waits_for_a_step_longer_than_its_patience(launcher: Any, tmp_path: Path) -> None:
+    launcher.terminate()
+    until((tmp_path / "stopping-0").exists)
+    time.sleep(6)  # a program without anything to save ends after 5 s
+    assert launcher.poll() is None
+    (tmp_path / "step-ended").touch()
+    assert launcher.wait(30) == 143
+
+
+def test_the_second_signal_kills(launcher: Any, tmp_path: Path) -> None:
+    launcher.terminate()
+    until((tmp_path / "stopping-0").exists)
+    time.sleep(1)  # sooner it counts as the first one
+    launcher.terminate()
+    assert launcher.wait(30) == 128 + signal.SIGKILL
+
+
+def test_ranks_stop_in_order_if_it_is_killed(launcher: Any, tmp_path: Path) -> None:
+    launcher.kill()
+    until(lambda: all((tmp_path / f"stopping-{rank}").exists() for rank in (0, 1)))
+
+
+def test_it_listens_on_the_loopback_only(launcher: Any) -> None:
+    process = psutil.Process(launcher.pid)
+    connections = getattr(process, "net_connections", None) or process.connections
+    listening = [c.laddr.ip for c in connections() if c.status == "LISTEN"]
+    assert listening == ["127.0.0.1"]
+
+
+def command(*words: str, **variables: str) -> Any:
+    return subprocess.run(
+        [sys.executable, "-m", "amp_xla", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=str(ROOT),
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--np", "x"], "'x' ranks; allowed: auto, or a whole number from 1 on"),
+        (["--np", "0"], "'0' ranks; allowed"),
+        (["--np", "²"], "'²' ranks; allowed"),
+        (["--np", "3", "--hosts", "a:1,b:1"], "3 ranks, but the hosts a:1,b:1 have 2"),
+        (["--hosts", "a:1,b"], "allowed is NAME:RANKS,NAME:RANKS"),
+        (["--hosts", "localhost:1,localhost:1"], "localhost occurs twice"),
+        (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
+    ],
+)
+def test_what_cannot_be_started(flags: List[str], message: str) -> None:
+    need_horovod()
+    done = command("ranks", *flags, "--", "--epochs", "1", PYTHONIOENCODING="utf-8")
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
+    assert len(done.stderr.decode().splitlines()) == 1
+
+
+def test_help_starts_no_ranks() -> None:
+    done = command("ranks", "--np", "99", "--", "--help")
+    assert done.returncode == 0
+    assert "--learning-rate" in done.stdout.decode()
+
+
+def test_a_rank_outside_the_world_is_refused(tmp_path: Path) -> None:
+    done = command("train", "--", "--epochs", "1", HOROVOD_RANK="5", HOROVOD_SIZE="2")
+    assert done.returncode == 2
+    assert "rank 5 of 2 ranks: allowed is 0 to 1" in done.stderr.decode()
