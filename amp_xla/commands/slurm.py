@@ -26,7 +26,7 @@ _PORTS = range(16384, 32768)
 
 
 class Task(NamedTuple):
-    """A task of a Slurm step: its nodes, tasks on each, and the task's own node and number there."""
+    """A task of a Slurm step: nodes of the step, tasks on each, this task's node and number."""
 
     nodes: List[str]
     slots: List[int]

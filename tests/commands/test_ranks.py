@@ -96,8 +96,7 @@ def test_it_listens_on_the_loopback_only(launcher: Any) -> None:
 def command(*words: str, **variables: str) -> Any:
     return subprocess.run(
         [sys.executable, "-m", "amp_xla", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         cwd=str(ROOT),
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
         timeout=120,
