@@ -241,8 +241,8 @@ def _parse(config: Type[T], words: List[str], prog: Optional[str], default: Any 
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):
-            given = {} if default is None else {"default": default}
-            return tyro.cli(config, args=words, prog=prog, config=style, **given)
+            defaults = {} if default is None else {"default": default}
+            return tyro.cli(config, args=words, prog=prog, config=style, **defaults)
     except SystemExit as end:
         if not end.code:  # --help
             raise

@@ -1,27 +1,27 @@
-"""The errors a user can meet. Each names the thing, what was found and what is allowed."""
+"""Errors for users. Each message names the thing, what was found and what is allowed."""
 
 from __future__ import annotations
 
 
 class AmpXlaError(Exception):
-    """Base of every error this package raises on purpose; printed without a traceback."""
+    """Base of all errors that a user can fix; printed as one line."""
 
 
 class SettingsError(AmpXlaError, ValueError):
-    """A setting or an environment variable has a name or a value that cannot work."""
+    """A setting or environment variable has a wrong name or value."""
 
 
 class SetupOrderError(AmpXlaError, RuntimeError):
-    """A switch would be thrown too late to be seen by TensorFlow."""
+    """A setting comes too late: TensorFlow has read its variables."""
 
 
 class DataError(AmpXlaError, ValueError):
-    """The user's data cannot be used as it is: file, line or value, what was found and allowed."""
+    """A file, line or value of the data cannot be used."""
 
 
 class UnsupportedError(AmpXlaError, RuntimeError):
-    """This TensorFlow, bert4keras or device cannot do what was asked."""
+    """This TensorFlow, bert4keras or device does not support a setting."""
 
 
 class NothingConvertedError(AmpXlaError, RuntimeError):
-    """Mixed precision was asked for and possible, yet no node runs in half precision."""
+    """Mixed precision is on and possible, but no node runs in half precision."""

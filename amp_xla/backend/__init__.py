@@ -1,7 +1,7 @@
-"""One door to TensorFlow, Keras and bert4keras, on TensorFlow 1.15 and 2.x.
+"""TensorFlow, Keras and bert4keras on TensorFlow 1.15 and 2.x, behind one interface.
 
-``from amp_xla.backend import tf, keras, K`` gives ``tf.compat.v1``, legacy Keras 2 and its
-backend, in graph mode, on both. No other module asks which TensorFlow this is.
+``from amp_xla.backend import tf, keras, K`` gives ``tf.compat.v1``, legacy Keras 2 and its backend
+in graph mode on both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _without_warnings() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=None)
 def tensorflow() -> Any:
-    """The raw ``tensorflow`` module, imported quietly; switches nothing to graph mode."""
+    """Import and return ``tensorflow`` without its start-up messages; does not set graph mode."""
     os.environ.setdefault("TF_KERAS", "1")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     # Start-up messages are no errors; TensorFlow 2.17 logs some of them as errors all the same.
@@ -54,17 +54,16 @@ def tensorflow() -> Any:
 
 
 def version() -> Tuple[int, int]:
-    """TensorFlow's (major, minor)."""
+    """Return TensorFlow's (major, minor)."""
     major, minor = tensorflow().__version__.split(".")[:2]
     return int(major), int(minor)
 
 
 def kind() -> str:
-    """``tf1`` (1.15) or ``tf2``."""
-    found = version()
-    if found == (1, 15):
+    """Return ``tf1`` (1.15) or ``tf2``."""
+    if version() == (1, 15):
         return "tf1"
-    if found[0] == 2:
+    if version()[0] == 2:
         return "tf2"
     raise UnsupportedError(
         f"TensorFlow {tensorflow().__version__} is not supported; supported: 1.15, 2.x"
@@ -72,18 +71,18 @@ def kind() -> str:
 
 
 def is_fork() -> bool:
-    """True on NVIDIA's TensorFlow 1.15, whose optimizers know loss scaling from the environment."""
+    """Return True on NVIDIA's TensorFlow 1.15, whose optimizers have loss scaling built in."""
     return kind() == "tf1" and hasattr(tensorflow().compat.v1.train.Optimizer, "doing_loss_scaling")
 
 
 def has_lite() -> bool:
-    """True where ``--tf_xla_auto_jit=fusible`` is known: NVIDIA's TensorFlow 1.15, TensorFlow 2."""
+    """Return True if TensorFlow has ``--tf_xla_auto_jit=fusible``: NVIDIA's 1.15 and 2.x."""
     return kind() == "tf2" or is_fork()
 
 
 @functools.lru_cache(maxsize=None)
 def _prepare() -> Dict[str, Any]:
-    """Graph mode, resource variables, legacy Keras under every name bert4keras uses."""
+    """Set graph mode, resource variables, and legacy Keras under every name bert4keras uses."""
     raw = tensorflow()
     v1 = raw.compat.v1
     if raw.executing_eagerly() and kind() == "tf2":
@@ -105,10 +104,10 @@ def _prepare() -> Dict[str, Any]:
 
 
 def _legacy_keras(raw: Any) -> Dict[str, Any]:
-    """Makes ``import keras`` and ``tf.keras`` mean Keras 2 with TensorFlow 1's session calls."""
+    """Make ``import keras`` and ``tf.keras`` mean Keras 2 with TensorFlow 1's session calls."""
     if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() not in ("1", "true"):
         raise SetupOrderError(
-            "TensorFlow was told not to use legacy Keras: unset TF_USE_LEGACY_KERAS"
+            "TF_USE_LEGACY_KERAS turns legacy Keras off, which bert4keras needs; unset it"
         )
     try:
         import tf_keras
@@ -142,11 +141,10 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
 
 
 def _seed_each_variable(source: Any) -> None:
-    """Unseeded initializers draw anew for each variable, as they do on TensorFlow 1.15.
+    """Make unseeded initializers return other numbers for each variable, as on TensorFlow 1.15.
 
-    tf-keras makes them stateless: one instance returns the same numbers at every call, and
-    bert4keras shares one among the query, key and value kernels of an attention layer, which
-    would start out equal.
+    In tf-keras one instance returns the same numbers at every call, and bert4keras shares one
+    between the query, key and value kernels of an attention layer: they would start equal.
     """
     generator = source.RandomGenerator
     original = generator._set_rng_type
@@ -169,7 +167,7 @@ def __getattr__(name: str) -> Any:
 
 
 def bert4keras(name: str = "backend") -> Any:
-    """A bert4keras module, e.g. ``bert4keras("models")``, with everything below it in order."""
+    """Import and return a bert4keras module, e.g. ``bert4keras("models")``."""
     _prepare()
     with _without_warnings():
         try:
@@ -181,24 +179,24 @@ def bert4keras(name: str = "backend") -> Any:
 
 
 def bert4keras_version() -> Tuple[int, ...]:
-    """E.g. (0, 11, 3)."""
+    """Return e.g. (0, 11, 3)."""
     _prepare()
     return tuple(int(part) for part in importlib.import_module("bert4keras").__version__.split("."))
 
 
 def session() -> Any:
-    """Keras' session for the default graph, made with the options of ``amp_xla.setup``."""
+    """Return Keras' session for the default graph, with the options of ``amp_xla.setup``."""
     return _prepare()["K"].get_session()
 
 
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
-    """Turns the auto-mixed-precision pass on for every session made from now on, or off.
+    """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
     Args:
       half_dtype: ``float16``, ``bfloat16`` (oneDNN on CPU) or None for off.
 
-    Source: ``BaseSession.__init__`` consults this global state for sessions with any config, and
-    Keras builds its config from the context's options; together they cover user-made sessions.
+    ``BaseSession.__init__`` reads this global state, and Keras the context's options; together they
+    cover all sessions.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -215,7 +213,7 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
 
 
 def session_config(half_dtype: Optional[str], base: Optional[Any] = None) -> Any:
-    """A ConfigProto with the rewrite on, for scripts that make their own ``tf.Session``."""
+    """Return a ConfigProto with the rewrite on, for scripts with their own ``tf.Session``."""
     v1 = tensorflow().compat.v1
     config = v1.ConfigProto(allow_soft_placement=True)
     if base is not None:
@@ -229,15 +227,12 @@ def session_config(half_dtype: Optional[str], base: Optional[Any] = None) -> Any
 
 
 def nvidia_device(environ: Mapping[str, str]) -> bool:
-    """True where an NVIDIA GPU is visible to this process; asks the kernel, not TensorFlow.
-
-    TensorFlow 2 reads its XLA flags when it lists devices, so ``amp_xla.setup`` must not ask it.
-    """
+    """Return True if the kernel shows an NVIDIA GPU; TensorFlow 2 would read its XLA flags here."""
     return nvidia.has_device(environ)
 
 
 def used() -> bool:
-    """True once TensorFlow has made a session or listed devices: its flags are read by then."""
+    """Return True if TensorFlow has read its flags: it has made a session or listed devices."""
     from tensorflow.python.client import session as client
 
     if client._python_session_create_counter.get_cell().value() > 0:
@@ -251,9 +246,9 @@ def _physical_gpus() -> Tuple[Any, ...]:
 
 
 def hide_gpus() -> None:
-    """No session made from now on uses a GPU. TensorFlow has made none yet, or it is an error.
+    """Hide GPUs from sessions created from now on.
 
-    CUDA_VISIBLE_DEVICES alone comes too late where TensorFlow 1.15 has listed its devices.
+    CUDA_VISIBLE_DEVICES comes too late if TensorFlow 1.15 has listed its devices.
     """
     if _physical_gpus():
         tensorflow().config.experimental.set_visible_devices([], "GPU")
@@ -261,7 +256,7 @@ def hide_gpus() -> None:
 
 
 def use_gpu(number: int) -> None:
-    """Leaves this process one of the GPUs that it sees: the one of its rank on this host.
+    """Leave this process the GPU of its rank on this host.
 
     Raises:
       UnsupportedError: there are fewer.
@@ -270,7 +265,7 @@ def use_gpu(number: int) -> None:
     if number >= len(seen):
         raise UnsupportedError(
             f"rank {number} of this host has no GPU: TensorFlow sees {len(seen)} here; start as "
-            f"many ranks a host as it has GPUs (NP=auto does)"
+            f"many ranks per host as it has GPUs (NP=auto)"
         )
     config = tensorflow().config.experimental
     config.set_visible_devices([seen[number]], "GPU")
@@ -279,7 +274,7 @@ def use_gpu(number: int) -> None:
 
 
 def gpus() -> List[str]:
-    """Names of the GPUs TensorFlow can use; none of them is initialised by asking."""
+    """Return the names of TensorFlow's GPUs; initialises none of them."""
     return [device.name for device in _physical_gpus()]
 
 

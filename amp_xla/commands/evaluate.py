@@ -7,6 +7,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import List, Optional, Sequence
@@ -20,7 +21,7 @@ from amp_xla.data.pretraining.cloze import ClozeBenchmark
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import children, output
+from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.recipe import recipe_package
 
@@ -151,9 +152,8 @@ def _fine_tuned(folder: str, seeds: int, words: Sequence[str]) -> List[float]:
         note(f"fine-tuning from {folder}, seed {seed} of {seeds}: runs/classification/{name}")
         given = ["--bert", folder, "--seed", str(seed), "--name", name, *words]
         done = subprocess.run(
-            children.command(f"{recipe_package()}.classification", *given),
-            env=children.environment(os.environ), stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            [sys.executable, "-m", f"{recipe_package()}.classification", *given],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         if done.returncode:
             said = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["nothing"]

@@ -1,1 +1,1 @@
-"""What every process of ours needs: command line, signals, exit codes, files that survive."""
+"""Signals, exit codes, output and durable files of every program."""

@@ -1,7 +1,7 @@
-"""File operations that survive a kill or a power cut: whole after it, or as if never begun.
+"""File operations that survive a kill or a power cut: complete, or as if never started.
 
-Every write goes through ``os`` as this module names it, one call an operation, so that a test
-can stop the process before and after each of them.
+Each operation is one call of this module's ``os``, so that a test can stop the process before and
+after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TEMPORARY = ".tmp-"
 
 
 def sync_file(path: Path) -> None:
-    """Returns when the content of a file is on the disk."""
+    """Wait until the content of a file is on the disk."""
     descriptor = os.open(str(path), os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -23,7 +23,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Returns when the names in a folder are on the disk; without this a rename may be lost."""
+    """Wait until the names in a folder are on the disk; without this a rename may be lost."""
     descriptor = os.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -32,9 +32,9 @@ def sync_folder(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Creates ``path`` with ``data`` and waits for the disk. The name itself is not yet durable.
+    """Create ``path`` with ``data`` and wait for the disk; the name is not yet durable.
 
-    A link in its place is replaced, not followed: nothing is written elsewhere.
+    A symbolic link at ``path`` is replaced, not followed.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     try:
@@ -50,21 +50,21 @@ def write(path: Path, data: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
         os.fsync(descriptor)
     except OSError as error:
-        error.filename = str(path)  # the system knows a number only
+        error.filename = str(path)  # the system's error has none
         raise
     finally:
         os.close(descriptor)
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Puts ``data`` under ``path``: at any moment a reader finds the old or the new content."""
+    """Write ``data`` to ``path``; readers see the old or the new content at any time."""
     temporary = path.parent / f"{TEMPORARY}{path.name}"
     write(temporary, data)
     _swap(temporary, path)
 
 
 def adopt(temporary: Path, path: Path) -> None:
-    """Puts a file that somebody else wrote in the same folder under ``path``, as ``replace``."""
+    """Rename a file written by a library in the same folder to ``path``."""
     sync_file(temporary)
     _swap(temporary, path)
 
@@ -75,16 +75,16 @@ def _swap(temporary: Path, path: Path) -> None:
 
 
 def publish(folder: Path, target: Path) -> None:
-    """Gives a finished folder its name; ``target`` must not exist."""
+    """Rename a finished folder to ``target``, which must not exist."""
     sync_folder(folder)
     os.rename(str(folder), str(target))
     sync_folder(target.parent)
 
 
 def remove(path: Path) -> None:
-    """Deletes a folder; under its own name it is there as a whole, or not at all.
+    """Delete a folder, which under this name is complete or absent at any time.
 
-    What a link points to stays, and so does what stands behind links inside.
+    Symbolic links are deleted, not followed.
     """
     doomed = path
     if not path.name.startswith(TEMPORARY):

@@ -1,4 +1,4 @@
-"""How a program ends: its exit code, and one line if the user can fix the error.
+"""Exit codes of programs, and one line for an error that the user can fix.
 
 | exit code | |
 |---|---|

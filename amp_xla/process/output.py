@@ -25,7 +25,7 @@ def printable(text: Any, allowed: str = "") -> str:
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print answers for programs, one line each, in UTF-8 whatever the locale.
+    """Print answers for programs, one line each, in UTF-8 in any locale.
 
     Raises:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.

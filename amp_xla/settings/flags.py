@@ -1,7 +1,7 @@
-"""Settings -> environment variables. Pure: takes an environment, returns what to change.
+"""Settings as environment variables. Changes nothing itself.
 
-TensorFlow reads these once, so they must be set before it is imported. What a user has set
-already is merged with, or, where it contradicts the settings, refused by name.
+TensorFlow reads them once, so they must be set before it is imported. Values that the user has set
+are merged, or refused by name if they contradict the settings.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ _LISTS_TF1 = ("WHITELIST", "GRAYLIST", "BLACKLIST", "CLEARLIST")
 _LISTS_TF2 = ("ALLOWLIST", "INFERLIST", "DENYLIST", "CLEARLIST")
 _REWRITE_OTHERS = ("LEVEL", "LOG_PATH", "IGNORE_PERFORMANCE", "EMULATE_FP16", "SIMULATE_GPU")
 _TRUE, _FALSE = ("1", "true"), ("0", "false")
-# Variables TensorFlow parses with ReadBoolFromEnvVar: anything else aborts the process or is
-# silently taken for false.
+# Another value than these aborts TensorFlow or silently means false.
 _BOOLEANS = (GRAPH_REWRITE, FULL_AMP, FORK_LOSS_SCALING, "TF_ENABLE_ONEDNN_OPTS") + tuple(
     _REWRITE_PREFIX + name for name in ("IGNORE_PERFORMANCE", "EMULATE_FP16")
 )
@@ -41,18 +40,15 @@ CPU_JIT = "--tf_xla_cpu_global_jit"
 
 
 def environment(settings: Settings, environ: Mapping[str, str], gpu: bool = True) -> Dict[str, str]:
-    """The variables to set, on top of ``environ``, for ``settings``.
+    """Return the variables to set for ``settings``, by name.
 
     Args:
-      settings: what is wanted.
-      environ: what is there now; not changed.
-      gpu: False adds the flag without which XLA leaves CPU graphs alone.
-
-    Returns:
-      Variable name -> new value. Applying it twice changes nothing more.
+      settings: the user's choices.
+      environ: the current environment; not changed.
+      gpu: False adds the flag that XLA needs on a CPU.
 
     Raises:
-      SettingsError: ``environ`` contradicts ``settings``; the message names both sides.
+      SettingsError: ``environ`` contradicts ``settings``; the message names both.
     """
     changes = {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"}
     for name in changes:
@@ -102,9 +98,9 @@ def _precision(settings: Settings, environ: Mapping[str, str]) -> Dict[str, str]
 
 
 def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
-    """``--a=1 --b`` -> ``{"--a": "1", "--b": None}``, in order; the last of a name wins."""
+    """Return ``--a=1 --b`` as ``{"--a": "1", "--b": None}``; the last of equal names counts."""
     flags: Dict[str, Optional[str]] = {}
-    # A comma ends a flag only where the next one begins: `--tf_xla_ops_to_cluster=PW,RED` is one.
+    # A comma separates flags only before `--`: `--tf_xla_ops_to_cluster=PW,RED` is one flag.
     for word in re.split(r"\s+|,(?=--)", text.strip()) if text.strip() else []:
         name, _, value = word.partition("=")
         if not name.startswith("--"):
@@ -124,7 +120,7 @@ def _xla(settings: Settings, current: str, gpu: bool) -> str:
             f"xla={settings.xla}; put the flags themselves into {XLA_FLAGS}"
         )
     flags = parse_xla_flags(current)
-    wanted: Dict[str, Optional[str]] = dict(XLA_MODE_FLAGS[settings.xla])
+    needed: Dict[str, Optional[str]] = dict(XLA_MODE_FLAGS[settings.xla])
     if settings.xla == "off":
         jit = flags.get("--tf_xla_auto_jit")
         if jit not in (None, "0", "-1"):
@@ -134,8 +130,8 @@ def _xla(settings: Settings, current: str, gpu: bool) -> str:
             )
         return current
     if not gpu:
-        wanted[CPU_JIT] = None
-    for name, value in wanted.items():
+        needed[CPU_JIT] = None
+    for name, value in needed.items():
         # 1 and 2 are the same level in every TensorFlow since 1.13.
         same = {value, "2"} if (name, value) == ("--tf_xla_auto_jit", "1") else {value}
         if name in flags and flags[name] not in same and value is not None:
@@ -148,11 +144,11 @@ def _xla(settings: Settings, current: str, gpu: bool) -> str:
 
 
 def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[str]:
-    """What is misspelt in the environment, one sentence each; empty when all is well.
+    """Return one sentence per variable that TensorFlow would ignore or not understand.
 
     Args:
       environ: the environment to read.
-      tf_major: 1 or 2 adds the rules that differ by TensorFlow; None leaves them out.
+      tf_major: 1 or 2 adds the rules of that TensorFlow.
     """
     problems = []
     growth = environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
