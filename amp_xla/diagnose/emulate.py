@@ -70,7 +70,7 @@ def rounded(graph_def: Any) -> Set[str]:
 
 
 def rounding(graph_def: Any) -> Set[str]:
-    """Return the names of all nodes with a float32 output that such a graph rounds to half."""
+    """Return the names of all nodes whose float32 output a rewritten graph rounds to half."""
     casts = [n for n in graph_def.node if n.op == "Cast" and n.attr["DstT"].type == HALF]
     return {parse_input(node.input[0])[0] for node in casts}
 

@@ -28,12 +28,12 @@ class Input:
 
     @property
     def beyond_float16(self) -> bool:
-        """Whether a finite element becomes infinite when it is rounded."""
+        """True if a finite element becomes infinite when it is rounded."""
         return self.range.largest >= OVERFLOW
 
     @property
     def lost(self) -> bool:
-        """Whether it was rounded to half, and a finite element became infinite."""
+        """True if it was rounded to half and a finite element became infinite."""
         return self.to_half and self.beyond_float16
 
     def __str__(self) -> str:

@@ -183,6 +183,6 @@ class _Inspection:
                 self._origins.source_text(m.node),
             )
             for m in constants.misfits(self._after)
-            # The optimizer's constants stay in float32, so they matter to nobody.
+            # The optimizer's constants stay in float32, where they do no harm.
             if m.half or self._origins.of(m.node).phase != "update"
         ]

@@ -180,7 +180,7 @@ class _Search:
         if mixed_only:
             return self._finding(mixed_only, float32_too=False)
         if not any(self._plain.carries((name, 0)) for name in self._training.ends):
-            # Float32 is fine, so the cause is one of these, whatever it is.
+            # Float32 is fine, so mixed precision is the cause, by one of these.
             return self._finding([t for t in poisoned if not self._plain.bad(t)], False)
         return self._finding(turned or [t for t in poisoned if self._starts(t, poisoned)], True)
 

@@ -39,7 +39,7 @@ class Range:
 
     @property
     def finite(self) -> bool:
-        """Whether there is no NaN and no infinity."""
+        """True if there is no NaN and no infinity."""
         return not (self.nan or self.infinite)
 
     @property

@@ -172,10 +172,10 @@ def _lost(report: Rehearsal) -> str:
         lines.append(f"Numbers that become zero in float16, {phase} pass: {len(entries)} tensors")
         worst = sorted(entries, key=lambda entry: -entry.share)[:_NAMED]
         for entry in [e for e in entries if e in worst]:
-            then = f", {entry.then:.1%} at the suggested scale" if phase == "backward" else ""
+            scaled = f", {entry.then:.1%} at the suggested scale" if phase == "backward" else ""
             lines.append(
                 f"  {entry.node} ({entry.op}, layer {entry.layer}): {entry.share:.1%} of its "
-                f"numbers{then}; largest {entry.largest:.2g}"
+                f"numbers{scaled}; largest {entry.largest:.2g}"
             )
             if entry.source:
                 lines.append(f"    {entry.source}")

@@ -82,8 +82,8 @@ class _WatchedStep:
                 f"are small"
             )
         elif runs == 1 and len(self._runs) > self._planned:
-            others = [known for known in self._runs if known != shape]
-            changes = min((_differences(known, shape) for known in others), key=len)
+            known = [signature for signature in self._runs if signature != shape]
+            changes = min((_differences(earlier, shape) for earlier in known), key=len)
             self._say(
                 f"step {step} took {seconds:.1f} s: XLA compiles for a shape beyond the "
                 f"{self._planned} planned: {_describe(changes)}"
@@ -95,11 +95,11 @@ def _differences(old: Signature, new: Signature) -> Dict[Tuple[int, int, int], L
     old_shapes = dict(old)
     changes: Dict[Tuple[int, int, int], List[str]] = {}
     for name, shape in new:
-        before = old_shapes.get(name, ())
-        if len(before) != len(shape):
-            changes.setdefault((-1, len(before), len(shape)), []).append(name)
+        old_shape = old_shapes.get(name, ())
+        if len(old_shape) != len(shape):
+            changes.setdefault((-1, len(old_shape), len(shape)), []).append(name)
             continue
-        for dimension, (a, b) in enumerate(zip(before, shape)):
+        for dimension, (a, b) in enumerate(zip(old_shape, shape)):
             if a != b:
                 changes.setdefault((dimension, a, b), []).append(name)
     return changes

@@ -142,8 +142,8 @@ def _read(folder: Path, log: str, capability: str, lists: str) -> Rewritten:
       PassFailedError: nothing was converted.
     """
     graph_def = tf.GraphDef.FromString((folder / _RESULT).read_bytes())
-    before = tf.GraphDef.FromString(_newest(folder, "graphdef_preop_*.pb"))
-    for node in [*graph_def.node, *before.node]:
+    original = tf.GraphDef.FromString(_newest(folder, "graphdef_preop_*.pb"))
+    for node in [*graph_def.node, *original.node]:
         node.device = ""
     counts = executed.count([graph_def])
     used = op_lists.parse_buckets(_newest(folder, "paintbuckets_*.txt").decode())
@@ -152,7 +152,7 @@ def _read(folder: Path, log: str, capability: str, lists: str) -> Rewritten:
             f"the auto-mixed-precision pass did not run for GPU {capability}: "
             f"{_reason(log, counts)}"
         )
-    return Rewritten(graph_def, before, counts, used, capability, lists)
+    return Rewritten(graph_def, original, counts, used, capability, lists)
 
 
 def _newest(folder: Path, pattern: str) -> bytes:

@@ -1,6 +1,6 @@
-"""What this machine is and which precisions and XLA modes exist on it.
+"""Describes this machine and the precisions and XLA modes that exist on it.
 
-Asked in a process of its own, because looking at a GPU through TensorFlow holds some of it.
+TensorFlow looks at the GPU in a separate process, because that takes some of the GPU's memory.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def look() -> Machine:
 
 
 def clean_environment() -> Dict[str, str]:
-    """This process' environment without switches: what is measured is what is asked for."""
+    """Return this process' environment without precision and XLA switches."""
     dropped = ("AMP_XLA_", "TF_XLA", "TF_AUTO_MIXED", "TF_ENABLE_AUTO", "NVIDIA_TF32", "XLA_FLAGS")
-    kept = (DEVICE, nvidia.ROOT_VARIABLE)
-    env = {k: v for k, v in os.environ.items() if k in kept or not k.startswith(dropped)}
+    exempt = (DEVICE, nvidia.ROOT_VARIABLE)
+    env = {k: v for k, v in os.environ.items() if k in exempt or not k.startswith(dropped)}
     if env.get(DEVICE) == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -244,8 +244,8 @@ def measure(
       steps: timed steps per round.
       rounds: turns of each candidate.
       timeout: longest wait for one answer in seconds.
-      together: keep all processes alive between their turns (on a CPU); else start each anew, so
-        that it has the GPU's memory to itself.
+      together: keep all processes alive between their turns (on a CPU); else start a process per
+        turn, so that it has the whole memory of the GPU.
       say: called with a line for each phase.
       budget: seconds in all, 0 = no limit. Candidates that cannot start within 70% of it are
         ``not measured``; later rounds are left out once it is spent.

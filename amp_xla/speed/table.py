@@ -50,8 +50,8 @@ def render(outcomes: Sequence[Outcome]) -> str:
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     """Return the outcome to train with and a sentence that gives the reason.
 
-    A difference counts only if it is larger than the spread of both sides' rounds. Among outcomes
-    that cannot be told apart from the fastest, the first is the simplest.
+    A difference counts only if it is larger than the spread of both sides' rounds. Outcomes within
+    the spread of the fastest are equals, and the simplest of them is recommended.
 
     Args:
       outcomes: the simplest combination first.
@@ -68,11 +68,11 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     gain = f"{fastest.median / first.median:.2f}x {first.name}"
     if equals == [fastest]:
         return fastest, f"fastest: {fastest.name}, {gain}"
-    others = [o for o in equals if o is not fastest]
+    rivals = [o for o in equals if o is not fastest]
     noise = ", ".join(f"{o.name} {_spread_text(o)}" for o in equals)
     reason = (
         f"fastest: {fastest.name}, {gain}, but its difference from "
-        f"{', '.join(o.name for o in others)} is within the spread of the rounds ({noise})"
+        f"{', '.join(o.name for o in rivals)} is within the spread of the rounds ({noise})"
     )
     if first in equals:
         return None, f"{reason}: nothing to recommend; repeat with more --rounds, nothing else busy"

@@ -1,4 +1,4 @@
-"""Where a real training step stopped being finite: replayed, named, written to the run folder."""
+"""Replays a batch that was not finite and writes the report to the run folder."""
 
 from __future__ import annotations
 
@@ -15,43 +15,42 @@ from amp_xla.process.progress import note
 
 
 class Diagnosis:
-    """Answers where a batch stops being finite, and keeps the batch.
+    """Finds the node at which a batch stops being finite.
 
     Args:
       folder: the run folder.
-      job: what trains.
+      job: the training job.
     """
 
     def __init__(self, folder: Path, job: Any) -> None:
         self._folder, self._job = folder, job
 
     def __call__(self, feed: Mapping[str, Any], step: int, loss_scale: float) -> str:
-        """Replays a batch on the weights as they are.
+        """Replay a batch with the current weights.
 
         Args:
-          feed: name -> array, as the step got it.
+          feed: name -> array of the step.
           step: its number.
-          loss_scale: that was in force.
+          loss_scale: in force in that step.
 
         Returns:
-          A text for the terminal; the folder ``nonfinite-<step>`` has it as well, as
-          ``report.txt`` and ``report.json``, and the batch as ``batch.npz``.
+          A text for the terminal. The folder ``nonfinite-<step>`` has it as ``report.txt`` and
+          ``report.json``, and the batch as ``batch.npz``.
         """
         folder = self._folder / f"nonfinite-{step:08d}"
         folder.mkdir(exist_ok=True)
-        # The batch first: a replay may fail, or take all memory, and it can be tried elsewhere.
+        # The batch first, because the replay may fail or run out of memory.
         np.savez_compressed(str(folder / "batch.npz"), **dict(feed))
-        note(f"replaying the batch of step {step} to find where it began ...")
-        found = self._find(feed, step, loss_scale)
-        if found is None:
+        note(f"replaying the batch of step {step} to find the first non-finite node ...")
+        finding = self._find(feed, step, loss_scale)
+        if finding is None:
             text = (
-                "the replay on CPU was finite: it was an earlier micro-batch of the same update, "
-                "or it depends on the order of additions, or on what the GPU's kernels do"
+                "the replay on a CPU was finite: an earlier micro-batch of the same update was "
+                "not, or it depends on the order of additions or on the GPU's kernels"
             )
         else:
-            text = str(found)
-            document = {"step": step, **found.to_json()}
-            data = json.dumps(document, indent=1) + "\n"
+            text = str(finding)
+            data = json.dumps({"step": step, **finding.to_json()}, indent=1) + "\n"
             (folder / "report.json").write_text(data, encoding="utf-8")
         (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
         return f"{text}\nreport and batch: {folder}"

@@ -29,7 +29,7 @@ def rows(infinity: str) -> List[Dict[str, Any]]:
         values = training.values(training_graph.session_of(training.graph))
         built.append((name, head, training, values, overflow.fetches(training)))
     graphs = [(training.export(fetches), fetches) for _, _, training, _, fetches in built]
-    found = []
+    records = []
     for lists in ("stock", "fork") if backend.kind() == "tf1" else ("stock",):
         for entry, rewritten in zip(built, virtual_gpu.rewrite_all(graphs, lists=lists)):
             name, head, training, values, _ = entry
@@ -38,8 +38,8 @@ def rows(infinity: str) -> List[Dict[str, Any]]:
             )
             record: Dict[str, Any] = {"head": name, "infinity": infinity, "lists": lists}
             record["finding"] = None if finding is None else finding.to_json()
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 if __name__ == "__main__":

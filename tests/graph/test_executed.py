@@ -1,4 +1,4 @@
-"""What ran against what was asked for: every disagreement is an error with both sides in it."""
+"""The executed graph is counted, and a contradiction to the settings is an error that names both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(dtype):
 def test_counts_half_nodes_and_casts():
     full, half = run(tf.float32), run(tf.float16)
     assert (full.half_nodes, full.half_dtype, full.clusters) == (0, "", 0)
-    # oneDNN puts its own `_MklMatMul` where the processor has float16 (AVX-512 FP16).
+    # oneDNN uses its own `_MklMatMul` if the processor has float16 (AVX-512 FP16).
     products = {op: n for op, n in half.half_ops.items() if "MatMul" in op}
     assert half.half_dtype == "float16" and sum(products.values()) == 1
     assert half.casts == 2  # one there, one back; grappler merges the two of the same input
@@ -49,8 +49,8 @@ def test_half_precision_that_nobody_asked_for():
 
 
 def test_xla_without_clusters_and_clusters_without_xla():
-    found = run(tf.float32)
+    counts = run(tf.float32)
     with pytest.raises(UnsupportedError, match="xla=on is set"):
-        executed.verify(found, "fp32", None, "no GPU", "on")
+        executed.verify(counts, "fp32", None, "no GPU", "on")
     with pytest.raises(UnsupportedError, match="xla=off is set"):
-        executed.verify(dataclasses.replace(found, clusters=2), "fp32", None, "no GPU", "off")
+        executed.verify(dataclasses.replace(counts, clusters=2), "fp32", None, "no GPU", "off")

@@ -36,9 +36,9 @@ class Planned:
 
 @pytest.fixture
 def step(monkeypatch):
-    made = Step()
-    monkeypatch.setattr(shape_watch.time, "perf_counter", lambda: made.now)
-    return made
+    step = Step()
+    monkeypatch.setattr(shape_watch.time, "perf_counter", lambda: step.now)
+    return step
 
 
 def feed(rows, length):

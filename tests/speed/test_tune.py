@@ -79,8 +79,8 @@ def test_of_equally_fast_combinations_the_simplest_is_recommended():
 
 
 def test_a_spent_budget_leaves_rows_that_say_so():
-    found = measure("classification", TINY, [Candidate("fp32", "off")], 1, 1, 60, True, budget=1e-9)
-    assert found[0].status == "not measured" and table.recommend(found)[0] is None
+    rows = measure("classification", TINY, [Candidate("fp32", "off")], 1, 1, 60, True, budget=1e-9)
+    assert rows[0].status == "not measured" and table.recommend(rows)[0] is None
 
 
 @pytest.mark.parametrize("most", [0, 1, 5, 8, 100, 5000])
