@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
-from amp_xla.graph.nodes import FLOAT, HALF, consumers
+from amp_xla.graph.nodes import FLOAT, HALF, closure, consumers, is_half
 
 LARGEST = 65504.0  # largest float16
 SMALLEST_NORMAL = 2.0**-14  # below it float16 loses bits
 ROUNDS_TO_ZERO = 2.0**-25  # half of the smallest subnormal
+_PASS_ON = frozenset(("Cast", "Identity", "Enter", "BroadcastTo", "Fill"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,15 +25,13 @@ class Misfit:
       value: the largest or the smallest element, whichever does not fit.
       becomes: its value after rounding to half.
       problem: ``overflows``, ``vanishes`` or ``loses bits`` (subnormal).
-      used_by: nodes that read it, ``name (type)``.
-      half: whether it is rounded to half before one of them reads it.
+      half: whether it is rounded to half before a node computes with it.
     """
 
     node: str
     value: float
     becomes: float
     problem: str
-    used_by: Tuple[str, ...]
     half: bool
 
 
@@ -51,10 +50,10 @@ def misfits(nodes: Mapping[str, Any]) -> List[Misfit]:
         misfit = _misfit(np.asarray(values, np.float32).ravel())
         if misfit is not None:
             value, problem = misfit
-            users, half = _users(nodes, readers, node.name)
             with np.errstate(over="ignore"):
                 becomes = float(np.float16(value))
-            out.append(Misfit(node.name, value, becomes, problem, tuple(sorted(users)), half))
+            half = _read_as_half(nodes, readers, node.name)
+            out.append(Misfit(node.name, value, becomes, problem, half))
     return sorted(out, key=lambda m: (not m.half, m.problem, m.node))
 
 
@@ -72,22 +71,13 @@ def _misfit(values: Any) -> Optional[Tuple[float, str]]:
     return (smallest, "loses bits") if abs(smallest) < SMALLEST_NORMAL else None
 
 
-def _users(
-    nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str
-) -> Tuple[Set[str], bool]:
-    """Return the nodes that read a constant, and whether it is rounded to half before."""
-    users: Set[str] = set()
-    half = nodes[name].attr["dtype"].type == HALF
-    stack, seen = [name], {name}
-    while stack:
-        for target in readers[stack.pop()]:
-            node = nodes[target]
-            half = half or (node.op == "Cast" and node.attr["DstT"].type == HALF)
-            if node.op in ("Cast", "Identity", "Enter", "BroadcastTo", "Fill"):
-                if target not in seen:
-                    seen.add(target)
-                    stack.append(target)
-            else:
-                half = half or node.attr["T"].type == HALF
-                users.add(f"{target} ({node.op})")
-    return users, half
+def _read_as_half(nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:
+    """Return whether a constant reaches a half node, or a cast to half, unchanged."""
+
+    def passed_on(name: str) -> List[str]:
+        passes = name in starts or nodes[name].op in _PASS_ON
+        return readers[name] if passes else []
+
+    starts = {name}
+    reached = closure(starts, passed_on)
+    return any(is_half(nodes[target]) for target in reached)

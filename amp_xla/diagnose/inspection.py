@@ -24,8 +24,6 @@ from amp_xla.graph.nodes import FLOAT, HALF, by_name
 from amp_xla.graph.training_graph import TrainingGraph
 from amp_xla.graph.virtual_gpu import Rewritten
 
-_EXAMPLES = 5  # of a list that may be long
-
 
 def inspect(
     model: Any,
@@ -179,10 +177,9 @@ class _Inspection:
                 m.becomes,
                 m.problem,
                 m.half,
-                m.used_by[:_EXAMPLES],
                 self._origins.source_text(m.node),
             )
             for m in constants.misfits(self._after)
-            # The optimizer's constants stay in float32, where they do no harm.
+            # The optimizer's constants stay in float32 and do no harm.
             if m.half or self._origins.of(m.node).phase != "update"
         ]

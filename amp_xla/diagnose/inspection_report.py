@@ -102,7 +102,6 @@ class ConstantReport:
     becomes: float
     problem: str
     half: bool
-    used_by: Tuple[str, ...]
     source: str
 
 

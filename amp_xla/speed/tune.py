@@ -1,6 +1,6 @@
 """The command ``tune``: which precision and XLA mode train a recipe fastest on this machine.
 
-    amp-xla tune --recipe classification -- --batch-size 64
+    amp-xla tune classification -- --batch-size 64
 
 Flags after ``--`` belong to the recipe. It prints a table and the flags to train with.
 """
@@ -46,8 +46,10 @@ class Config:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Measure, print the table and the flags; return 1 if nothing stayed finite."""
     own_words, words = split_words(argv)
-    config = parse(Config, own_words, "amp-xla tune")
-    recipe_config = read_recipe(config.recipe, words)
+    config = parse(Config, own_words, "amp-xla tune RECIPE")
+    rows = flat(read_recipe(config.recipe, words)).get("batch_size") or 0
+    if config.largest_batch and not rows:
+        raise AmpXlaError(f"--largest-batch: recipe {config.recipe} has no --batch-size to vary")
     here = machine.look()
     say(here.describe())
     for name, why in here.absent.items():
@@ -74,7 +76,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         print(f"train with: --precision {best.precision} --xla {best.xla}")
     if config.largest_batch:
         best = best or next(o for o in outcomes if o.status == "ok")
-        print(_largest_batch(config, words, best, recipe_config, here))
+        print(_largest_batch(config, words, best, rows, here))
     return 0
 
 
@@ -117,12 +119,9 @@ def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
 
 
 def _largest_batch(
-    config: Config, words: Sequence[str], best: Outcome, recipe_config: Any, here: machine.Machine
+    config: Config, words: Sequence[str], best: Outcome, rows: int, here: machine.Machine
 ) -> str:
-    """Try batch sizes with the combination ``best`` and return a sentence."""
-    rows = flat(recipe_config).get("batch_size")
-    if not rows:
-        raise AmpXlaError(f"--largest-batch: recipe {config.recipe} has no --batch-size to vary")
+    """Try batch sizes from ``rows`` on with the combination ``best``; return a sentence."""
     # Without a GPU an address space limit stops a batch before the machine runs out of memory.
     space = _address_space(config) or (0 if here.gpu else int(0.9 * here.memory_gib * 2**30))
 

@@ -1,6 +1,6 @@
-"""What the finder says about each head, with both bert4keras, both infinities, both lists.
+"""The finder names the failing node of each head, by bert4keras version, infinity and op lists.
 
-The two bert4keras need processes of their own; they work side by side while other tests run.
+Each bert4keras version runs in a separate process, both at the same time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from amp_xla import backend
 from tests.diagnose import heads, versions
 from tests.running import ROOT, environment
 
-# The first test waits for both processes, which takes minutes where the machine is busy.
+# The first test waits for both processes, which takes minutes on a busy machine.
 pytestmark = [pytest.mark.network, pytest.mark.long, pytest.mark.timeout(900)]
 
 LISTS = ("stock", "fork") if backend.kind() == "tf1" else ("stock",)
-# bert4keras -> what to call its infinity; 0.11.5 has none.
+# bert4keras version -> its infinities; 0.11.5 has none.
 INFINITIES = {"0.11.3": ("1e12", "1e4"), "0.11.5": ("none",)}
 # Of TensorFlow 1.15's stock lists, Softmax stays in float32 and with it the attention masks.
 HALF_SOFTMAX = ("fork",) if backend.kind() == "tf1" else ("stock",)
@@ -41,20 +41,19 @@ def table(tmp_path_factory: Any) -> Iterator[Dict[Tuple[str, str, str, str], Any
         with open(f"{out}.log", "w") as log:
             process = subprocess.Popen(command, env=env, cwd=str(ROOT), stdout=log, stderr=log)
         running.append((version, out, process))
-    found: Dict[Tuple[str, str, str, str], Any] = {}
+    findings: Dict[Tuple[str, str, str, str], Any] = {}
     for version, out, process in running:
         assert process.wait() == 0, Path(f"{out}.log").read_text()
         document = json.loads(out.read_text())
         assert document["bert4keras"] == version
         for row in document["rows"]:
-            found[version, row["infinity"], row["lists"], row["head"]] = row["finding"]
-    yield found
+            findings[version, row["infinity"], row["lists"], row["head"]] = row["finding"]
+    yield findings
 
 
 def test_0_11_5_is_finite_everywhere(table: Any) -> None:
-    found = {key: value for key, value in table.items() if key[0] == "0.11.5"}
-    assert len(found) == len(LISTS) * len(heads.HEADS)
-    assert {key: value for key, value in found.items() if value is not None} == {}
+    findings = [finding for key, finding in table.items() if key[0] == "0.11.5"]
+    assert findings == [None] * (len(LISTS) * len(heads.HEADS))
 
 
 @pytest.mark.parametrize("lists", LISTS)

@@ -1,4 +1,4 @@
-"""inspect: what it counts, and that it fails where the pass did nothing."""
+"""inspect counts what the pass converts, and fails if the pass did nothing."""
 
 from __future__ import annotations
 
@@ -15,34 +15,44 @@ from amp_xla.graph.virtual_gpu import PassFailedError
 from tests.diagnose import heads
 from tests.running import run_python
 
+ATTENTION = "Transformer-0-MultiHeadSelfAttention"
+
 
 @pytest.fixture(scope="module")
 def head() -> heads.Head:
     return heads.build("classifier")
 
 
-@pytest.fixture(scope="module")
-def report(head: heads.Head) -> Any:
-    return inspect(head.model, batch=head.arrays)
-
-
-def test_counts(report: Any) -> None:
+def test_the_report(head: heads.Head) -> None:
+    report = inspect(head.model, batch=head.arrays)
     assert report.half_nodes > 50
     assert report.casts_to_half > 0 < report.casts_to_float
-    assert report.half_flops_share > 0.99
-    assert report.unmeasured == []
+    assert report.half_flops_share > 0.99 and report.unmeasured == []
     assert report.kept_bytes > 10**5 and report.recomputed_bytes == 0
-
-
-def test_layers(report: Any) -> None:
-    attention = next(x for x in report.layers if x.layer == "Transformer-0-MultiHeadSelfAttention")
-    assert str(attention.forward["matmul"]) == "6/6"
-    assert str(attention.backward["matmul"]) == "12/12"
-    assert str(attention.forward["softmax"]) == "1/1"  # fork on 1.15, and stock on 2.17
-    norm = next(x for x in report.layers if x.layer == "Transformer-0-FeedForward-Norm")
+    # Batch 4, length 24, hidden 32: projections, attention, feed-forward, the head's classes.
+    forward = 2 * 4 * (24 * (4 * 32**2 + 2 * 24 * 32 + 2 * 32 * 64) + 32 * 5)
+    assert report.matmul_flops == pytest.approx(3 * forward, rel=0.02)
+    layers = {layer.layer: layer for layer in report.layers}
+    assert str(layers[ATTENTION].forward["matmul"]) == "6/6"
+    assert str(layers[ATTENTION].backward["matmul"]) == "12/12"
+    assert str(layers[ATTENTION].forward["softmax"]) == "1/1"  # fork on 1.15, stock on 2.17
+    norm = layers["Transformer-0-FeedForward-Norm"]
     assert norm.forward["norm"].half == 0 < norm.forward["norm"].total
-    assert norm.blocked_by == "Mean"
-    assert "bert4keras/layers.py" in norm.source
+    assert norm.blocked_by == "Mean" and "bert4keras/layers.py" in norm.source
+    assert any(5 in entry.unaligned for entry in report.alignment)  # five classes
+    assert any(c.value == pytest.approx(1e-12) and not c.half for c in report.constants)
+    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert document["half_nodes"] == report.half_nodes
+    for text in ("of the matmul FLOPs run in float16", "What keeps the rest in float32"):
+        assert text in str(report)
+
+
+def test_shapes_follow_the_models_inputs_and_losses() -> None:
+    for name, target in (("classifier", [32, 1]), ("CRF", [32, 48, 1]), ("MLM", [])):
+        report = inspect(heads.build(name).model, length=48)
+        shapes = list(report.batch.values())
+        assert shapes == [[32, 48], [32, 48], *([target] if target else [])]
+        assert report.unmeasured == [] or name == "CRF"  # in its loop
 
 
 def test_stock_lists_keep_softmax_in_float32_on_1_15(head: heads.Head) -> None:
@@ -51,43 +61,30 @@ def test_stock_lists_keep_softmax_in_float32_on_1_15(head: heads.Head) -> None:
             inspect(head.model, lists="fork")
         return
     report = inspect(head.model, lists="stock", batch=head.arrays)
-    attention = next(x for x in report.layers if x.layer == "Transformer-0-MultiHeadSelfAttention")
+    attention = next(layer for layer in report.layers if layer.layer == ATTENTION)
     assert str(attention.forward["softmax"]) == "0/1"
     assert report.half_flops_share > 0.99
 
 
-def test_dimensions_and_constants(report: Any) -> None:
-    assert any(5 in entry.unaligned for entry in report.alignment)  # five classes
-    assert any(c.value == pytest.approx(1e-12) and not c.half for c in report.constants)
-
-
-def test_json_and_text(report: Any) -> None:
-    document = json.loads(json.dumps(report.to_json(), allow_nan=False))
-    assert document["half_nodes"] == report.half_nodes
-    text = str(report)
-    assert "of the matmul FLOPs run in float16" in text
-    assert "What keeps the rest in float32" in text
-    assert "B of activations are kept for the backward pass" in text
-
-
-@pytest.mark.parametrize("gpu", ["6.1", "eight"])
-def test_a_gpu_that_cannot_is_an_error(head: heads.Head, gpu: str) -> None:
+def test_a_gpu_that_is_none_is_an_error(head: heads.Head) -> None:
     with pytest.raises(Exception, match="compute capability"):
-        inspect(head.model, gpu=gpu)
+        inspect(head.model, gpu="eight")
 
 
-def test_lists_that_conflict_are_an_error(head: heads.Head, monkeypatch: Any) -> None:
-    names = {"tf1": ("WHITELIST", "BLACKLIST"), "tf2": ("ALLOWLIST", "DENYLIST")}
-    for name in names[backend.kind()]:
-        monkeypatch.setenv(f"{PREFIX}{name}_ADD", "Tanh")
-    with pytest.raises(PassFailedError, match="conflicting entries: Tanh"):
-        inspect(head.model)
-
-
-def test_nothing_converted_is_an_error(head: heads.Head, monkeypatch: Any) -> None:
-    name = {"tf1": "WHITELIST", "tf2": "ALLOWLIST"}[backend.kind()]
-    monkeypatch.setenv(f"{PREFIX}{name}_REMOVE", "MatMul,BatchMatMul,BatchMatMulV2,Einsum")
-    with pytest.raises(PassFailedError, match="No (allow|white)list ops found"):
+@pytest.mark.parametrize(
+    "lists, change, ops, reason",
+    [
+        ("white black", "ADD", "Tanh", "conflicting entries: Tanh"),
+        ("white", "REMOVE", "MatMul,BatchMatMul,BatchMatMulV2,Einsum", "No .*list ops found"),
+    ],
+)
+def test_a_pass_that_did_nothing_is_an_error_with_its_reason(
+    head: heads.Head, monkeypatch: Any, lists: str, change: str, ops: str, reason: str
+) -> None:
+    names = {"white": ("WHITELIST", "ALLOWLIST"), "black": ("BLACKLIST", "DENYLIST")}
+    for name in lists.split():
+        monkeypatch.setenv(f"{PREFIX}{names[name][backend.kind() == 'tf2']}_{change}", ops)
+    with pytest.raises(PassFailedError, match=reason):
         inspect(head.model)
 
 
@@ -101,9 +98,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "a virtual GPU 7.0" in done.out
     document = json.loads((tmp_path / "amp.json").read_text())
     assert document["half_flops_share"] > 0.9
-    assert "Transformer-0-MultiHeadSelfAttention" in [x["layer"] for x in document["layers"]]
+    assert ATTENTION in [layer["layer"] for layer in document["layers"]]
     words[words.index("7.0")] = "6.0"
     done = run_python(*words)
-    assert done.code == 2
+    assert done.code == 2 and done.out == ""
     assert "compute capability 7.0 or newer" in done.err
-    assert done.out == ""

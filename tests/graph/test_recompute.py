@@ -40,7 +40,7 @@ shape = dict(vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=
              dropout_rate=0.1, attention_dropout_rate=0.1)
 tf.set_random_seed(1)
 number = dropout.install(1)
-made = {}
+trained = {}
 for kind, accumulate in (("buckets", 1), ("packed", 2)):
     if kind == "buckets":
         batches, models = Batches(encoded, labels, [16, 32], 8, seed=1), encoders
@@ -60,7 +60,7 @@ for kind, accumulate in (("buckets", 1), ("packed", 2)):
         optimizer = LossScaleOptimizer(AdamW(tf.constant(1e-3)), "dynamic", global_clipnorm=1.0,
                                        accumulate=accumulate, recompute=again)
         steps.append(TrainStep(inputs, number, loss, optimizer, net.trainable_weights, 1e-3))
-    made[kind] = batches, net, steps
+    trained[kind] = batches, net, steps
 try:
     optimizer = LossScaleOptimizer(AdamW(tf.constant(1e-3)), recompute=True)
     optimizer.compute_gradients(tf.reduce_sum(net.trainable_weights[0]), net.trainable_weights[:1])
@@ -69,14 +69,14 @@ except SettingsError as error:
 initialize_variables()
 
 out, kept = {}, []
-for kind, (batches, net, steps) in made.items():
+for kind, (batches, net, steps) in trained.items():
     feeds = [steps[0].feed(micro) for epoch in range(9) for batch in batches.epoch(epoch)
              for micro in micro_batches(batch)][:20]
     weights, runs = K.batch_get_value(net.weights), []
     for step in steps:
         K.batch_set_value(list(zip(net.weights, weights)))
-        found = [step(feed, i) for i, feed in enumerate(feeds)]
-        runs.append([[float(r.loss), float(r.gradient_norm), r.applied] for r in found])
+        results = [step(feed, i) for i, feed in enumerate(feeds)]
+        runs.append([[float(r.loss), float(r.gradient_norm), r.applied] for r in results])
     out[kind] = runs
     for step in steps if kind == "buckets" else ():
         training = training_graph.from_step(step, net)

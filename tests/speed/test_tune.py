@@ -101,10 +101,12 @@ def test_a_batch_beyond_the_memory_is_tried_and_left(capsys, monkeypatch):
         return [Outcome("fp32", "off", "ok" if rows <= limit else "out of memory")]
 
     monkeypatch.setattr(tune, "measure", fake)
-    config, recipe = tune.Config(), read_recipe("classification", TINY)
-    text = tune._largest_batch(config, TINY, outcome("fp32", "off", 1.0), recipe, HERE)
+    best = outcome("fp32", "off", 1.0)
+    text = tune._largest_batch(tune.Config(), TINY, best, 8, HERE)
     assert 280 <= int(text.split()[-1]) <= 300
     assert "out of memory" in capsys.readouterr().err
+    with pytest.raises(AmpXlaError, match="pretraining has no --batch-size"):
+        tune.main(["--recipe", "pretraining", "--largest-batch"])
 
 
 def test_what_tune_cannot_measure_is_refused():
