@@ -26,7 +26,7 @@ class Config:
     checkpoint: Optional[str] = None
     """name of a checkpoint in the run folder; none = best"""
     recipe: Optional[str] = None
-    """path of the recipe's file, where it is not one of this project; none = as the run says"""
+    """path of the recipe's file, for other recipes than this project's; none = the run's"""
 
 
 def main(argv: List[str]) -> int:

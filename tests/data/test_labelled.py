@@ -67,11 +67,11 @@ def test_what_is_kept_reads_back_and_knows_its_texts(files: TextFiles, tmp_path:
 
 def test_a_question_is_a_text_or_two_whatever_stands_beside_it(files: TextFiles) -> None:
     tokenizer = read(files).tokenizer
-    asked = labelled.questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
-    assert asked.row(0) == tokenizer.encode(["good"]).row(0)
-    assert asked.row(1) == tokenizer.encode(["good"], ["bad text"]).row(0)
-    assert asked.row(2) == tokenizer.encode(["good"], [""]).row(0)
-    assert asked.row(3) == tokenizer.encode(["text " * 20], max_length=16).row(0)
+    encoded = labelled.questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
+    assert encoded.row(0) == tokenizer.encode(["good"]).row(0)
+    assert encoded.row(1) == tokenizer.encode(["good"], ["bad text"]).row(0)
+    assert encoded.row(2) == tokenizer.encode(["good"], [""]).row(0)
+    assert encoded.row(3) == tokenizer.encode(["text " * 20], max_length=16).row(0)
 
 
 def test_labels_in_the_second_column_are_warned_of() -> None:

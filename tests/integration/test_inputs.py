@@ -1,4 +1,4 @@
-"""What users give by mistake: an exit code and one line each, and nothing on the disk is changed.
+"""Mistaken input has an exit code and one line, and changes nothing on the disk.
 
 Real commands in real processes, forked from one that has TensorFlow imported.
 """
@@ -71,11 +71,11 @@ class Place:
 
     def state(self) -> Dict[str, str]:
         """SHA-256 of every file of the runs, and the folders."""
-        found = {}
+        hashes = {}
         for path in sorted((self.folder / "runs").rglob("*")):
             data = path.read_bytes() if path.is_file() else b"folder"
-            found[str(path)] = hashlib.sha256(data).hexdigest()
-        return found
+            hashes[str(path)] = hashlib.sha256(data).hexdigest()
+        return hashes
 
 
 @pytest.fixture(scope="module")
@@ -102,10 +102,10 @@ def place(tmp_path_factory: Any, server: Server) -> Place:
     (folder / "many.txt").write_text("rain sun\n" * 9000)
     words = " ".join(WORDS.values()).split()
     google_folder.write(folder / "bert", vocabulary=[*SPECIAL_TOKENS, *words])
-    made = Place(folder, server)
-    result = made.train("--name", "good")
+    created = Place(folder, server)
+    result = created.train("--name", "good")
     assert result.code == 0, result.err
-    return made
+    return created
 
 
 def errors(text: str) -> List[str]:
@@ -163,12 +163,12 @@ PREDICT: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
 @pytest.mark.parametrize("case", sorted(PREDICT))
 def test_predict_reports_errors_in_one_line(place: Place, case: str) -> None:
     flags, job, code, line = PREDICT[case]
-    before = place.state()
+    unchanged = place.state()
     result = place.predict(*flags, **job)
     assert result.code == code, result.err
     (said,) = [text for text in result.err.splitlines() if not text.startswith("settings:")]
     assert said.startswith(line) and "Traceback" not in result.err
-    assert place.state() == before
+    assert place.state() == unchanged
 
 
 def spoil(folder: Path, what: str) -> None:
@@ -207,7 +207,7 @@ def test_training_says_what_is_wrong_before_it_begins(
 ) -> None:
     what, flags, words = TRAIN[case]
     (place.folder / "foreign.txt").write_text("\n".join([*SPECIAL_TOKENS, "мир", "труд"]) + "\n")
-    before = place.state()
+    unchanged = place.state()
     if what is not None:
         folder = tmp_path / "bert"
         shutil.copytree(str(place.folder / "bert"), str(folder))
@@ -219,7 +219,7 @@ def test_training_says_what_is_wrong_before_it_begins(
     assert result.err.endswith(said + "\n")
     for word in words:
         assert word in said
-    assert place.state() == before
+    assert place.state() == unchanged
 
 
 def test_weights_that_are_whole_are_trained_on(place: Place) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import List, Sequence, Tuple
+from typing import Sequence, Tuple
 
 import numpy as np
 
@@ -90,10 +90,6 @@ class Labels:
                 f"{len(self)} classes; values are not predicted"
             )
         return lines
-
-    def decode(self, ids: Sequence[int]) -> List[str]:
-        """Return the names of ids."""
-        return [self.names[int(i)] for i in ids]
 
     def save(self, path: str) -> None:
         """Write the names in id order as a JSON list."""

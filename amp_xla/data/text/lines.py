@@ -17,10 +17,10 @@ GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
 
-# Text packs 3 to 10 times, a log of one line over and over 200 times, a bomb 1,000 times and more.
+# Text packs 3 to 10 times, a log of one line repeated 200 times, a bomb 1,000 times and more.
 MOST_TIMES, ALWAYS_ALLOWED = 200, 64 << 20
 CHUNK = 16 << 20
-FIFO_SECONDS = 10.0  # until somebody must have opened a FIFO for writing
+FIFO_SECONDS = 10.0  # wait for a writer
 
 Line = Tuple[int, str]
 

@@ -58,12 +58,6 @@ class Encoded:
         """int64 [samples]: tokens of each, [CLS] and [SEP] counted."""
         return np.diff(self.offsets)
 
-    @property
-    def segment_ids(self) -> np.ndarray:
-        """int32 [tokens], 0 or 1, ragged like `token_ids`."""
-        position = np.arange(len(self.token_ids)) - np.repeat(self.offsets[:-1], self.lengths)
-        return (position >= np.repeat(self.first_lengths, self.lengths)).astype(np.int32)
-
     def row(self, i: int) -> Tuple[List[int], List[int]]:
         """(token ids, segment ids) of sample i as lists: what bert4keras' `encode` returns."""
         ids = self.token_ids[self.offsets[i] : self.offsets[i + 1]].tolist()

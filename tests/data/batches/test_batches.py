@@ -71,13 +71,13 @@ def seen(batches: List[Batch]) -> List[int]:
 def test_each_sample_once_per_epoch(lengths: Any, options: Any, pairs: bool, epoch: int) -> None:
     samples, labels = encoded(lengths, pairs)
     batches = make(samples, labels, options)
-    found = list(batches.epoch(epoch))
-    assert len(found) == batches.steps_per_epoch(epoch)
-    assert sorted(seen(found)) == list(range(len(lengths)))
-    for batch in found:
+    built = list(batches.epoch(epoch))
+    assert len(built) == batches.steps_per_epoch(epoch)
+    assert sorted(seen(built)) == list(range(len(lengths)))
+    for batch in built:
         check(batch, samples, labels)
-    assert sorted({b["token_ids"].shape for b in found}, key=lambda s: s[1]) == batches.shapes
-    fed = sum(batch["token_ids"].size for batch in found)
+    assert sorted({b["token_ids"].shape for b in built}, key=lambda s: s[1]) == batches.shapes
+    fed = sum(batch["token_ids"].size for batch in built)
     assert batches.padding_share == pytest.approx(1 - sum(lengths) / fed)
 
 

@@ -1,4 +1,4 @@
-"""The Chinese reviews of the workplace, where they are; the same is tested on built-in text."""
+"""Chinese reviews, if this machine has them; built-in text tests the same."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.lines import count, every_line, read_lines, unpacked
 from amp_xla.data.text.readers import read
 from amp_xla.errors import AmpXlaError, DataError
-from tests.data.text import reviews
 
 TEXTS = ["good book", 'a "quoted" one', "第三本 很好\u2028really"]
 PAIRS = ["yes", "no, why?", "也许"]
@@ -85,11 +84,10 @@ FORMATS = {
 def test_formats(tmp_path: Path, name: str, packed: str) -> None:
     content, options, pairs = FORMATS[name]
     path = write(tmp_path / (name + packed), content)
-    found = read(path, **options)
-    assert found.texts == TEXTS
-    assert found.pairs == (PAIRS if pairs else None)
-    assert found.labels == LABELS
-    assert found.bad_lines == [] and found.source == path and len(found) == 3
+    data = read(path, **options)
+    assert (data.texts, data.labels) == (TEXTS, LABELS)
+    assert data.pairs == (PAIRS if pairs else None)
+    assert data.bad_lines == [] and data.source == path
 
 
 def test_labels_of_any_kind(tmp_path: Path) -> None:
@@ -99,9 +97,8 @@ def test_labels_of_any_kind(tmp_path: Path) -> None:
 
 
 def test_gzip_is_known_by_content(tmp_path: Path) -> None:
-    path = tmp_path / "no_suffix.tsv"
-    path.write_bytes(gzip.compress(rows(TEXTS, LABELS).encode()))
-    assert read(str(path)).texts == TEXTS
+    path = write(tmp_path / "no_suffix.tsv", gzip.compress(rows(TEXTS, LABELS).encode()))
+    assert read(path).texts == TEXTS
 
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +106,11 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         buffer = io.BytesIO("one\ntwo 二\n".encode())
 
     monkeypatch.setattr("sys.stdin", Stdin)
-    found = read("-", require_labels=False)
-    assert found.texts == ["one", "two 二"] and found.labels is None
+    data = read("-", require_labels=False)
+    assert data.texts == ["one", "two 二"] and data.labels is None
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(DataError, match="standard input is closed"):
+        read("-")
 
 
 def test_labels_may_be_absent_only_when_they_need_not_be_there(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ def test_labels_may_be_absent_only_when_they_need_not_be_there(tmp_path: Path) -
         (header, ["one text", "another"]),
         (lines, ["one text"] * 2),
     ):
-        found = read(path, require_labels=False)
-        assert (found.texts, found.labels) == (texts, None)
+        data = read(path, require_labels=False)
+        assert (data.texts, data.labels) == (texts, None)
         with pytest.raises(DataError):
             read(path)
 
@@ -145,10 +145,10 @@ def test_bad_lines_are_named_with_file_and_number(tmp_path: Path, line: bytes, r
         read(path)
     assert f"{path}:3: " in str(error.value) and reason in str(error.value)
     assert "1 of 3 lines" in str(error.value) and "--on-bad-line skip" in str(error.value)
-    found = read(path, on_bad_line="skip")
-    assert found.texts == ["good", "good too"] and found.labels == ["1", "0"]
-    ((where, number, why),) = found.bad_lines
-    assert (where, number) == (path, 3) and reason in why
+    data = read(path, on_bad_line="skip")
+    assert data.texts == ["good", "good too"] and data.labels == ["1", "0"]
+    ((name, number, why),) = data.bad_lines
+    assert (name, number) == (path, 3) and reason in why
 
 
 BAD_JSON = [
@@ -173,18 +173,8 @@ def test_bad_json_lines(tmp_path: Path, line: str, reason: str) -> None:
     with pytest.raises(DataError) as error:
         read(path)
     assert f"{path}:2: " in str(error.value) and reason in str(error.value)
-    found = read(path, on_bad_line="skip")
-    assert len(found) == 2 and len(found.bad_lines) == 1
-
-
-def test_many_bad_lines_are_counted_and_the_first_shown(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "good\t1\n" + "bad\n" * 1200)
-    with pytest.raises(DataError) as error:
-        read(path)
-    message = str(error.value)
-    assert "1,200 of 1,201 lines" in message and "and 1,195 more" in message
-    assert message.count(f"{path}:") == 1 + 5
-    assert len(read(path, on_bad_line="skip").bad_lines) == 1200
+    data = read(path, on_bad_line="skip")
+    assert len(data) == 2 and len(data.bad_lines) == 1
 
 
 def test_skipping_every_line_is_an_error(tmp_path: Path) -> None:
@@ -254,12 +244,6 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
     assert sum(map(len, whole)) == 150 << 20
 
 
-def test_a_closed_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(DataError, match="standard input is closed"):
-        read("-")
-
-
 def test_a_pipe_is_read_and_a_fifo_without_a_writer_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,19 +299,9 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, data
     lines = write(folder / "a.jsonl.gz", objects(s=texts, p=pairs, l=labels))
     expected = Dataset(texts, pairs, labels)
     for path in (tsv, lines):
-        found = read(path, **names)
-        assert (found.texts, found.pairs, found.labels) == (texts, pairs, labels)
-        assert found.fingerprint() == expected.fingerprint()
-
-
-@given(samples, samples)
-@settings(max_examples=40)
-def test_fingerprints_differ_with_the_content(one: Any, other: Any) -> None:
-    def made(data: Any) -> Dataset:
-        texts, pairs, labels = (list(column) for column in zip(*data))
-        return Dataset(texts, pairs, labels)
-
-    assert (made(one).fingerprint() == made(other).fingerprint()) == (one == other)
+        result = read(path, **names)
+        assert (result.texts, result.pairs, result.labels) == (texts, pairs, labels)
+        assert result.fingerprint() == expected.fingerprint()
 
 
 def test_fingerprint_sees_where_a_text_ends() -> None:
@@ -344,25 +318,3 @@ def test_fingerprint_sees_where_a_text_ends() -> None:
     # Runs are recognised by it: it must not change from version to version.
     expected = "8e0f2228adeb9a751df661f56f2837817f662a6f8f01f2d59d119fccca6baf27"
     assert values[0].fingerprint() == expected
-
-
-def test_take_keeps_the_columns_together() -> None:
-    data = Dataset(TEXTS, PAIRS, LABELS, "here")
-    chosen = data.take([2, 0])
-    assert (chosen.texts, chosen.pairs, chosen.labels) == (
-        [TEXTS[2], TEXTS[0]],
-        [PAIRS[2], PAIRS[0]],
-        [LABELS[2], LABELS[0]],
-    )
-    assert chosen.source == "here"
-    with pytest.raises(DataError, match="3 texts but 1 labels"):
-        Dataset(TEXTS, None, ["1"])
-
-
-@reviews.needed
-def test_the_reviews() -> None:
-    found = read(str(reviews.VALID))
-    lines = reviews.VALID.read_text(encoding="utf-8").split("\n")[:-1]
-    assert len(found) == 2111 == len(lines)
-    assert [f"{t}\t{label}" for t, label in zip(found.texts, found.labels or [])] == lines
-    assert set(found.labels or []) == {"0", "1"}
