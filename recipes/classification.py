@@ -26,7 +26,7 @@ from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import (
     ClassifierOptions,
     Intervals,
@@ -61,9 +61,9 @@ class Config:
         return fine_tuning.defaults(self.encoder.bert, texts, resumed)
 
 
-def build(config: Config, kept: Optional[Saved] = None) -> Any:
-    """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
-    config = kept.pinned(config) if kept else config
+def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+    """Everything up to the first step; ``resume_from`` is what a resumed run goes on from."""
+    config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
@@ -85,7 +85,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
-        vocab, len(data.labels), length, data.batches.slots, weights=not kept)  # fmt: skip
+        vocab, len(data.labels), length, data.batches.slots, weights=not resume_from)  # fmt: skip
     steps = config.training.epochs * batches.steps_per_epoch()
     note(fine_tuning.describe(flat(config), config.defaults(), steps))
     answers_shape = [None] * (model.output.shape.ndims - 1)
@@ -121,23 +121,23 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("classification", config, build, config.training.loop(config.intervals))
 
 
-def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: a text, or two texts with a tab between them."""
-    config = saved.config(Config)
+    config = checkpoint.config(Config)
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
-    return answers(config, saved, lines)
+    return answers(config, checkpoint, lines)
 
 
-def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+def answers(config: Any, checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     """What ``predict`` says, of any config with these groups, once its precision is set."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
     from amp_xla.process.progress import note
-    from amp_xla.training.checkpoint.checkpoints import restore_weights
     from amp_xla.training.step import Inference
+    from amp_xla.training.variables import restore_weights
 
-    tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
-    labels = Labels.load(saved.asset("labels.json"))
+    tokenizer = config.vocabulary.load(checkpoint.file("vocab.txt"))
+    labels = Labels.load(checkpoint.file("labels.json"))
     length = config.batches.max_length
     warning = labelled.warning(lines, labels)
     if warning:
@@ -146,7 +146,7 @@ def answers(config: Any, saved: Saved, lines: List[str]) -> List[Tuple[str, floa
     with dropout.inference():
         model = config.encoder.classifier(
             tokenizer.vocab_size, len(labels), length, weights=False)  # fmt: skip
-    restore_weights(saved.path, model.weights)
+    restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     infer = Inference(inputs, {"chances": tf.nn.softmax(model.output)})
     found: Dict[int, Tuple[str, float]] = {}

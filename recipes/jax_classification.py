@@ -28,7 +28,7 @@ from amp_xla.errors import SettingsError
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
 from amp_xla.training.run import begun_with
 
@@ -59,9 +59,9 @@ class Config:
         return fine_tuning.defaults(self.encoder.bert, texts, resumed)
 
 
-def build(config: Config, kept: Optional[Saved] = None) -> Any:
-    """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
-    config = kept.pinned(config) if kept else config
+def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+    """Everything up to the first step; ``resume_from`` is what a resumed run goes on from."""
+    config = resume_from.pinned(config) if resume_from else config
     if config.batches.packed:
         raise SettingsError("--packed: the JAX recipe has a text a row; leave it out")
     from amp_xla.jax import processes, step
@@ -79,7 +79,8 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     shape = architecture(config, data.tokenizer.vocab_size)
     steps = config.training.epochs * data.batches.steps_per_epoch()
     note(fine_tuning.describe(flat(config), config.defaults(), steps))
-    model = policy.cast_to_param(untrained(config, shape, len(data.labels), weights=not kept))
+    untrained_model = untrained(config, shape, len(data.labels), weights=not resume_from)
+    model = policy.cast_to_param(untrained_model)
     update = config.update
     rate = step.schedule(update.learning_rate, int(update.warmup * steps), steps)
     optimizer = step.adamw(rate, update.weight_decay, update.clip_norm)
@@ -154,26 +155,26 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("jax_classification", config, build, config.training.loop(config.intervals))
 
 
-def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: a text, or two texts with a tab between them."""
-    config = saved.config(Config)
+    config = checkpoint.config(Config)
     import jax
     import numpy as np
 
     from amp_xla.jax import bert, checkpoints, processes, step
     from amp_xla.process.progress import note
 
-    tokenizer = config.vocabulary.load(saved.asset("vocab.txt"))
-    labels = Labels.load(saved.asset("labels.json"))
+    tokenizer = config.vocabulary.load(checkpoint.file("vocab.txt"))
+    labels = Labels.load(checkpoint.file("labels.json"))
     length = config.batches.max_length
     warning = labelled.warning(lines, labels)
     if warning:
         note(warning)
     encoded = labelled.questions(lines, tokenizer, length)
-    shape = bert.Shape.of(json.loads(Path(saved.asset("bert_config.json")).read_text()))
+    shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
     policy, _ = precision(config)
     like = bert.made(shape, len(labels), config.seed)
-    model = checkpoints.restored(saved.path, policy.cast_to_param(like), ".model")
+    model = checkpoints.restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
     found: Dict[int, Tuple[str, float]] = {}
     rows = -(-config.batches.batch_size // jax.device_count()) * jax.device_count()

@@ -28,7 +28,7 @@ from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
 from amp_xla.training.run import begun_with
 from recipes import classification
@@ -64,9 +64,9 @@ class Config:
         return fine_tuning.defaults(self.encoder.bert, texts, resumed)
 
 
-def build(config: Config, kept: Optional[Saved] = None) -> Any:
-    """Everything up to the first step; ``kept`` is what a resumed run goes on from."""
-    config = kept.pinned(config) if kept else config
+def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+    """Everything up to the first step; ``resume_from`` is what a resumed run goes on from."""
+    config = resume_from.pinned(config) if resume_from else config
     if config.batches.packed:
         raise SettingsError("--packed: Keras wants a label a row; leave it out")
     if world().size > 1:
@@ -89,7 +89,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     note(f"Keras policy {policy}, loss scale {scale}")
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
-    model = config.encoder.classifier(vocab, len(data.labels), length, weights=not kept)
+    model = config.encoder.classifier(vocab, len(data.labels), length, weights=not resume_from)
     steps = config.training.epochs * data.batches.steps_per_epoch()
     note(fine_tuning.describe(flat(config), config.defaults(), steps))
 
@@ -178,11 +178,11 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("keras_classification", config, build, options, KerasEngine)
 
 
-def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: a text, or two texts with a tab between them."""
-    config = saved.config(Config)
+    config = checkpoint.config(Config)
     precision(dataclasses.replace(config, xla="off", loss_scale=None))
-    return classification.answers(config, saved, lines)
+    return classification.answers(config, checkpoint, lines)
 
 
 if __name__ == "__main__":

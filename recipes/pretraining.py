@@ -35,7 +35,7 @@ from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.models import presets
 from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 
@@ -95,9 +95,9 @@ def get_data(config: Config) -> Manifest:
     return Manifest.load(out)
 
 
-def build(config: Config, kept: Optional[Saved] = None) -> Any:
-    """Build the job up to the first step; ``kept`` is the checkpoint of a resumed run."""
-    config = kept.pinned(config) if kept else config
+def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+    """Build the job up to the first step; ``resume_from`` is the checkpoint of a resumed run."""
+    config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     data = get_data(config)
     from amp_xla.backend import tf
@@ -126,9 +126,9 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     batches = ranks.share(in_turn(phases), accumulate)
     step_input = dropout.install(config.seed)
     lm = config.encoder.language_model(
-        tokenizer.vocab_size, phases[-1].length, config.objective, not kept, len(phases) > 1
+        tokenizer.vocab_size, phases[-1].length, config.objective, not resume_from, len(phases) > 1
     )
-    if config.encoder.from_counts and not kept:
+    if config.encoder.from_counts and not resume_from:
         lm.start_from_counts(Sequences(data), special_ids(tokenizer), config.seed)
     inputs = lm.placeholders()
     topic = None
@@ -169,9 +169,9 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     )
 
 
-def build_to_train(config: Config, kept: Optional[Saved] = None) -> Any:
+def build_to_train(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job and measure the peak for ``model_flops_utilisation``."""
-    job = build(config, kept)
+    job = build(config, resume_from)
     from amp_xla.graph.flops import with_utilisation
 
     return with_utilisation(job)
@@ -186,15 +186,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("pretraining", config, build_to_train, loop)
 
 
-def fill(saved: Saved, texts: List[str], top: int) -> List[List[Filling]]:
+def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Filling]]:
     """Return the ``top`` most likely tokens of each [MASK] of each text; the others stay masked."""
-    config = saved.config(Config)
+    config = checkpoint.config(Config)
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     from amp_xla.models.filling import Fill
-    from amp_xla.training.checkpoint.checkpoints import restore_weights
+    from amp_xla.training.variables import restore_weights
 
-    model = Fill.of_run(saved, config.objective, config.encoder, texts, top)
-    restore_weights(saved.path, model.weights)
+    model = Fill.of_run(checkpoint, config.objective, config.encoder, texts, top)
+    restore_weights(checkpoint, model.weights)
     return model()
 
 

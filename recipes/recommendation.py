@@ -27,8 +27,8 @@ from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.models.options import TowerOptions
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
-from amp_xla.training import documents
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training import json_files
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 _COLUMNS = "columns.json"
@@ -83,7 +83,7 @@ class Config:
         return self.values or (_BUILT_IN_VALUES if self.train is None else 1)
 
 
-def build(config: Config, kept: Optional[Saved] = None) -> Any:
+def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Everything up to the first step."""
     if (config.update.accumulate or 1) > 1 or config.update.recompute:
         raise AmpXlaError(
@@ -144,7 +144,7 @@ def build(config: Config, kept: Optional[Saved] = None) -> Any:
     columns = {"numbers": train.columns.numbers, "slots": train.columns.slots, "values": values}
     return job.Job(
         model, step, batches, evaluate,
-        {_COLUMNS: lambda path: durable.write(Path(path), documents.encode(columns))},
+        {_COLUMNS: lambda path: durable.write(Path(path), json_files.encode(columns))},
         resolved, identity={"train": train.fingerprint(), "dev": dev.fingerprint()},
         sharded=tables,
     )  # fmt: skip
@@ -175,11 +175,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("recommendation", config, build, options)
 
 
-def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     """Label and probability for each line: as in training, the label first; it may be empty."""
-    config = saved.config(Config)
-    known = documents.read(Path(saved.asset(_COLUMNS)))
-    columns, values = Columns(known["numbers"], known["slots"]), known["values"]
+    config = checkpoint.config(Config)
+    columns, values = _columns(checkpoint)
     parsed = []
     for number, line in enumerate(lines, 1):
         found = line.count("\t")
@@ -189,7 +188,7 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
             )
         features = "0\t" + line.split("\t", 1)[1]
         parsed.append(slots.parse(features.encode(), columns, values, f"line {number}"))
-    inputs, outputs = _answering(saved, config, columns, values)
+    inputs, outputs = _answering(checkpoint, config, columns, values)
     from amp_xla.training.step import Inference
 
     infer = Inference(inputs, outputs)
@@ -202,16 +201,15 @@ def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
     return answers
 
 
-def export(saved: Saved, folder: Path) -> str:
+def export(checkpoint: Checkpoint, folder: Path) -> str:
     """Writes a SavedModel with the whole table, out of the shards of any number of ranks.
 
     Returns:
       What is in it, for the user.
     """
-    config = saved.config(Config)
-    known = documents.read(Path(saved.asset(_COLUMNS)))
-    columns, values = Columns(known["numbers"], known["slots"]), known["values"]
-    inputs, outputs = _answering(saved, config, columns, values)
+    config = checkpoint.config(Config)
+    columns, values = _columns(checkpoint)
+    inputs, outputs = _answering(checkpoint, config, columns, values)
     from amp_xla import backend
     from amp_xla.backend import tf
 
@@ -222,12 +220,24 @@ def export(saved: Saved, folder: Path) -> str:
     )
 
 
-def _answering(saved: Saved, config: Config, columns: Columns, values: int) -> Tuple[Any, Any]:
+def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
+    """Return the columns of a checkpoint's samples, and the values per slot."""
+    try:
+        known = json_files.read(Path(checkpoint.file(_COLUMNS)))
+        json_files.require(known, {"numbers": int, "slots": int, "values": int})
+    except ValueError as error:
+        raise DataError(f"cannot use {checkpoint.path / _COLUMNS}: {error}") from error
+    return Columns(known["numbers"], known["slots"]), known["values"]
+
+
+def _answering(
+    checkpoint: Checkpoint, config: Config, columns: Columns, values: int
+) -> Tuple[Any, Any]:
     """(inputs, outputs) by name, of a model in one process that has a checkpoint's weights."""
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     from amp_xla.backend import tf
     from amp_xla.sok.shards import TableShards
-    from amp_xla.training.checkpoint.checkpoints import restore_weights
+    from amp_xla.training.variables import restore_weights
 
     inputs = {
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
@@ -236,8 +246,8 @@ def _answering(saved: Saved, config: Config, columns: Columns, values: int) -> T
     model = _model(config, columns.slots, values, "zeros")
     outputs = {"probability": tf.sigmoid(model.call(inputs["numbers"], inputs["ids"]))}
     tables = TableShards([model.table.embedding_variable])
-    tables.read(saved.path, weights_only=True)
-    restore_weights(saved.path, [v for v in model.weights if not tables.holds(v)])
+    tables.read(checkpoint.path, weights_only=True)
+    restore_weights(checkpoint, [v for v in model.weights if not tables.holds(v)])
     return inputs, outputs
 
 

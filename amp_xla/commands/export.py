@@ -10,7 +10,7 @@ from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.checkpoint import Saved, find
+from amp_xla.training.checkpoint import find
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Config:
 def main(argv: List[str]) -> int:
     """The command."""
     config = parse(Config, argv, "amp-xla export RUN")
-    saved = Saved(find(Path(config.run), config.checkpoint))
+    saved = find(Path(config.run), config.checkpoint)
     recipe = config.recipe or own_recipe(saved.recipe)
     export = getattr(recipe_module(recipe), "export", None)
     if export is None:

@@ -15,7 +15,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import Filling
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.checkpoint import Saved, find
+from amp_xla.training.checkpoint import find
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ def main(argv: List[str]) -> int:
     config = parse(Config, argv, "amp-xla fill RUN")
     if config.text is not None and config.file is not None:
         raise AmpXlaError("--text is one text, --file has many: give one of them")
-    saved = Saved(find(Path(config.run), config.checkpoint))
+    saved = find(Path(config.run), config.checkpoint)
     recipe = config.recipe or own_recipe(saved.recipe)
     fill = getattr(recipe_module(recipe), "fill", None)
     if fill is None:

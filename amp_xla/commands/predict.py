@@ -12,7 +12,7 @@ from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.checkpoint import Saved, find
+from amp_xla.training.checkpoint import find
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ def main(argv: List[str]) -> int:
     Line i of the output answers line i of the input; the answer to a blank line is blank.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
-    saved = Saved(find(Path(config.run), config.checkpoint))
+    saved = find(Path(config.run), config.checkpoint)
     recipe = config.recipe or own_recipe(saved.recipe)
     predict = getattr(recipe_module(recipe), "predict", None)
     if predict is None:

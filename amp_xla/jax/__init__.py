@@ -8,7 +8,6 @@ try:
     import equinox  # noqa: F401
     import jax  # noqa: F401
     import optax  # noqa: F401
-    import orbax.checkpoint  # noqa: F401
 except ImportError as error:
     raise UnsupportedError(
         f"this recipe runs in JAX, which is not here ({error}): give RUNTIME=jax to make, or "

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional
@@ -14,19 +11,17 @@ import jax
 import numpy as np
 import optax
 
-from amp_xla import __version__
 from amp_xla.errors import AmpXlaError
 from amp_xla.jax import checkpoints, processes
 from amp_xla.jax.loop import Job, Loop
 from amp_xla.process.progress import note
-from amp_xla.process.revision import revision
 from amp_xla.process.world import world
-from amp_xla.training import copies, identity
+from amp_xla.training import identity, run_metadata
 from amp_xla.training import launch as tensorflow
-from amp_xla.training.checkpoint import CheckpointError, Saved, directory, find
+from amp_xla.training.checkpoint import Checkpoint, CheckpointError, find, tidy
+from amp_xla.training.checkpoint_writer import CheckpointWriter
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.run import Followed, RunFolder
-from amp_xla.training.state import LoopState
+from amp_xla.training.run import ReadOnlyRunFolder, RunFolder
 
 
 def train(recipe: str, config: Any, build: Callable[..., Job], options: LoopOptions) -> int:
@@ -43,25 +38,25 @@ class Engine:
         processes.join()
         asked: RunOptions = config.run
         if not processes.first():
-            return Followed(recipe, processes.gather("")[0])
+            return ReadOnlyRunFolder(recipe, processes.gather("")[0])
         run = RunFolder(recipe, asked.name, resume=asked.resume)
         processes.gather(run.name)
         return run
 
     @staticmethod
-    def newest(run: RunFolder) -> Optional[Saved]:
+    def newest(run: RunFolder) -> Optional[Checkpoint]:
         """The checkpoint to go on from, the same one in every process."""
-        kept = None if isinstance(run, Followed) else run.newest()
-        name = processes.gather(None if kept is None else kept.path.name)[0]
-        if not isinstance(run, Followed) or name is None:
-            return kept
+        resume_from = None if isinstance(run, ReadOnlyRunFolder) else run.newest()
+        name = processes.gather(None if resume_from is None else resume_from.path.name)[0]
+        if not isinstance(run, ReadOnlyRunFolder) or name is None:
+            return resume_from
         path = run.checkpoints / name
         if not path.is_dir():
             raise AmpXlaError(f"{path} is not on this host: all of them must share runs/")
-        return Saved(path)
+        return Checkpoint(path)
 
     @staticmethod
-    def share(kept: Optional[Saved], config: Any) -> None:
+    def share(resume_from: Optional[Checkpoint], config: Any) -> None:
         """Nothing: any number of processes goes on from any checkpoint."""
 
     @staticmethod
@@ -78,7 +73,7 @@ class Engine:
         config: Any,
         job: Job,
         options: LoopOptions,
-        kept: Optional[Saved],
+        resume_from: Optional[Checkpoint],
     ) -> Loop:
         """The loop, ready to train; see ``amp_xla.training.start.prepare``."""
         asked: RunOptions = config.run
@@ -87,21 +82,22 @@ class Engine:
             run.check_writable(assets)
         found = _identity(job, config, assets)
         _same_on_all(found)
-        if asked.warm_start and kept is None:
+        if asked.warm_start and resume_from is None:
             _warm_start(job, asked.warm_start, assets)
-        saver = checkpoints.Checkpoints(run.checkpoints, asked.keep, assets, run.has_checkpoint)
+        saver = CheckpointWriter(run.checkpoints, asked.keep, assets, run.has_checkpoint)
         loop = Loop(run, job, saver, options, asked, found)
-        if kept is not None:
-            _resume(loop, kept, asked.force_resume)
+        if resume_from is not None:
+            _resume(loop, resume_from, asked.force_resume)
         if processes.first():
             run.begin()
-            if kept is not None:
-                directory.settle(kept.path, loop.state.best_is_of)
+            if resume_from is not None:
+                tidy(resume_from)
         run.name = processes.gather(run.name)[0]
         saver.folder = run.checkpoints  # where the clock names a folder, ``begin`` found the name
         note(f"run folder: {run.path}")
         if processes.first():
-            copies.write(run, config, _process(recipe, job), assets, kept)
+            process = run_metadata.describe_process(recipe, _process(job))
+            run_metadata.write(run, config, process, assets, resume_from)
         return loop
 
 
@@ -126,38 +122,39 @@ def _same_on_all(found: Dict[str, Any]) -> None:
             )
 
 
-def _resume(loop: Loop, kept: Saved, force: bool) -> None:
-    if kept.state.get("recipe", loop.run.recipe) != loop.run.recipe:
+def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
+    if resume_from.recipe != loop.run.recipe:
         raise CheckpointError(
-            f"{kept.path} is of the recipe {kept.recipe}, not of {loop.run.recipe}"
+            f"{resume_from.path} is of the recipe {resume_from.recipe}, not of {loop.run.recipe}"
         )
-    found = identity.differences(kept.state["identity"], loop.identity)
+    found = identity.differences(resume_from.identity, loop.identity)
     if found.fatal:
         raise CheckpointError(
-            f"{kept.path} holds another model, and cannot be continued: {'; '.join(found.fatal)}"
+            f"{resume_from.path} holds another model, and cannot be continued: "
+            f"{'; '.join(found.fatal)}"
         )
     if found.forcible and not force:
         raise CheckpointError(
-            f"{kept.path} belongs to a run that differs: {'; '.join(found.forcible)}; start a new "
-            f"run, or give --force-resume to go on all the same"
+            f"{resume_from.path} belongs to a run that differs: {'; '.join(found.forcible)}; "
+            f"start a new run, or give --force-resume to go on all the same"
         )
-    loop.arrays = checkpoints.restored(kept.path, loop.arrays)
-    loop.state = LoopState(**kept.state["loop"])
+    loop.arrays = checkpoints.restored(resume_from, loop.arrays)
+    loop.state = resume_from.loop
     loop.saved_at = loop.state.step
     if found.longer and loop.state.step_in_epoch == 0:
         loop.state.recount(loop.job.batches.steps_per_epoch)
     for line in found.forcible:
         note(f"resuming in spite of {line}")
-    note(f"resumed from {kept.path.name}: step {loop.state.step}, epoch {loop.state.epoch}")
+    note(f"resumed from {resume_from.path.name}: step {loop.state.step}, epoch {loop.state.epoch}")
 
 
 def _warm_start(job: Job, run: str, assets: Mapping[str, bytes]) -> None:
-    saved = Saved(find(Path(run)))
-    then: Dict[str, str] = saved.state["identity"]["assets"]
+    saved = find(Path(run))
+    then: Dict[str, str] = saved.identity["assets"]
     for name, digest in sorted(identity.digests(assets).items()):
         if name != "bert_config.json" and then.get(name, digest) != digest:
             raise CheckpointError(f"--warm-start {run}: its {name} is another than this run's")
-    model = checkpoints.restored(saved.path, job.state.model, ".model")
+    model = checkpoints.restored(saved, job.state.model, ".model")
     job.state = job.state._replace(model=model)
     note(f"warm start: weights of {saved.path}; everything else starts anew")
 
@@ -171,19 +168,12 @@ def _contents(assets: Mapping[str, Callable[[str], None]]) -> Dict[str, bytes]:
     return found
 
 
-def _process(recipe: str, job: Job) -> Dict[str, Any]:
-    """The content of ``run.json``."""
+def _process(job: Job) -> Dict[str, Any]:
     leaves = jax.tree_util.tree_leaves(job.state.model)
     return {
-        "recipe": recipe,
-        "command": " ".join(sys.argv),
-        "amp_xla": __version__,
-        "revision": revision(),
-        "python": platform.python_version(),
+        "runtime": "jax",
         "jax": jax.__version__,
         "devices": [device.device_kind for device in jax.devices()],
         "processes": world().size,
-        "host": platform.platform(),
         "parameters": int(sum(np.size(leaf) for leaf in leaves)),
-        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
     }

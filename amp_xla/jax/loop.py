@@ -15,11 +15,11 @@ import numpy as np
 
 from amp_xla.data.batches.protocol import sample_count
 from amp_xla.errors import AmpXlaError
-from amp_xla.jax import processes
-from amp_xla.jax.checkpoints import Checkpoints
+from amp_xla.jax import checkpoints, processes
 from amp_xla.jax.step import State
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch
+from amp_xla.training.checkpoint_writer import CheckpointWriter
 from amp_xla.training.metrics import MetricsLog, accuracy, confusion, macro_f1
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
@@ -90,7 +90,7 @@ class Loop:
     Args:
       run: the run folder.
       job: what trains.
-      checkpoints: where state goes.
+      writer: where state goes.
       options: see ``LoopOptions``.
       asked: see ``RunOptions``.
       identity: goes into every checkpoint.
@@ -100,12 +100,12 @@ class Loop:
         self,
         run: RunFolder,
         job: Job,
-        checkpoints: Checkpoints,
+        writer: CheckpointWriter,
         options: LoopOptions,
         asked: RunOptions,
         identity: Dict[str, Any],
     ) -> None:
-        self.run, self.job, self.checkpoints, self.options = run, job, checkpoints, options
+        self.run, self.job, self.checkpoints, self.options = run, job, writer, options
         self.asked, self.identity = asked, identity
         self.state, self.arrays = LoopState(), job.state
         self.ranks = Ranks(processes.first())
@@ -257,7 +257,7 @@ class Loop:
         seconds = time.monotonic() - began
         self._write({f"dev_{name}": value for name, value in values.items()})
         better = state.judge(values[options.monitor], options.higher_is_better)
-        self.save(best=better)
+        self.save(values[options.monitor])
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(
             f"epoch {state.epoch}/{options.epochs} step {state.step}: dev {words}"
@@ -267,13 +267,24 @@ class Loop:
         if options.patience and state.stale >= options.patience:
             note(f"no better {options.monitor} in {state.stale} evaluations: stopping early")
 
-    def save(self, best: bool = False) -> None:
+    def save(self, monitored: Optional[float] = None) -> None:
         """A checkpoint of what stands between the last step and the next."""
         self._look()
-        document = {
+        document: Dict[str, Any] = {
             "loop": dataclasses.asdict(self.state),
             "recipe": self.run.recipe,
             "identity": self.identity,
+            "ranks": {"size": 1, "first_size": 1, "micro_batches": 1},
         }
-        self.checkpoints.save(self.state.step, self.arrays, document, best)
+        if monitored is not None:
+            document["monitored"] = {
+                "name": self.options.monitor,
+                "value": None if math.isnan(monitored) else monitored,
+                "higher_is_better": self.options.higher_is_better,
+            }
+        if self.ranks.first:
+            self.checkpoints.save(
+                self.state.step, lambda: checkpoints.snapshot(self.arrays), document
+            )
+            self.checkpoints.wait()  # the next step overwrites donated arrays
         self.saved_at, self._saved_when = self.state.step, time.monotonic()

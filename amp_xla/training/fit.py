@@ -17,7 +17,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.training import start
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.job import Job
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions
@@ -191,7 +191,7 @@ class FitLoop(Loop):
         if state.step % self.options.log_every == 0:
             self._report(result, epoch)
         if not result.finite:
-            self._trouble.judge(result, self.job.step.feed(batch), state.step - 1)
+            self._nonfinite.judge(result, self.job.step.feed(batch), state.step - 1)
         self._between(watch)
 
 
@@ -201,7 +201,7 @@ def prepare(
     config: Any,
     job: FitJob,
     options: LoopOptions,
-    kept: Optional[Saved] = None,
+    resume_from: Optional[Checkpoint] = None,
 ) -> Loop:
     """As ``amp_xla.training.start.prepare``, for a ``FitJob``."""
-    return start.prepare(run, recipe, config, job, options, kept, FitLoop)
+    return start.prepare(run, recipe, config, job, options, resume_from, FitLoop)

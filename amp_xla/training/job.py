@@ -12,8 +12,9 @@ import numpy as np
 from amp_xla.backend import keras, tf
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.graph import executed
+from amp_xla.graph.nodes import upstream
 from amp_xla.settings import Precision
-from amp_xla.training.checkpoint.shards import Sharded
+from amp_xla.training.shards import Sharded
 from amp_xla.training.step import TrainStep
 
 _COUNTED_EPOCHS = 1000
@@ -87,3 +88,22 @@ def seed_everything(seed: int) -> None:
     if setter is not None:
         setter(seed)
         tf.set_random_seed(seed)
+
+
+_RANDOM_OPS = frozenset(
+    ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"]
+    + ["ParameterizedTruncatedNormal", "Multinomial", "RandomGamma", "RandomShuffle"]
+)
+
+
+def unrepeatable(fetch: Any) -> List[str]:
+    """Return names of operations under ``fetch`` whose random numbers a resumed run cannot repeat.
+
+    TensorFlow keeps their state inside the kernel. This project's dropout is not among them.
+
+    Args:
+      fetch: an operation or a tensor of a v1 graph.
+    """
+    return sorted(
+        op.name for op in upstream([getattr(fetch, "op", fetch)]) if op.type in _RANDOM_OPS
+    )

@@ -17,9 +17,9 @@ from amp_xla.config import part
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
-from amp_xla.training.run import Followed, RunFolder
+from amp_xla.training.run import ReadOnlyRunFolder, RunFolder
 
 __all__ = ["LoopOptions", "RunOptions", "train"]
 
@@ -36,7 +36,7 @@ def train(
     Args:
       recipe: name of the module in ``recipes``.
       config: its frozen dataclass; its field ``run`` holds ``RunOptions``.
-      build: config -> ``Job``; (config, ``Saved``) -> ``Job`` where a run goes on from that
+      build: config -> ``Job``; (config, ``Checkpoint``) -> ``Job`` where a run goes on from that
         checkpoint, whose vocabulary and architecture then hold.
       options: ``LoopOptions``.
       engine: what trains, where it is not TensorFlow: the functions of ``TensorFlowEngine``.
@@ -51,11 +51,11 @@ def train(
         try:
             with watch.immediately("before the first step; nothing was lost", True):
                 run = engine.folder(recipe, config)
-                kept = engine.newest(run)
-                engine.share(kept, config)
-                job = build(config) if kept is None else build(config, kept)
+                resume_from = engine.newest(run)
+                engine.share(resume_from, config)
+                job = build(config) if resume_from is None else build(config, resume_from)
                 engine.check_device()
-                loop = engine.prepare(run, recipe, config, job, options, kept)
+                loop = engine.prepare(run, recipe, config, job, options, resume_from)
             return _run(loop, watch, sys.modules[build.__module__])
         finally:
             if run is not None:
@@ -72,34 +72,34 @@ def _folder(recipe: str, config: Any) -> RunFolder:
 
     ranks = distributed.join()
     if not ranks.first:
-        return Followed(recipe, ranks.gather("")[0])
+        return ReadOnlyRunFolder(recipe, ranks.gather("")[0])
     run = RunFolder(recipe, asked.name, resume=asked.resume)
     ranks.gather(run.name)
     return run
 
 
-def _newest(run: RunFolder) -> Optional[Saved]:
+def _newest(run: RunFolder) -> Optional[Checkpoint]:
     """The checkpoint to go on from, the same one on every rank."""
     if world().size == 1:
         return run.newest()
     from amp_xla.training import distributed
 
-    kept = None if isinstance(run, Followed) else run.newest()
-    name = distributed.current().gather(None if kept is None else kept.path.name)[0]
-    if not isinstance(run, Followed) or name is None:
-        return kept
+    resume_from = None if isinstance(run, ReadOnlyRunFolder) else run.newest()
+    name = distributed.current().gather(None if resume_from is None else resume_from.path.name)[0]
+    if not isinstance(run, ReadOnlyRunFolder) or name is None:
+        return resume_from
     path = run.checkpoints / name
     if not path.is_dir():
         raise AmpXlaError(
             f"{path} is not on this host: to resume on several, runs/ must be on a file system "
             f"that all of them share"
         )
-    return Saved(path)
+    return Checkpoint(path)
 
 
-def _share(kept: Optional[Saved], config: Any) -> None:
+def _share(resume_from: Optional[Checkpoint], config: Any) -> None:
     """Join the ranks; a micro-batch is no larger than when the run began."""
-    first_size = 0 if kept is None else kept.state["ranks"]["first_size"]
+    first_size = 0 if resume_from is None else resume_from.ranks["first_size"]
     if world().size == 1 and first_size < 2:
         known = sys.modules.get("amp_xla.training.distributed")
         if known is not None:  # a process that trains more than once

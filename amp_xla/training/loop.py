@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
@@ -22,18 +21,18 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
-from amp_xla.training import distributed, random_state
-from amp_xla.training.checkpoint import manifest
-from amp_xla.training.checkpoint.checkpoints import Checkpoints
-from amp_xla.training.checkpoint.saved import read_state
-from amp_xla.training.checkpoint.shards import Shards
+from amp_xla.training import distributed
+from amp_xla.training.checkpoint import Checkpoint, fitting, problems, steps
+from amp_xla.training.checkpoint_writer import CheckpointWriter
 from amp_xla.training.job import Job
 from amp_xla.training.metrics import MetricsLog
-from amp_xla.training.nonfinite import Trouble
+from amp_xla.training.nonfinite import NonFiniteHandler
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
+from amp_xla.training.shards import Shards
 from amp_xla.training.state import LoopState
 from amp_xla.training.step import ASKED, Feed, StepResult, TrainStep
+from amp_xla.training.variables import Variables
 
 _COMPARED_EVERY = 500  # steps between two comparisons of the ranks' weights, besides evaluations
 
@@ -57,7 +56,8 @@ class Loop:
         run: RunFolder,
         job: Job,
         step: TrainStep,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointWriter,
+        variables: Variables,
         options: LoopOptions,
         run_options: Optional[RunOptions] = None,
         identity: Optional[Dict[str, Any]] = None,
@@ -66,12 +66,12 @@ class Loop:
         self.run, self.job, self.step = run, job, step
         self.ranks = distributed.current()
         self.shards = Shards(job.sharded, self.ranks, run.checkpoints)
-        self.checkpoints, self.options = checkpoints, options
+        self.checkpoints, self.variables, self.options = checkpoints, variables, options
         self.run_options = run_options or RunOptions()
         self.identity = identity or {}
         self.state = LoopState(log_sums=[0.0] * (1 + len(step.metric_names)))
         self.last_evaluation: Dict[str, float] = {}
-        self._trouble = Trouble(
+        self._nonfinite = NonFiniteHandler(
             self, options.nonfinite_limit, self.run_options.on_nonfinite, diagnose
         )
         self._log: Optional[MetricsLog] = None
@@ -80,17 +80,16 @@ class Loop:
         self._saved_when = 0.0
         self._asked = (0.0, 0.0)  # how many ranks want to stop, and to save
 
-    def resume(self, saved: Mapping[str, Any], longer: bool = False) -> None:
-        """Puts the loop where ``saved``, the state of a restored checkpoint, says.
+    def resume(self, state: LoopState, longer: bool = False) -> None:
+        """Continue from the state of a restored checkpoint.
 
         Args:
-          saved: the state.
+          state: position of the run.
           longer: the run has more epochs or steps now than when it was saved.
 
         Raises:
           AmpXlaError: there is no such place, because batches or steps are other ones now.
         """
-        state = LoopState(**saved["loop"])
         if state.step_in_epoch and state.epoch < self.options.epochs:
             steps = self.job.batches.steps_per_epoch(state.epoch)
             if state.step_in_epoch >= steps:
@@ -100,24 +99,20 @@ class Loop:
                     f"steps it had, or begin a new run with --warm-start {self.run.path}"
                 )
         self.state = state
-        random_state.put(saved["random"])
         self.saved_at = self.state.step
         if longer and self.state.step_in_epoch == 0:  # an epoch that had ended may go on now
             self.state.recount(self.job.batches.steps_per_epoch)
 
-    def restore(self, path: Path) -> Dict[str, Any]:
-        """Puts all ranks' variables where a checkpoint was; returns its state.
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Set the variables of all ranks from a checkpoint.
 
         Raises:
           CheckpointError: it cannot be read.
         """
         if self.ranks.first:
-            state = self.checkpoints.restore(path)
-        else:
-            state = read_state(path)
-        self.ranks.broadcast(self.checkpoints.bundle.variables)
-        self.shards.read(path)
-        return state
+            self.variables.assign(fitting(checkpoint, self.variables.shapes()))
+        self.ranks.broadcast(self.job.variables)
+        self.shards.read(checkpoint.path)
 
     def train(self, watch: Optional[SignalWatch] = None) -> LoopState:
         """Runs to the end; returns the final state, which is on disk by then.
@@ -154,7 +149,7 @@ class Loop:
         except AmpXlaError:
             raise
         except Exception:
-            self.checkpoints.wait()  # the last one may still be on its way to the disk
+            self.checkpoints.wait()  # the last one may still be being written
             raise
         finally:
             self.progress.close()
@@ -164,7 +159,7 @@ class Loop:
 
     def _resumable(self) -> str:
         """Return how to continue from the newest whole checkpoint."""
-        whole = [p for p in manifest.steps(self.run.checkpoints) if not manifest.problems(p)]
+        whole = [path for path in steps(self.run.checkpoints) if not problems(path)]
         if not whole:
             return "no checkpoint was written yet"
         name = f"--name {self.run.name} --resume"
@@ -196,7 +191,7 @@ class Loop:
             if state.step % self.options.log_every == 0:
                 self._report(result, epoch)
             if not result.finite:
-                self._trouble.judge(result, feed, number)
+                self._nonfinite.judge(result, feed, number)
             self._between(watch)
             if self._over():
                 return
@@ -349,7 +344,7 @@ class Loop:
         seconds = time.monotonic() - began
         self._write({f"dev_{name}": value for name, value in values.items()})
         better = state.judge(values[options.monitor], options.higher_is_better)
-        self.save(best=better)
+        self.save(values[options.monitor])
         if better and self.job.export is not None and self.ranks.first:
             self.job.export(str(self.run.path))
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
@@ -380,18 +375,15 @@ class Loop:
             weights = self.job.common(self.step.variables)
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
-    def save(self, best: bool = False) -> None:
-        """Checkpoints what stands between the last step and the next; writing goes on behind.
-
-        All ranks call it, and the first one writes.
+    def save(self, monitored: Optional[float] = None) -> None:
+        """Write a checkpoint of the current state; all ranks call it, the first one writes.
 
         Args:
-          best: it is the best so far.
+          monitored: value of the evaluation just made.
         """
-        document = {
-            "loop": dataclasses.asdict(self.state),
+        document: Dict[str, Any] = {
             "recipe": self.run.recipe,
-            "random": random_state.get(),
+            "loop": dataclasses.asdict(self.state),
             "identity": self.identity,
             "ranks": {
                 "size": self.ranks.world.size,
@@ -399,7 +391,13 @@ class Loop:
                 "micro_batches": getattr(self.step.optimizer, "accumulate", 1),
             },
         }
+        if monitored is not None:
+            document["monitored"] = {
+                "name": self.options.monitor,
+                "value": None if math.isnan(monitored) else monitored,
+                "higher_is_better": self.options.higher_is_better,
+            }
         shards = self.shards.write()
         if self.ranks.first:
-            self.checkpoints.save(self.state.step, document, best, shards)
+            self.checkpoints.save(self.state.step, self.variables.snapshot, document, shards)
         self.saved_at, self._saved_when = self.state.step, time.monotonic()

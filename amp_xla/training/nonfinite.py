@@ -9,11 +9,11 @@ before it began, and on with the batches that follow. If that happens again, it 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, Callable, Mapping, Optional
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
+from amp_xla.training.checkpoint import Checkpoint, newest
 from amp_xla.training.step import StepResult
 
 
@@ -21,7 +21,7 @@ class TrainingDiverged(AmpXlaError):
     """Loss or gradients stayed non-finite; the message says what was tried and where to look."""
 
 
-class Trouble:
+class NonFiniteHandler:
     """Judges skipped steps.
 
     Args:
@@ -72,23 +72,22 @@ class Trouble:
 
     def _roll_back(self, why: str) -> bool:
         loop, state = self._loop, self._loop.state
-        good = loop.ranks.from_first(self._good)
-        if good is None:
+        name = loop.ranks.from_first(self._good)
+        if name is None:
             return False
-        state.applied = loop.restore(Path(good))["loop"]["applied"]
+        good = Checkpoint(loop.run.checkpoints / name)
+        loop.restore(good)
+        state.applied = good.loop.applied
         state.not_finite_in_a_row = 0
         state.rolled_back_at = state.step
-        note(
-            f"{why}: rolled back to {Path(good).name}, going on with the batches after step "
-            f"{state.step}"
-        )
+        note(f"{why}: rolled back to {name}, going on with the batches after step {state.step}")
         loop.save()  # so that a kill does not bring the trouble back
         return True
 
     def _good(self) -> Optional[str]:
         self._loop.checkpoints.wait()
-        good = self._loop.checkpoints.newest_whole(good=True)
-        return None if good is None else str(good)
+        good = newest(self._loop.run.checkpoints, good=True)
+        return None if good is None else good.path.name
 
     def _report(self, feed: Mapping[str, Any], number: int, result: StepResult) -> str:
         ranks = self._loop.ranks

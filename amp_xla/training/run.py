@@ -13,14 +13,14 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 import filelock
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
-from amp_xla.training import documents
-from amp_xla.training.checkpoint import Saved, manifest, newest_whole
+from amp_xla.training import json_files
+from amp_xla.training.checkpoint import Checkpoint, newest, steps
 from amp_xla.training.options import RunOptions
 
 LATEST, METRICS = "latest", "metrics.jsonl"
@@ -38,7 +38,7 @@ def begun_with(recipe: str, asked: RunOptions, root: str = "runs") -> Dict[str, 
     if not asked.resume:
         return {}
     try:
-        return documents.read(Path(root) / recipe / (asked.name or LATEST) / "config.json")
+        return json_files.read(Path(root) / recipe / (asked.name or LATEST) / "config.json")
     except ValueError:
         return {}
 
@@ -115,10 +115,9 @@ class RunFolder:
         """The folder in it that holds checkpoints."""
         return self.path / "checkpoints"
 
-    def newest(self) -> Optional[Saved]:
-        """The newest whole checkpoint; None where there is none to go on from."""
-        path = newest_whole(self.checkpoints) if self.continues else None
-        return None if path is None else Saved(path)
+    def newest(self) -> Optional[Checkpoint]:
+        """Return the newest whole checkpoint; None if there is none to continue from."""
+        return newest(self.checkpoints) if self.continues else None
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -129,7 +128,7 @@ class RunFolder:
         if target and "/" not in target and (self._parent / target).is_dir():
             return check_name(target)
         folders = sorted(self._parent.iterdir()) if self._parent.is_dir() else []
-        runs = [path.name for path in folders if manifest.steps(path / "checkpoints")]
+        runs = [path.name for path in folders if steps(path / "checkpoints")]
         if not runs:
             return None
         raise AmpXlaError(
@@ -158,7 +157,7 @@ class RunFolder:
         self.check_writable(FILES)
         if "checkpoints" in found and not self.checkpoints.is_dir():
             raise AmpXlaError(f"{self.checkpoints} is not a folder; remove it")
-        self.continues = bool(manifest.steps(self.checkpoints))
+        self.continues = bool(steps(self.checkpoints))
         if found and not self.continues and _FRESH not in found:
             raise AmpXlaError(
                 f"{self.path} holds a run ({', '.join(found)}) whose checkpoints are gone; bring "
@@ -274,13 +273,13 @@ class RunFolder:
             if temporary.is_symlink():
                 os.unlink(str(temporary))
 
-    def write_json(self, name: str, value: Dict[str, Any]) -> None:
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes ``value`` under ``name``, whole or not at all.
 
         Raises:
           AmpXlaError: the disk refused.
         """
-        self.write(name, documents.encode(value))
+        self.write(name, json_files.encode(value))
 
     def write(self, name: str, data: bytes) -> None:
         """Writes a file, whole or not at all; one that holds ``data`` already is left alone.
@@ -297,18 +296,18 @@ class RunFolder:
             raise AmpXlaError(f"cannot write {path}: {error.strerror}") from error
 
 
-class Followed(RunFolder):
-    """The run folder that another rank looks after: nothing is written from here."""
+class ReadOnlyRunFolder(RunFolder):
+    """The run folder as seen by the ranks that do not write."""
 
     def __init__(self, recipe: str, name: str) -> None:
         self.recipe, self.name, self._parent = recipe, name, Path("runs") / recipe
         self._lock, self.continues, self.again = None, False, False
 
     def begin(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _things(folder: Path) -> List[str]:

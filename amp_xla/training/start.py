@@ -13,18 +13,17 @@ from amp_xla import backend
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.shape_watch import watched
 from amp_xla.process.progress import note
-from amp_xla.training import copies, distributed
+from amp_xla.training import distributed, run_metadata
 from amp_xla.training import identity as identities
-from amp_xla.training.checkpoint import CheckpointError, Saved, directory, find
-from amp_xla.training.checkpoint.checkpoints import Checkpoints, restore_weights
-from amp_xla.training.checkpoint.saved import ARCHITECTURE
+from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint, CheckpointError, find, tidy
+from amp_xla.training.checkpoint_writer import CheckpointWriter
 from amp_xla.training.diagnosis import Diagnosis
+from amp_xla.training.job import unrepeatable
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.provenance import describe_process
-from amp_xla.training.random_state import unrepeatable
 from amp_xla.training.run import RunFolder
 from amp_xla.training.step import initialize_variables
+from amp_xla.training.variables import Variables, restore_weights
 
 
 def prepare(
@@ -33,7 +32,7 @@ def prepare(
     config: Any,
     job: Any,
     options: LoopOptions,
-    kept: Optional[Saved] = None,
+    resume_from: Optional[Checkpoint] = None,
     kind: Type[Loop] = Loop,
 ) -> Loop:
     """The loop, ready to train: variables set, from a checkpoint where the run continues.
@@ -44,7 +43,7 @@ def prepare(
       config: its frozen dataclass.
       job: what its ``build`` returned.
       options: ``LoopOptions``.
-      kept: the checkpoint to continue from; None = a start.
+      resume_from: the checkpoint to continue from; None = a start.
       kind: of loop; another than ours cannot replay a batch to find where it stopped being finite.
 
     Raises:
@@ -60,21 +59,16 @@ def prepare(
     assets = _contents(job.assets)
     if ranks.first:
         run.check_writable(assets)
-    if asked.warm_start and kept is None:  # queued again, the same command finds its checkpoint
+    # The same command, queued again, finds its checkpoint.
+    if asked.warm_start and resume_from is None:
         _warm_start(Path(asked.warm_start), job, assets)
-    if kept is None:
+    if resume_from is None:
         _begin(run, ranks)
     window = getattr(job.step.optimizer, "window", None)
     transient = window.state_variables if window else []  # zero between updates
-    checkpoints = Checkpoints(
-        run.checkpoints,
-        [v for v in job.variables if not any(v is other for other in transient)],
-        asked.keep,
-        getattr(job.step.optimizer, "state_variables", ()),
-        assets,
-        run.has_checkpoint,
-    )
-    shapes = {**checkpoints.bundle.shapes(), **(job.sharded.shapes() if job.sharded else {})}
+    variables = Variables([v for v in job.variables if not any(v is other for other in transient)])
+    writer = CheckpointWriter(run.checkpoints, asked.keep, assets, run.has_checkpoint)
+    shapes = {**variables.shapes(), **(job.sharded.shapes() if job.sharded else {})}
     identity = identities.describe(job, config, shapes, assets)
     identities.same_on_all(ranks, identity)
     for name in unrepeatable(job.step.train_op):
@@ -83,24 +77,26 @@ def prepare(
         run,
         job,
         watched(job.step, job.batches, job.resolved.settings.xla, note),
-        checkpoints,
+        writer,
+        variables,
         options,
         asked,
         identity,
         diagnose=Diagnosis(run.path, job) if kind is Loop else None,
     )
-    if kept is not None:
-        _resume(loop, kept, asked.force_resume)
+    if resume_from is not None:
+        _resume(loop, resume_from, asked.force_resume)
         _begin(run, ranks)
         if ranks.first:
-            directory.settle(kept.path, loop.state.best_is_of)
+            tidy(resume_from)
     else:
         ranks.broadcast(job.variables)
     note(f"run folder: {run.path}")
-    if kept is None and asked.resume:
+    if resume_from is None and asked.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
-        copies.write(run, config, describe_process(recipe, job), assets, kept)
+        process = run_metadata.describe_process(recipe, _engine(job))
+        run_metadata.write(run, config, process, assets, resume_from)
     return loop
 
 
@@ -111,12 +107,14 @@ def _begin(run: RunFolder, ranks: distributed.Ranks) -> None:
     run.name = ranks.from_first(lambda: run.name)
 
 
-def _resume(loop: Loop, kept: Saved, force: bool) -> None:
+def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
     """Puts the loop and the session where a checkpoint was, or says what speaks against it."""
-    whole, identity = kept.path, loop.identity
-    if kept.state.get("recipe", loop.run.recipe) != loop.run.recipe:
-        raise CheckpointError(f"{whole} is of the recipe {kept.recipe}, not of {loop.run.recipe}")
-    found = identities.differences(kept.state["identity"], identity)
+    whole, identity = resume_from.path, loop.identity
+    if resume_from.recipe != loop.run.recipe:
+        raise CheckpointError(
+            f"{whole} is of the recipe {resume_from.recipe}, not of {loop.run.recipe}"
+        )
+    found = identities.differences(resume_from.identity, identity)
     if found.fatal:
         raise CheckpointError(
             f"{whole} holds another model, and cannot be continued: {'; '.join(found.fatal)}"
@@ -126,19 +124,16 @@ def _resume(loop: Loop, kept: Saved, force: bool) -> None:
             f"{whole} belongs to a run that differs: {'; '.join(found.forcible)}; start a new run, "
             f"or give --force-resume to go on all the same"
         )
-    saved = loop.restore(whole)
-    try:
-        loop.resume(saved, longer=bool(found.longer))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{whole / 'state.json'} cannot be used: {error}") from error
+    loop.restore(resume_from)
+    loop.resume(resume_from.loop, longer=bool(found.longer))
     for line in found.forcible:
         note(f"resuming in spite of {line}")
-    then, size = saved["ranks"]["size"], loop.ranks.world.size
+    saved, size = resume_from.ranks, loop.ranks.world.size
     micro_batches = getattr(loop.step.optimizer, "accumulate", 1)
-    if (then, saved["ranks"]["micro_batches"]) != (size, micro_batches):
+    if (saved["size"], saved["micro_batches"]) != (size, micro_batches):
         note(
-            f"ranks: {then} then, {size} now; micro-batches per update and rank: "
-            f"{saved['ranks']['micro_batches']} then, {micro_batches} now: the same samples in the "
+            f"ranks: {saved['size']} then, {size} now; micro-batches per update and rank: "
+            f"{saved['micro_batches']} then, {micro_batches} now: the same samples in the "
             f"same updates, but other dropout masks"
         )
     note(
@@ -155,8 +150,8 @@ def _resume(loop: Loop, kept: Saved, force: bool) -> None:
 
 
 def _warm_start(run: Path, job: Any, assets: Mapping[str, bytes]) -> None:
-    saved = Saved(find(run))
-    then: Dict[str, str] = saved.state["identity"]["assets"]
+    saved = find(run)
+    then: Dict[str, str] = saved.identity["assets"]
     # A token's or a label's number means what these say. The architecture: tensors have shapes.
     for name, digest in sorted(identities.digests(assets).items()):
         if name != ARCHITECTURE and then.get(name, digest) != digest:
@@ -164,7 +159,7 @@ def _warm_start(run: Path, job: Any, assets: Mapping[str, bytes]) -> None:
                 f"--warm-start {run}: its {name} is another than this run's, so its weights would "
                 f"mean something else: {then[name][:8]}... there, {digest[:8]}... here"
             )
-    restore_weights(saved.path, job.common(job.model.weights))
+    restore_weights(saved, job.common(job.model.weights))
     if job.sharded:
         job.sharded.read(saved.path, weights_only=True)
     note(
@@ -184,3 +179,14 @@ def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
             except OSError as error:
                 raise AmpXlaError(f"cannot write {name}: {error.strerror}") from error
     return found
+
+
+def _engine(job: Any) -> Dict[str, Any]:
+    return {
+        "runtime": backend.kind(),
+        "tensorflow": backend.tensorflow().__version__,
+        "nvidia_fork": backend.is_fork(),
+        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
+        "gpus": backend.gpus(),
+        "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
+    }

@@ -1,28 +1,32 @@
-"""Where a run is: what a checkpoint says besides its tensors."""
+"""Position of a run: the part of a checkpoint that is neither tensors nor configuration."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Callable, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from amp_xla.training import json_files
+
+_OPTIONAL = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
 
 
 @dataclasses.dataclass
 class LoopState:
-    """Where a run is; all counts from 0. JSON-able, saved with every checkpoint.
+    """Position of a run. All counts start at 0. Saved as JSON with each checkpoint.
 
     Attributes:
-      step: steps tried, applied or skipped.
-      epoch, step_in_epoch: name the next batch.
+      step: steps tried, applied or skipped. With accumulation a step is one micro-batch.
+      epoch, step_in_epoch: position of the next batch.
       samples: real samples seen.
-      applied: updates the optimizer has made; the learning rate follows it.
-      skipped: steps (with accumulation: windows) left out for non-finite numbers.
-      not_finite_in_a_row: of these, those since the last update.
+      applied: updates made by the optimizer; the learning rate follows it.
+      skipped: updates skipped because of non-finite numbers.
+      not_finite_in_a_row: skipped updates since the last update.
       rolled_back_at: step of the one roll-back; None before it.
-      best, best_step: the best monitored value so far, and when.
-      stale: evaluations since.
-      evaluate_due: the evaluation that belongs after ``step`` is still to be done.
-      log_sums, log_count: what the next line of metrics.jsonl will be the mean of.
+      best, best_step: best monitored value so far, and its step; None before the first number.
+      stale: evaluations since the best one.
+      evaluate_due: an evaluation belongs after ``step`` and has not been done yet.
+      log_sums, log_count: sums for the next training line of metrics.jsonl.
     """
 
     step: int = 0
@@ -40,24 +44,45 @@ class LoopState:
     log_sums: List[float] = dataclasses.field(default_factory=list)
     log_count: int = 0
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> LoopState:
+        """Return the state that a checkpoint holds.
+
+        Raises:
+          ValueError: a field is missing, unknown or of another type.
+        """
+        kinds: Dict[str, Any] = {
+            name: _OPTIONAL.get(name, type(value)) for name, value in vars(cls()).items()
+        }
+        json_files.require(values, kinds, "loop.")
+        unknown = sorted(set(values) - set(kinds))
+        if unknown:
+            raise ValueError(f"loop.{unknown[0]} is unknown")
+        if not all(type(value) in (int, float) for value in values["log_sums"]):
+            raise ValueError("loop.log_sums has an element that is not a number")
+        for name, value in values.items():
+            if type(value) is int and value < 0 and name != "best":
+                raise ValueError(f"loop.{name} is {value}; allowed: 0 or more")
+        return cls(**values)
+
+    def copy(self) -> LoopState:
+        """Return an independent copy."""
+        return dataclasses.replace(self, log_sums=list(self.log_sums))
+
     def recount(self, steps_per_epoch: Callable[[int], int]) -> None:
-        """Finds the epoch of ``step`` anew: a run that got longer goes on in one that had ended."""
+        """Set the epoch from ``step``, for a run that was made longer at the end of an epoch."""
         left, self.epoch = self.step, 0
         while left and left >= steps_per_epoch(self.epoch):
             left -= steps_per_epoch(self.epoch)
             self.epoch += 1
         self.step_in_epoch = left
 
-    @property
-    def best_is_of(self) -> Optional[int]:
-        """The step of the best checkpoint; None before the first evaluation."""
-        return None if self.best is None else self.best_step
-
     def judge(self, value: float, higher_is_better: bool) -> bool:
-        """Takes note of an evaluation; whether it is the best so far. Any is better than NaN."""
-        sign, best = 1.0 if higher_is_better else -1.0, self.best
-        if best is None or math.isnan(best) or sign * value > sign * best:
+        """Record an evaluation; return True if it is the best so far. NaN never is."""
+        sign = 1.0 if higher_is_better else -1.0
+        better = not math.isnan(value) and (self.best is None or sign * value > sign * self.best)
+        if better:
             self.best, self.best_step, self.stale = value, self.step, 0
-            return True
-        self.stale += 1
-        return False
+        else:
+            self.stale += 1
+        return better

@@ -17,7 +17,6 @@ A fault is chosen by the test and built in here, around the product's own functi
     {"raise": "ValueError", ...} likewise: this exception, raised there
     {"close": 9}              before step 9, whoever reads standard output and error goes away
     {"deaf": true}            SIGHUP is ignored, as under nohup
-    {"blind": true}           the free space of the disk looks unlimited
     {"pause": 9}              say so before step 9, then wait until the file "go" is there
     {"hold": 14, ...}         before step 14, wait until the fault has happened, in whatever thread
 
@@ -103,25 +102,22 @@ class Faults:
 
     def install(self) -> None:
         from amp_xla.process import durable
-        from amp_xla.training import loop, run
-        from amp_xla.training.checkpoint import bundle, checkpoints, directory
+        from amp_xla.training import checkpoint, loop, run, variables
 
         counting = CountingOs(self)
-        durable.os = checkpoints.os = directory.os = run.os = counting  # type: ignore[attr-defined]
-        if self.spec.get("blind"):
-            usage = checkpoints.shutil.disk_usage("/")
-            checkpoints.shutil.disk_usage = lambda path: usage._replace(free=1 << 60)
-        write, restore, train = bundle.Bundle.write, bundle.Bundle.restore, loop.Loop.train
+        durable.os = checkpoint.os = run.os = counting  # type: ignore[attr-defined]
+        write, restore = checkpoint._write_tensors, variables.Variables.assign
+        train = loop.Loop.train
         faults = self
 
-        def counted_write(this: Any, folder: Path, arrays: Any) -> None:
-            faults.file_operation("tensors", (str(folder),))
-            write(this, folder, arrays)
+        def counted_write(path: Path, tensors: Any) -> None:
+            faults.file_operation("tensors", (str(path),))
+            write(path, tensors)
 
-        def hit_restore(this: Any, folder: Path) -> None:
+        def hit_restore(this: Any, tensors: Any) -> None:
             if faults.spec.get("restore") == "before":
                 faults.hit("restore", "before")
-            restore(this, folder)
+            restore(this, tensors)
             if faults.spec.get("restore") == "after":
                 faults.hit("restore", "after")
 
@@ -136,7 +132,8 @@ class Faults:
             finally:
                 faults.write("trained", time.monotonic() - this.step.began)
 
-        bundle.Bundle.write, bundle.Bundle.restore = counted_write, hit_restore
+        checkpoint._write_tensors = counted_write
+        variables.Variables.assign = hit_restore  # type: ignore[method-assign]
         loop.Loop.train = hit_train
         if "second" in self.spec:
             self.later(self.spec["second"])

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from amp_xla.training.checkpoint import manifest
+from amp_xla.training import checkpoint
 from tests.running import ROOT
 
 MODULES = (
@@ -129,14 +129,16 @@ class Run:
 
     def state(self) -> Dict[str, Any]:
         """SHA-256 of every file of the last checkpoint and of the best, and the metrics."""
-        checkpoints = self.path / "checkpoints"
+        folder = self.path / "checkpoints"
         found: Dict[str, Any] = {}
-        for pointer in (manifest.LAST, manifest.BEST):
-            name = manifest.pointed(checkpoints, pointer)
-            assert name is not None
-            assert manifest.problems(checkpoints / name) == []
-            files = manifest.read(checkpoints / name)["files"]
-            found[pointer] = {file: value["sha256"] for file, value in files.items()}
+        for which, path in (
+            ("last", checkpoint.steps(folder)[-1]),
+            ("best", checkpoint.best(folder)),
+        ):
+            assert path is not None
+            assert checkpoint.problems(path) == []
+            files = checkpoint.read_manifest(path)
+            found[which] = {file: value["sha256"] for file, value in files.items()}
         lines = (self.path / "metrics.jsonl").read_text().splitlines()
         found["metrics"] = [json.loads(line) for line in lines]
         for record in found["metrics"]:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 
-from amp_xla.training.checkpoint import manifest
+from amp_xla.training import checkpoint
 from tests.integration.commands import PREDICT, VERIFY, Commands
 from tests.integration.damage import damage
 from tests.integration.killing import MODULES, Server
@@ -59,8 +59,8 @@ def finished(server: Server, tmp_path_factory: Any) -> List[Path]:
 
 
 def newest(folder: Path) -> str:
-    path = manifest.steps(folder / "runs" / "tiny" / "run" / "checkpoints")[-1]
-    return manifest.sha256(path / "tensors.data-00000-of-00001")
+    path = checkpoint.steps(folder / "runs" / "tiny" / "run" / "checkpoints")[-1]
+    return checkpoint.sha256(path / checkpoint.TENSORS)
 
 
 def judged(result: Any, path: Path, expected: str) -> str:

@@ -14,10 +14,9 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from amp_xla.training.checkpoint import manifest
+from amp_xla.training.checkpoint import MANIFEST, STATE
 from tests.integration.killing import Run, Server
 
-STATE = "state.json"
 COPIES = ("config.json", "labels.json", "vocab.txt")
 FIRST, LATER = "step-00000005", "step-00000016"
 # (what it is, fault). Steps 3 and 12 overflow; each has two micro-batches, an epoch eight steps.
@@ -54,7 +53,7 @@ def operations(run: Run, checkpoint: str) -> Tuple[List[Dict[str, Any]], List[Di
     for where, value, name, what in run.records("file"):
         if where != "checkpoint" or value[0] != checkpoint:
             continue
-        written = what and what[0] in (STATE, manifest.MANIFEST, ".tmp-LAST", ".tmp-BEST")
+        written = what and what[0] in (STATE, MANIFEST)
         if name != "fsync" and (name != "open" or written):
             chosen.append({"checkpoint": value})
         if name == "rename" and what[-1] == checkpoint:

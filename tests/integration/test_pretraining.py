@@ -302,13 +302,12 @@ def test_classification_starts_from_the_weights(place, trained):
 KILL = """
 import os, signal
 from amp_xla.training import step
-from amp_xla.training.checkpoint.checkpoints import Checkpoints
-save = Checkpoints.save
+from amp_xla.training.checkpoint_writer import CheckpointWriter
+save = CheckpointWriter.save
 def waiting(self, *args, **kwargs):
-    path = save(self, *args, **kwargs)
+    save(self, *args, **kwargs)
     self.wait()
-    return path
-Checkpoints.save = waiting
+CheckpointWriter.save = waiting
 call = step.TrainStep.__call__
 def stopping(self, feed, number):
     if number == {number}:

@@ -24,8 +24,7 @@ import numpy as np
 import psutil
 import pytest
 
-from amp_xla.backend import tf
-from amp_xla.training.checkpoint import manifest
+from amp_xla.training import checkpoint
 from tests.horovod import ROOT, need_horovod
 from tests.integration.grammar import prepared
 
@@ -107,9 +106,8 @@ class Place:
         return [{k: v for k, v in json.loads(x).items() if k not in timed} for x in lines]
 
     def weights(self, name: str, recipe: str = "classification") -> Dict[str, Any]:
-        newest = manifest.steps(self.run(name, recipe) / "checkpoints")[-1]
-        reader = tf.train.load_checkpoint(str(newest / "tensors"))
-        return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
+        newest = checkpoint.steps(self.run(name, recipe) / "checkpoints")[-1]
+        return checkpoint.Checkpoint(newest).tensors()
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +247,7 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
     # Ended before its first checkpoint, it begins anew, from the same weights.
     done = place.train(ranks, copy, *SMALL, *from_start(), "--accumulate", "2", "--resume")
     assert done.code == 0, done.out
-    assert manifest.steps(place.run(copy) / "checkpoints")
+    assert checkpoint.steps(place.run(copy) / "checkpoints")
     if ranks == 3:
         assert place.losses(copy) == place.losses(whole)
         one, other = place.weights(whole), place.weights(copy)
@@ -331,7 +329,7 @@ def test_a_signal_ends_an_evaluation(place: Place) -> None:
     assert process.returncode == 143, out
     assert time.monotonic() - began < 15, out
     assert "stopped by SIGTERM after step 4; --resume" in out
-    newest = manifest.steps(place.run("evaluating") / "checkpoints")[-1]
+    newest = checkpoint.steps(place.run("evaluating") / "checkpoints")[-1]
     state = json.loads((newest / "state.json").read_text())["loop"]
     assert (state["step"], state["evaluate_due"]) == (4, True)
 
@@ -341,7 +339,7 @@ def test_a_full_disk_of_the_first_rank(place: Place, whole: str) -> None:
     """All end, the cause is said once, the newest checkpoint is whole, and the run goes on."""
     folder = place.run("full")
     folder.mkdir(parents=True)
-    newest = manifest.steps(place.run(whole) / "checkpoints")[-1]
+    newest = checkpoint.steps(place.run(whole) / "checkpoints")[-1]
     size = 6 * sum(file.stat().st_size for file in newest.iterdir())
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     if subprocess.run(mount).returncode:
@@ -349,7 +347,7 @@ def test_a_full_disk_of_the_first_rank(place: Place, whole: str) -> None:
     try:
         process = place.start(3, "full", *SMALL, *from_start(), "--accumulate", "2")
         begun(process, folder / "metrics.jsonl", 6)
-        while not manifest.steps(folder / "checkpoints"):
+        while not checkpoint.steps(folder / "checkpoints"):
             assert process.poll() is None
             time.sleep(0.05)
         everything = psutil.Process(process.pid).children(recursive=True)

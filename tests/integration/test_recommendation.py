@@ -18,7 +18,7 @@ from amp_xla.backend import tf
 from amp_xla.data.slots.batches import batch, parse
 from amp_xla.data.slots.built_in import two_packages
 from amp_xla.data.slots.lines import Columns
-from amp_xla.training.checkpoint import manifest
+from amp_xla.training import checkpoint
 from tests.horovod import need_horovod
 from tests.integration.test_ranks import Place, begun, rank_processes
 
@@ -37,7 +37,7 @@ class Job(Place):
         return self.losses(name, RECIPE)
 
     def newest(self, name: str) -> Path:
-        return manifest.steps(self.run(name, RECIPE) / "checkpoints")[-1]
+        return checkpoint.steps(self.run(name, RECIPE) / "checkpoints")[-1]
 
     def amp_xla(self, *words: str) -> str:
         return subprocess.run(
@@ -129,7 +129,7 @@ def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job, two:
     assert out.count("error: ") == 1 and "rank 1" in out, out
     _, alive = psutil.wait_procs(everything, timeout=5)
     assert not alive, alive
-    assert not manifest.problems(job.newest("killed"))
+    assert not checkpoint.problems(job.newest("killed"))
     shutil.copytree(str(job.run("killed", RECIPE)), str(job.run("as-two", RECIPE)), symlinks=True)
     job.train_on(0, "killed", "--resume")
     job.same("one", "killed")

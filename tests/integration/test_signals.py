@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from amp_xla.training.checkpoint import manifest
+from amp_xla.training import checkpoint
 from tests.integration.killing import Run, Server
 from tests.running import environment
 
@@ -52,8 +52,8 @@ class Recipe:
 
     def checkpoints(self, name: str) -> List[str]:
         """Names of a run's checkpoints, all of them whole."""
-        found = manifest.steps(self.folder / "runs" / "classification" / name / "checkpoints")
-        assert [manifest.problems(path) for path in found] == [[] for _ in found]
+        found = checkpoint.steps(self.folder / "runs" / "classification" / name / "checkpoints")
+        assert [checkpoint.problems(path) for path in found] == [[] for _ in found]
         return [path.name for path in found]
 
     def stop(self, name: str, seconds: float, sent: str) -> Tuple[float, int, str]:
@@ -140,8 +140,8 @@ def test_forked_processes_at_any_time_of_training(
             said = len(run.text())
             code = run(spec)
             code = code if code >= 0 else 128 - code
-            found = manifest.steps(run.path / "checkpoints")
-            assert [manifest.problems(path) for path in found] == [[] for _ in found]
+            found = checkpoint.steps(run.path / "checkpoints")
+            assert [checkpoint.problems(path) for path in found] == [[] for _ in found]
             names = [path.name for path in found]
             ends.append(judge("run", code, run.text()[said:], sent, names))
         assert run() == 0, run.text()

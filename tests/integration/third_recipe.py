@@ -15,7 +15,7 @@ from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.process.exits import exit_code
-from amp_xla.training.checkpoint import Saved
+from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 
@@ -63,7 +63,7 @@ def network(config: Config) -> Any:
     return keras.models.Model(words, keras.layers.Dense(2, name="Logits")(x))
 
 
-def build(config: Config, kept: Optional[Saved] = None) -> Any:
+def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
@@ -102,17 +102,17 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("majority", config, build, config.intervals.loop(epochs=config.passes))
 
 
-def predict(saved: Saved, lines: List[str]) -> List[Tuple[str, float]]:
+def predict(saved: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     """A line is numbers from 1 to 40 with spaces between."""
     config = saved.config(Config)
     config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
-    from amp_xla.training.checkpoint.checkpoints import restore_weights
     from amp_xla.training.step import Inference
+    from amp_xla.training.variables import restore_weights
 
     model = network(config)
-    restore_weights(saved.path, model.weights)
+    restore_weights(saved, model.weights)
     infer = Inference({"token_ids": model.inputs[0]}, {"chances": tf.nn.softmax(model.output)})
     encoded = encode([[int(word) for word in line.split()] for line in lines])
     found = []

@@ -78,7 +78,7 @@ def build_model(config: Config) -> Any:
     return keras.models.Model(tokens, keras.layers.Dense(2, name="Logits")(x))
 
 
-def build(config: Config, kept: Any = None) -> Any:
+def build(config: Config, resume_from: Any = None) -> Any:
     from amp_xla.backend import configuring
 
     resolved = configuring.resolve(precision="fp32")
@@ -166,16 +166,16 @@ def predict(saved: Any, lines: List[str]) -> List[Tuple[str, float]]:
     from amp_xla.backend import tf
     from amp_xla.data.text.labels import Labels
     from amp_xla.models import dropout
-    from amp_xla.training.checkpoint.checkpoints import restore_weights
     from amp_xla.training.step import Inference
+    from amp_xla.training.variables import restore_weights
 
     config = saved.config(Config)
-    with open(saved.asset("vocab.txt")) as file:
+    with open(saved.file("vocab.txt")) as file:
         ids = {word: i for i, word in enumerate(file.read().split("\n"))}
-    labels = Labels.load(saved.asset("labels.json"))
+    labels = Labels.load(saved.file("labels.json"))
     with dropout.inference():
         model = build_model(config)
-    restore_weights(saved.path, model.weights)
+    restore_weights(saved, model.weights)
     infer = Inference({"tokens": model.inputs[0]}, {"chances": tf.nn.softmax(model.output)})
     tokens = np.array([[ids[word] for word in line.split()] for line in lines], np.int32)
     rows = infer({"tokens": tokens})["chances"]

@@ -12,6 +12,7 @@ import pytest
 
 from amp_xla.config import make
 from amp_xla.errors import SettingsError
+from amp_xla.training import checkpoint
 from recipes import jax_classification as recipe
 from tests.jax import small
 
@@ -39,10 +40,9 @@ def whole(folder):
 
 def arrays(run):
     """Name -> array of the last checkpoint."""
-    import orbax.checkpoint as ocp
-
-    path = sorted((run / "checkpoints").glob("step-*"))[-1] / "arrays"
-    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler()).restore(path.absolute())
+    newest = checkpoint.newest(run / "checkpoints")
+    assert newest is not None
+    return newest.tensors()
 
 
 def metrics(run):
@@ -66,11 +66,11 @@ def test_predict_and_verify(whole, folder):
     said = small.run(folder, "-m", "amp_xla", "predict", "--run", str(whole), "--file", "texts.txt")
     assert [line[:1] for line in said.splitlines()] == ["a", "", "b"]
     assert "whole" in small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole))
-    inner = next((whole / "checkpoints").glob("step-*/arrays/d/*"))
+    inner = next((whole / "checkpoints").glob("step-*/tensors.safetensors"))
     data = inner.read_bytes()
     inner.write_bytes(b"x" + data[1:])
     said = small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole), code=1)
-    assert "arrays/d/" in said and "content differs from its SHA-256" in said
+    assert "tensors.safetensors" in said and "content differs from its SHA-256" in said
     inner.write_bytes(data)
 
 

@@ -1,294 +1,239 @@
-"""Checkpoints: every kind of damage is seen, named and fallen back from; nothing bad is written."""
+"""Checkpoints: each kind of damage is named and survived, and nothing bad is written."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import shutil
 import threading
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, List, Tuple
 
 import numpy as np
 import pytest
 
-import amp_xla.setup  # noqa: F401
-from amp_xla import backend
-from amp_xla.backend import tf
 from amp_xla.commands import verify
 from amp_xla.process import durable
-from amp_xla.training.checkpoint import CheckpointError, bundle, directory, find, manifest
-from amp_xla.training.checkpoint.checkpoints import Checkpoints, NotFiniteError, restore_weights
+from amp_xla.training import checkpoint, json_files
+from amp_xla.training.checkpoint import CheckpointError, NotFiniteError
+from amp_xla.training.checkpoint_writer import CheckpointWriter
+from tests.training import runs
 
-SHAPES = {"weight": (31, 7), "slot": (5,), "half": (3,)}
-
-
-@pytest.fixture
-def variables() -> Iterator[List[Any]]:
-    backend.K.clear_session()
-    made = [
-        tf.get_variable("weight", SHAPES["weight"], tf.float32),
-        tf.get_variable("slot", SHAPES["slot"], tf.float64, tf.ones_initializer()),
-        tf.get_variable("half", SHAPES["half"], tf.bfloat16, tf.ones_initializer()),
-        tf.get_variable("count", (), tf.int64, tf.zeros_initializer()),
-    ]
-    backend.session().run(tf.global_variables_initializer())
-    yield made
-    backend.K.clear_session()
+FIRST, SECOND = "step-00000001", "step-00000002"
 
 
-def loop_state(step: int, row: int = 0) -> Dict[str, Any]:
-    identity: Dict[str, Any] = {"assets": {}, "config": {}}
-    return {"loop": {"step": step, "not_finite_in_a_row": row}, "identity": identity}
+def names(folder: Path) -> List[str]:
+    return [path.name for path in checkpoint.steps(folder)]
 
 
-def saved(folder: Path, variables: List[Any], steps: Tuple[int, ...], keep: int = 9) -> Checkpoints:
-    folder.mkdir(parents=True, exist_ok=True)
-    checkpoints = Checkpoints(folder, variables, keep)
-    for step in steps:
-        backend.session().run(variables[3].assign(step))
-        checkpoints.save(step, loop_state(step), best=step == steps[0])
-        checkpoints.wait()
-    return checkpoints
-
-
-def test_what_was_saved_comes_back(tmp_path: Path, variables: List[Any]) -> None:
-    checkpoints = saved(tmp_path, variables, (1, 2))
-    session = backend.session()
-    before = session.run(variables)
-    session.run([v.assign(tf.zeros_like(v)) for v in variables])
-    assert checkpoints.restore(checkpoints.newest_whole())["loop"]["step"] == 2
-    for old, new in zip(before, session.run(variables)):
-        assert np.array_equal(old, new)
-    session.run(variables[0].assign(tf.zeros_like(variables[0])))
-    restore_weights(tmp_path / "step-00000001", variables[:1])
-    assert np.array_equal(before[0], session.run(variables[0]))
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "dtype", "found", "wanted"),
-    [
-        ("weight", (7, 31), tf.float32, "float32[31,7]", "float32[7,31]"),
-        ("weight", (31, 7), tf.float64, "float32[31,7]", "float64[31,7]"),
-        ("other", (1,), tf.float32, "none", "float32[1]"),
-    ],
-)
-def test_tensors_are_compared_before_they_are_restored(
-    tmp_path: Path, variables: List[Any], name: str, shape: Any, dtype: Any, found: str, wanted: str
-) -> None:
-    saved(tmp_path, variables, (1,))
-    backend.K.clear_session()
-    made = tf.get_variable(name, shape, dtype, tf.ones_initializer())
-    backend.session().run(tf.global_variables_initializer())
-    said = rf"tensor {name}: found {re.escape(found)}, wanted {re.escape(wanted)}"
-    with pytest.raises(CheckpointError, match=said):
-        restore_weights(tmp_path / "step-00000001", [made])
-    with pytest.raises(CheckpointError, match="holds another model.*tensor count: found int64"):
-        Checkpoints(tmp_path, [made]).restore(tmp_path / "step-00000001")
-    assert np.array_equal(backend.session().run(made), np.ones(shape))
-
-
-def test_a_snapshot_does_not_change_with_later_steps(variables: List[Any]) -> None:
-    made = bundle.Bundle(variables)
-    weight = variables[0]
-    session = backend.session()
-    dense = weight.assign_add(tf.ones_like(weight))
-    sparse = weight.scatter_add(tf.IndexedSlices(tf.ones([1, 7]), tf.constant([3])))
-    for update in (dense, sparse, dense, sparse):
-        held = made.snapshot()
-        copies = [np.array(array) for array in held]
-        session.run(update)
-        assert all(np.array_equal(a, b) for a, b in zip(held, copies))
-        assert not np.array_equal(made.snapshot()[0], copies[0])
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_no_nan_reaches_the_disk(
-    tmp_path: Path, variables: List[Any], which: int, bad: float
-) -> None:
-    checkpoints = saved(tmp_path, variables, (1,))
-    variable = variables[which]
-    value = np.ones(variable.shape.as_list(), np.float32)
-    value.reshape(-1)[-1] = bad
-    backend.session().run(variable.assign(tf.cast(tf.constant(value), variable.dtype)))
-    checkpoints.save(2, loop_state(2))
-    with pytest.raises(NotFiniteError, match=f"{variable.op.name} is not finite.*step-00000001"):
-        checkpoints.wait()
-    assert [p.name for p in manifest.steps(tmp_path)] == ["step-00000001"]
-    allowed = Checkpoints(tmp_path, variables, unchecked=[variable])
-    allowed.save(3, loop_state(3))
-    allowed.wait()
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    runs.write(tmp_path, 1)
+    path = runs.write(tmp_path, 2)
+    newest = checkpoint.newest(tmp_path)
+    assert newest is not None
+    assert (newest.path, newest.step, newest.recipe) == (path, 2, "r")
+    read, written = newest.tensors(), runs.tensors(2)
+    assert set(read) == set(written)
+    assert all(np.array_equal(read[n], written[n]) for n in written)
+    assert all(read[n].dtype == written[n].dtype for n in written)
+    assert Path(newest.file("vocab.txt")).read_bytes() == b"[PAD]\n"
+    with pytest.raises(CheckpointError, match="has no labels.json"):
+        newest.file("labels.json")
+    assert json.loads((path / "state.json").read_text("utf-8"))["loop"]["step"] == 2
 
 
 def damages(size: int) -> List[Tuple[str, Any]]:
     cuts = [(f"cut to {n}", lambda data, n=n: data[:n]) for n in {0, 1, size // 2, size - 1}]
     flips = [
-        (
-            f"bit of byte {at} flipped",
-            lambda data, at=at: data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :],
-        )
+        (f"bit of {at}", lambda data, at=at: data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         for at in {0, size // 3, size - 1}
     ]
-    return cuts + flips + [("missing", lambda data: None)]
+    return cuts + flips + [("missing", None)]
 
 
-def test_every_damage_to_every_file_is_named_and_survived(
-    tmp_path: Path, variables: List[Any], capsys: Any
-) -> None:
-    checkpoints = saved(tmp_path / "run" / "checkpoints", variables, (1, 2))
-    folder = checkpoints.folder / "step-00000002"
-    files = sorted(folder.iterdir())
+def test_every_damage_to_every_file_is_named_and_survived(tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    runs.write(folder, 1)
+    path = runs.write(folder, 2)
+    files = sorted(path.iterdir())
     assert [f.name for f in files] == [
-        "MANIFEST", "state.json", "tensors.data-00000-of-00001", "tensors.index",
+        "manifest.json", "state.json", "tensors.safetensors", "vocab.txt",
     ]  # fmt: skip
-    tried = 0
-    for path in files:
-        data = path.read_bytes()
+    for file in files:
+        data = file.read_bytes()
         for how, damage in damages(len(data)):
-            new = damage(data)
-            if new is None:
-                path.unlink()
-            else:
-                path.write_bytes(new)
-            wrong = manifest.problems(folder)
-            assert len(wrong) == 1, (path.name, how, wrong)
-            assert wrong[0].startswith(f"{path.name}: "), (how, wrong)
-            chosen = checkpoints.newest_whole()
-            assert chosen is not None
-            assert chosen.name == "step-00000001"
+            file.unlink()
+            if damage:
+                file.write_bytes(damage(data))
+            wrong = checkpoint.problems(path)
+            assert [line.split(":")[0] for line in wrong] == [file.name], (how, wrong)
+            chosen = checkpoint.newest(folder)
+            assert chosen is not None and chosen.path.name == FIRST
             said = capsys.readouterr().err
-            assert "step-00000002 is damaged" in said
-            assert path.name in said
-            with pytest.raises(CheckpointError, match=path.name):
-                find(tmp_path / "run", "last")
+            assert f"{SECOND} is damaged" in said and file.name in said
+            with pytest.raises(CheckpointError, match=f"{file.name}.*whole: {FIRST}$"):
+                checkpoint.find(tmp_path / "run", "last")
             assert verify.main(["--run", str(tmp_path / "run")]) == 1
-            assert path.name in capsys.readouterr().out
-            path.write_bytes(data)
-            tried += 1
-        assert manifest.problems(folder) == []
-    assert tried == 32
-    (folder / "stranger").write_bytes(b"x")
-    assert manifest.problems(folder) == ["stranger: foreign, not in the manifest"]
-    (folder / "stranger").unlink()
-    shutil.copytree(str(folder), str(checkpoints.folder / "step-00000003"))
-    assert "belongs to step-00000002" in manifest.problems(checkpoints.folder / "step-00000003")[0]
+            assert file.name in capsys.readouterr().out
+            file.write_bytes(data)
+        assert checkpoint.problems(path) == []
+    (path / "stray").write_bytes(b"x")
+    assert checkpoint.problems(path) == ["stray: not in the manifest"]
+    (path / "stray").unlink()
+    shutil.copytree(str(path), str(folder / "step-00000003"))
+    assert "belongs to step-00000002" in checkpoint.problems(folder / "step-00000003")[0]
 
 
-def test_damaged_pointers_are_named_and_repaired(
-    tmp_path: Path, variables: List[Any], capsys: Any
-) -> None:
-    checkpoints = saved(tmp_path / "run" / "checkpoints", variables, (1, 2))
-    for pointer in (manifest.LAST, manifest.BEST):
-        path = checkpoints.folder / pointer
-        data = path.read_bytes()
-        for how, damage in damages(len(data))[:-1]:
-            path.write_bytes(damage(data))
-            with pytest.raises(ValueError, match=pointer):
-                manifest.pointed(checkpoints.folder, pointer)
-            assert verify.main(["--run", str(tmp_path / "run")]) == 1, how
-            assert pointer in capsys.readouterr().out
-            newest = checkpoints.newest_whole()
-            assert newest is not None
-            directory.settle(newest, 1)
-            assert path.read_bytes() == data
-    with pytest.raises(CheckpointError, match="allowed: best, last, step-00000001"):
-        find(tmp_path / "run", "step-7")
+@pytest.mark.parametrize("name", ["vocab.txt", "state.json", "tensors.safetensors"])
+def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
+    path = runs.write(tmp_path / "checkpoints", 1)
+    (path / name).rename(tmp_path / "elsewhere")
+    (path / name).symlink_to(tmp_path / "elsewhere")
+    assert checkpoint.problems(path) == [f"{name}: not a regular file"]
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    assert checkpoint.steps(path.parent) == []
 
 
-def test_settling_sets_damaged_ones_aside_and_removes_unfinished(
-    tmp_path: Path, variables: List[Any], capsys: Any
-) -> None:
-    checkpoints = saved(tmp_path, variables, (1, 2))
-    (tmp_path / "step-00000002" / "state.json").write_text("{}")
-    (tmp_path / ".tmp-step-00000003").mkdir()
-    (tmp_path / ".tmp-step-00000003" / "tensors.index").write_text("half")
-    newest = checkpoints.newest_whole()
-    assert newest is not None
-    directory.settle(newest, 1)
-    assert sorted(os.listdir(str(tmp_path))) == [
-        "BEST", "LAST", "damaged-step-00000002", "step-00000001",
-    ]  # fmt: skip
-    assert manifest.pointed(tmp_path, manifest.LAST) == "step-00000001"
-    checkpoints.save(2, loop_state(2))
-    checkpoints.wait()
-    directory.settle(newest, 1)  # one of this name was set aside before
-    assert (tmp_path / "damaged-step-00000002+").is_dir()
-    checkpoints.save(2, loop_state(2))
-    checkpoints.wait()
-    (tmp_path / "step-00000001" / "state.json").write_text("")
-    (tmp_path / "step-00000002" / "state.json").write_text("")
+@pytest.mark.parametrize("name", ["../state.json", "/etc/hostname", "a/b"])
+def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
+    path = runs.write(tmp_path, 1)
+    files = {**checkpoint.read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
+    (path / "manifest.json").write_bytes(checkpoint._manifest(path.name, files))
+    assert checkpoint.problems(path) == [f"manifest.json: {name!r} is not a file of the checkpoint"]
+
+
+def test_a_resumed_folder_is_tidied_up(tmp_path: Path) -> None:
+    runs.write(tmp_path, 1)
+    for _ in range(2):  # the second one finds the name of the first
+        runs.write(tmp_path, 2)
+        (tmp_path / SECOND / "state.json").write_text("{}")
+        (tmp_path / ".tmp-step-00000003").mkdir()
+        newest = checkpoint.newest(tmp_path)
+        assert newest is not None
+        checkpoint.tidy(newest)
+    assert sorted(os.listdir(str(tmp_path))) == [f"damaged-{SECOND}", f"damaged-{SECOND}+", FIRST]
+    (tmp_path / FIRST / "state.json").write_text("")
     with pytest.raises(CheckpointError, match="no whole checkpoint left"):
-        checkpoints.newest_whole()
+        checkpoint.newest(tmp_path)
 
 
-def test_the_newest_and_the_best_are_kept(tmp_path: Path, variables: List[Any]) -> None:
-    saved(tmp_path, variables, (1, 2, 3, 4), keep=2)
-    names = [p.name for p in manifest.steps(tmp_path)]
-    assert names == ["step-00000001", "step-00000003", "step-00000004"]
-    again = saved(tmp_path, variables, (4,), keep=2)
-    assert [p.name for p in manifest.steps(tmp_path)][-1] == "step-00000004.1"
-    assert manifest.pointed(tmp_path, manifest.BEST) == "step-00000004.1"
-    with pytest.raises(CheckpointError, match="keep is 0"):
-        Checkpoints(tmp_path, variables, keep=0)
-    assert again.cost.written == 1
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ([0.5, 0.4, 0.4, 0.6], 2),
+        ([None, 0.4, 0.3, None], 3),
+        ([math.nan, math.nan, 0.3, math.nan], 3),
+        ([None, None, None, None], None),
+    ],
+)
+def test_the_newest_and_the_best_are_kept(tmp_path: Path, values: List[Any], best: Any) -> None:
+    for step, value in enumerate(values, 1):
+        state = runs.state(step)
+        if value is not None:
+            known = None if math.isnan(value) else value
+            state["monitored"] = {"name": "loss", "value": known, "higher_is_better": False}
+        checkpoint.write(tmp_path, step, runs.tensors(step), state, {})
+        checkpoint.prune(tmp_path, keep=1)
+    kept = sorted({4} | ({best} if best else set()))
+    assert names(tmp_path) == [f"step-{step:08d}" for step in kept]
+    runs.write(tmp_path, 4)
+    assert names(tmp_path)[-1] == "step-00000004.1"
 
 
-def test_training_waits_only_for_the_copy(
-    tmp_path: Path, variables: List[Any], monkeypatch: Any
-) -> None:
-    checkpoints = saved(tmp_path, variables, (1,))
-    free, entered = threading.Event(), threading.Event()
-    original = bundle.Bundle.write
+def test_training_waits_only_for_the_copy(tmp_path: Path, monkeypatch: Any) -> None:
+    free, original = threading.Event(), checkpoint._write_tensors
 
-    def slow(this: Any, folder: Path, arrays: Any) -> None:
-        entered.set()
+    def slow(path: Path, tensors: Any) -> None:
         assert free.wait(60)
-        original(this, folder, arrays)
+        original(path, tensors)
 
-    monkeypatch.setattr(bundle.Bundle, "write", slow)
-    checkpoints.save(2, loop_state(2))
-    assert entered.wait(60)
-    assert checkpoints.busy
-    # The loop goes on and changes what is being written; the checkpoint must not notice.
-    backend.session().run(variables[3].assign(99))
+    monkeypatch.setattr(checkpoint, "_write_tensors", slow)
+    writer = CheckpointWriter(tmp_path)
+    writer.save(1, lambda: runs.tensors(1), runs.state(1))
+    assert writer.busy and names(tmp_path) == []
     free.set()
-    checkpoints.wait()
-    assert not checkpoints.busy
-    checkpoints.restore(tmp_path / "step-00000002")
-    assert backend.session().run(variables[3]) == 1
+    writer.wait()
+    assert not writer.busy and names(tmp_path) == [FIRST]
+    assert writer.cost.written == 1
 
 
-def test_a_full_disk_is_reported_with_the_bytes_needed(
-    tmp_path: Path, variables: List[Any], monkeypatch: Any
-) -> None:
-    checkpoints = saved(tmp_path, variables, (1,))
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nothing_that_is_not_finite_is_written(tmp_path: Path, bad: float) -> None:
+    runs.write(tmp_path, 1)
+    tensors = {**runs.tensors(2), "slot": np.array([0.0, bad])}
+    with pytest.raises(NotFiniteError, match=f"slot is not finite.*{FIRST} is whole"):
+        checkpoint.write(tmp_path, 2, tensors, runs.state(2), {})
+    assert os.listdir(str(tmp_path)) == [FIRST]
+
+
+def test_a_full_disk_is_reported_with_the_bytes_needed(tmp_path: Path, monkeypatch: Any) -> None:
+    runs.write(tmp_path, 1)
 
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(durable, "write", full)
-    checkpoints.save(2, loop_state(2))
     with pytest.raises(CheckpointError, match=r"No space left on device; it needs [\d,]+ bytes"):
-        checkpoints.wait()
-    assert sorted(os.listdir(str(tmp_path))) == ["BEST", "LAST", "step-00000001"]
-    assert manifest.problems(tmp_path / "step-00000001") == []
+        runs.write(tmp_path, 2)
+    assert os.listdir(str(tmp_path)) == [FIRST]
 
 
-def test_a_roll_back_finds_one_from_before_the_trouble(
-    tmp_path: Path, variables: List[Any]
+def test_a_roll_back_finds_a_checkpoint_without_skipped_updates(tmp_path: Path) -> None:
+    runs.write(tmp_path, 1)
+    runs.write(tmp_path, 2, not_finite_in_a_row=3)
+    chosen = [checkpoint.newest(tmp_path, good) for good in (False, True)]
+    assert [c.step for c in chosen if c] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "words"),
+    [
+        ("/etc", None, "/etc is not a run folder: it has no folder checkpoints"),
+        ("/nowhere", None, "/nowhere is not a folder"),
+        ("run", "step-7", f"has no checkpoint step-7; allowed: best, last, {FIRST}$"),
+    ],
+)
+def test_what_cannot_be_found_is_one_clear_line(
+    tmp_path: Path, run: str, name: Any, words: str
 ) -> None:
-    checkpoints = saved(tmp_path, variables, (1,))
-    checkpoints.save(2, loop_state(2, row=3))
-    checkpoints.wait()
-    newest, good = checkpoints.newest_whole(), checkpoints.newest_whole(good=True)
-    assert newest is not None
-    assert good is not None
-    assert (newest.name, good.name) == ("step-00000002", "step-00000001")
+    runs.write(tmp_path / "run" / "checkpoints", 1)
+    (runs.write(tmp_path / "run" / "checkpoints", 2) / "state.json").write_text("")
+    with pytest.raises(CheckpointError, match=words):
+        checkpoint.find(tmp_path / run, name)
 
 
-def test_state_is_plain_json(tmp_path: Path, variables: List[Any]) -> None:
-    saved(tmp_path, variables, (1,))
-    text = (tmp_path / "step-00000001" / "state.json").read_text("utf-8")
-    assert json.loads(text)["loop"]["step"] == 1
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"recipe": 3}, "recipe is a whole number, not text"),
+        ({"loop": {"step": 1}}, "loop.epoch is missing"),
+        ({"loop": {**runs.state(1)["loop"], "step": True}}, "loop.step is true or false"),
+        ({"loop": {**runs.state(1)["loop"], "step": -1}}, "loop.step is -1"),
+        ({"loop": {**runs.state(1)["loop"], "step": 10**400}}, "a number of 401 digits"),
+        ({"loop": {**runs.state(1)["loop"], "more": 1}}, "loop.more is unknown"),
+        ({"loop": {**runs.state(1)["loop"], "log_sums": ["a"]}}, "not a number"),
+        ({"identity": {}}, "identity.variables is missing"),
+    ],
+)
+def test_state_of_other_types_is_refused(tmp_path: Path, change: Any, words: str) -> None:
+    state = {**runs.state(1), **change}
+    checkpoint.write(tmp_path, 1, runs.tensors(1), state, {})
+    with pytest.raises(CheckpointError, match=words):
+        checkpoint.newest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"null", "null, not a JSON object"),
+        (b"[]", "a list, not"),
+        (b"{", "line 1"),
+        (b"\xff", "codec can't decode"),
+        (b"[" * 100_000, "nested too deep"),
+    ],
+)
+def test_only_json_objects_are_read(data: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        json_files.decode(data)

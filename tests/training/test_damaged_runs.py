@@ -15,10 +15,11 @@ import pytest
 
 from amp_xla.commands import verify
 from amp_xla.errors import AmpXlaError
-from amp_xla.training import documents
-from amp_xla.training.checkpoint import Saved, find, manifest
+from amp_xla.training import checkpoint, json_files
+from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.run import RunFolder
 from tests.integration.damage import damage
+from tests.training import runs as small
 
 SEEDS = 200
 STEPS, RUN = (4, 8, 12), Path("runs/r/mine")
@@ -33,30 +34,23 @@ def make(folder: Path, number: int, best: int) -> None:
         run.mkdir(parents=True, exist_ok=True)
         (run / name).write_bytes(data)
     config = {**CONFIG, "seed": number}
-    (run / "config.json").write_bytes(documents.encode({**config, "run": {"name": "mine"}}))
-    (run / "run.json").write_bytes(documents.encode({"recipe": "r", "seed": number}))
+    (run / "config.json").write_bytes(json_files.encode({**config, "run": {"name": "mine"}}))
+    (run / "run.json").write_bytes(json_files.encode({"recipe": "r", "seed": number}))
+    (run / "checkpoints").mkdir()
     for step in STEPS:
-        path = run / "checkpoints" / f"step-{step:08d}"
-        path.mkdir(parents=True)
-        for name, data in assets.items():
-            (path / name).write_bytes(data)
-        (path / "tensors").write_bytes(b"%d %d" % (number, step) * 100)
-        loop = {"step": step, "not_finite_in_a_row": 0, "best": 0.5, "best_step": best}
-        digests = {name: manifest.sha256(path / name) for name in assets}
-        identity = {"assets": digests, "config": config}
-        (path / "state.json").write_bytes(
-            documents.encode({"recipe": "r", "loop": loop, "identity": identity})
+        state = small.state(step, 0.5 - 0.1 * (step == best))
+        digests = {name: checkpoint.sha256(run / name) for name in assets}
+        state["identity"].update(assets=digests, config=config)
+        checkpoint.write(
+            run / "checkpoints", step, small.tensors(number * 100 + step), state, assets
         )
-        manifest.write(path, path.name)
-    manifest.point(run / "checkpoints", manifest.LAST, "step-00000012")
-    manifest.point(run / "checkpoints", manifest.BEST, f"step-{best:08d}")
 
 
 def predicted(folder: Path) -> Any:
     """All that predicting takes from a run."""
-    saved = Saved(find(folder / RUN))
-    files = [Path(saved.asset(name)).read_bytes() for name in ("vocab.txt", "labels.json")]
-    return saved.recipe, saved.state, (saved.path / "tensors").read_bytes(), files
+    saved = find(folder / RUN)
+    files = [Path(saved.file(name)).read_bytes() for name in ("vocab.txt", "labels.json")]
+    return saved.recipe, saved.state, (saved.path / checkpoint.TENSORS).read_bytes(), files
 
 
 def resumed(folder: Path) -> Any:
@@ -65,7 +59,7 @@ def resumed(folder: Path) -> Any:
     try:
         saved = run.newest()
         assert saved is not None  # a run with checkpoints never starts over
-        return saved.state, (saved.path / "tensors").read_bytes()
+        return saved.state, (saved.path / checkpoint.TENSORS).read_bytes()
     finally:
         run.close()
 
@@ -83,8 +77,8 @@ def test_a_damaged_file_is_named_or_changes_nothing(
 ) -> None:
     first, second = runs
     answer = predicted(first)
-    newest = [Saved(path) for path in manifest.steps(first / RUN / "checkpoints")]
-    wholes = [(s.state, (s.path / "tensors").read_bytes()) for s in newest]
+    newest = [Checkpoint(path) for path in checkpoint.steps(first / RUN / "checkpoints")]
+    wholes = [(s.state, (s.path / checkpoint.TENSORS).read_bytes()) for s in newest]
     assert verify.main(["--run", str(first / RUN)]) == 0
     verified = capsys.readouterr().out
     seen: Dict[str, List[int]] = {}

@@ -15,16 +15,16 @@ from amp_xla.training.state import LoopState
     [
         ([0.5, 0.6, 0.6, 0.4], True, [True, True, False, False], 2, 2),
         ([3.0, 4.0, 2.0], False, [True, False, True], 3, 0),
-        ([math.nan, math.nan, 9.0, math.nan], False, [True, True, True, False], 3, 1),
+        ([math.nan, math.nan, 9.0, math.nan], False, [False, False, True, False], 3, 1),
+        ([math.nan, math.nan], True, [False, False], 0, 2),
     ],
 )
 def test_the_best_is_kept(
     values: List[float], higher: bool, better: List[bool], best: int, stale: int
 ) -> None:
     state: Any = LoopState()
-    assert state.best_is_of is None
     found = []
     for value in values:
         state.step += 1
         found.append(state.judge(value, higher))
-    assert (found, state.best_is_of, state.stale) == (better, best, stale)
+    assert (found, state.best_step, state.stale) == (better, best, stale)

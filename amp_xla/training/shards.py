@@ -15,7 +15,7 @@ from typing_extensions import Protocol
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
-from amp_xla.training.checkpoint.saved import CheckpointError
+from amp_xla.training.checkpoint import CheckpointError
 
 
 class Sharded(Protocol):
@@ -25,7 +25,7 @@ class Sharded(Protocol):
         """All of them that there are by now."""
 
     def shapes(self) -> Dict[str, str]:
-        """Name -> dtype and shape of the whole, as ``Bundle.shapes``."""
+        """Name -> dtype and shape of the whole, as ``Variables.shapes``."""
 
     def write(self, folder: Path, session: Any) -> None:
         """Puts this rank's rows into files; returns when they are on the disk. In any thread.

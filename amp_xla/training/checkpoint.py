@@ -1,0 +1,482 @@
+"""Checkpoints: folders that are whole or absent. Imports no TensorFlow.
+
+The checkpoint of step 123 is the folder ``step-00000123``::
+
+    tensors.safetensors   weights, optimizer slots, counters, loss scale
+    state.json            position in the run, monitored value, configuration
+    vocab.txt, ...        files needed for prediction
+    manifest.json         size and SHA-256 of each file above
+
+``write`` fills a temporary folder, syncs it and renames it: a kill at any moment leaves the older
+checkpoints as they were. The newest and the best checkpoint follow from the folders. Names are
+never reused: a second checkpoint of one step is ``step-00000123.1``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from amp_xla import config as settings
+from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.process import durable
+from amp_xla.process.progress import note
+from amp_xla.training import json_files
+from amp_xla.training.state import LoopState
+
+TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+ARCHITECTURE = "bert_config.json"
+_NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
+_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
+_IDENTITY = dict.fromkeys(("variables", "data", "assets", "config", "settings", "versions"), dict)
+
+T = TypeVar("T")
+
+
+class CheckpointError(AmpXlaError):
+    """A checkpoint is missing, damaged, cannot be written or does not fit the model."""
+
+
+class NotFiniteError(CheckpointError):
+    """A weight or optimizer slot is NaN or infinite, so nothing was written."""
+
+
+class Checkpoint:
+    """A checkpoint whose files the caller has verified.
+
+    Args:
+      path: folder ``runs/<recipe>/<name>/checkpoints/step-...``.
+
+    Attributes:
+      state: content of ``state.json``.
+      loop: position of the run.
+      ranks: world size now and at the start, and micro-batches per update.
+      run: the run folder.
+
+    Raises:
+      CheckpointError: ``state.json`` cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.run = path, path.parent.parent
+        try:
+            self.state = read_state(path)
+            self.loop = LoopState.from_json(self.state["loop"])
+        except ValueError as error:
+            raise CheckpointError(f"cannot use {path / STATE}: {error}") from error
+        self.step = self.loop.step
+        self.recipe: str = self.state["recipe"]
+        self.identity: Dict[str, Any] = self.state["identity"]
+        self.ranks: Dict[str, int] = self.state["ranks"]
+
+    def config(self, kind: Type[T]) -> T:
+        """Return the configuration of the run, with ``bert`` set to this checkpoint.
+
+        Raises:
+          CheckpointError: it belongs to another recipe, or a number is out of range.
+        """
+        try:
+            config = settings.make(kind, **self.identity["config"])
+        except (SettingsError, TypeError) as error:
+            raise CheckpointError(f"{self.path / STATE}: the config: {error}") from error
+        return self.pinned(config)
+
+    def pinned(self, config: T) -> T:
+        """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
+
+        The folder has the vocabulary and the architecture, even if the original is gone.
+        """
+        if self.architecture is None or settings.flat(config).get("bert") is None:
+            return config
+        pinned: T = settings.changed(config, bert=str(self.path))
+        return pinned
+
+    @property
+    def architecture(self) -> Optional[str]:
+        """Folder with ``bert_config.json``; None if the recipe writes none."""
+        return str(self.path) if (self.path / ARCHITECTURE).is_file() else None
+
+    def file(self, name: str) -> str:
+        """Return the path of a file needed for prediction, such as ``vocab.txt``."""
+        if not (self.path / name).is_file():
+            raise CheckpointError(f"{self.path} has no {name}")
+        return str(self.path / name)
+
+    def tensors(self) -> Dict[str, np.ndarray]:
+        """Return all tensors by name. A bfloat16 variable is stored as float32."""
+        try:
+            return dict(safetensors.numpy.load_file(str(self.path / TENSORS)))
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"cannot read {self.path / TENSORS}: {error}") from error
+
+
+def shape_of(array: Any) -> str:
+    """Return dtype and shape as in ``float32[21128,768]``."""
+    dtype = getattr(array.dtype, "base_dtype", array.dtype)
+    return f"{dtype.name}[{','.join(str(int(size)) for size in array.shape)}]"
+
+
+def fitting(
+    checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True
+) -> Dict[str, np.ndarray]:
+    """Return the tensors of a checkpoint for variables of the given shapes.
+
+    Args:
+      checkpoint: where to read.
+      shapes: name -> dtype and shape, see ``shape_of``.
+      exactly: the checkpoint may have no other tensors.
+
+    Raises:
+      CheckpointError: a tensor is missing, unknown or of another dtype or shape.
+    """
+    tensors = checkpoint.tensors()
+    stored = {name: shape_of(array) for name, array in tensors.items()}
+    needed = {name: shape.replace("bfloat16", "float32") for name, shape in shapes.items()}
+    wrong = [
+        f"tensor {name}: found {stored.get(name, 'none')}, needed {shapes.get(name, 'none')}"
+        for name in sorted({*stored, *needed} if exactly else needed)
+        if stored.get(name) != needed.get(name)
+    ]
+    if wrong:
+        rest = f"; and {len(wrong) - 3} more tensors" if len(wrong) > 3 else ""
+        raise CheckpointError(
+            f"{checkpoint.path} holds another model, and cannot be used: {'; '.join(wrong[:3])}"
+            f"{rest}"
+        )
+    return {name: tensors[name] for name in shapes}
+
+
+# -- writing ---------------------------------------------------------------------------------
+
+
+def write(
+    folder: Path,
+    step: int,
+    tensors: Mapping[str, np.ndarray],
+    state: Mapping[str, Any],
+    files: Mapping[str, bytes],
+    shards: Optional[Path] = None,
+) -> Path:
+    """Write a checkpoint and return its path once it is on disk.
+
+    Args:
+      folder: a run's ``checkpoints``.
+      step: number in the checkpoint's name.
+      tensors: name -> array; bfloat16 is stored as float32.
+      state: content of ``state.json``.
+      files: name -> content of each file needed for prediction.
+      shards: folder whose files, one per rank, are moved into the checkpoint.
+
+    Raises:
+      NotFiniteError: a tensor has a NaN or an infinity.
+      CheckpointError: the disk refused. The older checkpoints are as they were.
+    """
+    path = folder / _free_name(folder, step)
+    stored = {
+        name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+        for name, array in tensors.items()
+    }
+    for name, array in sorted(stored.items()):
+        if not _is_finite(array):
+            raise NotFiniteError(
+                f"{name} is not finite, so {path.name} was not written; {_whole_ones(folder)}"
+            )
+    temporary = folder / f"{durable.TEMPORARY}{path.name}"
+    try:
+        if temporary.exists():
+            durable.remove(temporary)
+        os.mkdir(str(temporary))
+        if shards is not None:
+            for part in sorted(shards.iterdir()):
+                os.rename(str(part), str(temporary / part.name))
+            durable.remove(shards)
+        _write_tensors(temporary / TENSORS, stored)
+        for name, data in sorted(files.items()):
+            durable.write(temporary / name, data)
+        durable.write(temporary / STATE, json_files.encode(state))
+        listed = {
+            name: {"bytes": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)}
+            for name in sorted(os.listdir(str(temporary)))
+        }
+        durable.write(temporary / MANIFEST, _manifest(path.name, listed))
+        durable.publish(temporary, path)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(str(temporary), ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        size = sum(array.nbytes for array in stored.values())
+        raise CheckpointError(
+            f"cannot write the checkpoint {path}: {reason}; it needs {size:,} bytes; "
+            f"{_whole_ones(folder)}"
+        ) from error
+    return path
+
+
+def _manifest(name: str, files: Mapping[str, Any]) -> bytes:
+    listed = {"checkpoint": name, "files": files}
+    own = hashlib.sha256(json_files.encode(listed)).hexdigest()
+    return json_files.encode({**listed, "sha256": own})
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    safetensors.numpy.save_file(dict(tensors), str(path))
+    durable.sync_file(path)
+
+
+def _is_finite(array: np.ndarray) -> bool:
+    if array.dtype.kind != "f" or not array.size:
+        return True
+    # Minimum and maximum propagate NaN and need no array of booleans.
+    return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+
+
+def _free_name(folder: Path, step: int) -> str:
+    name, revision = f"step-{step:08d}", 0
+    while (folder / name).exists():
+        revision += 1
+        name = f"step-{step:08d}.{revision}"
+    return name
+
+
+def _whole_ones(folder: Path) -> str:
+    left = steps(folder)
+    return f"{left[-1].name} is whole: --resume continues from it" if left else "there is no other"
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Delete all checkpoints except the ``keep`` newest and the best."""
+    found = steps(folder)
+    best_one = best(folder)
+    for path in found[:-keep]:
+        if path != best_one:
+            durable.remove(path)
+
+
+def tidy(checkpoint: Checkpoint) -> None:
+    """Prepare a folder for a run that resumes from ``checkpoint``.
+
+    Damaged newer checkpoints are renamed to ``damaged-*``, unfinished ones are deleted.
+
+    Raises:
+      CheckpointError: the folder cannot be changed.
+    """
+    folder = checkpoint.path.parent
+    try:
+        for unfinished in folder.glob(f"{durable.TEMPORARY}*"):
+            if unfinished.is_dir() and not unfinished.is_symlink():
+                durable.remove(unfinished)
+        found = steps(folder)
+        for newer in found[found.index(checkpoint.path) + 1 :]:
+            aside = folder / f"damaged-{newer.name}"
+            while aside.exists():
+                aside = aside.with_name(aside.name + "+")
+            os.rename(str(newer), str(aside))
+            note(f"renamed {newer.name} to {aside.name}")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot tidy up {error.filename2 or error.filename}: {error.strerror}; remove it"
+        ) from error
+
+
+# -- reading ---------------------------------------------------------------------------------
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_state(path: Path) -> Dict[str, Any]:
+    """Return the content of ``state.json`` with the types of its fields checked.
+
+    Raises:
+      ValueError: it is unreadable or does not have the expected fields.
+    """
+    state = json_files.read(path / STATE)
+    json_files.require(state, {"recipe": str, "loop": dict, "identity": dict, "ranks": dict})
+    json_files.require(state["ranks"], _RANKS, "ranks.")
+    json_files.require(state["identity"], _IDENTITY, "identity.")
+    return state
+
+
+def read_manifest(path: Path) -> Dict[str, Dict[str, Any]]:
+    """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
+
+    Raises:
+      ValueError: the manifest is missing or damaged; the message names it.
+    """
+    try:
+        data = (path / MANIFEST).read_bytes()
+        manifest = json_files.decode(data)
+        json_files.require(manifest, {"checkpoint": str, "files": dict})
+        for name, entry in manifest["files"].items():
+            if Path(name).name != name or not isinstance(entry, dict):
+                raise ValueError(f"{name!r} is not a file of the checkpoint")
+            json_files.require(entry, {"bytes": int, "sha256": str}, f"{name}.")
+    except OSError as error:
+        raise ValueError(f"{MANIFEST}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST}: {error}") from error
+    if data != _manifest(manifest["checkpoint"], manifest["files"]):
+        raise ValueError(f"{MANIFEST}: content differs from its own SHA-256")
+    if manifest["checkpoint"] != path.name:
+        raise ValueError(f"{MANIFEST}: belongs to {manifest['checkpoint']}, not to {path.name}")
+    files: Dict[str, Dict[str, Any]] = manifest["files"]
+    return files
+
+
+def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
+    """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
+
+    Each byte is read. Links are not followed, and files missing from the manifest are wrong.
+
+    Args:
+      path: the checkpoint.
+      only: names of the files to check; empty = all.
+    """
+    try:
+        listed = read_manifest(path)
+        present = os.listdir(str(path))
+    except (ValueError, OSError) as error:
+        return [str(error)]
+    wrong = []
+    for name in sorted(only or {*listed, STATE, TENSORS}):
+        try:
+            status = os.lstat(str(path / name))
+            if name not in listed:
+                wrong.append(f"{name}: not in the manifest")
+            elif not stat.S_ISREG(status.st_mode):
+                wrong.append(f"{name}: not a regular file")
+            elif status.st_size != listed[name]["bytes"]:
+                wrong.append(f"{name}: {status.st_size} bytes instead of {listed[name]['bytes']}")
+            elif sha256(path / name) != listed[name]["sha256"]:
+                wrong.append(f"{name}: content differs from its SHA-256")
+        except FileNotFoundError:
+            wrong.append(f"{name}: missing")
+        except OSError as error:
+            wrong.append(f"{name}: {error.strerror}")
+    if len(wrong) > 1:
+        wrong.append(f"{MANIFEST}: unless it is another checkpoint's")
+    extra = [] if only else sorted(set(present) - set(listed) - {MANIFEST, STATE, TENSORS})
+    return wrong + [f"{name}: not in the manifest" for name in extra]
+
+
+def order(name: str) -> Optional[Tuple[int, int]]:
+    """Return (step, revision) from a checkpoint's name; None for other names."""
+    match = _NAME.fullmatch(name)
+    return (int(match.group(1)), int(match.group(2) or 0)) if match else None
+
+
+def steps(folder: Path) -> List[Path]:
+    """Return the checkpoints in ``folder``, oldest first, whole or not."""
+    try:
+        found = [
+            (order(path.name), path)
+            for path in folder.iterdir()
+            if order(path.name) and path.is_dir() and not path.is_symlink()
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [path for _, path in sorted(found)]
+
+
+def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
+    """Return the newest whole checkpoint, and name the damaged ones.
+
+    Args:
+      folder: a run's ``checkpoints``.
+      good: leave out those written while updates were being skipped.
+
+    Raises:
+      CheckpointError: there are checkpoints, and all of them are damaged.
+    """
+    found = steps(folder)
+    damaged = []
+    for path in reversed(found):
+        wrong = problems(path)
+        if wrong:
+            damaged.append(f"{path.name}: {wrong[0]}")
+            note(f"checkpoint {path.name} is damaged, using an older one: {'; '.join(wrong)}")
+            continue
+        checkpoint = Checkpoint(path)
+        if not good or not checkpoint.loop.not_finite_in_a_row:
+            return checkpoint
+    if found and not good:
+        raise CheckpointError(
+            f"{folder} has no whole checkpoint left ({'; '.join(damaged)}); start a new run, or "
+            f"restore one from a backup"
+        )
+    return None
+
+
+def best(folder: Path) -> Optional[Path]:
+    """Return the checkpoint with the best monitored value; None before the first evaluation.
+
+    The earlier one of two equals counts. A checkpoint whose ``state.json`` is damaged does not.
+    """
+    chosen, top = None, -math.inf
+    for path in steps(folder):
+        if problems(path, [STATE]):
+            continue
+        try:
+            monitored = read_state(path).get("monitored", {})
+            json_files.require(
+                monitored, {"value": (int, float, type(None)), "higher_is_better": bool}
+            )
+        except (ValueError, TypeError):
+            continue
+        value, sign = monitored["value"], 1.0 if monitored["higher_is_better"] else -1.0
+        if value is not None and (chosen is None or sign * value > top):
+            chosen, top = path, sign * value
+    return chosen
+
+
+def find(run: Path, name: Optional[str] = None) -> Checkpoint:
+    """Return the checkpoint of a run to predict with: the best, else the newest.
+
+    Args:
+      run: run folder.
+      name: name of a checkpoint, or ``best`` or ``last``.
+
+    Raises:
+      CheckpointError: there is none, or it is damaged; the message names the whole ones.
+    """
+    folder = run / "checkpoints"
+    found = {path.name: path for path in steps(folder)}
+    if not run.is_dir():
+        raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
+    if not folder.is_dir():
+        raise CheckpointError(f"{run} is not a run folder: it has no folder checkpoints")
+    if not found:
+        raise CheckpointError(f"{run} has no checkpoint yet")
+    path, wrong = found.get(name or ""), []
+    if name in (None, "best"):
+        path = best(folder)
+        # A damaged state.json may be that of the best checkpoint.
+        unknown = [other for other in found.values() if problems(other, [STATE])]
+        path = unknown[0] if unknown else path
+    if path is None and name in (None, "last"):
+        path = list(found.values())[-1]
+    if path is not None:
+        wrong = problems(path)
+        if not wrong:
+            return Checkpoint(path)
+    whole = [other.name for other in found.values() if not problems(other)]
+    raise CheckpointError(
+        f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
+        if path is None
+        else f"{path} is damaged: {'; '.join(wrong)}; whole: {', '.join(whole) or 'none'}"
+    )

@@ -1,0 +1,103 @@
+"""Checkpoints of a run, written in the background while training continues."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable, Mapping, NamedTuple, Optional
+
+import numpy as np
+
+from amp_xla.training import checkpoint
+
+
+class Cost(NamedTuple):
+    """Cost of the checkpoints of a run so far.
+
+    written: number of checkpoints; held_seconds: time that training waited; seconds: time spent
+    writing; bytes_each: size of the last one.
+    """
+
+    written: int = 0
+    held_seconds: float = 0.0
+    seconds: float = 0.0
+    bytes_each: int = 0
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of one run; at most one write runs at a time.
+
+    Args:
+      folder: ``runs/<recipe>/<name>/checkpoints``.
+      keep: number of the newest checkpoints kept, besides the best; at least 1.
+      files: name -> content of each file needed for prediction.
+      written: called in the writer's thread once a checkpoint is on disk.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keep: int = 2,
+        files: Optional[Mapping[str, bytes]] = None,
+        written: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.folder, self.cost = folder, Cost()
+        self._keep, self._files, self._after = keep, dict(files or {}), written
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Optional[Future[None]] = None
+
+    def save(
+        self,
+        step: int,
+        snapshot: Callable[[], Mapping[str, np.ndarray]],
+        state: Mapping[str, Any],
+        shards: Optional[Path] = None,
+    ) -> None:
+        """Copy the tensors now and write them in the background; see ``checkpoint.write``.
+
+        Args:
+          snapshot: returns the tensors; training waits for this copy only.
+
+        Raises:
+          CheckpointError: the write before this one failed.
+        """
+        began = time.monotonic()
+        self.wait()
+        tensors = snapshot()
+        self._pending = self._thread.submit(self._write, step, tensors, state, shards)
+        held = self.cost.held_seconds + time.monotonic() - began
+        self.cost = self.cost._replace(held_seconds=held)
+
+    @property
+    def busy(self) -> bool:
+        """True during a write."""
+        return self._pending is not None and not self._pending.done()
+
+    def poll(self) -> None:
+        """Raise the error of the last write, if it has ended with one."""
+        if self._pending is not None and self._pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Return once the checkpoint is on disk.
+
+        Raises:
+          CheckpointError: it could not be written; the older ones are as they were.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _write(
+        self, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any], shards: Any
+    ) -> None:
+        began = time.monotonic()
+        path = checkpoint.write(self.folder, step, tensors, state, self._files, shards)
+        self._after()
+        checkpoint.prune(self.folder, self._keep)
+        self.cost = self.cost._replace(
+            written=self.cost.written + 1,
+            seconds=self.cost.seconds + time.monotonic() - began,
+            bytes_each=sum(file.stat().st_size for file in path.iterdir()),
+        )

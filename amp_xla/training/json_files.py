@@ -1,0 +1,68 @@
+"""JSON files of a run: written whole, and type-checked when read. Imports no TensorFlow.
+
+A run folder may come from anybody, so its content is data only, and each field is checked before
+it is used.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, Mapping, Tuple, Type, Union
+
+_NAMES = {
+    dict: "an object", list: "a list", str: "text", bool: "true or false",
+    int: "a whole number", float: "a number", type(None): "null",
+}  # fmt: skip
+Kinds = Union[Type[Any], Tuple[Type[Any], ...]]
+
+
+def encode(value: Mapping[str, Any]) -> bytes:
+    """Return the content of a JSON file."""
+    return json.dumps(value, ensure_ascii=False, indent=1).encode() + b"\n"
+
+
+def decode(data: bytes) -> Dict[str, Any]:
+    """Return the JSON object in ``data``.
+
+    Raises:
+      ValueError: ``data`` is not a JSON object, or has a number beyond 64 bits.
+    """
+    try:
+        value = json.loads(data.decode("utf-8"), parse_int=_whole_number)
+    except RecursionError:
+        raise ValueError("JSON nested too deep") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{_NAMES[type(value)]}, not a JSON object")
+    return value
+
+
+def read(path: Path) -> Dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+      ValueError: the file cannot be read or decoded; the message does not name the file.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(error.strerror or str(error)) from error
+    return decode(data)
+
+
+def require(values: Mapping[str, Any], kinds: Mapping[str, Kinds], prefix: str = "") -> None:
+    """Raise ValueError if a field of ``values`` is missing or not of its kind in ``kinds``."""
+    for name, allowed in kinds.items():
+        if name not in values:
+            raise ValueError(f"{prefix}{name} is missing")
+        value, kind = values[name], allowed if isinstance(allowed, tuple) else (allowed,)
+        # Python counts True as a number.
+        if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
+            words = " or ".join(_NAMES[each] for each in kind)
+            raise ValueError(f"{prefix}{name} is {_NAMES[type(value)]}, not {words}")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > 19:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)

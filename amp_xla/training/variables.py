@@ -1,0 +1,72 @@
+"""TensorFlow variables as NumPy arrays by name, for checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
+
+
+class Variables:
+    """Variables of the current graph, read and assigned together.
+
+    Args:
+      variables: variables with distinct names.
+    """
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self._variables = list(variables)
+        self.names: List[str] = [v.op.name for v in self._variables]
+        repeated = {name for name in self.names if self.names.count(name) > 1}
+        if repeated:
+            raise ValueError(f"variables share a name: {', '.join(sorted(repeated))}")
+        self._reads = [v.value() for v in self._variables]
+        self._read: Optional[Callable[[], List[Any]]] = None
+        self._assign: Optional[Callable[..., None]] = None
+
+    def shapes(self) -> Dict[str, str]:
+        """Return name -> dtype and shape, as in ``float32[21128,768]``."""
+        return {name: shape_of(v) for name, v in zip(self.names, self._variables)}
+
+    def snapshot(self) -> Dict[str, np.ndarray]:
+        """Return the current values in host memory.
+
+        On a CPU the arrays may share memory with resource variables: TensorFlow never writes into
+        a tensor that is still referenced. Old reference variables are copied.
+        """
+        if self._read is None:
+            self._read = backend.session().make_callable(self._reads)
+        return {
+            name: np.array(value) if v.dtype._is_ref_dtype else np.asarray(value)
+            for name, v, value in zip(self.names, self._variables, self._read())
+        }
+
+    def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Set all variables; ``tensors`` has an array for each name."""
+        session = backend.session()
+        if self._assign is None:
+            with session.graph.as_default():
+                feeds = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in self._variables]
+                pairs = zip(self._variables, feeds)
+                updates = [v.assign(feed, read_value=False) for v, feed in pairs]
+                self._assign = session.make_callable(tf.group(*updates), feeds)
+        self._assign(
+            *[
+                tensors[name].astype(v.dtype.base_dtype.as_numpy_dtype)
+                for name, v in zip(self.names, self._variables)
+            ]
+        )
+
+
+def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
+    """Set ``weights`` from a checkpoint and leave its other tensors on disk.
+
+    Raises:
+      CheckpointError: a tensor is missing or of another shape.
+    """
+    variables = Variables(weights)
+    variables.assign(fitting(checkpoint, variables.shapes(), exactly=False))

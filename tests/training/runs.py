@@ -1,0 +1,39 @@
+"""Small checkpoints for tests, written without TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import numpy as np
+
+from amp_xla.training import checkpoint
+from amp_xla.training.state import LoopState
+
+
+def state(step: int, value: Optional[float] = None, **loop: Any) -> Dict[str, Any]:
+    """Return the state of a checkpoint; ``value`` is its monitored loss."""
+    parts = ("variables", "data", "assets", "config", "settings", "versions")
+    document: Dict[str, Any] = {
+        "recipe": "r",
+        "loop": dataclasses.asdict(LoopState(step=step, **loop)),
+        "identity": {part: {} for part in parts},
+        "ranks": {"size": 1, "first_size": 1, "micro_batches": 1},
+    }
+    if value is not None:
+        document["monitored"] = {"name": "loss", "value": value, "higher_is_better": False}
+    return document
+
+
+def tensors(step: int) -> Dict[str, np.ndarray]:
+    """Return tensors that differ from step to step."""
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4) + step
+    return {"weight": weight, "count": np.array(step, np.int64), "slot": np.ones(5)}
+
+
+def write(folder: Path, step: int, value: Optional[float] = None, **loop: Any) -> Path:
+    """Write a checkpoint and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"vocab.txt": b"[PAD]\n"}
+    return checkpoint.write(folder, step, tensors(step), state(step, value, **loop), files)
