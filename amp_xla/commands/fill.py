@@ -1,4 +1,4 @@
-"""``amp-xla fill``: what a pretrained model puts in place of [MASK]."""
+"""``amp-xla fill``: predictions of a pretrained model for [MASK]."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ class Config:
     run: str = "runs/pretraining/latest"
     """run folder, as printed at the end of training"""
     text: Optional[str] = None
-    """a text with [MASK] in it, for each token to fill in one"""
+    """a text with a [MASK] per token to predict"""
     file: Optional[str] = None
-    """texts, one a line, in place of --text; none = standard input"""
+    """texts, one per line, instead of --text; none = standard input"""
     top: Annotated[int, within(1, 1000)] = 5
-    """how many answers for each [MASK]"""
+    """predictions per [MASK]"""
     checkpoint: Optional[str] = None
     """name of a checkpoint in the run folder; none = best"""
     recipe: Optional[str] = None
-    """path of the recipe's file, where it is not one of this project; none = as the run says"""
+    """path of the recipe's file if it is not one of this project; none = the run's recipe"""
 
 
 def main(argv: List[str]) -> int:
-    """The command: probability, token and text with it, separated by tabs, the likeliest first.
+    """Print probability, token and completed text, separated by tabs, most likely first.
 
-    Each [MASK] is filled in by itself while the others stay, and a blank line parts two texts.
+    One [MASK] is filled in at a time. A blank line separates two texts.
     """
     config = parse(Config, argv, "amp-xla fill RUN")
     if config.text is not None and config.file is not None:
-        raise AmpXlaError("--text is one text, --file has many: give one of them")
+        raise AmpXlaError("--text and --file: give one of them")
     saved = find(Path(config.run), config.checkpoint)
     recipe = config.recipe or own_recipe(saved.recipe)
     fill = getattr(recipe_module(recipe), "fill", None)
     if fill is None:
         raise AmpXlaError(
-            f"{config.run} is of recipe {recipe}, which has no [MASK] to fill in; "
-            f"amp-xla fill runs/pretraining/latest is for pretrained runs"
+            f"{config.run}: recipe {recipe} has no [MASK] to fill in; give a pretraining run: "
+            "amp-xla fill runs/pretraining/latest"
         )
     lines = [config.text] if config.text is not None else lines_of(config.file)
     for number, line in enumerate(lines, 1):
         if line.strip() and MASK not in line:
-            raise AmpXlaError(f"line {number}, {line[:60]!r}, has no {MASK}: nothing to fill in")
+            raise AmpXlaError(f"line {number}, {line[:60]!r}, has no {MASK} to fill in")
     texts = [line for line in lines if line.strip()]
     if not texts:
-        raise AmpXlaError(f"--text is empty; a text with {MASK} in it is needed")
+        raise AmpXlaError(f"the text is empty; a text with {MASK} is needed")
     answers: List[str] = []
     for text, fillings in zip(texts, fill(saved, texts, config.top)):
         answers += [""] * bool(answers)
@@ -68,7 +68,7 @@ def main(argv: List[str]) -> int:
 
 
 def _with(text: str, filling: Filling) -> str:
-    """``text`` with a token in its place; a piece of a word is joined to what is before it."""
+    """Return ``text`` with a token filled in; a ## piece joins the word before it."""
     parts = text.split(MASK)
     before, after = (MASK.join(p) for p in (parts[: filling.mask + 1], parts[filling.mask + 1 :]))
     if filling.token.startswith("##"):

@@ -137,8 +137,8 @@ def test_masks_are_filled_in(place, trained):
 
 
 def test_what_cannot_be_filled_in_is_said(place, trained):
-    assert fill(place, "--text", "north3 goes").endswith("has no [MASK]: nothing to fill in")
-    assert "--text is empty" in fill(place, "--text", " ")
+    assert fill(place, "--text", "north3 goes").endswith("has no [MASK] to fill in")
+    assert "the text is empty" in fill(place, "--text", " ")
     assert "give one of them" in fill(place, "--text", "a", "--file", "b")
     said = fill(place, "--text", "[MASK]" + " south" * 600)
     assert "text 1 has " in said and "the model reads 512" in said
@@ -259,7 +259,7 @@ def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
 def test_what_cannot_be_evaluated_is_said(place, trained):
     for words, said in (
         ("--run nowhere", "there is no folder nowhere"),
-        ("--run data", "data holds no bert_config.json with a checkpoint"),
+        ("--run data", "data: bert_config.json and a checkpoint"),
         ("--run runs/pretraining/whole -- --epochs 1", "give --finetune-seeds 3"),
     ):
         assert said in evaluate(place, *words.split())

@@ -42,11 +42,11 @@ class LengthOptions:
             )
         return [(length, self.steps - last), (self.phase2_length, last)]
 
-    def accumulation(self, given: Optional[int], ranks: int) -> int:
+    def accumulation(self, accumulate: Optional[int], ranks: int) -> int:
         """Return micro-batches per update on each rank.
 
         Args:
-          given: value of ``--accumulate``; None = as few as ``micro_batch`` allows.
+          accumulate: value of ``--accumulate``; None = as few as ``micro_batch`` allows.
           ranks: world size.
         """
-        return given or -(-self.global_batch // (self.micro_batch * ranks))
+        return accumulate or -(-self.global_batch // (self.micro_batch * ranks))
