@@ -90,14 +90,6 @@ def test_attention(session, dtype, tolerance, kept, bias):
     check_equal(run(derivatives.attention), run(theirs_of_attention), tolerance)
 
 
-def test_what_is_banned_gets_nothing(session):
-    value = tf.constant(VALUE)
-    out = derivatives.attention(tf.constant(QUERY), tf.constant(KEY), value, BANNED)
-    slopes = session.run(tf.gradients(out[:, 0], value)[0])
-    assert (np.abs(slopes[SAME[:, :1] != SAME]) == 0).all()
-    assert (np.abs(slopes[SAME[:, :1] == SAME]) > 0).all()
-
-
 def test_attention_to_nothing_is_finite_in_half_precision(session):
     """A row of padding alone, whose bias is bert4keras' infinity for float16, twice."""
     arrays = [array.astype(np.float16) for array in (QUERY, KEY, VALUE)]
@@ -215,18 +207,3 @@ def test_dropout_of_attention_keeps_the_mean_and_is_that_of_the_step(session):
         np.testing.assert_array_equal(session.run(dropped, {step: 1}), runs[1])
     finally:
         dropout._stream = dropout._Stream()
-
-
-def test_dropout_of_keras_without_the_stateless_one(session):
-    """In a script that only calls ``install``: Keras decides what is training."""
-    derivatives.install()
-    tf.set_random_seed(1)
-    dropout._set_learning_phase(1)
-    dropped = attend(0.3)
-    dropout._set_learning_phase(0)
-    whole, plain = attend(0.3), attend(0.0)
-    session.run(tf.global_variables_initializer())
-    runs = np.array([session.run(dropped) for _ in range(400)])
-    np.testing.assert_array_equal(session.run(whole), session.run(plain))
-    check_mean(runs, session.run(whole))
-    assert np.abs(runs[0] - runs[1]).max() > 0.5

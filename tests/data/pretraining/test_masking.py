@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from amp_xla.data.pretraining.masking import UNITS, Masking, positions_for
-from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -157,11 +156,3 @@ def test_a_word_longer_than_the_room_is_masked_in_part_and_never_overflows():
 def test_what_cannot_be_is_said(changes, word):
     with pytest.raises(DataError, match=word):
         masking(**changes)
-
-
-def test_a_vocabulary_without_mask_is_an_error():
-    plain = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"])
-    with pytest.raises(DataError, match=r"\[MASK\]"):
-        Masking.of(plain, LENGTH, 0.15, "word", 1)
-    full = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
-    assert Masking.of(full, LENGTH, 0.15, "word", 1).special_ids == tuple(range(5))

@@ -8,7 +8,7 @@ from html import escape
 
 import pytest
 
-from amp_xla.data.pretraining import prepare, wikipedia
+from amp_xla.data.pretraining import wikipedia
 from amp_xla.errors import DataError
 from tests.data.pretraining.corpus import corpus_texts
 
@@ -157,37 +157,3 @@ def test_a_dump_that_breaks_off_is_named(tmp_path):
     packed.write_bytes(bz2.compress(data)[:-200])
     with pytest.raises(DataError, match=r"b\.xml\.bz2: damaged bz2 file"):
         corpus_texts(packed)
-
-
-def test_shards_copies_and_another_start_work_on_dumps(tmp_path, monkeypatch):
-    """Two machines write what one does; half of it lost, only that is made again."""
-    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (4096, 4096))
-    data, words = many(60)
-    copy, _ = many(30)
-    (tmp_path / "a.xml").write_bytes(data)
-    (tmp_path / "b.xml.bz2").write_bytes(bz2.compress(copy))
-
-    def prepared(out, shard="0/1", vocab=None):
-        return prepare.prepare(
-            prepare.Config(
-                out=str(tmp_path / out), corpus=f"{tmp_path}/a.xml,{tmp_path}/b.xml.bz2",
-                vocab=vocab, vocab_size=128, length=32, workers=1, dedup="exact", shard=shard,
-            ),
-            show=False,
-        )  # fmt: skip
-
-    one = prepared("one")
-    assert sum(one.counts[split]["documents"] for split in ("train", "heldout")) == len(words)
-    vocab = str(tmp_path / "one" / "vocab.txt")
-    assert prepared("two", "1/2", vocab) is None
-    assert prepared("two", "0/2", vocab).shards == one.shards
-    expected = {p.name: p.read_bytes() for p in (tmp_path / "one").glob("*.npy")}
-    assert {p.name: p.read_bytes() for p in (tmp_path / "two").glob("*.npy")} == expected
-    lost = sorted((tmp_path / "two").glob("train-*.npy"))[::2]
-    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "two").glob("*.npy")}
-    for path in lost:
-        path.unlink()
-    assert prepared("two", vocab=vocab).shards == one.shards
-    assert {p.name: p.read_bytes() for p in (tmp_path / "two").glob("*.npy")} == expected
-    changed = {p for p, stamp in stamps.items() if p.stat().st_mtime_ns != stamp}
-    assert changed == set(lost)
