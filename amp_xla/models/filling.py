@@ -63,7 +63,7 @@ class Fill:
     @classmethod
     def of_run(
         cls,
-        saved: Any,
+        checkpoint: Any,
         objective: str,
         encoder: LanguageModelOptions,
         texts: Sequence[str],
@@ -72,7 +72,7 @@ class Fill:
         """Build the model of a pretraining run, still without its weights.
 
         Args:
-          saved: checkpoint of the run.
+          checkpoint: of the run.
           objective, encoder: settings of the run.
           texts, top: as for ``Fill``.
 
@@ -81,10 +81,10 @@ class Fill:
         """
         if objective != "mlm":
             raise AmpXlaError(
-                f"{saved.run} was trained with --objective {objective}; only mlm fills in {MASK}"
+                f"{checkpoint.run} was trained with --objective {objective}; only mlm fills in {MASK}"
             )
-        bert = saved.architecture or encoder.bert
-        return cls(Tokenizer.from_assets(saved.asset), texts, bert, SIZES[encoder.model], top)
+        bert = checkpoint.architecture or encoder.bert
+        return cls(Tokenizer.from_assets(checkpoint.file), texts, bert, SIZES[encoder.model], top)
 
     def __call__(self) -> List[List[Filling]]:
         """Return the predictions for each text, in order of its [MASK] tokens."""
