@@ -81,7 +81,8 @@ class Fill:
         """
         if objective != "mlm":
             raise AmpXlaError(
-                f"{checkpoint.run} was trained with --objective {objective}; only mlm fills in {MASK}"
+                f"{checkpoint.run} was trained with --objective {objective}; to fill in {MASK}, "
+                "mlm is needed"
             )
         bert = checkpoint.architecture or encoder.bert
         return cls(Tokenizer.from_assets(checkpoint.file), texts, bert, SIZES[encoder.model], top)
