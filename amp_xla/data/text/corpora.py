@@ -57,7 +57,7 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     source = f"pydoc (Python {platform.python_version()})"
     sides = []
     for dev in (False, True):
-        side = [(text, label) for text, label in samples if _is_dev(text) == dev]
+        side = [(text, label) for text, label in samples if is_dev(text) == dev]
         sides.append(
             Dataset(
                 texts=[text for text, _ in side],
@@ -68,7 +68,8 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     return sides[0], sides[1]
 
 
-def _is_dev(text: str) -> bool:
+def is_dev(text: str) -> bool:
+    """Return whether a text is a dev text, which follows from the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
 
@@ -82,19 +83,30 @@ def _docstrings(folder: str) -> Iterator[str]:
 
 
 def _docstrings_of(path: str) -> Iterator[str]:
-    # Parsed, not imported: nothing runs, and missing modules do not matter.
+    tree = parsed(path)
+    return filter(is_text, _public(tree)) if tree else iter(())
+
+
+def parsed(path: str) -> Optional[ast.Module]:
+    """Return the syntax tree of a file, None if it is not Python 3.
+
+    It is not imported: nothing runs, and missing modules do not matter.
+    """
     try:
         with open(path, "rb") as handle, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes in lib2to3's own sources
-            tree = ast.parse(handle.read())
-    except (OSError, SyntaxError, ValueError):  # lib2to3 keeps files in Python 2 on purpose
-        return
-    for text in _public(tree):
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:
-            continue
-        yield text
+            warnings.simplefilter("ignore")  # old escapes
+            return ast.parse(handle.read())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def is_text(docstring: str) -> bool:
+    """Return whether a docstring can be written in UTF-8, and has no NUL."""
+    try:
+        docstring.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in docstring
 
 
 def _public(node: ast.AST) -> Iterator[str]:

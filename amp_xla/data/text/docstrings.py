@@ -7,8 +7,7 @@ import math
 import os
 import re
 import sysconfig
-import warnings
-from typing import Dict, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 from amp_xla.data.text import corpora
 
@@ -55,7 +54,7 @@ def documents(group: List[Tuple[str, str]]) -> List[str]:
             if len(text.split()) < corpora.MIN_WORDS:
                 continue
             # The classification corpus removes a package's name first.
-            if not corpora._is_dev(" ".join(package_name.sub(" ", text).split())):
+            if not corpora.is_dev(" ".join(package_name.sub(" ", text).split())):
                 out.append(text)
     return out
 
@@ -66,24 +65,12 @@ def distinct(groups: Iterable[List[str]]) -> List[str]:
 
 
 def _docstrings(path: str) -> Iterator[str]:
-    try:
-        with open(path, "rb") as handle, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            source = handle.read()
-            if b'"""' not in source and b"'''" not in source:
-                return
-            todo: List[ast.AST] = [ast.parse(source)]
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    todo: List[Any] = [corpora.parsed(path)]
     while todo:
         node = todo.pop()
-        assert isinstance(node, kinds)
-        text = ast.get_docstring(node)
-        if text and "\0" not in text:
-            try:
-                text.encode("utf-8")
+        if node is not None:
+            text = ast.get_docstring(node)
+            if text and corpora.is_text(text):
                 yield text
-            except UnicodeEncodeError:
-                pass
-        todo += [child for child in reversed(node.body) if isinstance(child, kinds)]
+            todo += [child for child in reversed(node.body) if isinstance(child, kinds)]

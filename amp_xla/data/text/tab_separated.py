@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional
 
 from amp_xla.data.text.columns import FieldNames, Fields, Parser, Unusable, choose, is_header
 from amp_xla.data.text.lines import Line
@@ -20,7 +20,7 @@ def parser(path: str, lines: List[Line], names: FieldNames, require_labels: bool
     first = lines[0][1].split("\t")
     if names.given and all(name.isdigit() for name in names.given) and not is_header(first):
         columns = [str(i) for i in range(len(first))]
-        fields = _by_number(path, columns, names, require_labels)
+        fields = choose(path, columns, names, require_labels)
     elif names.given or is_header(first):
         columns = [name.strip() for name in first]
         fields = choose(path, columns, names, require_labels)
@@ -53,22 +53,6 @@ def _without_header(path: str, first: Line, width: int, require_labels: bool) ->
             f"First line: {line[:80]!r}"
         )
     return known[width]
-
-
-def _by_number(
-    path: str, columns: Sequence[str], names: FieldNames, require_labels: bool
-) -> Fields:
-    for name in names.given:
-        if name not in columns:
-            raise DataError(
-                f"{path}: no column {name}; the first line has columns 0 to {len(columns) - 1}"
-            )
-    if names.text is None or (names.label is None and require_labels):
-        raise DataError(
-            f"{path}: no header, so --text-field and --label-field are both needed, as column "
-            f"numbers from 0 to {len(columns) - 1}"
-        )
-    return choose(path, columns, names, require_labels)
 
 
 def _count(columns: int) -> str:
