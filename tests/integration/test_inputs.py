@@ -8,10 +8,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import random
 import shutil
-import signal
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
@@ -227,17 +225,6 @@ def test_weights_that_are_whole_are_trained_on(place: Place) -> None:
     assert result.code == 0, result.err
 
 
-def test_a_disk_that_fills_up_while_a_small_file_is_written(place: Place) -> None:
-    """The vocabulary is the first file that is too large."""
-    words = [f"word{i:05d}" for i in range(3000)]
-    vocab = [*SPECIAL_TOKENS, *" ".join(WORDS.values()).split(), *words]
-    (place.folder / "large.txt").write_text("\n".join(vocab) + "\n")
-    result = place.train("--name", "full", "--vocab", "large.txt", file_bytes=20_000)
-    assert result.code == 2
-    (said,) = errors(result.err)
-    assert "vocab.txt" in said and "File too large" in said
-
-
 def test_lines_of_the_metrics_that_are_none(server: Server, tmp_path: Path) -> None:
     run = Run(server, tmp_path)
     assert run({"step": [9, "before"]}) == -9
@@ -247,17 +234,3 @@ def test_lines_of_the_metrics_that_are_none(server: Server, tmp_path: Path) -> N
     assert run() == 0, run.text()
     steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
     assert steps == sorted(steps) and len(steps) > len(good.splitlines())
-
-
-def test_another_batch_size_is_refused_or_forced_and_said(server: Server, tmp_path: Path) -> None:
-    run = Run(server, tmp_path, evaluate_every=5)
-    pid = run.start({"pause": 14})  # the checkpoint of step 10 is written: step 2 of epoch 1
-    os.kill(pid, signal.SIGKILL)
-    assert server.wait() == -9
-    assert run(config={"batch_size": 64}) == 2
-    (said,) = errors(run.text())
-    assert "setting batch_size: 4 then, 64 now" in said
-    assert run(config={"batch_size": 64}, force_resume=True) == 2
-    said = errors(run.text())[1]
-    assert "steps now: go on with the batch size and steps it had" in said
-    assert run() == 0, run.text()

@@ -58,7 +58,7 @@ class Fields(NamedTuple):
 
     text: str
     pair: Optional[str]
-    label: Optional[str]
+    label: str
 
 
 class Unusable(Exception):
@@ -76,7 +76,7 @@ class Parser(NamedTuple):
     parse: Callable[[str], Any]
 
 
-def choose(path: str, columns: Sequence[str], wanted: FieldNames, require_labels: bool) -> Fields:
+def choose(path: str, columns: Sequence[str], wanted: FieldNames) -> Fields:
     """Return the fields to read: those ``wanted`` by name, and known names for the others.
 
     Raises:
@@ -101,7 +101,7 @@ def choose(path: str, columns: Sequence[str], wanted: FieldNames, require_labels
             )
     if label is None:
         label = next((lower[known] for known in KNOWN_LABELS if known in lower), None)
-        if label is None and require_labels:
+        if label is None:
             raise DataError(
                 f"{path}: which field is the label? found: {names}; name it with --label-field"
             )
@@ -118,5 +118,4 @@ def is_header(columns: Sequence[str]) -> bool:
     """Return whether the cells of a first line look like names of columns."""
     names = {name.strip().lower() for name in columns}
     texts = names & {name for known in KNOWN_TEXTS for name in known if name is not None}
-    # A test file has no label column, but its header may have a second text or an index.
     return bool(texts) and (len(texts) > 1 or bool(names & {*KNOWN_LABELS, *KNOWN_OTHERS}))

@@ -13,7 +13,7 @@ from amp_xla.errors import DataError
 EXAMINED = 100  # lines whose keys are collected: the first line may lack one
 
 
-def parser(path: str, lines: Sequence[Line], names: FieldNames, require_labels: bool) -> Parser:
+def parser(path: str, lines: Sequence[Line], names: FieldNames) -> Parser:
     """Return the fields, and a function from a line to (text, pair, label).
 
     Raises:
@@ -34,15 +34,14 @@ def parser(path: str, lines: Sequence[Line], names: FieldNames, require_labels: 
         raise DataError(
             f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    fields = choose(path, keys, names, require_labels)
+    fields = choose(path, keys, names)
     return Parser(list(lines), fields, lambda line: _parse(line, fields))
 
 
 def _parse(line: str, fields: Fields) -> Any:
     record = _object(line)
     pair = None if fields.pair is None else _text(record, fields.pair)
-    label = None if fields.label is None else _label(record, fields.label)
-    return _text(record, fields.text), pair, label
+    return _text(record, fields.text), pair, _label(record, fields.label)
 
 
 def _object(line: str) -> Dict[str, Any]:

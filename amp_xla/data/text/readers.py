@@ -16,7 +16,7 @@ __all__ = ["BadLine", "DataError", "Dataset", "read"]
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 SHOWN_BAD_LINES = 5
 
-Sample = Tuple[str, Optional[str], Optional[str]]
+Sample = Tuple[str, Optional[str], str]
 
 
 def read(
@@ -25,7 +25,6 @@ def read(
     label_field: Optional[str] = None,
     pair_field: Optional[str] = None,
     on_bad_line: str = "error",
-    require_labels: bool = True,
 ) -> Dataset:
     """Read a file of texts and labels; its name and its first line show the format.
 
@@ -41,7 +40,6 @@ def read(
       text_field, label_field, pair_field: names of columns or keys; None = the usual ones. In a
         file without a header, column numbers from 0.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
-      require_labels: False also reads files without labels; one without tabs is one text per line.
 
     Raises:
       DataError: The file is missing or empty, lacks a field, or has bad lines.
@@ -55,9 +53,9 @@ def read(
     names = FieldNames(text_field, pair_field, label_field)
     plain = path[:-3] if path.endswith(".gz") else path
     if plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{"):
-        parser = json_lines.parser(path, lines, names, require_labels)
+        parser = json_lines.parser(path, lines, names)
     else:
-        parser = tab_separated.parser(path, lines, names, require_labels)
+        parser = tab_separated.parser(path, lines, names)
     fields = parser.fields
 
     samples: List[Sample] = []
@@ -75,7 +73,7 @@ def read(
     return Dataset(
         texts=list(texts),
         pairs=None if fields.pair is None else list(pairs),
-        labels=None if fields.label is None else list(labels),
+        labels=list(labels),
         source=path,
         bad_lines=bad,
     )
@@ -95,7 +93,7 @@ def _checked(sample: Sample, fields: Fields) -> Sample:
             place = error.start + 1
             raise Unusable(f"{field}: character {place} is half a surrogate pair") from None
     text, pair, label = sample
-    return text, pair, None if label is None else label.strip()
+    return text, pair, label.strip()
 
 
 def _unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:

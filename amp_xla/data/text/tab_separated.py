@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List
 
 from amp_xla.data.text.columns import FieldNames, Fields, Parser, Unusable, choose, is_header
 from amp_xla.data.text.lines import Line
 from amp_xla.errors import DataError
 
 
-def parser(path: str, lines: List[Line], names: FieldNames, require_labels: bool) -> Parser:
+def parser(path: str, lines: List[Line], names: FieldNames) -> Parser:
     """Return the lines below the header, the fields, and a function to (text, pair, label).
 
     Nothing is quoted, as in GLUE: a " is an ordinary character.
@@ -20,15 +20,14 @@ def parser(path: str, lines: List[Line], names: FieldNames, require_labels: bool
     first = lines[0][1].split("\t")
     if names.given and all(name.isdigit() for name in names.given) and not is_header(first):
         columns = [str(i) for i in range(len(first))]
-        fields = choose(path, columns, names, require_labels)
+        fields = choose(path, columns, names)
     elif names.given or is_header(first):
         columns = [name.strip() for name in first]
-        fields = choose(path, columns, names, require_labels)
+        fields = choose(path, columns, names)
         lines = lines[1:]
     else:
-        columns = _without_header(path, lines[0], len(first), require_labels)
-        known: List[Optional[str]] = [name if name in columns else None for name in Fields._fields]
-        fields = Fields("text", *known[1:])
+        columns = _without_header(path, lines[0], len(first))
+        fields = Fields("text", "pair" if "pair" in columns else None, "label")
     positions = [None if name is None else columns.index(name) for name in fields]
 
     def parse(line: str) -> Any:
@@ -40,10 +39,8 @@ def parser(path: str, lines: List[Line], names: FieldNames, require_labels: bool
     return Parser(lines, fields, parse)
 
 
-def _without_header(path: str, first: Line, width: int, require_labels: bool) -> List[str]:
+def _without_header(path: str, first: Line, width: int) -> List[str]:
     known = {2: ["text", "label"], 3: ["text", "pair", "label"]}
-    if not require_labels:
-        known[1] = ["text"]
     if width not in known:
         number, line = first
         raise DataError(

@@ -103,29 +103,14 @@ def test_gzip_is_known_by_content(tmp_path: Path) -> None:
 
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stdin:
-        buffer = io.BytesIO("one\ntwo 二\n".encode())
+        buffer = io.BytesIO("one\t1\ntwo 二\t0\n".encode())
 
     monkeypatch.setattr("sys.stdin", Stdin)
-    data = read("-", require_labels=False)
-    assert data.texts == ["one", "two 二"] and data.labels is None
+    data = read("-")
+    assert data.texts == ["one", "two 二"] and data.labels == ["1", "0"]
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(DataError, match="standard input is closed"):
         read("-")
-
-
-def test_labels_may_be_absent_only_when_they_need_not_be_there(tmp_path: Path) -> None:
-    plain = write(tmp_path / "plain.txt", "one text\nanother\n")
-    header = write(tmp_path / "test.tsv", "index\tsentence\n0\tone text\n1\tanother\n")
-    lines = write(tmp_path / "test.json", '{"id": 0, "sentence": "one text"}\n' * 2)
-    for path, texts in (
-        (plain, ["one text", "another"]),
-        (header, ["one text", "another"]),
-        (lines, ["one text"] * 2),
-    ):
-        data = read(path, require_labels=False)
-        assert (data.texts, data.labels) == (texts, None)
-        with pytest.raises(DataError):
-            read(path)
 
 
 BAD = [
