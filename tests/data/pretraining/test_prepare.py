@@ -64,11 +64,11 @@ def prepared(*args, **options):
 
 def contents(folder):
     """File name -> bytes, of all shards."""
-    return {p.name: p.read_bytes() for p in sorted(Path(folder).glob("*.npy"))}
+    return {p.name: p.read_bytes() for p in sorted(Path(folder).glob("[a-z]*.npy"))}
 
 
 def stamps(folder):
-    return {p.name: p.stat().st_mtime_ns for p in Path(folder).glob("*.npy")}
+    return {p.name: p.stat().st_mtime_ns for p in Path(folder).glob("[a-z]*.npy")}
 
 
 def test_sequences_hold_the_corpus_and_hardly_any_padding(tmp_path, vocab, corpus):
@@ -140,7 +140,7 @@ def test_an_interrupted_command_continues(tmp_path, large, sent):
     """Ctrl-C and Slurm signal the whole process group."""
     args = ("--out", tmp_path / "out", *large, "--workers", 2)
     process = run_command(*args, start_new_session=True)
-    while not list((tmp_path / "out" / "units").glob("*.json")) and process.poll() is None:
+    while not list((tmp_path / "out" / "units").glob("[0-9]*.json")) and process.poll() is None:
         time.sleep(0.01)
     children = trees.children(process.pid)
     os.killpg(process.pid, sent)
@@ -165,7 +165,7 @@ def test_an_interrupted_command_continues(tmp_path, large, sent):
 def test_killed_processes(tmp_path, large, who):
     """A lost worker is one line, and a lost parent takes its workers along."""
     process = run_command("--out", tmp_path / "out", *large, "--workers", 2)
-    while not list((tmp_path / "out" / "units").glob("*.json")) and process.poll() is None:
+    while not list((tmp_path / "out" / "units").glob("[0-9]*.json")) and process.poll() is None:
         time.sleep(0.01)
     children = trees.children(process.pid)
     os.kill(children[-1] if who == "worker" else process.pid, signal.SIGKILL)
