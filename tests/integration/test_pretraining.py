@@ -165,11 +165,11 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     from amp_xla.data.pretraining.masking import Masking
     from amp_xla.data.pretraining.prepared import Manifest, Sequences
     from amp_xla.data.pretraining.stream import Stream
-    from amp_xla.data.pretraining.words import load_tokenizer
+    from amp_xla.data.text.tokenizer import Tokenizer
     from recipes.pretraining import Config
 
     run = place / "runs" / "pretraining" / "whole"
-    tokenizer = load_tokenizer(str(run / "vocab.txt"), True)
+    tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
     masking = Masking.of(tokenizer, 32, Config.mask_rate, Config.mask, seed=0)
     held = Sequences(Manifest.load(str(place / "data")), "heldout")
     stream = Stream(
@@ -219,7 +219,7 @@ def evaluate(place, *args):
 
 def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
     from amp_xla.data.pretraining.cloze import ClozeBenchmark
-    from amp_xla.data.pretraining.words import load_tokenizer
+    from amp_xla.data.text.tokenizer import Tokenizer
 
     run = place / "runs" / "pretraining" / "whole"
     texts = [f"north{i} goes with south{i} . north1 goes with south1 ." for i in range(12)]
@@ -228,7 +228,7 @@ def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
     rows = evaluate(place, "--run", f"{run},runs/pretraining/whole", *given)
     assert rows[0] == ["model", "hidden words", "loss", "accuracy", "pseudo-perplexity"]
     assert rows[2][1:] == rows[3][1:] and rows[2][1] == str(12 * 3)
-    tokenizer = load_tokenizer(str(run / "vocab.txt"), True)
+    tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
     benchmark = ClozeBenchmark.of(texts, [tokenizer], 32)
     for questions, shown in (
         (benchmark.together(tokenizer, 0.3, 1), [float(rows[2][2]), float(rows[2][3])]),
