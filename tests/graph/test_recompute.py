@@ -80,7 +80,7 @@ for kind, (batches, net, steps) in trained.items():
     out[kind] = runs
     for step in steps if kind == "buckets" else ():
         training = training_graph.from_step(step, net)
-        fed = {n: a.shape for n, a in zip(training.feeds, step.arrays(feeds[0], 0))}
+        fed = {n: np.shape(a) for n, a in zip(training.feeds, step.arrays(feeds[0], 0))}
         graph = training.export(training.fetches)
         nodes = by_name(graph)
         known = shapes.static_shapes(graph, training.fetches, fed)
