@@ -77,20 +77,3 @@ def test_format_mends_what_lint_refuses(checkout):
     assert "scripts/ugly.py" in lint(checkout)
     assert run(["make", "format"], root=checkout).returncode == 0
     assert ugly.read_text() == "import os\nimport sys\n\nprint(os.name, sys.path)\n"
-
-
-def test_readme_draws_the_rooms_that_the_contract_has():
-    """Each room stands in README's architecture, in the contract's order."""
-    contract = re.search(r"layers = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL)
-    assert contract is not None
-    rooms = [
-        name.replace("amp_xla.", "")
-        for name in re.findall(r'"([a-z_.]+)"', contract.group(1))
-        if "__" not in name
-    ]
-    for page, heading in (("README.md", "## Architecture"), ("README.zh.md", "## 结构")):
-        drawing = (ROOT / page).read_text(encoding="utf-8").split(heading)[1]
-        at = [re.search(rf"(?:^    |, ){room}\b", drawing, re.MULTILINE) for room in rooms]
-        assert all(at), [room for room, found in zip(rooms, at) if not found]
-        places = [found.start() for found in at if found]
-        assert places == sorted(places)

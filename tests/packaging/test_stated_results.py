@@ -40,12 +40,6 @@ def test_what_is_stated_was_recorded(found) -> None:
         assert found["command"] in page and f"**{found['result']}**" in page
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
-def test_readme_stays_short(page) -> None:
-    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 125 - 5 * (page == "README.md") and max(map(len, lines)) <= 120
-
-
 def test_the_chinese_page_has_the_same_figures() -> None:
     page = (ROOT / "README.zh.md").read_text(encoding="utf-8")
     for found in RECORDS:

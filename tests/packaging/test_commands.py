@@ -1,0 +1,65 @@
+"""Each command of the program runs once, in the order of a user's day, on small data."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Dict, Tuple
+
+import pytest
+
+from amp_xla.commands import COMMANDS
+from tests.packaging.checkout import ROOT, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(900)]
+
+MODEL = "--layers 1 --hidden 64 --max-length 32"
+DATA = f"--train train.tsv --dev train.tsv {MODEL} --shapes 1 --vocab-size 100 --epochs 1"
+RUN = "runs/classification/mine"
+# Words -> exit code and a part of the output. Each uses what the ones before it wrote.
+DAY: Dict[str, Tuple[int, str]] = {
+    f"train classification -- {DATA} --name mine": (0, f"amp-xla predict {RUN}"),
+    f"train classification -- {DATA} --name mine --epoch 2": (2, "did you mean"),
+    f"predict {RUN} texts.txt": (0, "\tsalt 3 soup"),
+    f"predict {RUN} --top 3": (2, "error: "),
+    f"verify {RUN}": (0, "whole"),
+    f"fill {RUN} --text salt[MASK]": (2, "has no [MASK] to fill in"),
+    f"export {RUN}": (2, "has no export"),
+    "evaluate texts.txt": (2, "error: "),
+    f"inspect classification -- {DATA}": (0, "written: runs/classification/inspect/amp.json"),
+    f"rehearse classification --steps 1 -- {DATA}": (0, "written: runs/classification/rehearse"),
+    f"tune classification --steps 1 --rounds 2 --minutes 1 -- {DATA}": (0, "samples/s"),
+    "header --runtime tf2 --xla on": (0, "import os"),
+    "doctor --json": (0, '"about"'),
+    "prepare text.txt data --length 32 --vocab-size 128 --workers 1": (0, "sequences"),
+    f"ranks classification --np x -- {DATA}": (2, "'x'"),
+}
+
+
+def test_each_command_has_a_place_in_the_day() -> None:
+    assert {words.split()[0] for words in DAY} == set(COMMANDS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    made = tmp_path_factory.mktemp("day")
+    lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]
+    (made / "train.tsv").write_text("".join(lines))
+    (made / "texts.txt").write_text("salt 3 soup\n")
+    (made / "text.txt").write_text(
+        "".join(f"{word} is a word. So is {word}s.\n\n" for word in dir(str) * 5)
+    )
+    return made
+
+
+def test_a_day(folder: Path) -> None:
+    program = str(ROOT / "amp-xla")
+    for line, (code, text) in DAY.items():
+        command, *words = line.split()
+        done = run([program, command, "--python", sys.executable, *words], root=folder)
+        output = done.stdout + done.stderr
+        assert done.returncode == code and text in output, f"{line}\n{output}"
+        assert "Traceback" not in output, output
+    process = json.loads((folder / RUN / "run.json").read_text())
+    assert process["recipe"] == "classification"
