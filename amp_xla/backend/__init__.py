@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import warnings
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from amp_xla.backend import nvidia
 from amp_xla.errors import SetupOrderError, UnsupportedError
@@ -212,25 +212,6 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     )
 
 
-def session_config(half_dtype: Optional[str], base: Optional[Any] = None) -> Any:
-    """Return a ConfigProto with the rewrite on, for scripts with their own ``tf.Session``."""
-    v1 = tensorflow().compat.v1
-    config = v1.ConfigProto(allow_soft_placement=True)
-    if base is not None:
-        config.CopyFrom(base)
-    rewrite = config.graph_options.rewrite_options
-    if half_dtype == "float16":
-        rewrite.auto_mixed_precision = 1  # RewriterConfig.ON
-    if half_dtype == "bfloat16":
-        rewrite.auto_mixed_precision_onednn_bfloat16 = 1
-    return config
-
-
-def nvidia_device(environ: Mapping[str, str]) -> bool:
-    """Return True if the kernel shows an NVIDIA GPU; TensorFlow 2 would read its XLA flags here."""
-    return nvidia.has_device(environ)
-
-
 def used() -> bool:
     """Return True if TensorFlow has read its flags: it has made a session or listed devices."""
     from tensorflow.python.client import session as client
@@ -284,7 +265,7 @@ def compute_capability() -> Optional[Tuple[int, int]]:
     if details is not None:  # TensorFlow 2
         known = [details(d).get("compute_capability") for d in _physical_gpus()]
     else:
-        known = [gpu.likely_capability for gpu in nvidia.look(os.environ).gpus]
+        known = [gpu.capability for gpu in nvidia.look(os.environ).gpus]
     return min(((c[0], c[1]) for c in known if c), default=None)
 
 

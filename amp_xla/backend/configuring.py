@@ -12,6 +12,7 @@ import sys
 from typing import Any, Dict, Optional
 
 from amp_xla import backend
+from amp_xla.backend import nvidia
 from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
 from amp_xla.settings import Precision, Settings, flags
 
@@ -44,7 +45,7 @@ def configure(**overrides: Any) -> Precision:
     """
     global _current
     settings = Settings.from_environment(_original_environment, **overrides)
-    gpu = settings.device != "cpu" and backend.nvidia_device(_original_environment)
+    gpu = settings.device != "cpu" and nvidia.has_device(_original_environment)
     variables = flags.environment(settings, _original_environment, gpu)
     _refuse_misspelt(None)
     _refuse_if_late(settings, variables)
@@ -62,7 +63,7 @@ def configure(**overrides: Any) -> Precision:
         )
     if backend.kind() == "tf1" and settings.device == "cpu":
         backend.hide_gpus()
-    precision = Precision(settings, *backend.half_dtype(has_gpu=gpu))
+    precision = Precision.of(settings, *backend.half_dtype(has_gpu=gpu))
     _apply(precision)
     _current = precision
     return precision
@@ -78,7 +79,7 @@ def resolve(**overrides: Any) -> Precision:
       SettingsError, SetupOrderError, UnsupportedError: as ``configure``.
     """
     global _current
-    _current = Precision(configure(**overrides).settings, *backend.half_dtype())
+    _current = Precision.of(configure(**overrides).settings, *backend.half_dtype())
     _apply(_current)
     return _current
 

@@ -17,19 +17,6 @@ SECONDS = 60  # eight GPUs without persistence mode take half of that
 _TRACES = ("proc/driver/nvidia/version", "dev/nvidia0", "dev/dxg")  # dxg: Windows' WSL
 _FIELDS = ("name", "driver_version", "memory.total", "memory.free", "compute_cap")
 _UNKNOWN = re.compile(r"\[.*\]|N/A|", re.IGNORECASE)
-# Compute capability by name, for drivers that do not report it. The first match counts.
-_CAPABILITIES: Tuple[Tuple[str, Tuple[int, int]], ...] = (
-    (r"\bG?B[123]00\b", (10, 0)),
-    (r"RTX 50\d\d|RTX PRO \d000", (12, 0)),
-    (r"\bG?H(20|100|200|800)\b", (9, 0)),
-    (r"RTX 40\d\d|\bL(4|20|40)S?\b|\bAda\b", (8, 9)),
-    (r"RTX 30\d\d|RTX A\d000|\bA(2|10|16|40)G?\b", (8, 6)),
-    (r"\bA(30|100|800)\b", (8, 0)),
-    (r"RTX 20\d\d|GTX 16\d\d|\bT4\b|TITAN RTX|Quadro RTX", (7, 5)),
-    (r"V100|TITAN V\b|Quadro GV100", (7, 0)),
-    (r"\bP(4|40)\b|GTX 10\d\d|TITAN X", (6, 1)),
-    (r"P100", (6, 0)),
-)
 
 Version = Tuple[int, ...]
 BLACKWELL: Version = (10, 0)  # the first compute capability without kernels in TensorFlow 2.17
@@ -45,16 +32,9 @@ class Gpu(NamedTuple):
     free: Optional[float] = None
     capability: Optional[Version] = None
 
-    @property
-    def likely_capability(self) -> Optional[Version]:
-        """Compute capability from the driver, else by the GPU's name, else None."""
-        if self.capability is not None:
-            return self.capability
-        return next((c for name, c in _CAPABILITIES if re.search(name, self.name)), None)
-
     def describe(self) -> str:
         """Return e.g. ``NVIDIA A100 (8.0, driver 535.104.05)``."""
-        capability = self.likely_capability
+        capability = self.capability
         known = (
             "compute capability unknown" if capability is None else ".".join(map(str, capability))
         )

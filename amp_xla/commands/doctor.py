@@ -110,7 +110,7 @@ def examine(environ: Mapping[str, str], release: nvidia.Version) -> List[Finding
     if machine is not None:
         usable = environ.get(DEVICE) != "cpu" and not seen.hidden
         findings += tensorflow(machine, seen.gpus if usable else (), environ)
-    return [*findings, *environment(environ, machine), *memory(seen.gpus), docker()]
+    return [*findings, *environment(environ, machine), *memory(), docker()]
 
 
 def graphics(seen: nvidia.Driver) -> List[Finding]:
@@ -131,13 +131,11 @@ def graphics(seen: nvidia.Driver) -> List[Finding]:
 
 
 def _abilities(gpu: Gpu) -> Finding:
-    capability = gpu.likely_capability
+    capability = gpu.capability
     if capability is None:
         what = f"{gpu.name}; driver {gpu.driver or 'unknown'}, compute capability unknown"
         return Finding("note", "GPU", what, "mixed precision needs 7.0 or newer (Volta)")
     what = f"{gpu.name}, compute capability {'.'.join(map(str, capability))}"
-    if gpu.capability is None:
-        what += " (by its name: this driver does not report it)"
     if capability < (7, 0):
         why = "no tensor cores: TensorFlow skips the mixed-precision rewrite below 7.0"
         return Finding("warning", "GPU", what, why, "AMP_XLA_PRECISION=fp32")
@@ -161,7 +159,7 @@ def driver(gpu: Gpu, release: nvidia.Version) -> Finding:
     if not have:
         why = "cannot be compared with containers"
         return Finding("note", "driver", "driver version unknown", why)
-    capability = gpu.likely_capability or (7, 0)
+    capability = gpu.capability or (7, 0)
     newest = containers.newest(have, gpu.name, capability)
     image = f"container {containers.name(release)} (CUDA {entry.cuda})"
     fix = f"install driver {entry.driver[0]} or newer"
@@ -195,9 +193,9 @@ def tensorflow(machine: Machine, gpus: Sequence[Gpu], environ: Mapping[str, str]
         why += ", no XLA Lite" if "lite" in machine.absent else ""
     findings = [Finding("ok", "TensorFlow", what, why)]
     if gpus and not machine.gpu:
-        blind = visible.look_again(environ)
-        driver = nvidia.Driver(tuple(gpus))
-        reason, fix = visible.reason(driver, blind, machine.tensorflow, machine.fork)
+        missing = visible.missing_libraries(environ)
+        shown = nvidia.Driver(tuple(gpus))
+        reason, fix = visible.reason(shown, missing, machine.tensorflow, machine.fork)
         what = f"nvidia-smi shows a GPU, TensorFlow sees none: {reason}"
         why = "training stops with an error, unless --device cpu is given"
         findings.append(Finding("error", "TensorFlow", what, why, fix))
@@ -227,7 +225,7 @@ def environment(environ: Mapping[str, str], machine: Optional[Machine]) -> List[
         problems.append(str(error))
     if not problems:
         half = machine.half_dtype or None if machine else None
-        what = Precision(settings, half).describe()
+        what = Precision.of(settings, half).describe()
         return [Finding("ok", "environment", what, "no variable is misspelt or contradicts")]
     why = "training stops at once with this"
     return [Finding("error", "environment", text, why, _unset(text)) for text in problems]
@@ -240,21 +238,15 @@ def _unset(problem: str) -> str:
     return f"unset {names[0]}" if names else ""
 
 
-def memory(gpus: Sequence[Gpu]) -> List[Finding]:
-    """Return findings about free memory of GPUs and machine."""
-    findings = []
-    for gpu in gpus:
-        if gpu.total is not None and gpu.free is not None:
-            what = f"{gpu.free:.1f} of {gpu.total:.1f} GiB free on {gpu.name}"
-            why = "BERT-base needs about 8 GiB (batch 32, length 128), and XLA more"
-            findings.append(Finding("ok", "memory", what, why))
+def memory() -> List[Finding]:
+    """Return a finding about free RAM; nothing if the kernel does not report it."""
     free = _available_gib()
-    if free is not None:
-        level: Level = "warning" if free < _LITTLE_RAM else "ok"
-        why = "BERT-base with Adam takes about 4 GiB on a CPU, a rehearsal of it twice that"
-        fix = "close other programs" if level == "warning" else ""
-        findings.append(Finding(level, "memory", f"{free:.1f} GiB of RAM free", why, fix))
-    return findings
+    if free is None:
+        return []
+    level: Level = "warning" if free < _LITTLE_RAM else "ok"
+    why = "BERT-base with Adam takes about 4 GiB on a CPU, a rehearsal of it twice that"
+    fix = "close other programs" if level == "warning" else ""
+    return [Finding(level, "memory", f"{free:.1f} GiB of RAM free", why, fix)]
 
 
 def _available_gib() -> Optional[float]:

@@ -64,7 +64,7 @@ def block(config: Config) -> str:
     runtime, gpu = chosen.pop("runtime") or installed_runtime(), chosen.pop("gpu")
     settings = Settings.from_environment({}, **chosen)
     # A header for amp is written for a GPU; the same constants do no harm in bfloat16.
-    precision = Precision(settings, "float16")
+    precision = Precision.of(settings, "float16")
     if precision.loss_scale == "dynamic":
         raise UnsupportedError(
             "a pasted header multiplies the loss by a constant; for loss_scale=dynamic wrap the "

@@ -38,7 +38,7 @@ def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None
     settings = Settings.from_environment(
         os.environ, precision="amp", loss_scale=loss_scale or options.loss_scale
     )
-    scale = Precision(settings, "float16").loss_scale
+    scale = Precision.of(settings, "float16").loss_scale
     return module.build(changed(config, precision="amp", loss_scale=str(scale)))
 
 

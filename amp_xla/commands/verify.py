@@ -9,6 +9,7 @@ from typing import List
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
+from amp_xla.process.output import printable
 from amp_xla.training import checkpoint, run_metadata
 
 
@@ -38,14 +39,14 @@ def main(argv: List[str]) -> int:
         words = f"{'DAMAGED' if wrong else 'whole'}{', best' if path == best else ''}"
         print(f"{path.name}  {words}  {size:,} bytes")
         for line in wrong:
-            print(f"    {line}")
+            print(printable(f"    {line}"))
     if whole:
         for name, problem in run_metadata.differences(run, checkpoint.Checkpoint(whole[-1])):
             damaged += 1
-            print(f"{name}  {problem}; --resume rewrites it")
+            print(printable(f"{name}  {problem}; --resume rewrites it"))
     for path in sorted(folder.iterdir()):
         if path.name.startswith((durable.TEMPORARY, "damaged-")):
-            print(f"{path.name}  left over, not used")
+            print(printable(f"{path.name}  left over, not used"))
     if not whole:
         print("no checkpoint is whole: this run cannot be resumed")
     elif damaged:

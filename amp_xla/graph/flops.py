@@ -6,7 +6,6 @@ import dataclasses
 import time
 from typing import Any, Dict, Tuple
 
-from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.process.progress import note
 
@@ -37,7 +36,7 @@ def ceiling(
         done = product.op
         start = tf.global_variables_initializer()
     options = tf.OptimizerOptions(global_jit_level=tf.OptimizerOptions.OFF)
-    config = backend.session_config(None)
+    config = tf.ConfigProto(allow_soft_placement=True)
     config.graph_options.optimizer_options.CopyFrom(options)
     config.gpu_options.allow_growth = True
     best, runs = float("inf"), 0

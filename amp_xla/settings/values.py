@@ -120,48 +120,38 @@ class Precision:
 
     Attributes:
       settings: what the user chose.
+      precision: ``fp32``, ``tf32`` or ``amp``.
+      half: dtype of matrix products in mixed precision; None if all is float32.
       machine_half: half precision that this machine can train in: ``float16``, ``bfloat16``, None.
-      reason: why that is so, one clause.
+      reason: why, one clause.
+      xla: the XLA mode.
+      device: ``auto``, ``cpu`` or ``gpu``.
+      loss_scale: a number, or ``dynamic``.
+      infinity, epsilon: bert4keras' and Keras' constants; None leaves their own.
     """
 
     settings: Settings
+    precision: str
+    half: Optional[str]
     machine_half: Optional[str]
-    reason: str = ""
+    reason: str
+    xla: str
+    device: str
+    loss_scale: LossScaleSetting
+    infinity: Optional[float]
+    epsilon: Optional[float]
 
-    @property
-    def precision(self) -> str:
-        """``fp32``, ``tf32`` or ``amp``."""
-        return self.settings.precision
-
-    @property
-    def half(self) -> Optional[str]:
-        """Dtype of matrix products in mixed precision; None if all is float32."""
-        return self.machine_half if self.precision == "amp" else None
-
-    @property
-    def xla(self) -> str:
-        """The XLA mode."""
-        return self.settings.xla
-
-    @property
-    def device(self) -> str:
-        """``auto``, ``cpu`` or ``gpu``."""
-        return self.settings.device
-
-    @property
-    def loss_scale(self) -> LossScaleSetting:
-        """Factor of the loss: a number, or ``dynamic``."""
-        return self.settings.loss_scale or default_loss_scale(self.half)
-
-    @property
-    def infinity(self) -> Optional[float]:
-        """Number for ``K.set_infinity``; None leaves bert4keras' own."""
-        return self.settings.infinity or (1e4 if self.precision == "amp" else None)
-
-    @property
-    def epsilon(self) -> Optional[float]:
-        """Number for ``K.set_epsilon``; None leaves Keras' own."""
-        return self.settings.epsilon or (1e-5 if self.precision == "amp" else None)
+    @classmethod
+    def of(cls, chosen: Settings, machine_half: Optional[str], reason: str = "") -> Precision:
+        """Return what ``chosen`` means on a machine with this half precision."""
+        amp = chosen.precision == "amp"
+        half = machine_half if amp else None
+        return cls(
+            chosen, chosen.precision, half, machine_half, reason, chosen.xla, chosen.device,
+            loss_scale=chosen.loss_scale or default_loss_scale(half),
+            infinity=chosen.infinity or (1e4 if amp else None),
+            epsilon=chosen.epsilon or (1e-5 if amp else None),
+        )  # fmt: skip
 
     def describe(self) -> str:
         """Return e.g. ``precision amp (float16), XLA off, infinity 1e4, epsilon 1e-5``."""

@@ -46,7 +46,7 @@ def find_device(arguments: Sequence[str] = ()) -> Device:
         reason = f"no CUDA build of TensorFlow 2.17 for {machine}"
     if reason:
         return Device(False, f"{driver.describe()}: {reason}, CPU only", unusable=True)
-    capabilities = [gpu.likely_capability or (0, 0) for gpu in driver.gpus]
+    capabilities = [gpu.capability or (0, 0) for gpu in driver.gpus]
     blackwell = max(capabilities, default=(0, 0)) >= nvidia.BLACKWELL
     return Device(True, driver.describe(), blackwell=blackwell)
 

@@ -19,7 +19,7 @@ from amp_xla.settings import Precision, Settings
     ({"precision": "fp32"}, "float16", None, None, 1.0, "precision fp32, XLA off"),
 ])  # fmt: skip
 def test_one_value_says_what_the_settings_mean(settings, half, infinity, epsilon, scale, words):
-    found = Precision(Settings(**settings), half)
+    found = Precision.of(Settings(**settings), half)
     assert (found.infinity, found.epsilon, found.loss_scale) == (infinity, epsilon, scale)
     assert found.describe() == words
 
