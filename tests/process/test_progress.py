@@ -7,9 +7,11 @@ import os
 import pty
 import struct
 import termios
+from pathlib import Path
 
 import pytest
 
+from amp_xla.commands import verify
 from amp_xla.process.output import lines, printable
 from amp_xla.process.progress import Progress, note
 
@@ -53,3 +55,14 @@ def test_notes_and_answers_are_printable(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr()
     assert said.err == "one\n\\x1b[2Jtwo\n"
     assert said.out == "label\\x1b[2J\\nwith a break\t0.9\n"
+
+
+def test_verify_prints_foreign_names_without_their_escape_sequences(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "checkpoints"
+    (folder / "step-00000001").mkdir(parents=True)
+    (folder / "damaged-\x1b[2J").mkdir()
+    assert verify.main(["--run", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "damaged-\\x1b[2J  left over" in said and "\x1b" not in said
