@@ -100,19 +100,6 @@ def test_too_late_an_import_names_the_line_to_move(tmp_path, first):
     assert "SetupOrderError" in last and f"line 3 of script.py: `{first}`" in last
 
 
-@pytest.mark.slow
-def test_a_late_import_is_fine_where_every_flag_is_set_already(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text("import tensorflow\nimport amp_xla.setup\nprint('ok')\n")
-    env = {
-        "TF_KERAS": "1",
-        "TF_USE_LEGACY_KERAS": "1",
-        "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE": "1",
-        "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING": "0",
-    }
-    assert run_python(str(script), env=env).out == "ok\n"
-
-
 @pytest.mark.parametrize(
     "env, words",
     [
@@ -131,13 +118,6 @@ def test_bad_settings_stop_before_training(env, words):
     last = result.err.splitlines()[-1]
     for word in words:
         assert word in last
-
-
-@pytest.mark.skipif(not TF1, reason="TensorFlow 2 knows the new list names")
-def test_list_names_of_tensorflow_2_are_refused_on_tensorflow_1():
-    env = {"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_ALLOWLIST_ADD": "Einsum"}
-    last = run_python("-c", "import amp_xla.setup", env=env).err.splitlines()[-1]
-    assert "TensorFlow 1.15 calls it TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_WHITELIST_ADD" in last
 
 
 CONFIGURE = """
