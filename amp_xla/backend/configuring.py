@@ -187,7 +187,9 @@ def _guarded(name: str, init: Any) -> Any:
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
                 f"it recognises padding by a score below -1e6, so infinity=1e4 leaves padding "
                 f"unmasked and infinity=1e12 is NaN in float16; allowed: AMP_XLA_PRECISION=tf32 "
-                f"(or fp32) with bert4keras' own infinity, or bert4keras 0.11.5"
+                f"(or fp32) with bert4keras' own infinity, or bert4keras 0.11.5 (on TensorFlow 2 "
+                f"with a function as its metric, `def accuracy(y_true, y_pred): return "
+                f"CRF.sparse_accuracy(y_true, y_pred)`: Keras takes no method there)"
             )
         backend.bert4keras().set_infinity(chosen)  # amp's 1e4, which nothing needs in float32
         init(self, *args, **kwargs)
