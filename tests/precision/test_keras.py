@@ -274,5 +274,7 @@ def test_rules_reach_bert4keras_layers(request):
 
 
 @pytest.mark.parametrize("code", blocks("graph"))
-def test_the_documentations_graph_blocks_run(code):
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_the_documentations_graph_blocks_run(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     run(code)
