@@ -52,11 +52,11 @@ def build(width):
 
 
 def device():
-    """What half precision means here, in a sentence."""
-    found = tf.config.list_physical_devices("GPU")
-    if not found:
+    """Return one sentence on half precision on this device."""
+    devices = tf.config.list_physical_devices("GPU")
+    if not devices:
         return "no GPU: bfloat16 may be faster here, float16 only shows what would happen"
-    major, minor = tf.config.experimental.get_device_details(found[0])["compute_capability"]
+    major, minor = tf.config.experimental.get_device_details(devices[0])["compute_capability"]
     if major < 7:
         return f"GPU {major}.{minor}: below 7.0 it has no tensor cores, and gains memory only"
     return f"GPU {major}.{minor}: float16 on tensor cores" + (", bfloat16 too" * (major > 7))

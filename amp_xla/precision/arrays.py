@@ -1,6 +1,6 @@
-"""What NumPy, JAX and TensorFlow arrays have in common, without importing any of the latter.
+"""Operations on NumPy, JAX and TensorFlow arrays; imports none of the latter two.
 
-A framework is only looked up in ``sys.modules`` after one of its objects has been seen.
+A framework is looked up in ``sys.modules`` after one of its objects was passed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Jax:
 
 
 def family(x: Any) -> str:
-    """``tensorflow``, ``jax`` or ``numpy`` (Python scalars included)."""
+    """Return ``tensorflow``, ``jax`` or ``numpy`` (Python scalars included)."""
     for cls in type(x).__mro__:
         root = cls.__module__.partition(".")[0]
         if root in ("tensorflow", "tensorflow_core", "tf_keras", "keras"):
@@ -67,7 +67,7 @@ def family(x: Any) -> str:
 
 
 def namespace(*values: Any) -> Any:
-    """The operations that fit all the values together."""
+    """Return the operations that fit all the values."""
     families = {family(value) for value in values}
     if "tensorflow" in families:
         return _TensorFlow()
@@ -75,7 +75,7 @@ def namespace(*values: Any) -> Any:
 
 
 def dtype_name(x: Any) -> Optional[str]:
-    """``float16``, ``int32``, ...; None for what has no dtype (Python scalars, None, objects)."""
+    """Return ``float16``, ``int32``, ...; None for objects without dtype (Python scalars, None)."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return None
@@ -84,18 +84,18 @@ def dtype_name(x: Any) -> Optional[str]:
 
 
 def is_float(x: Any) -> bool:
-    """True for arrays, tensors and NumPy scalars of a real floating dtype."""
+    """Return True for arrays, tensors and NumPy scalars of a real floating dtype."""
     name = dtype_name(x)
     return name is not None and name.startswith(("float", "bfloat")) and name != "float0"
 
 
 def is_sparse(x: Any) -> bool:
-    """True for ``tf.IndexedSlices``: rows of a gradient, with the row numbers."""
+    """Return True for ``tf.IndexedSlices``: rows of a gradient, with the row numbers."""
     return hasattr(x, "values") and hasattr(x, "indices") and hasattr(x, "dense_shape")
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """``x`` as another dtype, by name; ``x`` itself when it has it already."""
+    """Return ``x`` as another dtype, by name; ``x`` itself if it has it already."""
     if dtype_name(x) == dtype:
         return x
     if family(x) == "tensorflow":
@@ -106,31 +106,31 @@ def cast(x: Any, dtype: str) -> Any:
 
 
 def widen(x: Any) -> Any:
-    """Half precision to float32; everything else as it is."""
+    """Return half precision as float32; everything else as it is."""
     return cast(x, "float32") if dtype_name(x) in HALF else x
 
 
 def cast_like(scalar: Any, like: Any) -> Any:
-    """A scalar in the dtype of a float32 or float64 array."""
+    """Return a scalar in the dtype of a float32 or float64 array."""
     return cast(scalar, dtype_name(like) or "float32")
 
 
 def float32_scalar(x: Any) -> Any:
-    """A strong float32 scalar from any scalar; JAX and TensorFlow ones stay theirs."""
+    """Return a strong float32 scalar, in the framework of ``x``."""
     if type(x) is object:  # JAX builds pytrees of placeholders while it compares structures
         return x
     return np.float32(x) if family(x) == "numpy" else cast(x, "float32")
 
 
 def int32_scalar(x: Any) -> Any:
-    """A strong int32 scalar from any scalar; JAX and TensorFlow ones stay theirs."""
+    """Return a strong int32 scalar, in the framework of ``x``."""
     if type(x) is object:
         return x
     return np.int32(x) if family(x) == "numpy" else cast(x, "int32")
 
 
 def known(x: Any) -> Optional[Any]:
-    """The value of a scalar as a Python number, or None where only a run will tell."""
+    """Return the value of a scalar as a Python number; None if only a run has it."""
     if type(x) is object:
         return None
     kind = family(x)
@@ -150,11 +150,10 @@ def _eager(x: Any) -> bool:
 
 
 def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = False) -> T:
-    """Applies ``function`` to every floating leaf of any tree; the rest passes untouched.
+    """Apply ``function`` to every floating leaf of any tree; leave the rest.
 
-    Dictionaries, lists, tuples and named tuples are walked here; other nodes are JAX's business
-    where JAX is loaded. A sparse gradient keeps its indices and its shape. Python floats have
-    no dtype to change and pass untouched too, unless ``python_floats``.
+    A tree is made of dicts, lists, tuples and, if JAX is loaded, its nodes. A sparse gradient keeps
+    indices and shape. Python floats are left too, unless ``python_floats``.
     """
 
     def leaf(path: str, x: Any) -> Any:
@@ -168,7 +167,7 @@ def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = Fa
 
 
 def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") -> Any:
-    """Applies ``leaf`` to (path, leaf) of any tree; a path is keys joined by slashes."""
+    """Apply ``leaf`` to (path, leaf) of any tree; a path is keys joined by slashes."""
     if tree is None or is_sparse(tree) or hasattr(tree, "dtype"):
         return leaf(path, tree)
     if isinstance(tree, dict):
@@ -188,7 +187,7 @@ def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") ->
 
 
 def _map_jax_node(leaf: Callable[[str, Any], Any], tree: Any, path: str) -> Any:
-    """One level of a node registered with JAX, so that what lies inside is walked here again."""
+    """Map one level of a node registered with JAX."""
     import jax
 
     found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)

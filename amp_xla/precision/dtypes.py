@@ -24,7 +24,7 @@ _half: Optional[str] = None
 
 
 def canonical(dtype: Any) -> str:
-    """``float16``, ``bfloat16``, ``float32`` or ``float64`` from any framework's dtype or name.
+    """Return ``float16``, ``bfloat16``, ``float32`` or ``float64`` for any dtype or name.
 
     Raises:
       ValueError: anything else; the message lists what is allowed.
@@ -52,10 +52,9 @@ def canonical(dtype: Any) -> str:
 
 
 def scalar_type(name: str) -> Any:
-    """What every framework takes for a dtype and what makes a scalar when called.
+    """Return the NumPy scalar type of a dtype, which every framework accepts.
 
-    ``numpy.float16`` and its kin; bfloat16 is that of ``ml_dtypes``, else of TensorFlow once it
-    is imported, else the plain name.
+    bfloat16 is ``ml_dtypes``', else TensorFlow's if it is imported, else the plain name.
     """
     if name != "bfloat16":
         return getattr(np, name)
@@ -67,14 +66,13 @@ def scalar_type(name: str) -> Any:
 
 
 def half_dtype(platform: Optional[str] = None) -> Any:
-    """The half precision of this machine: bfloat16 on TPU, else float16.
+    """Return this machine's half precision, a scalar type: bfloat16 on TPU, else float16.
+
+    ``set_half_dtype`` overrides it.
 
     Args:
-      platform: ``cpu``, ``gpu``, ``tpu``; None asks JAX where it is imported (which starts its
-        devices: nothing here does before this call), and is not a TPU where it is not.
-
-    Returns:
-      A scalar type, e.g. ``numpy.float16``; the override where ``set_half_dtype`` set one.
+      platform: ``cpu``, ``gpu``, ``tpu``; None = JAX's, if it is imported. This call starts JAX's
+        devices.
     """
     if _half is not None:
         return scalar_type(_half)
@@ -85,7 +83,7 @@ def half_dtype(platform: Optional[str] = None) -> Any:
 
 
 class set_half_dtype:  # reads as a verb, also in a with statement
-    """Overrides ``half_dtype()`` from now on, or within a ``with`` block.
+    """Override of ``half_dtype()`` from now on, or within a ``with`` block.
 
     Args:
       dtype: ``float16``, ``bfloat16``, or None to detect again.

@@ -1,8 +1,7 @@
 """Loss scales: immutable values with jmp's verbs, and the one state machine behind them.
 
-The same classes serve NumPy, JAX (as pytrees, see ``amp_xla.precision.jax``) and TensorFlow
-(held in variables by ``amp_xla.precision.tensorflow``); no framework is imported here. The
-arithmetic follows whatever the state is made of.
+The same classes serve NumPy, JAX (as pytrees, see ``amp_xla.precision.jax``) and TensorFlow (in
+the variables of ``amp_xla.precision.tensorflow``). No framework is imported here.
 
 Dynamic scaling, per step::
 
@@ -49,10 +48,10 @@ def next_state(
     minimum: float,
     maximum: float,
 ) -> Tuple[Any, Any]:
-    """The state machine: (scale float32, counter int32) after a step judged ``finite``.
+    """Return (scale float32, counter int32) after a step judged ``finite``.
 
-    Works on NumPy, JAX and TensorFlow scalars alike. Multiplications only: compilers turn a
-    division by a constant into something that differs in the last bit.
+    Works on NumPy, JAX and TensorFlow scalars. It only multiplies: compilers change the last bit of
+    a division by a constant.
     """
     xp = arrays.namespace(scale, counter, finite)
     with np.errstate(over="ignore"):
@@ -67,7 +66,7 @@ def next_state(
 
 
 class _LossScale:
-    """What the three share."""
+    """Base class of the three."""
 
     loss_scale: Any
 
@@ -76,10 +75,9 @@ class _LossScale:
         return super().__new__(cls)
 
     def scale(self, tree: T) -> T:
-        """Multiplies floating leaves by the scale, in float32 (float64 stays float64).
+        """Multiply floating leaves by the scale, in float32 (float64 stays float64).
 
-        Half-precision leaves come back as float32: an fp16 loss of 4 at 2**15 is 131072, past
-        float16's 65504.
+        Half-precision leaves become float32: a loss of 4 at 2**15 is 131072, above float16's 65504.
         """
 
         def scaled(x: Any) -> Any:
@@ -88,10 +86,10 @@ class _LossScale:
         return arrays.map_floats(scaled, tree, python_floats=True)
 
     def unscale(self, tree: T) -> T:
-        """Divides floating leaves by the scale, in float32 (float64 stays float64).
+        """Divide floating leaves by the scale, in float32 (float64 stays float64).
 
-        Half-precision leaves come back as float32: 2**-11 at scale 2**15 is 2**-26, which
-        float16 would round to zero. Sparse gradients stay sparse.
+        Half-precision leaves become float32: 2**-11 at scale 2**15 is 2**-26, zero in float16.
+        Sparse gradients stay sparse.
         """
 
         def unscaled(x: Any) -> Any:
@@ -103,17 +101,17 @@ class _LossScale:
         return arrays.cast_like(self.loss_scale, arrays.widen(like))
 
     def adjust(self, grads_finite: Any) -> Any:
-        """The loss scale for the next step; this one is unchanged."""
+        """Return the loss scale for the next step; this one is unchanged."""
         raise NotImplementedError
 
     def spec(self) -> Dict[str, Any]:
-        """The JSON-able description that ``from_spec`` takes back."""
+        """Return the JSON-able description that ``from_spec`` reads."""
         raise NotImplementedError
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoOpLossScale(_LossScale):
-    """Scales nothing: every verb returns what it was given."""
+    """No scaling: every method returns its argument."""
 
     @property
     def loss_scale(self) -> int:
@@ -144,8 +142,8 @@ class StaticLossScale(_LossScale):
     """A constant scale.
 
     Attributes:
-      loss_scale: float32 scalar; any Python, NumPy, JAX or TensorFlow scalar is taken. In JAX it
-        is a leaf, so another value does not retrace.
+      loss_scale: float32 scalar, from any scalar. In JAX it is a leaf, so another value does not
+        retrace.
 
     Raises:
       ValueError: the scale is not a positive finite number that float32 can hold.
@@ -175,12 +173,12 @@ class DynamicLossScale(_LossScale):
     """A scale that grows while gradients stay finite and shrinks when they do not.
 
     Attributes:
-      loss_scale: float32 scalar in force now; any scalar is taken.
+      loss_scale: float32 scalar, the current scale, from any scalar.
       counter: int32 scalar, finite steps since the last change.
       growth_interval: finite steps in a row before the scale grows; at least 1.
-      growth_factor: what it is multiplied by then; more than 1.
-      backoff_factor: what it is multiplied by after a non-finite step, between 0 and 1; None
-        means ``1 / growth_factor``.
+      growth_factor: factor of growth; more than 1.
+      backoff_factor: factor after a non-finite step, between 0 and 1; None =
+        ``1 / growth_factor``.
       minimum: the scale never shrinks below it (may be less than 1, never 0).
       maximum: the scale never grows above it (finite).
 
@@ -225,14 +223,14 @@ class DynamicLossScale(_LossScale):
         check_scale("loss_scale", self.loss_scale, minimum, maximum)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
-        """The next state; ``grads_finite`` is a boolean scalar."""
+        """Return the next state; ``grads_finite`` is a boolean scalar."""
         scale, counter = next_state(
             self.loss_scale, self.counter, grads_finite, **self.hyperparameters()
         )
         return self.replace(scale, counter)
 
     def replace(self, loss_scale: Any, counter: Any) -> DynamicLossScale:
-        """The same hyper-parameters around another state, unchecked (it may be a tracer)."""
+        """Return the same hyper-parameters with another state, unchecked: it may be a tracer."""
         new = object.__new__(type(self))
         for field in dataclasses.fields(self):
             object.__setattr__(new, field.name, getattr(self, field.name))
@@ -241,7 +239,7 @@ class DynamicLossScale(_LossScale):
         return new
 
     def hyperparameters(self) -> Dict[str, Any]:
-        """What ``next_state`` needs beyond the state; hashable values."""
+        """Return the keyword arguments of ``next_state``; hashable values."""
         return {
             "growth_interval": self.growth_interval,
             "growth_factor": self.growth_factor,
@@ -277,7 +275,7 @@ LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 
 
 def from_spec(spec: Any) -> Any:
-    """A loss scale from ``LossScale.spec()``, a number, ``"dynamic"``, None or a loss scale.
+    """Return a loss scale from its ``spec()``, a number, ``"dynamic"``, None or a loss scale.
 
     Raises:
       ValueError: none of these.
@@ -308,7 +306,7 @@ def from_spec(spec: Any) -> Any:
 
 
 def concrete(value: Any) -> Any:
-    """A Python or NumPy number from any scalar whose value is known now.
+    """Return a Python or NumPy number from any scalar whose value is known now.
 
     Raises:
       ValueError: the value is only known when a compiled function runs.
@@ -325,7 +323,7 @@ def concrete(value: Any) -> Any:
 def check_scale(
     name: str, value: Any, low: float = SMALLEST_SCALE, high: float = LARGEST_SCALE
 ) -> None:
-    """Refuses a scale outside [low, high]; a value not known yet passes."""
+    """Raise ValueError for a scale outside [low, high]; a value not known yet passes."""
     number = arrays.known(value)
     if number is None:
         return

@@ -1,4 +1,4 @@
-"""Says when skipped steps are more than the price of a scale that probes its limit."""
+"""Warnings about skipped steps that a dynamic scale does not explain."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from amp_xla.precision import loss_scale as scales
 
 
 class LossScaleWarning(UserWarning):
-    """Something about loss scaling that training survives but should not be left alone."""
+    """A problem with loss scaling that training survives."""
 
 
 class Monitor:
-    """Warns once a streak when a scale sits at its minimum, and when a constant scale overflows.
+    """Warnings, once per streak, about a scale at its minimum or a constant one that overflows.
 
-    Plain Python on the host: TensorFlow calls it from the branch that skips, a JAX loop calls
-    ``observe`` with what a step returned.
+    Plain Python on the host: TensorFlow calls ``skipped`` in the branch that skips, a JAX loop
+    calls ``observe`` with a step's results.
 
     Args:
       spec: the loss scale.
@@ -31,7 +31,7 @@ class Monitor:
         self._applied: Optional[int] = None
 
     def observe(self, loss_scale: Any, finite: Any) -> None:
-        """One step.
+        """Note one step.
 
         Args:
           loss_scale: the loss scale in force during the step, or its value.
@@ -43,7 +43,7 @@ class Monitor:
             self._skip(float(getattr(loss_scale, "loss_scale", loss_scale)))
 
     def skipped(self, scale: Any, applied_steps: Any) -> None:
-        """A skipped step, when only those are seen: an applied one in between ends the streak.
+        """Note a skipped step; a larger ``applied_steps`` ends the streak.
 
         Args:
           scale: in force during the step.
@@ -67,10 +67,10 @@ class Monitor:
         if self._streak == self._patience:
             self._warn(
                 f"the loss scale has been at its minimum, {scale:g}, for {self._streak} steps in a "
-                f"row and gradients are still not finite, so scaling is not the cause: look for "
+                f"row and gradients are still not finite, so scaling is not the cause: search for "
                 f"NaN in the data or the model, lower the learning rate, or allow a smaller minimum"
             )
 
     def _warn(self, message: str) -> None:
-        # Above this module and its caller: the warning belongs to whoever runs the step.
+        # Attributed to the caller that runs the step.
         warnings.warn(message, LossScaleWarning, stacklevel=5)

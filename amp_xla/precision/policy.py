@@ -1,7 +1,7 @@
 """Mixed-precision policies: which dtype parameters, computation and outputs have.
 
-A policy is a value: frozen, hashable, equal whatever framework its dtypes came from, and a
-string that fits a command line. Source of the idea and the grammar: jmp,
+A policy is a frozen, hashable value, equal for dtypes of any framework, and a string that fits a
+command line. Source of the idea and the grammar: jmp,
 https://github.com/google-deepmind/jmp.
 """
 
@@ -29,12 +29,12 @@ KEYS: Dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
-    """Casts floating leaves of any tree.
+    """A triple of dtypes, with casts of floating leaves of any tree.
 
     Attributes:
       param_dtype: of variables, the master weights.
       compute_dtype: of the arithmetic.
-      output_dtype: of what a layer hands on.
+      output_dtype: of a layer's output.
 
     Each takes a NumPy, JAX or TensorFlow dtype or a name, and holds a NumPy scalar type.
 
@@ -48,8 +48,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            found = canonical(getattr(self, field.name))
-            object.__setattr__(self, field.name, scalar_type(found))
+            dtype = canonical(getattr(self, field.name))
+            object.__setattr__(self, field.name, scalar_type(dtype))
 
     @property
     def names(self) -> Tuple[str, str, str]:
@@ -61,27 +61,26 @@ class Policy:
         )
 
     def cast_to_param(self, tree: T) -> T:
-        """Floating arrays and tensors to the param dtype; everything else untouched.
+        """Return the tree with floating arrays and tensors in the param dtype.
 
-        Integers, booleans, complex numbers, PRNG keys, None, Python numbers and other objects
-        pass as they are; so do the indices of sparse gradients.
+        Everything else stays, Python numbers and the indices of sparse gradients too.
         """
         return _cast(tree, self.names[0])
 
     def cast_to_compute(self, tree: T) -> T:
-        """As ``cast_to_param``, to the compute dtype."""
+        """Cast like ``cast_to_param``, to the compute dtype."""
         return _cast(tree, self.names[1])
 
     def cast_to_output(self, tree: T) -> T:
-        """As ``cast_to_param``, to the output dtype."""
+        """Cast like ``cast_to_param``, to the output dtype."""
         return _cast(tree, self.names[2])
 
     def with_output_dtype(self, output_dtype: Any) -> Policy:
-        """The same policy with another output dtype."""
+        """Return the same policy with another output dtype."""
         return dataclasses.replace(self, output_dtype=output_dtype)
 
     def __str__(self) -> str:
-        """``get_policy`` reads it back: ``p=full,c=f16,o=f16``."""
+        """Return e.g. ``p=full,c=f16,o=f16``, which ``get_policy`` reads."""
         return ",".join(f"{k}={SPELLINGS[n][0]}" for k, n in zip("pco", self.names))
 
     def __repr__(self) -> str:
@@ -102,16 +101,14 @@ def _cast(tree: T, dtype: str) -> T:
 
 
 def get_policy(name: Any) -> Policy:
-    """A policy from a string.
+    """Return the policy that a string means; a ``Policy`` as it is.
 
-    The grammar, spaces allowed anywhere between words:
+    The grammar, with spaces anywhere between words:
 
-    - ``c=f16``: what is left out follows: params are float32, compute follows params, output
-      follows compute; keys are ``p``/``params``, ``c``/``compute``, ``o``/``output``.
+    - ``c=f16``: keys are ``p``/``params``, ``c``/``compute``, ``o``/``output``. Default params are
+      float32, compute is as params, output as compute.
     - ``f16``, ``half``, ``full``, ``f``, ...: one dtype for all three.
     - ``mixed_float16``, ``mixed_bfloat16``: Keras' names; float32 params, half compute, output.
-
-    A ``Policy`` passes as it is.
 
     Raises:
       ValueError: an unknown key or dtype, or a key given twice.
@@ -124,40 +121,37 @@ def get_policy(name: Any) -> Policy:
         return Policy("float32", half, half)
     if "=" not in text:
         return Policy(text, text, text)
-    found: Dict[str, str] = {}
+    dtypes: Dict[str, str] = {}
     for part in text.split(","):
         key, _, value = (word.strip() for word in part.partition("="))
         if key not in KEYS:
             raise ValueError(
                 f"Unknown key '{key}' in '{name}'; allowed: {', '.join(KEYS)}, each as key=dtype"
             )
-        if KEYS[key] in found:
+        if KEYS[key] in dtypes:
             raise ValueError(f"'{key}' sets {KEYS[key]} a second time in '{name}'")
-        found[KEYS[key]] = canonical(value)
-    params = found.get("param_dtype", "float32")
-    compute = found.get("compute_dtype", params)
-    return Policy(params, compute, found.get("output_dtype", compute))
+        dtypes[KEYS[key]] = canonical(value)
+    params = dtypes.get("param_dtype", "float32")
+    compute = dtypes.get("compute_dtype", params)
+    return Policy(params, compute, dtypes.get("output_dtype", compute))
 
 
 def cast_to_full(tree: T) -> T:
-    """Floating leaves to float32."""
+    """Return the tree with floating leaves in float32."""
     return _cast(tree, "float32")
 
 
 def cast_to_half(tree: T) -> T:
-    """Floating leaves to ``half_dtype()``."""
+    """Return the tree with floating leaves in ``half_dtype()``."""
     return _cast(tree, canonical(half_dtype()))
 
 
 def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Callable[..., Any]:
-    """Wraps a function or a layer so that it computes in float32.
+    """Return a function or layer that computes in float32.
 
     Args:
       function: any callable on arrays or tensors, e.g. a softmax.
-      output_dtype: of what it returns; None leaves float32.
-
-    Returns:
-      A callable that casts floating arguments up, and the result to ``output_dtype``.
+      output_dtype: of its result; None leaves float32.
     """
     name = None if output_dtype is None else canonical(output_dtype)
 
@@ -171,12 +165,12 @@ def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Ca
 
 @dataclasses.dataclass(frozen=True)
 class PolicyRules:
-    """A policy for most layers and others for those whose names match.
+    """A policy per layer name.
 
     Attributes:
-      default: for names that nothing matches.
+      default: policy of names without a match.
       rules: (regular expression, policy) pairs, searched in the name, ignoring case; the first
-        that matches counts.
+        match counts.
 
     Example: softmax, norms and logits in float32::
 
@@ -193,22 +187,22 @@ class PolicyRules:
         object.__setattr__(self, "rules", tuple((p, get_policy(policy)) for p, policy in rules))
 
     def policy_for(self, name: str) -> Policy:
-        """The policy of the layer or parameter of this name."""
+        """Return the policy of the layer or parameter of this name."""
         return self.match(name) or self.default
 
     def match(self, name: str) -> Optional[Policy]:
-        """The policy of the first rule that matches, None if none does."""
+        """Return the policy of the first rule that matches, or None."""
         for pattern, policy in self.rules:
             if re.search(pattern, name, re.IGNORECASE):
                 return policy
         return None
 
     def cast_to_param(self, tree: Any) -> Any:
-        """Casts each leaf of nested dicts by the rule for its path, e.g. ``encoder/norm/scale``."""
+        """Cast each leaf of nested dicts by the rule for its path, e.g. ``encoder/norm/scale``."""
         return self._by_path(tree, "", Policy.cast_to_param)
 
     def cast_to_compute(self, tree: Any) -> Any:
-        """As ``cast_to_param``, to compute dtypes."""
+        """Cast like ``cast_to_param``, to compute dtypes."""
         return self._by_path(tree, "", Policy.cast_to_compute)
 
     def _by_path(self, tree: Any, path: str, cast: Callable[[Policy, Any], Any]) -> Any:

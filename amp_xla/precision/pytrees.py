@@ -1,4 +1,4 @@
-"""Classes that JAX can trace through, registered without importing JAX before the user does."""
+"""JAX pytree classes, registered once JAX is imported; imports no JAX itself."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _waiting: Dict[type, _Fields] = {}
 
 
 def declare(cls: type, leaves: Tuple[str, ...], meta: Tuple[str, ...]) -> None:
-    """Says which attributes of ``cls`` are traced (``leaves``) and which are compiled in."""
+    """Declare which attributes of ``cls`` are traced (``leaves``) and which compiled in."""
     _waiting[cls] = (leaves, meta)
 
 
 def register() -> None:
-    """Registers what was declared, once JAX is imported; costs nothing before and after."""
+    """Register the declared classes if JAX is imported."""
     if _waiting and "jax" in sys.modules:
         while _waiting:
             cls, (leaves, meta) = _waiting.popitem()
@@ -31,7 +31,7 @@ def _register(cls: type, leaves: Tuple[str, ...], meta: Tuple[str, ...]) -> None
         return children, tuple(getattr(value, name) for name in meta)
 
     def unflatten(static: Tuple[Any, ...], children: Any) -> Any:
-        # Past __init__: JAX also builds pytrees of placeholders, which would not pass its checks.
+        # Without __init__: JAX also builds pytrees of placeholders, which fail its checks.
         new: Any = object.__new__(cls)
         for name, child in zip(leaves + meta, (*children, *static)):
             object.__setattr__(new, name, child)

@@ -96,7 +96,7 @@ class LossScaleVariables(Module):
 
     @property
     def loss_scale(self) -> Any:
-        """The current scale, read anew: a float32 scalar tensor."""
+        """The current scale, read at each access: a float32 scalar tensor."""
         if self.scale_variable is None:
             return tf.constant(self._constant, tf.float32)
         return self.scale_variable.read_value()

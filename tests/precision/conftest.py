@@ -1,4 +1,4 @@
-"""What this runtime collects here, said in pytest's header."""
+"""Choose the tests that this runtime can run, and name the others in pytest's header."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 HAS_TENSORFLOW_2 = HAS_TENSORFLOW and importlib.util.find_spec("tf_keras") is not None
 HAS_JAX = importlib.util.find_spec("jax") is not None
 
-# Graph mode is switched on for a whole process, so eager tests run in one of their own, which
-# test_eager.py starts.
+# Graph mode is switched on for a whole process, so eager tests run in another,
+# which test_eager.py starts.
 collect_ignore: List[str] = [] if EAGER in os.environ else ["eager"]
 if not HAS_TENSORFLOW_2:
     collect_ignore += ["test_eager.py"]

@@ -40,7 +40,7 @@ class Case(NamedTuple):
 
 
 def reference(case: Case) -> List[Tuple[float, int]]:
-    """(scale, counter) after every step: float32 products, float64 everything else."""
+    """Return (scale, counter) after every step: float32 products, else float64."""
     scale, counter, states = float(np.float32(case.initial)), 0, []
     for finite in case.finite:
         counter = counter + 1 if finite else 0
@@ -59,14 +59,14 @@ def _product(scale: float, factor: float) -> float:
 
 
 def of_vector(vector: Dict[str, Any]) -> Case:
-    """A published vector as a case."""
+    """Return a published vector as a case."""
     finite = tuple(bool(flag) for flag in vector["finite"])
     factor = float(vector["mult"])
     return Case(vector["init"], vector["period"], factor, 1 / factor, 1.0, LARGEST, finite)
 
 
 def expected(vector: Dict[str, Any]) -> List[float]:
-    """What a vector expects, as the float32 numbers that its decimals stand for."""
+    """Return the scales that a vector expects, as float32 numbers."""
     return [float(np.float32(value)) for value in vector["expect"]]
 
 
@@ -76,7 +76,7 @@ def _case(parts: Tuple[Any, ...]) -> Case:
 
 
 def cases(steps: int) -> st.SearchStrategy[Case]:
-    """Random cases of exactly that many steps, bounds and factors included."""
+    """Return random cases of that many steps, with random bounds and factors."""
     factors = st.sampled_from([2.0, 3.0, 1.5, 10.0, 2.0**60])
     shrink = st.sampled_from([0.5, 0.1, 0.75, 2.0**-60])
     flags: Sequence[Any] = [True, True, True, False]

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/precision.md, by where they say they run."""
+"""The Python blocks of docs/precision.md, by the mark above each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK = re.compile(r"<!-- run: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
 
 
 def blocks(where: str) -> List[str]:
-    """Blocks marked ``graph``, ``eager`` or ``jax``; every block of the page has a mark."""
+    """Return blocks marked ``graph``, ``eager`` or ``jax``; every block has a mark."""
     text = PAGE.read_text(encoding="utf-8")
     marked = BLOCK.findall(text)
     assert len(marked) == text.count("```python") and len(marked) >= 4
@@ -19,5 +19,5 @@ def blocks(where: str) -> List[str]:
 
 
 def run(code: str) -> None:
-    """Runs a block in a module of its own."""
+    """Run a block in a separate module."""
     exec(compile(code, str(PAGE), "exec"), {"__name__": "snippet"})

@@ -1,4 +1,4 @@
-"""Runs tests/precision/eager in a process of its own: this one is in graph mode."""
+"""Runs tests/precision/eager in another process: this one is in graph mode."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def test_split_keeps_order_and_pairs():
 
 
 def functions_of(graph):
-    """The graph's own functions: branches of functional conditionals and what they call."""
+    """Return the graph's functions: branches of functional conditionals and what they call."""
     found = []
     for definition in graph.as_graph_def().library.function:
         with tf.Graph().as_default() as inside:

@@ -35,7 +35,7 @@ TOKENS = [RNG.randint(1, 50, (32, 8)), np.zeros((32, 8), int), RNG.randint(0, 3,
 
 
 def bert(optimizer, extra_loss=0.0):
-    """A one-layer bert4keras model whose losses all come from Loss layers (add_loss)."""
+    """Return a one-layer bert4keras model whose losses come from Loss layers (add_loss)."""
     np.random.seed(0)
     tf.set_random_seed(0)
     layers, models = backend.bert4keras("layers"), backend.bert4keras("models")
@@ -125,7 +125,7 @@ def test_optimizer_weights_round_trip():
 
 
 def test_a_crf_trains_with_a_function_around_its_accuracy():
-    """Keras of TensorFlow 2 takes no bound method as a metric; the refusal of older CRFs says so."""
+    """Keras of TensorFlow 2 takes no bound method as a metric."""
     crf = backend.bert4keras("layers").ConditionalRandomField()
     tokens = keras.layers.Input((6,))
     hidden = keras.layers.Embedding(20, 8, mask_zero=True)(tokens)
@@ -149,7 +149,7 @@ def blobs(count, seed):
 
 
 def classifier():
-    """The Keras document's classifier: everything by the policy, the last layer float32."""
+    """Return the classifier of Keras' guide: the last layer is float32."""
     start = keras.initializers.glorot_uniform
     return keras.models.Sequential(
         [

@@ -36,7 +36,7 @@ def wrapped(session, inner, scale=8.0, **options):
 
 
 def plain(session, inner):
-    """The same problem without the wrapper."""
+    """Return the same problem without the wrapper."""
     task = problem()
     if hasattr(inner, "get_updates"):  # Keras: with its clipping
         operation = tf.group(*inner.get_updates(task.loss, task.variables))

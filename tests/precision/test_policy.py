@@ -55,7 +55,7 @@ def space(draw):
 
 @st.composite
 def written(draw):
-    """A policy as someone may type it, and the dtypes that it means."""
+    """Draw a policy as someone may type it, and the dtypes that it means."""
     chosen = draw(st.permutations(["p", "c", "o"]))[: draw(st.integers(1, 3))]
     long = {"p": "params", "c": "compute", "o": "output"}
     meant, parts = {}, []

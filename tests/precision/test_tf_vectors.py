@@ -20,7 +20,7 @@ from tests.precision.reference import VECTORS, cases, expected, of_vector, refer
 
 
 def run_graph(case, wrap=lambda step: step):
-    """(scale, counter) after each step, by session calls."""
+    """Return (scale, counter) after each step, by session calls."""
     with tf.Graph().as_default(), tf.Session() as session:
         finite = tf.placeholder(tf.bool, [])
         state = LossScaleVariables(Value(**case.arguments))
@@ -35,7 +35,7 @@ def run_graph(case, wrap=lambda step: step):
 
 
 def run_loop(case):
-    """The same with the state as values in a while loop of one session call."""
+    """Run the case in a while loop of one session call, the state as values."""
     with tf.Graph().as_default(), tf.Session() as session:
         flags = tf.constant(case.finite)
         first = Value(**case.arguments)

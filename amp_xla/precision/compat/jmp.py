@@ -53,7 +53,7 @@ name_to_dtype: Dict[str, Any] = {
 
 
 def parse_dtype(value: str) -> Any:
-    """A JAX scalar type from a name."""
+    """Return a JAX scalar type by name."""
     return getattr(jnp, canonical(value))
 
 
@@ -61,7 +61,7 @@ def parse_dtype(value: str) -> Any:
 class StaticLossScale(_LossScale):
     """A constant scale; a leaf, so that another value does not retrace.
 
-    A literal 0 is no leaf: it scales nothing that could be unscaled, and jmp has it so.
+    A literal 0 is no leaf, as in jmp.
     """
 
     loss_scale: Any
@@ -82,8 +82,8 @@ class DynamicLossScale(_LossScale):
       loss_scale: float32 scalar.
       counter: int32 scalar, finite steps since the last change.
       period: finite steps before the scale grows.
-      factor: what it is multiplied or divided by.
-      min_loss_scale: where it stops shrinking.
+      factor: of growth, and its inverse of shrinking.
+      min_loss_scale: smallest scale.
     """
 
     loss_scale: Any
@@ -101,7 +101,7 @@ class DynamicLossScale(_LossScale):
         put(self, "min_loss_scale", float(concrete(self.min_loss_scale)))
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
-        """Returns the next state dependent on whether grads are finite."""
+        """Return the next state, which depends on whether grads are finite."""
         assert jnp.ndim(grads_finite) == 0, "Expected boolean scalar"
         scale, counter = next_state(
             self.loss_scale,

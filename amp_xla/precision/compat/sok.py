@@ -3,7 +3,7 @@
 ``import amp_xla.precision.compat.sok as sok`` gives
 ``sok.tf.keras.mixed_precision.LossScaleOptimizer`` and
 ``sok.split_embedding_variable_from_others``. Embedding variables that are sharded over ranks
-count in the decision to skip, and their gradients are left to their own rank.
+count in the decision to skip, and their gradients stay on their own rank.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Predicate = Callable[[Any], bool]
 
 
 class LossScaleOptimizer(wrapper.LossScaleOptimizer):
-    """Takes what TensorFlow 1.15's and 2.x's ``LossScaleOptimizer`` take, and this package's.
+    """The optimizer with TensorFlow 1.15's and 2.x's arguments, and this package's.
 
     Args:
       opt: the optimizer to wrap.
       loss_scale: a number, ``"dynamic"``, a loss scale of this package or of TensorFlow; or, as
         TensorFlow 2 has its second argument, a boolean: dynamic or not.
       dynamic: False for a constant ``initial_scale``.
-      initial_scale: where a dynamic scale starts, or the constant.
-      dynamic_growth_steps: finite steps before a dynamic scale doubles.
+      initial_scale: first value of a dynamic scale, or the constant.
+      dynamic_growth_steps: finite steps until a dynamic scale doubles.
       **more: arguments of ``amp_xla.precision.optimizer.LossScaleOptimizer``.
     """
 
@@ -62,7 +62,7 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
 
 
 def _of_tensorflow(loss_scale: Any) -> Any:
-    """This package's loss scale for one of TensorFlow's, by what it is configured with."""
+    """Return this package's loss scale for one of TensorFlow's; others as they are."""
     config: Dict[str, Any] = getattr(loss_scale, "get_config", dict)()
     if "increment_period" in config:
         return scales.DynamicLossScale(
@@ -74,7 +74,7 @@ def _of_tensorflow(loss_scale: Any) -> Any:
 
 
 def is_embedding_variable(variable: Any) -> bool:
-    """True for SparseOperationKit's own variables and for those of Keras' Embedding layers."""
+    """Return True for SparseOperationKit's variables and those of Keras' Embedding layers."""
     if any("EmbeddingVariable" in cls.__name__ for cls in type(variable).__mro__):
         return True
     return variable.name.partition(":")[0].rpartition("/")[2] == "embeddings"
@@ -83,10 +83,10 @@ def is_embedding_variable(variable: Any) -> bool:
 def split_embedding_variable_from_others(
     variables: Iterable[Any], predicate: Predicate = is_embedding_variable
 ) -> Tuple[List[Any], List[Any]]:
-    """(embedding variables, the others), each in the order given.
+    """Return (embedding variables, the others), each in the order given.
 
-    Ask for gradients of these lists, or split pairs with ``split_pairs``: slicing gradients of
-    all variables by the lists' lengths is right only where embeddings come first.
+    Compute gradients of these lists, or split pairs with ``split_pairs``: slicing gradients of all
+    variables by the lists' lengths is right only if embeddings come first.
     """
     every = list(variables)
     return [v for v in every if predicate(v)], [v for v in every if not predicate(v)]
@@ -95,7 +95,7 @@ def split_embedding_variable_from_others(
 def split_pairs(
     grads_and_vars: Iterable[Tuple[Any, Any]], predicate: Predicate = is_embedding_variable
 ) -> Tuple[List[Tuple[Any, Any]], List[Tuple[Any, Any]]]:
-    """(pairs of embedding variables, the other pairs): a gradient stays with its variable."""
+    """Return (pairs of embedding variables, the other pairs)."""
     every = list(grads_and_vars)
     return [p for p in every if predicate(p[1])], [p for p in every if not predicate(p[1])]
 

@@ -41,7 +41,7 @@ pytrees.register()
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """A boolean scalar: every element of every floating or complex leaf is finite.
+    """Return a boolean scalar: every element of every floating or complex leaf is finite.
 
     An empty tree is finite; integers, PRNG keys and None count as finite.
     """
@@ -54,7 +54,7 @@ def all_finite(tree: Any) -> jax.Array:
 
 
 def select_tree(pred: jax.Array, a: T, b: T) -> T:
-    """The tree ``a`` where ``pred`` is true, else ``b``; leaf by leaf, both are computed.
+    """Return the tree ``a`` if ``pred`` is true, else ``b``; both are computed.
 
     Raises:
       AssertionError: ``pred`` is not a boolean scalar.
@@ -89,11 +89,11 @@ def value_and_grad(
     argnums: Union[int, Tuple[int, ...]] = 0,
     model_parallel: Optional[Predicate] = None,
 ) -> Callable[..., Gradients]:
-    """``jax.value_and_grad`` with loss scaling, casting and agreement between devices.
+    """Build ``jax.value_and_grad`` with loss scaling, casting and agreement between devices.
 
     Args:
       fn: returns the loss, or (loss, aux) with ``has_aux``.
-      loss_scale: in force for this step; pass it through ``jit`` as an argument.
+      loss_scale: of this step; pass it through ``jit`` as an argument.
       policy: floating arguments are cast to its compute dtype, aux to its output dtype; rules
         cast each parameter by its path. None casts nothing. Gradients have the parameters' own
         dtype, or float32 where that is half.
@@ -102,7 +102,7 @@ def value_and_grad(
         and loss are averaged over it and the decision is common.
       argnums: as in ``jax.value_and_grad``.
       model_parallel: predicate of a gradient's path (``embedding/table``): such a gradient
-        belongs to this device alone; it counts in the decision and is not averaged.
+        is this device's alone; it counts in the decision and is not averaged.
 
     Returns:
       A function of ``fn``'s arguments that returns ``Gradients``.
@@ -148,10 +148,9 @@ def _average(grads: Any, axis_name: Axis, model_parallel: Optional[Predicate]) -
 
 
 def _vary(tree: Any, axis_name: Axis) -> Any:
-    """Tells ``shard_map`` that replicated arguments count as this device's own.
+    """Mark replicated arguments as varying per device for ``shard_map``.
 
-    It would otherwise sum their gradients over devices while differentiating, before they are
-    unscaled and with nothing left to average.
+    Else it sums their gradients over devices while differentiating, before they are unscaled.
     """
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
 

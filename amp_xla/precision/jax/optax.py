@@ -17,7 +17,7 @@ class LossScaledState(NamedTuple):
 
     Attributes:
       inner: the wrapped optimizer's state, untouched by skipped steps.
-      loss_scale: in force for the next step; ``state.loss_scale.scale(loss)`` scales with it.
+      loss_scale: of the next step; ``state.loss_scale.scale(loss)`` scales with it.
       applied_steps: int32 scalar.
       skipped_steps: int32 scalar.
       finite: boolean scalar, the last step's decision.
@@ -35,7 +35,7 @@ def loss_scaled(
     loss_scale: Any = "dynamic",
     axis_name: Optional[str] = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Takes gradients of the scaled loss; unscales, judges and applies them or skips the step.
+    """Build a transformation of scaled gradients: unscale, judge, apply or skip the step.
 
     Clipping belongs inside: ``loss_scaled(optax.chain(optax.clip_by_global_norm(1.0), adam))``.
 

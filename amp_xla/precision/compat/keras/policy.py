@@ -1,7 +1,7 @@
 """Policies to and from Keras', on TensorFlow 1.15 and 2.x.
 
-Keras policies change layers as they are built; the auto-mixed-precision graph rewrite changes
-the finished graph. Together they convert twice, so each refuses the other.
+Keras policies change layers while they are built, the graph rewrite changes the finished graph.
+Together they would convert a model twice, so each refuses the other.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ REWRITE_OPTIONS = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16
 
 
 def to_keras(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
-    """A Keras policy object; pass it as a layer's ``dtype``.
+    """Return a Keras policy object, for a layer's ``dtype``.
 
     Args:
       policy: params and compute of one dtype, or float32 params and half-precision compute.
-      keras: the Keras module; None means the one TensorFlow shows.
+      keras: the Keras module; None = ``tensorflow.keras``.
 
     Raises:
-      ValueError: Keras has no such policy: its layers hand on their compute dtype.
+      ValueError: Keras has no such policy: its layers output their compute dtype.
     """
     params, compute, output = get_policy(policy).names
     if output != compute:
         raise ValueError(
-            f"Keras layers hand on their compute dtype, {compute}, and '{policy}' wants {output}; "
+            f"Keras layers output their compute dtype, {compute}, not {output} as in '{policy}'; "
             f"give the last layer dtype='{output}' instead"
         )
     if params == compute:
@@ -56,7 +56,7 @@ def to_keras(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
 
 
 def from_keras(policy: Any) -> Policy:
-    """The ``Policy`` of a Keras policy, its name or a layer's."""
+    """Return the ``Policy`` of a Keras policy, its name or a layer's."""
     if isinstance(policy, str):
         return get_policy(policy)
     compute = policy.compute_dtype
@@ -64,7 +64,7 @@ def from_keras(policy: Any) -> Policy:
 
 
 def set_policy(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
-    """Makes a policy the default of layers built from now on; returns Keras' object for it.
+    """Make a policy the default of layers built from now on; return Keras' object for it.
 
     Raises:
       SettingsError: the graph rewrite is on as well.
@@ -82,10 +82,9 @@ def set_policy(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
 
 
 def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> Any:
-    """A copy of a functional or sequential model, each layer with the policy its name gets.
+    """Return a copy of a model, weights too, in which each layer has the policy of its name.
 
-    Weights are copied; models inside the model too. Example: softmax, norms and logits in
-    float32, the rest half::
+    Models inside the model are copied alike. Example: softmax, norms and logits in float32::
 
         with_rules(model, PolicyRules("mixed_float16", [("softmax|norm|logits", "float32")]))
     """
@@ -99,7 +98,7 @@ def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> A
         build = cloned.build
 
         def build_parts(*args: Any, **kwargs: Any) -> Any:
-            # Layers made inside a layer, as bert4keras' are, take the global policy.
+            # Layers created inside a layer, as in bert4keras, use the global policy.
             before = _global_policy(module)
             _set_global_policy(module, policy)
             try:
@@ -116,7 +115,7 @@ def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> A
 
 
 def graph_rewrite() -> Optional[str]:
-    """The switch that has turned the graph rewrite on, or None."""
+    """Return the switch that has turned the graph rewrite on, or None."""
     for name in REWRITE_VARIABLES:
         if os.environ.get(name, "").lower() in ("1", "true"):
             return name
@@ -128,7 +127,7 @@ def graph_rewrite() -> Optional[str]:
 
 
 def mixed_precision(keras: Optional[Any] = None) -> Any:
-    """Keras' module of policies: ``mixed_precision``, on 1.15 its ``experimental``."""
+    """Return Keras' module of policies: ``mixed_precision``, on 1.15 its ``experimental``."""
     found = _keras(keras).mixed_precision
     return found if hasattr(found, "Policy") else found.experimental
 
@@ -144,7 +143,7 @@ def _set_global_policy(keras: Optional[Any], policy: Any) -> None:
 
 
 def _global_policy(keras: Optional[Any]) -> Any:
-    """Keras' current default; TensorFlow 1.15 shows it only where it is implemented."""
+    """Return Keras' current default; TensorFlow 1.15 does not export it."""
     module = mixed_precision(keras)
     if hasattr(module, "global_policy"):
         return module.global_policy()
@@ -152,7 +151,7 @@ def _global_policy(keras: Optional[Any]) -> Any:
 
 
 def _enable_layer_dtypes(keras: Optional[Any]) -> None:
-    """TensorFlow 1.15's layers ignore policies until they are told that dtypes matter."""
+    """Make TensorFlow 1.15's layers follow policies."""
     from tensorflow.python.keras.engine import base_layer_utils
 
     base_layer_utils.enable_v2_dtype_behavior()
