@@ -189,12 +189,13 @@ def _one_of(name: str, value: Any, allowed: Tuple[str, ...]) -> None:
 
 
 def _number(name: str, value: Any, allowed: str) -> float:
+    shown = f"{name}={value!r}"[:60]
     try:
         number = float(value)
     except (TypeError, ValueError):
-        raise SettingsError(f"{name}={value!r} is not a number; allowed: {allowed}") from None
+        raise SettingsError(f"{shown} is not a number; allowed: {allowed}") from None
     if not math.isfinite(number) or number <= 0 or isinstance(value, bool):
-        raise SettingsError(f"{name}={value!r} must be finite and above 0; allowed: {allowed}")
+        raise SettingsError(f"{shown} must be finite and above 0; allowed: {allowed}")
     return number
 
 

@@ -46,12 +46,14 @@ def test_an_empty_variable_means_not_given():
         ({"AMP_XLA_EPSILON": "tiny"}, ["not a number"]),
         ({"AMP_XLA_LOSS_SCALE": "0"}, ["loss_scale", "above 0", "dynamic"]),
         ({"AMP_XLA_LOSS_SCALE": "inf"}, ["loss_scale", "finite"]),
+        ({"AMP_XLA_LOSS_SCALE": "9" * 400}, ["loss_scale='999", "must be finite"]),
         ({"AMP_XLA_LOSS_SCALE": "dynmic"}, ["loss_scale", "dynamic"]),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(environ, words):
     with pytest.raises(SettingsError) as error:
         Settings.from_environment(environ)
+    assert len(str(error.value)) < 250
     for word in words:
         assert word in str(error.value)
 
