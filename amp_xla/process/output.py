@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import unicodedata
 from typing import Any, Iterable, Iterator
 
 from amp_xla.errors import AmpXlaError
+
+# Of a text; joiners of emoji and of Persian stay.
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: Any, allowed: str = "") -> str:
@@ -25,7 +29,7 @@ def printable(text: Any, allowed: str = "") -> str:
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print answers for programs, one line each, in UTF-8 in any locale.
+    """Print answers for programs, one line each, in UTF-8 in any locale, controls escaped.
 
     Raises:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.
@@ -34,7 +38,7 @@ def lines(texts: Iterable[str]) -> None:
     _reconfigure(sys.stdout, encoding="utf-8")
     with _writing():
         for text in texts:
-            print(printable(text, "\t"))
+            print(_CONTROLS.sub(lambda match: printable(match.group()), text))
         sys.stdout.flush()
 
 

@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -121,11 +122,8 @@ def test_each_line_has_its_answer(place: Place, file: str) -> None:
     for line, answer in zip(LINES, answers):
         if line.strip():
             label, chance, text = answer.split("\t")
-            assert (
-                label in ("weather", r"kitchen\n\x1b[31m\t2")
-                and 0.5 <= float(chance) <= 1
-                and text == line
-            )
+            assert label in ("weather", r"kitchen\n\x1b[31m\t2") and 0.5 <= float(chance) <= 1
+            assert text == re.sub("[\x0c\r\x85]", lambda c: ascii(c.group())[1:-1], line)
         else:
             assert answer == ""
 
@@ -144,9 +142,6 @@ PREDICT: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
     "a bomb": (("--file", "bomb.tsv.gz"), {}, 2, "error: bomb.tsv.gz: unpacks to more than"),
     "nothing": ((), {"stdin": "/dev/null"}, 0, "warning: standard input has no text"),
     "closed input": ((), {}, 2, "error: standard input is closed"),
-    "closed output": (
-        ("--file", "texts.txt"), {"stdout": "closed"}, 2, "error: standard output is closed"
-    ),
     "full": (("--file", "texts.txt"), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"),
     "full, much": (
         ("--file", "many.txt"), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"

@@ -51,10 +51,13 @@ def test_foreign_text_cannot_control_the_terminal(text: str, shown: str) -> None
 
 def test_notes_and_answers_are_printable(capsys: pytest.CaptureFixture[str]) -> None:
     note("one\n\x1b[2Jtwo")
-    lines(["label\x1b[2J\nwith a break\t0.9"])
+    lines(["label\x1b[2J\nwith a break\t0.9", "\u0645\u06cc\u200c\u062e 👩\u200d👧\u2028"])
     said = capsys.readouterr()
     assert said.err == "one\n\\x1b[2Jtwo\n"
-    assert said.out == "label\\x1b[2J\\nwith a break\t0.9\n"
+    # Joiners of Persian and of emoji stay.
+    assert said.out.startswith(
+        "label\\x1b[2J\\nwith a break\t0.9\n\u0645\u06cc\u200c\u062e 👩\u200d👧"
+    )
 
 
 def test_verify_prints_foreign_names_without_their_escape_sequences(

@@ -71,7 +71,7 @@ def test_help_shows_the_defaults_of_the_preset(capsys):
         with pytest.raises(SystemExit):
             parse(Config, words.split())
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-        assert "peak of the schedule" in text and f"(above 0; default: {rate})" in text
+        assert "peak learning rate" in text and f"(above 0; default: {rate})" in text
 
 
 def test_berts_model_and_where_it_starts():
