@@ -2,7 +2,7 @@
 
     make train RECIPE=recommendation NP=2
 
-trains on a built-in task: which of two packages of Python's library are two docstrings from?
+trains on a built-in task: from which of two packages of Python's library are two docstrings?
 
     make train RECIPE=recommendation NP=8 ARGS="--train day_0.gz --dev day_1.gz --rows 50000000 --batch-size 65536"
 
@@ -19,10 +19,10 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import MAY_CHANGE, parse, within
-from amp_xla.data.slots import batches as slots
-from amp_xla.data.slots.built_in import two_packages
-from amp_xla.data.slots.lines import CRITEO_NUMBERS, Columns, Lines
+from amp_xla.config import parse, within
+from amp_xla.data.slots.batches import SlotBatches, batch_of
+from amp_xla.data.slots.lines import Columns, check, parse_line
+from amp_xla.data.slots.options import SlotFiles
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.models.options import TowerOptions
 from amp_xla.process import durable
@@ -32,25 +32,17 @@ from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 _COLUMNS = "columns.json"
-_BUILT_IN_VALUES = 64
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Train a click model whose table is spread over ranks."""
+    """Train a click model with an embedding table spread over ranks."""
 
-    train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file, Criteo's format, also .gz; none = built-in"""
-    dev: Annotated[Optional[str], MAY_CHANGE] = None
-    """file to evaluate on, same format; needed with --train"""
-    numbers: Annotated[Optional[int], within(at_least=0)] = None
-    """columns of numbers behind the label; none = 13, as Criteo has them, and 0 of the built-in"""
-    values: Annotated[Optional[int], within(at_least=1)] = None
-    """values of a slot, with spaces between them, at most; none = 1, and 64 of the built-in"""
+    files: SlotFiles = SlotFiles()
     batch_size: Annotated[int, within(at_least=1)] = 128
-    """samples a step, of all ranks together; on GPUs 8,192 to 65,536"""
+    """samples per step, of all ranks together; on GPUs 8,192 to 65,536"""
     table_optimizer: Literal["lazy_adam", "adam"] = "lazy_adam"
-    """lazy_adam leaves rows alone that a batch does not ask for; adam passes over all of them"""
+    """lazy_adam updates the rows of a batch; adam updates all rows in every step"""
     epochs: Annotated[int, within(1, 10**6)] = 2
     """passes over the training data"""
     patience: Annotated[int, within(at_least=0)] = 0
@@ -63,36 +55,17 @@ class Config:
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
 
-    def read(self) -> Tuple[Lines, Lines]:
-        """(train, dev)."""
-        block = slots.block_of(self.batch_size)
-        if (self.train is None) != (self.dev is None):
-            raise DataError("--train and --dev belong together: give both, or neither")
-        if self.train is None or self.dev is None:
-            sides = two_packages()
-            named = zip(("built-in, train", "built-in, dev"), sides)
-            train, dev = (Lines(name, self.numbers or 0, block, text) for name, text in named)
-            return train, dev
-        numbers = CRITEO_NUMBERS if self.numbers is None else self.numbers
-        train = Lines(self.train, numbers, block)
-        return train, Lines(self.dev, numbers, block, columns=train.columns)
-
-    @property
-    def values_a_slot(self) -> int:
-        """``values``, made concrete."""
-        return self.values or (_BUILT_IN_VALUES if self.train is None else 1)
-
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Everything up to the first step."""
+    """Build everything up to the first step."""
     if (config.update.accumulate or 1) > 1 or config.update.recompute:
         raise AmpXlaError(
-            "--accumulate and --recompute are for transformers: a step here takes little memory "
-            "beside the table's; give it a larger --batch-size"
+            "--accumulate and --recompute are for transformers: nearly all memory here is the "
+            "table's; use a larger --batch-size"
         )
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
-    from amp_xla.models.recommender import losses
+    from amp_xla.models.recommender import losses, recommender
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
     from amp_xla.sok.shards import TableShards
@@ -101,26 +74,26 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
-    train, dev = config.read()
-    values, rows = config.values_a_slot, config.model.rows
+    train, dev, values = config.files.read(config.batch_size)
+    rows, columns = config.model.rows, train.columns
     ranks = distributed.current()
-    batches: Any = slots.SlotBatches(train, config.batch_size, rows, values, config.seed)
-    dev_batches: Any = slots.SlotBatches(dev, config.batch_size, rows, values, shuffle=False)
+    batches: Any = SlotBatches(train, config.batch_size, rows, values, config.seed)
+    dev_batches: Any = SlotBatches(dev, config.batch_size, rows, values, shuffle=False)
     width = config.model.table_width
     note(
-        f"{len(train):,} training and {len(dev):,} dev samples, {train.columns.numbers} numbers, "
-        f"{train.columns.slots} slots; a table of {rows:,} x {width}: "
-        f"{rows * width * 12 / ranks.world.size / 1e6:,.0f} MB a rank with Adam's moments"
+        f"{len(train):,} training and {len(dev):,} dev samples, {columns.numbers} numbers, "
+        f"{columns.slots} slots; a table of {rows:,} x {width}: "
+        f"{rows * width * 12 / ranks.world.size / 1e6:,.0f} MB per rank with Adam's moments"
     )
     batches, dev_batches = map(ranks.share, (batches, dev_batches))
 
     inputs = {
-        "numbers": tf.placeholder(tf.float32, [None, train.columns.numbers], name="numbers"),
-        "ids": tf.placeholder(tf.int64, [None, train.columns.slots, values], name="ids"),
+        "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
+        "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
         "labels": tf.placeholder(tf.float32, [None], name="labels"),
         "weights": tf.placeholder(tf.float32, [None], name="weights"),
     }
-    model = _model(config, train.columns.slots, values)
+    model = recommender(config.model, columns.slots, values, config.seed)
     logits = model.call(inputs["numbers"], inputs["ids"])
     loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
     evaluate = Ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
@@ -141,30 +114,13 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         inputs, None, loss, optimizer, model.trainable_weights, rate, {"accuracy": accuracy},
         sharded=[model.table.embedding_variable],
     )  # fmt: skip
-    columns = {"numbers": train.columns.numbers, "slots": train.columns.slots, "values": values}
+    saved_columns = {**columns._asdict(), "values": values}
     return job.Job(
         model, step, batches, evaluate,
-        {_COLUMNS: lambda path: durable.write(Path(path), json_files.encode(columns))},
+        {_COLUMNS: lambda path: durable.write(Path(path), json_files.encode(saved_columns))},
         resolved, identity={"train": train.fingerprint(), "dev": dev.fingerprint()},
         sharded=tables,
     )  # fmt: skip
-
-
-def _model(
-    config: Config, slots_a_sample: int, values: int, first_rows: Optional[str] = None
-) -> Any:
-    """The model; a row of its table is drawn by its number, so any ranks begin alike."""
-    from amp_xla import sok
-    from amp_xla.models.recommender import Recommender
-
-    sok.Init()
-    tower = config.model
-    table = sok.DistributedEmbedding(
-        tower.combiner, tower.rows, tower.table_width, slots_a_sample, values,
-        vocabulary_size=tower.rows, seed=config.seed, average_gradients=False, name="table",
-        embedding_initializer=first_rows,
-    )  # fmt: skip
-    return Recommender(table, slots_a_sample, tower, config.seed)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -176,52 +132,46 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Label and probability for each line: as in training, the label first; it may be empty."""
+    """Return label and probability for each line; its label is ignored and may be empty.
+
+    Raises:
+      LineError: a line does not have the columns of the training data.
+    """
     config = checkpoint.config(Config)
     columns, values = _columns(checkpoint)
     parsed = []
-    for number, line in enumerate(lines, 1):
-        found = line.count("\t")
-        if found != sum(columns):
-            raise DataError(
-                f"line {number}: {found} columns behind the label; {sum(columns)} wanted"
-            )
-        features = "0\t" + line.split("\t", 1)[1]
-        parsed.append(slots.parse(features.encode(), columns, values, f"line {number}"))
-    inputs, outputs = _answering(checkpoint, config, columns, values)
+    for index, line in enumerate(lines):
+        features = b"\t" + line.encode().partition(b"\t")[2]
+        check(features if "\t" in line else line.encode(), columns, index)
+        parsed.append(parse_line(features, columns, values))
+    inputs, outputs = _inference(checkpoint, config, columns, values)
     from amp_xla.training.step import Inference
 
     infer = Inference(inputs, outputs)
     answers: List[Tuple[str, float]] = []
     for first in range(0, len(parsed), config.batch_size):
         some = parsed[first : first + config.batch_size]
-        made = slots.batch(some, columns, config.model.rows, values, np.arange(len(some)))
-        for chance in infer(made)["probability"]:
+        batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
+        for chance in infer(batch)["probability"]:
             answers.append(("1", float(chance)) if chance > 0.5 else ("0", 1.0 - float(chance)))
     return answers
 
 
 def export(checkpoint: Checkpoint, folder: Path) -> str:
-    """Writes a SavedModel with the whole table, out of the shards of any number of ranks.
-
-    Returns:
-      What is in it, for the user.
-    """
-    config = checkpoint.config(Config)
+    """Write a SavedModel with the whole table; return its signature for the user."""
     columns, values = _columns(checkpoint)
-    inputs, outputs = _answering(checkpoint, config, columns, values)
+    inputs, outputs = _inference(checkpoint, checkpoint.config(Config), columns, values)
     from amp_xla import backend
     from amp_xla.backend import tf
 
     tf.saved_model.simple_save(backend.session(), str(folder), inputs, outputs)
     return (
         f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
-        f"probability float32 [B]; amp_xla.data.slots.batches.batch makes such arrays of lines"
+        f"probability float32 [B]; amp_xla.data.slots.batches.batch_of makes such arrays from lines"
     )
 
 
 def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
-    """Return the columns of a checkpoint's samples, and the values per slot."""
     try:
         known = json_files.read(Path(checkpoint.file(_COLUMNS)))
         json_files.require(known, {"numbers": int, "slots": int, "values": int})
@@ -230,12 +180,13 @@ def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
     return Columns(known["numbers"], known["slots"]), known["values"]
 
 
-def _answering(
+def _inference(
     checkpoint: Checkpoint, config: Config, columns: Columns, values: int
 ) -> Tuple[Any, Any]:
-    """(inputs, outputs) by name, of a model in one process that has a checkpoint's weights."""
+    """Return inputs and outputs by name of a model with a checkpoint's weights, in one process."""
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     from amp_xla.backend import tf
+    from amp_xla.models.recommender import recommender
     from amp_xla.sok.shards import TableShards
     from amp_xla.training.variables import restore_weights
 
@@ -243,7 +194,7 @@ def _answering(
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
         "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
     }
-    model = _model(config, columns.slots, values, "zeros")
+    model = recommender(config.model, columns.slots, values, config.seed, "zeros")
     outputs = {"probability": tf.sigmoid(model.call(inputs["numbers"], inputs["ids"]))}
     tables = TableShards([model.table.embedding_variable])
     tables.read(checkpoint.path, weights_only=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import List, Optional, Tuple
 
 from amp_xla.config import parse
+from amp_xla.data.slots.lines import LineError
 from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
@@ -44,8 +45,12 @@ def main(argv: List[str]) -> int:
             f"amp-xla train classification -- --bert {config.run}"
         )
     lines = lines_of(config.file)
-    texts = [line for line in lines if line.strip()]
-    answers = iter(predict(saved, texts) if texts else ())
+    numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+    try:
+        answers = iter(predict(saved, [lines[n - 1] for n in numbers]) if numbers else ())
+    except LineError as error:
+        path = called(config.file or "-")
+        raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
     output.lines(_answer(line, next(answers)) if line.strip() else "" for line in lines)
     return 0
 

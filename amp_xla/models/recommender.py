@@ -1,4 +1,4 @@
-"""Click models: a table spread over ranks below a dense tower that every rank has.
+"""Click models: a dense tower, on each rank, over an embedding table spread over ranks.
 
 ``dlrm``: Naumov et al., arXiv 1906.00091: a tower over the numbers, dot products of all pairs of
 vectors, a tower over those. ``deepfm``: Guo et al., arXiv 1703.04247: a factorization machine of
@@ -7,7 +7,7 @@ second order beside a tower over all vectors.
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
@@ -16,13 +16,13 @@ from amp_xla.models.losses import weighted_mean
 
 
 class Recommender(keras.Model):
-    """Numbers and ids of a sample -> the logit of its label being 1.
+    """A model from numbers and ids of a sample to the logit of its label.
 
     Args:
-      table: ``amp_xla.sok.DistributedEmbedding`` of ``options.table_width`` numbers a row.
+      table: ``amp_xla.sok.DistributedEmbedding`` of ``options.table_width`` numbers per row.
       slots: of a sample.
       options: ``amp_xla.models.options.TowerOptions``.
-      seed: of the towers' first weights; the same on every rank.
+      seed: of the towers' initial weights; the same on every rank.
     """
 
     def __init__(self, table: Any, slots: int, options: Any, seed: int) -> None:
@@ -37,7 +37,12 @@ class Recommender(keras.Model):
             self._first_order = self._dense(1, None, "first_order")
 
     def call(self, numbers: Any, ids: Any) -> Any:
-        """float32 [B, columns], int64 [B, slots, values] (-1: none) -> float32 [B]."""
+        """Return logits, float32 [B].
+
+        Args:
+          numbers: float32 [B, columns].
+          ids: int64 [B, slots, values], -1 without a value.
+        """
         vectors = self.table(_sparse(ids))
         dense = bool(numbers.shape.as_list()[-1])
         if self._options.tower == "deepfm":
@@ -84,15 +89,38 @@ def _through(layers: List[Any], values: Any) -> Any:
 
 
 def _sparse(ids: Any) -> Any:
-    """int64 [B, slots, values], -1 where there is none -> SparseTensor [B x slots, values]."""
+    """Return a SparseTensor [B x slots, values] of int64 [B, slots, values], -1 without a value."""
     shape = tf.shape(ids, out_type=tf.int64)
     flat = tf.reshape(ids, tf.stack([shape[0] * shape[1], shape[2]]))
     where = tf.where(flat >= 0)
     return tf.SparseTensor(where, tf.gather_nd(flat, where), tf.shape(flat, out_type=tf.int64))
 
 
+def recommender(
+    options: Any, slots: int, values: int, seed: int, first_rows: Optional[str] = None
+) -> Recommender:
+    """Return a model with a new table, the same on any number of ranks.
+
+    Args:
+      options: ``amp_xla.models.options.TowerOptions``.
+      slots: of a sample.
+      values: of a slot.
+      seed: of all initial weights.
+      first_rows: initializer of the table; None = drawn row by row.
+    """
+    from amp_xla import sok
+
+    sok.Init()
+    table = sok.DistributedEmbedding(
+        options.combiner, options.rows, options.table_width, slots, values,
+        vocabulary_size=options.rows, seed=seed, average_gradients=False, name="table",
+        embedding_initializer=first_rows,
+    )  # fmt: skip
+    return Recommender(table, slots, options, seed)
+
+
 def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
-    """(mean loss, share of right answers, loss of each), float32, the last one [B]."""
+    """Return mean loss, accuracy and the loss of each sample, float32, the last one [B]."""
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
     hits = tf.cast(tf.equal(logits > 0.0, labels > 0.5), tf.float32)
     return weighted_mean(each, weights), weighted_mean(hits, weights), each

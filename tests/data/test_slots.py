@@ -11,11 +11,13 @@ import pytest
 
 from amp_xla.data.slots import built_in
 from amp_xla.data.slots.batches import SlotBatches
-from amp_xla.data.slots.lines import CRITEO_NUMBERS, Lines
+from amp_xla.data.slots.lines import Lines
 from amp_xla.errors import DataError
 from amp_xla.training.metrics import auc
 
 DRAW = np.random.RandomState(3)
+CRITEO_NUMBERS = 13
+_WRONG = ("x", "nan", "inf")
 
 
 def criteo(lines: int) -> List[str]:
@@ -83,10 +85,11 @@ def test_slots_with_several_values(file: Any) -> None:
     ("lines", "says"),
     [
         ([], "has no lines"),
-        (["1\t2\ta", "1\t2"], "line 2: 1 columns after the label; wanted 2"),
+        (["1\t2\ta", "1\t2"], "line 2: 1 columns after the label; required: 2"),
         (["1\t2\ta", "yes\t2\ta"], "line 2: the label is 'yes'; allowed: 0 or 1"),
         (["1\t2\ta", ""], "line 2: the label is ''"),
-        (["1\t2"], "leave no slot; --numbers says"),
+        (["1\t2"], "leave no slot; --numbers gives"),
+        *((["1\t2\ta", f"0\t{n}\tb"], rf"day\.tsv, line 2: '{n}' is not a finite") for n in _WRONG),
     ],
 )
 def test_refused_before_anything_trains(file: Any, lines: List[str], says: str) -> None:
@@ -94,18 +97,19 @@ def test_refused_before_anything_trains(file: Any, lines: List[str], says: str) 
         Lines(file(lines), 1, 8)
 
 
-@pytest.mark.parametrize("number", ["x", "nan", "inf"])
-def test_a_number_that_is_none_names_its_line(file: Any, number: str) -> None:
-    lines = Lines(file(["1\t2\ta", f"0\t{number}\tb"]), 1, 8)
-    with pytest.raises(DataError, match=r"day\.tsv, line 2: "):
-        list(SlotBatches(lines, 8, 10).epoch(0))
-
-
-def test_a_damaged_gz_and_a_missing_file(file: Any, tmp_path: Path) -> None:
-    path = Path(file(criteo(500), "d.gz"))
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(DataError, match=r"cannot read .*d\.gz"):
-        Lines(str(path), 13, 64)
+def test_gzip_is_known_by_content_and_damage_is_named(file: Any, tmp_path: Path) -> None:
+    text = criteo(500)
+    path = Path(file(text, "d.gz"))
+    data = path.read_bytes()
+    renamed = tmp_path / "renamed.tsv"
+    renamed.write_bytes(data)
+    assert Lines(str(renamed), 13, 64).fingerprint() == Lines(file(text), 13, 64).fingerprint()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 16
+    for damaged in (data[:-2000], bytes(flipped)):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"d\.gz"):
+            Lines(str(path), 13, 64)
     with pytest.raises(DataError, match="No such file"):
         Lines(str(tmp_path / "none.tsv"), 13, 64)
 

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from amp_xla.backend import tf
-from amp_xla.data.slots.batches import batch, parse
+from amp_xla.data.slots.batches import batch_of
 from amp_xla.data.slots.built_in import two_packages
-from amp_xla.data.slots.lines import Columns
+from amp_xla.data.slots.lines import Columns, parse_line
 from amp_xla.training import checkpoint
 from tests.horovod import need_horovod
 from tests.integration.test_ranks import Place, begun, rank_processes
@@ -85,7 +85,7 @@ def two(job: Job) -> str:
 
 
 def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two: str) -> None:
-    assert "10 MB a rank with Adam's moments" in two
+    assert "10 MB per rank with Adam's moments" in two
     job.same("one", "two")
     best = max(x.get("dev_auc", 0) for x in job.values("one"))
     assert best > 0.98
@@ -101,16 +101,19 @@ def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) ->
     said = job.amp_xla("predict", "--run", str(run), "--file", "lines.tsv")
     answers = [row.split("\t")[:2] for row in said.splitlines() if row[:2] in ("0\t", "1\t")]
     assert len(answers) == 40
+    (job.folder / "wrong.tsv").write_text(f"\t{lines[0][2:]}\n\n\tone column\n")
+    said = job.amp_xla("predict", "--run", str(run), "--file", "wrong.tsv")
+    assert "error: wrong.tsv, line 3: 1 columns after the label; required: 2" in said
     assert sum(answer == line[0] for (answer, _), line in zip(answers, lines)) >= 37
     assert "written: " in job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
     again = job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
-    assert "is there already" in again
-    parsed = [parse(line.encode(), Columns(0, 2), 64, "") for line in lines]
-    made = batch(parsed, Columns(0, 2), 100_000, 64, np.arange(40))
+    assert "exists already" in again
+    parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
+    made = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(40), 40)
     with tf.Session(graph=tf.Graph()) as session:
         loaded = tf.saved_model.load(session, ["serve"], str(tmp_path / "it"))
         signature = loaded.signature_def["serving_default"]
-        feed = {signature.inputs[n].name: getattr(made, n) for n in ("numbers", "ids")}
+        feed = {signature.inputs[n].name: made[n] for n in ("numbers", "ids")}
         chances = session.run(signature.outputs["probability"].name, feed)
     for (answer, probability), chance in zip(answers, chances):
         assert float(probability) == pytest.approx(

@@ -1,43 +1,36 @@
 """Batches of samples with slots, in an order that is a function of (seed, epoch).
 
-Lines are shuffled within blocks, and the blocks are gone through in order: a file of any size is
-read from front to back. A value of a slot becomes the number of a table's row by a hash, which is
-the same on every machine; different values may share a row.
+Lines are shuffled within blocks, and blocks are read in order: a file of any size is read from
+front to back. A value of a slot becomes the number of a table's row by a hash, which is the same on
+every machine; different values may share a row.
 """
 
 from __future__ import annotations
 
-import math
-import zlib
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.slots.lines import Columns, Lines
-from amp_xla.errors import DataError
+from amp_xla.data.slots.lines import Columns, Lines, Parsed, parse_line
 
 _BLOCK = 1 << 16  # lines that are shuffled together, about
 
 
 def block_of(batch_size: int) -> int:
-    """Lines of a block: whole batches, so that only an epoch's last batch may be short."""
+    """Return lines per block: whole batches, so that only the last one of an epoch is short."""
     return max(1, _BLOCK // batch_size) * batch_size
 
 
 class SlotBatches:
-    """The batches of a file; ``BatchSource``'s protocol.
-
-    Arrays: ``numbers``: float32 [B, columns], log(1 + x) of the line's; ``ids``: int64 [B, slots,
-    values], rows of the table, -1 without a value; ``labels``, ``weights``: float32 [B];
-    ``sample_ids``: int64 [B], number of the line.
+    """The batches of a file; ``BatchSource``'s protocol; for arrays see ``batch_of``.
 
     Args:
       lines: in blocks of ``block_of(batch_size)``.
-      batch_size: samples of a batch, of all ranks together.
-      rows: of the table that ids are hashed into.
-      values: of a slot, at most; more are cut off.
+      batch_size: samples per batch, of all ranks together.
+      rows: of the table into which ids are hashed.
+      values: of a slot, at most; others are dropped.
       seed: decides the order.
       shuffle: False keeps the order of the file.
     """
@@ -58,14 +51,11 @@ class SlotBatches:
 
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
-        """(rows, ids of a row) of the one kind of batch."""
+        """Return (rows, ids per row) of the one kind of batch."""
         return [(self._batch, self._lines.columns.slots * self._values)]
 
-    def __len__(self) -> int:
-        return len(self._lines)
-
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Batches an epoch; the same in every epoch."""
+        """Return the number of batches per epoch, the same in every epoch."""
         return -(-len(self._lines) // self._batch)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
@@ -78,72 +68,53 @@ class SlotBatches:
             if self._shuffle:
                 order = permutation(len(lines), self._seed, epoch, number)
             for at in range(begin, len(lines), self._batch):
-                yield self._made(lines, order[at : at + self._batch], number)
+                chosen = order[at : at + self._batch]
+                parsed = [parse_line(lines[i], self._lines.columns, self._values) for i in chosen]
+                yield batch_of(
+                    parsed,
+                    self._lines.columns,
+                    self._rows,
+                    self._values,
+                    number * self._lines.block + chosen,
+                    self._batch,
+                )
             begin = 0
 
-    def _made(self, lines: List[bytes], chosen: np.ndarray, block: int) -> Batch:
-        columns = self._lines.columns
-        first = block * self._lines.block
-        parsed = [
-            parse(lines[i], columns, self._values, f"{self._lines.path}, line {first + i + 1}")
-            for i in chosen.tolist()
-        ]
-        return batch(parsed, columns, self._rows, self._values, first + chosen, self._batch)
 
-
-Parsed = Tuple[float, List[float], List[int]]
-
-
-def parse(line: bytes, columns: Columns, values: int, called: str) -> Parsed:
-    """(label, numbers, hashes of slots x values, -1 where there is none) of a line.
-
-    Raises:
-      DataError: a number is none.
-    """
-    fields = line.rstrip(b"\r\n").split(b"\t")
-    try:
-        numbers = [float(field or 0) for field in fields[1 : 1 + columns.numbers]]
-    except ValueError as error:
-        raise DataError(f"{called}: {error}; a number or nothing is wanted") from error
-    if not all(map(math.isfinite, numbers)):
-        raise DataError(f"{called}: a number is not finite")
-    slots = fields[1 + columns.numbers :]
-    if values == 1:
-        return float(fields[0]), numbers, [zlib.crc32(v) if v else -1 for v in slots]
-    hashes: List[int] = []
-    for slot in slots:
-        found = [zlib.crc32(v) for v in slot.split(b" ")[:values] if v]
-        hashes += found + [-1] * (values - len(found))
-    return float(fields[0]), numbers, hashes
-
-
-def batch(
+def batch_of(
     parsed: Sequence[Parsed],
     columns: Columns,
     rows: int,
     values: int,
     sample_ids: np.ndarray,
-    size: Optional[int] = None,
+    size: int,
 ) -> Batch:
-    """A batch of ``size`` rows, the last ones filled up.
+    """Return a batch of ``size`` rows, the last ones padding.
 
     Args:
+      parsed: samples, at least one.
+      columns: of a sample.
       rows: of the table.
+      values: of a slot.
       sample_ids: int64 [samples].
+      size: B.
+
+    Returns:
+      ``numbers``: float32 [B, columns], log(1 + x) of the line's; ``ids``: int64 [B, slots,
+      values], rows of the table, -1 without a value; ``labels``, ``weights``: float32 [B];
+      ``sample_ids``: int64 [B].
     """
     count = len(parsed)
-    size = count if size is None else size
-    numbers = np.zeros((size, columns.numbers), np.float32)
-    hashes = np.full((size, columns.slots, values), -1, np.int64)
     labels = np.zeros(size, np.float32)
+    labels[:count] = [label for label, _, _ in parsed]
+    numbers = np.zeros((size, columns.numbers), np.float32)
+    # Criteo has counts, a few of them -1 or -2.
+    raw = np.array([row for _, row, _ in parsed], np.float64).reshape(count, columns.numbers)
+    numbers[:count] = np.log1p(np.maximum(raw, 0.0))
+    hashes = np.full((size, columns.slots, values), -1, np.int64)
+    hashes[:count] = np.array([row for _, _, row in parsed], np.int64).reshape(count, -1, values)
     ids = np.full(size, -1, np.int64)
-    if count:
-        labels[:count] = [label for label, _, _ in parsed]
-        # Criteo has counts, a few of them -1 or -2.
-        found = np.array([n for _, n, _ in parsed], np.float64).reshape(count, columns.numbers)
-        numbers[:count] = np.log1p(np.maximum(found, 0.0))
-        hashes[:count] = np.array([h for _, _, h in parsed], np.int64).reshape(count, -1, values)
-        ids[:count] = sample_ids
+    ids[:count] = sample_ids
     return {
         "numbers": numbers,
         "ids": _rows(hashes, rows),
@@ -154,7 +125,7 @@ def batch(
 
 
 def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
-    """Hashes of values and the slots they stand in -> rows of one table for all slots."""
+    """Return rows of one table for all slots, from hashes of values and the number of the slot."""
     slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
     with np.errstate(over="ignore"):
         mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))

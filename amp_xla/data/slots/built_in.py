@@ -1,4 +1,4 @@
-"""A small task of the same format that every machine has: docstrings of two packages."""
+"""A built-in task in Criteo's format: docstrings of two packages of Python's library."""
 
 from __future__ import annotations
 
@@ -15,29 +15,28 @@ _WORDS = re.compile(r"[a-z0-9]+")
 
 
 def two_packages() -> Tuple[bytes, bytes]:
-    """(train, dev): which of two packages are two docstrings from? Lines of label and two slots.
+    """Return training and dev lines of a label and two slots: from which package are two texts?
 
-    Both docstrings of a sample are of one package, of the two with most docstrings; their words
-    stand in a slot each. Every docstring is the first of eight samples; dev has docstrings that
-    training has not.
+    Both docstrings of a sample belong to one of the two packages with most docstrings; the words of
+    each are one slot. Each docstring is the first of eight samples; no docstring is in both parts.
     """
     train, dev = corpora.pydoc()
     common = collections.Counter(train.labels or []).most_common(2)
     names = sorted(name for name, _ in common)
     known = _words(train, names)
-    # Texts that differ in signs only are one text here.
+    # Texts that differ only in punctuation are the same text here.
     seen = {words for side in known for words in side}
     fresh = [[words for words in side if words not in seen] for side in _words(dev, names)]
     return _lines(known, 8), _lines(fresh, 8)
 
 
 def _words(texts: Dataset, names: List[str]) -> List[List[str]]:
-    """Of each package, the texts as words with spaces between them; each once."""
-    found = [
+    """Return the words of each package's texts, each text once."""
+    labelled = [
         (" ".join(_WORDS.findall(text.lower())), label)
         for text, label in zip(texts.texts, texts.labels or [])
     ]
-    return [list(dict.fromkeys(words for words, label in found if label == n)) for n in names]
+    return [list(dict.fromkeys(words for words, label in labelled if label == n)) for n in names]
 
 
 def _lines(sides: List[List[str]], times: int) -> bytes:

@@ -1,8 +1,8 @@
-"""Samples in lines: label, numbers, slots, with tabs between them, as Criteo's files have them.
+"""Lines of samples: label, numbers, slots, with tabs between them, as in Criteo's files.
 
-A file is read once from end to end before training: its lines are counted and looked at, its
-content gets a digest, and the places where blocks of lines begin are noted. From then on a block
-is read where it is needed, so a file of any size takes the memory of one block.
+A file is read once before training: its lines are checked and counted, its content is hashed, and
+the offsets of blocks of lines are kept. Later a block is read when it is needed, so a file of any
+size takes the memory of one block.
 """
 
 from __future__ import annotations
@@ -10,36 +10,47 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-from typing import Any, Iterator, List, NamedTuple, Optional
+import math
+import zlib
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from amp_xla.errors import DataError
 
-CRITEO_NUMBERS = 13
+_GZIP = b"\x1f\x8b"
+
+Parsed = Tuple[float, List[float], List[int]]  # label, numbers, hashes of slots x values (-1: none)
 
 
 class Columns(NamedTuple):
-    """What a line has after its label: columns of numbers, then slots."""
+    """Columns after the label: first the numbers, then the slots."""
 
     numbers: int
     slots: int
 
 
+class LineError(DataError):
+    """A line that cannot be used; ``index`` counts lines from 0."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"line {index + 1}: {reason}")
+        self.index, self.reason = index, reason
+
+
 class Lines:
-    """The lines of a file (also .gz), or of bytes.
+    """The checked lines of a file, also gzipped, or of bytes.
 
     Args:
-      path: of the file; where ``content`` is given, only what it is called.
-      numbers: columns of numbers; the rest after the label are slots.
-      block: lines of a block.
+      path: of the file; with ``content`` only its name.
+      numbers: columns of numbers; the others after the label are slots.
+      block: lines per block.
       content: the lines themselves.
-      columns: what a line must have; None = as many as the first line has.
+      columns: required columns; None = those of the first line.
 
     Attributes:
       columns: of every line.
 
     Raises:
-      DataError: the file cannot be read, has no lines, or one of them has other columns or another
-        label than 0 and 1.
+      DataError: the file cannot be read, has no lines, or has a wrong line.
     """
 
     def __init__(
@@ -54,53 +65,58 @@ class Lines:
         self._content = content
         self._offsets: List[int] = []
         self._count, self._digest = 0, hashlib.sha256()
-        tabs = None if columns is None else columns.numbers + columns.slots
         try:
             with self._open() as handle:
                 offset = 0
                 for line in handle:
+                    if columns is None:
+                        columns = self._columns(line, numbers)
+                    if line[:2] not in (b"0\t", b"1\t"):
+                        label = line.split(b"\t")[0][:20].decode("utf-8", "replace").strip()
+                        raise LineError(
+                            self._count, f"the label is {label!r}; allowed: 0 or 1, then a tab"
+                        )
+                    check(line, columns, self._count)
                     if self._count % block == 0:
                         self._offsets.append(offset)
                     offset += len(line)
                     self._count += 1
                     self._digest.update(line)
-                    if line[:2] not in (b"0\t", b"1\t"):
-                        found = line.split(b"\t")[0][:20].decode("utf-8", "replace").strip()
-                        raise self._wrong(f"the label is {found!r}; allowed: 0 or 1, then a tab")
-                    if tabs is None:
-                        tabs = line.count(b"\t")
-                        if tabs <= numbers:
-                            raise self._wrong(
-                                f"{tabs} columns after the label, of which {numbers} are numbers, "
-                                f"leave no slot; --numbers says how many are numbers"
-                            )
-                    found_tabs = line.count(b"\t")
-                    if found_tabs != tabs:
-                        raise self._wrong(f"{found_tabs} columns after the label; wanted {tabs}")
-        except (OSError, EOFError) as error:
+        except LineError as error:
+            raise DataError(f"{path}, {error}") from None
+        except (OSError, EOFError, zlib.error) as error:
             reason = getattr(error, "strerror", None) or error
             raise DataError(f"cannot read {path}: {reason}") from error
-        if not self._count:
+        if columns is None:
             raise DataError(f"{path} has no lines")
-        self.columns = Columns(numbers, (tabs or 0) - numbers)
+        self.columns = columns
 
-    def _wrong(self, why: str) -> DataError:
-        return DataError(f"{self.path}, line {self._count}: {why}")
+    def _columns(self, line: bytes, numbers: int) -> Columns:
+        tabs = line.count(b"\t")
+        if tabs and tabs <= numbers:
+            raise LineError(
+                0,
+                f"{tabs} columns after the label, of which {numbers} are numbers, leave no slot; "
+                f"--numbers gives the columns of numbers",
+            )
+        return Columns(numbers, tabs - numbers)
 
     def _open(self) -> Any:
         if self._content is not None:
             return io.BytesIO(self._content)
-        return gzip.open(self.path) if self.path.endswith(".gz") else open(self.path, "rb")
+        with open(self.path, "rb") as handle:
+            packed = handle.read(2) == _GZIP
+        return gzip.open(self.path) if packed else open(self.path, "rb")
 
     def __len__(self) -> int:
         return self._count
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the content."""
+        """Return the SHA-256 (hex) of the content."""
         return self._digest.hexdigest()
 
     def blocks(self, first: int = 0) -> Iterator[List[bytes]]:
-        """Blocks ``first``, ``first + 1``, ... of lines; earlier ones are skipped over.
+        """Yield blocks of lines from number ``first`` on.
 
         Raises:
           DataError: the file has become shorter.
@@ -108,8 +124,39 @@ class Lines:
         with self._open() as handle:
             handle.seek(self._offsets[first] if first < len(self._offsets) else 0)
             for number in range(first, len(self._offsets)):
-                wanted = min(self.block, self._count - number * self.block)
-                lines = [handle.readline() for _ in range(wanted)]
+                count = min(self.block, self._count - number * self.block)
+                lines = [handle.readline() for _ in range(count)]
                 if not lines[-1]:
                     raise DataError(f"{self.path} has become shorter while it was read")
                 yield lines
+
+
+def check(line: bytes, columns: Columns, index: int) -> None:
+    """Check the columns and numbers of a line, whatever its label.
+
+    Raises:
+      LineError: a column too many or too few, or no finite number where one is required.
+    """
+    tabs = line.count(b"\t")
+    if tabs != sum(columns):
+        raise LineError(index, f"{tabs} columns after the label; required: {sum(columns)}")
+    for number in line.split(b"\t", columns.numbers + 1)[1 : columns.numbers + 1]:
+        try:
+            finite = math.isfinite(float(number or 0))
+        except ValueError:
+            finite = False
+        if not finite:
+            text = number[:20].decode("utf-8", "replace")
+            raise LineError(index, f"{text!r} is not a finite number; allowed: a number or nothing")
+
+
+def parse_line(line: bytes, columns: Columns, values: int) -> Parsed:
+    """Return label, numbers and hashes of a checked line, whose label may be empty."""
+    fields = line.rstrip(b"\r\n").split(b"\t")
+    numbers = [float(field or 0) for field in fields[1 : 1 + columns.numbers]]
+    hashes: List[int] = []
+    for slot in fields[1 + columns.numbers :]:
+        parts = [slot] if values == 1 else slot.split(b" ")[:values]
+        known = [zlib.crc32(part) for part in parts if part]
+        hashes += known + [-1] * (values - len(known))
+    return float(fields[0] or 0), numbers, hashes
