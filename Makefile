@@ -43,8 +43,8 @@ docker-shell: ; @exec scripts/docker.sh shell -- $(ARGS) ## Open a shell in the 
 
 ##@ Work on this project
 env: ; @exec ./amp-xla env $(ON) ## Build RUNTIME's environment and print its Python
-test: ; $(PYTEST) $(or $(ARGS),$(WORKERS) -m 'not slow and not network') ## Run the quick tests; ARGS="tests/data -k name" picks some
-test-all: ; $(PYTEST) $(WORKERS) $(ARGS) ## Run all tests, as CI does
+test: ; $(PYTEST) $(or $(ARGS),$(WORKERS) -m 'not slow and not long and not network') ## Run the quick tests; ARGS="tests/data -k name" picks some
+test-all: ; $(PYTEST) $(WORKERS) -m 'not long' $(ARGS) ## Run all tests, as CI does; ARGS="-m long" runs kills and full-size figures
 lint: ## Check style and imports: ruff, import-linter, shellcheck, hadolint
 	@python=$$(./amp-xla env --runtime dev) && bin=$${python%/*} && failed= && \
 	{ $$bin/ruff check --output-format concise $(PYTHON_CODE) || failed=1; } && \

@@ -118,15 +118,15 @@ def bert(own):
     """A BERT folder, pretrained for two steps by the installed commands."""
     text = "".join(f"{word} is a word, and so is {word}s.\n\n" for word in dir(str) * 5)
     (own.folder / "text.txt").write_text(text)
-    own.amp_xla("prepare --corpus text.txt --out data --length 32 --vocab-size 128 --workers 1")
+    own.amp_xla("prepare text.txt data --length 32 --vocab-size 128 --workers 1")
     said = own.amp_xla(
-        "train --recipe pretraining -- --data data --steps 2 --global-batch 4 --micro-batch 4"
+        "train pretraining -- --data data --steps 2 --global-batch 4 --micro-batch 4"
         " --heldout 8 --name mine"
     )
     run = "runs/pretraining/mine"
     # The closing line says what works with such a run, and it does.
-    assert f"amp-xla train -- --bert {run}" in said
-    assert "amp-xla train -- --bert" in own.amp_xla(f"predict --run {run}", code=2)
+    assert f"amp-xla train classification -- --bert {run}" in said
+    assert "amp-xla train classification -- --bert" in own.amp_xla(f"predict {run}", code=2)
     return own.folder / run
 
 
@@ -166,13 +166,13 @@ def test_every_command_is_there_and_its_advice_fits(own, bert):
     said = own.amp_xla(
         f"train -- --train texts.tsv --dev texts.tsv --bert {bert} --epochs 1 --max-length 16"
     )
-    hint = re.search(r"predict with: amp-xla (predict --run \S+) --file texts.txt", said)
+    hint = re.search(r"predict with: amp-xla (predict \S+) texts.txt", said)
     assert hint is not None, said
     assert "\tupper cold\n" in own.amp_xla(hint.group(1), stdin="upper cold\n")
-    assert "whole" in own.amp_xla("verify --run runs/classification/latest")
+    assert "whole" in own.amp_xla("verify runs/classification/latest")
     assert "import os" in own.amp_xla("header")
     assert "make " not in own.amp_xla("doctor")
-    said = own.amp_xla("train --recipe clasification", code=2)
+    said = own.amp_xla("train clasification", code=2)
     assert "classification, pretraining" in said and "Traceback" not in said
 
 
