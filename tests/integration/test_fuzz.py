@@ -1,7 +1,7 @@
 """One file of a finished run damaged at random: the same answers as before, or an error naming it.
 
 The first few are always tried; `make test-all ARGS='-m long'` tries ``FUZZ_SEEDS`` of them, a full
-search is 200, and each seed makes the same one again. Predict, verify and resume are real processes,
+search is 200, and each seed makes the same one again. Predict, verify and resume are processes
 forked from one that has TensorFlow. The job is a small one of the tests', with vocabulary and
 labels like a recipe's.
 """
