@@ -44,7 +44,7 @@ class Window:
     def add(
         self, pairs: Pairs, at_end: Callable[[Pairs], Any], otherwise: Callable[[], Any]
     ) -> Any:
-        """Add one micro-batch; at the end of a window use the means and start anew.
+        """Add one micro-batch; at the end of a window use the means and empty the sums.
 
         Args:
           pairs: unscaled gradients of this micro-batch.

@@ -17,17 +17,9 @@ T = TypeVar("T")
 HALF = ("float16", "bfloat16")
 
 
-class _NumPy:
-    where, isfinite = staticmethod(np.where), staticmethod(np.isfinite)
-    minimum, maximum = staticmethod(np.minimum), staticmethod(np.maximum)
-    logical_and, logical_not = staticmethod(np.logical_and), staticmethod(np.logical_not)
-
-    @staticmethod
-    def int32(x: Any) -> Any:
-        return np.int32(x)
-
-
 class _TensorFlow:
+    """NumPy's names of TensorFlow's operations."""
+
     def __init__(self) -> None:
         tf = sys.modules["tensorflow"]
         self.isfinite, self.minimum, self.maximum = tf.math.is_finite, tf.minimum, tf.maximum
@@ -40,19 +32,6 @@ class _TensorFlow:
 
     def int32(self, x: Any) -> Any:
         return self._tf.cast(x, self._tf.int32)
-
-
-class _Jax:
-    def __init__(self) -> None:
-        import jax.numpy as jnp
-
-        self.where, self.isfinite = jnp.where, jnp.isfinite
-        self.minimum, self.maximum = jnp.minimum, jnp.maximum
-        self.logical_and, self.logical_not = jnp.logical_and, jnp.logical_not
-        self._jnp = jnp
-
-    def int32(self, x: Any) -> Any:
-        return self._jnp.asarray(x, self._jnp.int32)
 
 
 def family(x: Any) -> str:
@@ -71,7 +50,7 @@ def namespace(*values: Any) -> Any:
     families = {family(value) for value in values}
     if "tensorflow" in families:
         return _TensorFlow()
-    return _Jax() if "jax" in families else _NumPy
+    return sys.modules["jax"].numpy if "jax" in families else np
 
 
 def dtype_name(x: Any) -> Optional[str]:
@@ -115,18 +94,11 @@ def cast_like(scalar: Any, like: Any) -> Any:
     return cast(scalar, dtype_name(like) or "float32")
 
 
-def float32_scalar(x: Any) -> Any:
-    """Return a strong float32 scalar, in the framework of ``x``."""
+def scalar(x: Any, dtype: str) -> Any:
+    """Return a strong scalar of a dtype by name, in the framework of ``x``."""
     if type(x) is object:  # JAX builds pytrees of placeholders while it compares structures
         return x
-    return np.float32(x) if family(x) == "numpy" else cast(x, "float32")
-
-
-def int32_scalar(x: Any) -> Any:
-    """Return a strong int32 scalar, in the framework of ``x``."""
-    if type(x) is object:
-        return x
-    return np.int32(x) if family(x) == "numpy" else cast(x, "int32")
+    return getattr(np, dtype)(x) if family(x) == "numpy" else cast(x, dtype)
 
 
 def known(x: Any) -> Optional[Any]:

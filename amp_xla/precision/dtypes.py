@@ -36,13 +36,13 @@ def canonical(dtype: Any) -> str:
         if name in NAMES:
             return NAMES[name]
     else:
-        found = getattr(dtype, "base_dtype", dtype)  # TensorFlow's reference dtypes
+        base = getattr(dtype, "base_dtype", dtype)  # TensorFlow's reference dtypes
         for attribute in ("name", "__name__"):  # dtypes have the one, scalar types the other
-            spelled = getattr(found, attribute, None)
+            spelled = getattr(base, attribute, None)
             if isinstance(spelled, str) and spelled in SPELLINGS:
                 return spelled
         with contextlib.suppress(TypeError):
-            name = np.dtype(found).name
+            name = np.dtype(base).name
             if name in SPELLINGS:
                 return name
     raise ValueError(

@@ -50,17 +50,17 @@ def _expected(inner: Inner) -> Optional[type]:
     if isinstance(inner, (KerasInner, NewKerasInner)):
         if keras_of(inner.optimizer) is None:
             return None
-        own = own_class(inner.optimizer)
+        keras_class = own_class(inner.optimizer)
         name = "LossScaleOptimizerV3" if isinstance(inner, NewKerasInner) else "LossScaleOptimizer"
-        return getattr(sys.modules[own.__module__], name, None)
+        return getattr(sys.modules[keras_class.__module__], name, None)
     return tf.train.Optimizer if issubclass(cls, tf.train.Optimizer) else None
 
 
 def own_class(optimizer: Any) -> type:
     """Return ``LossScaleOptimizer`` of the Keras that an optimizer comes from."""
     keras: Any = keras_of(optimizer)
-    own = getattr(keras.mixed_precision, "LossScaleOptimizer", None)
-    return keras.mixed_precision.experimental.LossScaleOptimizer if own is None else own
+    module = keras.mixed_precision
+    return getattr(module, "LossScaleOptimizer", None) or module.experimental.LossScaleOptimizer
 
 
 def keras_of(optimizer: Any) -> Optional[Any]:
@@ -127,8 +127,8 @@ class OptimizerFace(Trackable):
     @property
     def iterations(self) -> Any:
         """The inner optimizer's step variable, else ``applied_steps``."""
-        found = getattr(self.inner, "iterations", None)
-        return self.applied_steps if found is None else found
+        steps = getattr(self.inner, "iterations", None)
+        return self.applied_steps if steps is None else steps
 
     @iterations.setter
     def iterations(self, variable: Any) -> None:
@@ -142,8 +142,10 @@ class OptimizerFace(Trackable):
     @property
     def variables(self) -> Variables:
         """The inner optimizer's variables, then ``state_variables``."""
-        found = getattr(self.inner, "variables", [])
-        return Variables(list(found() if callable(found) else found) + self.state_variables)
+        variables = getattr(self.inner, "variables", [])
+        return Variables(
+            list(variables() if callable(variables) else variables) + self.state_variables
+        )
 
     @property
     def weights(self) -> List[Any]:
@@ -211,35 +213,35 @@ def described(optimizer: Any) -> Dict[str, Any]:
     """
     cls = type(optimizer)
     if keras_of(optimizer) is None:
-        found = {"class_name": cls.__name__, "config": optimizer.get_config()}
+        description = {"class_name": cls.__name__, "config": optimizer.get_config()}
     else:
-        found = dict(backend.tensorflow().keras.optimizers.serialize(optimizer))
-    found.setdefault("module", cls.__module__)
-    return found
+        description = dict(backend.tensorflow().keras.optimizers.serialize(optimizer))
+    description.setdefault("module", cls.__module__)
+    return description
 
 
-def restored(found: Any, custom_objects: Optional[Dict[str, Any]] = None) -> Any:
+def restored(description: Any, custom_objects: Optional[Dict[str, Any]] = None) -> Any:
     """Return the optimizer that ``described`` or Keras' ``serialize`` described."""
-    if not isinstance(found, dict):
-        return found  # Keras allows an object here
-    found = copy.deepcopy(found)  # Keras changes its argument
-    module = str(found.get("module") or "")
+    if not isinstance(description, dict):
+        return description  # Keras allows an object here
+    description = copy.deepcopy(description)  # Keras changes its argument
+    module = str(description.get("module") or "")
     if module and module.partition(".")[0] not in ("keras", "tf_keras"):
         try:
-            cls = _class_of(found, {})  # Keras passes a whole table: the module comes first
+            cls = _class_of(description, {})  # Keras passes a whole table: the module comes first
         except (ImportError, ValueError):
-            cls = _class_of(found, custom_objects or {})
-        return cls.from_config(dict(found["config"]))
+            cls = _class_of(description, custom_objects or {})
+        return cls.from_config(dict(description["config"]))
     keras = backend.tensorflow().keras
-    return keras.optimizers.deserialize(found, custom_objects=custom_objects)
+    return keras.optimizers.deserialize(description, custom_objects=custom_objects)
 
 
-def _class_of(found: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
+def _class_of(description: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
     """Return a class from the user's table, its module, or Keras' table, in this order.
 
     bert4keras registers an "Adam" in Keras' table, so the name alone can mislead.
     """
-    name, module = found["class_name"], found["module"]
+    name, module = description["class_name"], description["module"]
     cls = custom_objects.get(name) or getattr(importlib.import_module(module), name, None)
     for root in ("tf_keras", "tensorflow"):
         if cls is None and root in sys.modules:

@@ -33,23 +33,23 @@ class Inner:
     @property
     def iterations(self) -> Optional[Any]:
         """The optimizer's step variable, if it has one."""
-        found = getattr(self.optimizer, "iterations", None)
-        if found is not None and not hasattr(found, "read_value"):
-            found = getattr(found, "value", None)  # Keras 3 wraps TensorFlow's variables
-        return found
+        steps = getattr(self.optimizer, "iterations", None)
+        if steps is not None and not hasattr(steps, "read_value"):
+            steps = getattr(steps, "value", None)  # Keras 3 wraps TensorFlow's variables
+        return steps
 
     @property
     def shared_state(self) -> List[Any]:
-        """Variables that each ``apply_gradients`` advances, whatever it applies."""
+        """Variables that each ``apply_gradients`` call advances."""
         slots = getattr(self.optimizer, "_non_slot_dict", {})
-        found = [v for v in slots.values() if hasattr(v, "read_value")]
-        return found + ([self.iterations] if self.iterations is not None else [])
+        variables = [v for v in slots.values() if hasattr(v, "read_value")]
+        return variables + ([self.iterations] if self.iterations is not None else [])
 
     @property
     def clips(self) -> Dict[str, float]:
         """The optimizer's clipping: any of clipnorm, clipvalue, global_clipnorm."""
-        found = {name: getattr(self.optimizer, name, None) for name in CLIPS}
-        return {name: float(value) for name, value in found.items() if value}
+        values = {name: getattr(self.optimizer, name, None) for name in CLIPS}
+        return {name: float(value) for name, value in values.items() if value}
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         """Return pairs (gradient of a graph tensor, variable), reduced if the optimizer does so."""
@@ -231,8 +231,8 @@ def graph_gradients(loss: Any, variables: Sequence[Any], grad_loss: Any = None) 
 
 def _takes(optimizer: Any, method: str, argument: str) -> bool:
     """Return whether any class of the optimizer names the argument; wrappers pass it on."""
-    found = (vars(c)[method] for c in type(optimizer).__mro__ if method in vars(c))
-    return any(argument in inspect.signature(function).parameters for function in found)
+    functions = (vars(c)[method] for c in type(optimizer).__mro__ if method in vars(c))
+    return any(argument in inspect.signature(function).parameters for function in functions)
 
 
 def _is_keras_own(optimizer: Any, method: str) -> bool:
@@ -241,8 +241,8 @@ def _is_keras_own(optimizer: Any, method: str) -> bool:
     return owner is None or _is_of_keras(owner)
 
 
-def _is_of_keras(found: Any) -> bool:
-    return str(getattr(found, "__module__", "")).partition(".")[0] in KERAS
+def _is_of_keras(value: Any) -> bool:
+    return str(getattr(value, "__module__", "")).partition(".")[0] in KERAS
 
 
 def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
@@ -251,7 +251,7 @@ def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
     if not any(method in vars(c) for c in keras):
         return pairs
     custom = getattr(optimizer, "gradient_aggregator", None)  # a user's function that sums
-    own = _is_keras_own(optimizer, method) and (custom is None or _is_of_keras(custom))
-    if own and not tf.distribute.has_strategy():
+    is_keras_own = _is_keras_own(optimizer, method) and (custom is None or _is_of_keras(custom))
+    if is_keras_own and not tf.distribute.has_strategy():
         return pairs  # one replica: nothing to sum
     return list(getattr(optimizer, method)(pairs))

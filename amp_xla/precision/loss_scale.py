@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, Optional, Tuple, TypeVar, Union
 
 import numpy as np
 
@@ -108,6 +108,14 @@ class _LossScale:
         """Return the JSON-able description that ``from_spec`` reads."""
         raise NotImplementedError
 
+    def __eq__(self, other: Any) -> bool:
+        if type(other) is not type(self):
+            return False
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return all(bool(getattr(self, name) == getattr(other, name)) for name in names)
+
+    __hash__ = None  # type: ignore[assignment]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class NoOpLossScale(_LossScale):
@@ -130,10 +138,7 @@ class NoOpLossScale(_LossScale):
     def spec(self) -> Dict[str, Any]:
         return {"kind": "none"}
 
-    def __eq__(self, other: Any) -> bool:
-        return type(other) is type(self)
-
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return hash(type(self))
 
 
@@ -152,7 +157,7 @@ class StaticLossScale(_LossScale):
     loss_scale: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
+        object.__setattr__(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
         check_scale("loss_scale", self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> StaticLossScale:
@@ -161,11 +166,6 @@ class StaticLossScale(_LossScale):
 
     def spec(self) -> Dict[str, Any]:
         return {"kind": "static", "loss_scale": float(self.loss_scale)}
-
-    def __eq__(self, other: Any) -> bool:
-        return type(other) is type(self) and bool(self.loss_scale == other.loss_scale)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -196,8 +196,8 @@ class DynamicLossScale(_LossScale):
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        put(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
-        put(self, "counter", arrays.int32_scalar(self.counter))
+        put(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
+        put(self, "counter", arrays.scalar(self.counter, "int32"))
         interval, growth = concrete(self.growth_interval), float(concrete(self.growth_factor))
         if interval != int(interval) or interval < 1:
             raise ValueError(f"growth_interval is {interval}; allowed: a whole number >= 1 (steps)")
@@ -252,16 +252,6 @@ class DynamicLossScale(_LossScale):
         state = {"loss_scale": float(self.loss_scale), "counter": int(self.counter)}
         return {"kind": "dynamic", **state, **self.hyperparameters()}
 
-    def __eq__(self, other: Any) -> bool:
-        return (
-            type(other) is type(self)
-            and self.hyperparameters() == other.hyperparameters()
-            and bool(self.loss_scale == other.loss_scale)
-            and bool(self.counter == other.counter)
-        )
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 pytrees.declare(NoOpLossScale, (), ())
 pytrees.declare(StaticLossScale, ("loss_scale",), ())
@@ -303,6 +293,32 @@ def from_spec(spec: Any) -> Any:
                 f"loss scale is {spec!r}; allowed: a positive number or 'dynamic'"
             ) from None
     return NoOpLossScale() if concrete(spec) == 1 else StaticLossScale(spec)
+
+
+def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
+    """Return ``loss * scale`` in float32, and nothing else, for any training script.
+
+    Gradients, clipping thresholds and the optimizer's epsilon then see numbers ``scale`` times
+    larger. Adam and LAMB hardly notice; SGD's learning rate grows. ``LossScaleOptimizer`` has none
+    of these effects.
+
+    Args:
+      loss: floating tensor, or a function ``(y_true, y_pred) -> loss`` as Keras takes it.
+      scale: positive finite number.
+
+    Raises:
+      ValueError: the scale is not a positive finite number.
+    """
+    static = StaticLossScale(scale)
+    if not callable(loss):
+        return static.scale(loss)
+    function: Callable[..., Any] = loss
+
+    def scaled(*args: Any, **kwargs: Any) -> Any:
+        return static.scale(function(*args, **kwargs))
+
+    scaled.__name__ = getattr(loss, "__name__", "loss")
+    return scaled
 
 
 def concrete(value: Any) -> Any:

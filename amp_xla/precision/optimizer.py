@@ -7,8 +7,7 @@ One step::
     -> finite: clip, then update; else: leave weights, slots and iterations alone
     -> count the step and adjust the loss scale, once
 
-``step.py`` has the decision and the update, ``inner.py`` the kinds of optimizers. ``scale_loss`` is
-the bare multiplication.
+``step.py`` has the decision and the update, ``inner.py`` the kinds of optimizers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from amp_xla.precision import clipping, facade
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, inner_of
-from amp_xla.precision.loss_scale import StaticLossScale
+from amp_xla.precision.loss_scale import scale_loss
 from amp_xla.precision.monitor import Monitor
 from amp_xla.precision.reduction import over_ranks
 from amp_xla.precision.step import OpenSteps, Step, Updater
@@ -37,32 +36,6 @@ from amp_xla.precision.tensorflow import (
 __all__ = ("LossScaleOptimizer", "scale_loss")
 
 Group = Tuple[Callable[[Any], bool], Any]
-
-
-def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
-    """Return ``loss * scale`` in float32, and nothing else, for any training script.
-
-    Gradients, clipping thresholds and the optimizer's epsilon then see numbers ``scale`` times
-    larger. Adam and LAMB hardly notice; SGD's learning rate grows. ``LossScaleOptimizer`` has none
-    of these effects.
-
-    Args:
-      loss: floating tensor, or a function ``(y_true, y_pred) -> loss`` as Keras takes it.
-      scale: positive finite number.
-
-    Raises:
-      ValueError: the scale is not a positive finite number.
-    """
-    static = StaticLossScale(scale)
-    if not callable(loss):
-        return static.scale(loss)
-    function: Callable[..., Any] = loss
-
-    def scaled(*args: Any, **kwargs: Any) -> Any:
-        return static.scale(function(*args, **kwargs))
-
-    scaled.__name__ = getattr(loss, "__name__", "loss")
-    return scaled
 
 
 class LossScaleOptimizer(OptimizerFace):
@@ -140,8 +113,9 @@ class LossScaleOptimizer(OptimizerFace):
         agree = agreements.choose(agreement)
         if model_parallel is not None:
             agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
-        made = isinstance(loss_scale, LossScaleVariables)
-        self._state = loss_scale if made else LossScaleVariables(loss_scale, name)
+        if not isinstance(loss_scale, LossScaleVariables):
+            loss_scale = LossScaleVariables(loss_scale, name)
+        self._state = loss_scale
         self._steps = OpenSteps(self._state)
         self.accumulate = accumulate
         self._recompute = recompute
@@ -264,11 +238,11 @@ class LossScaleOptimizer(OptimizerFace):
         else:
             variables = tf.trainable_variables() if var_list is None else list(var_list)
             scaled = self.get_scaled_loss(loss)
-            found = {}
+            gradients = {}
             for inner, part in self._split([(None, v) for v in variables]):
                 for gradient, variable in inner.gradients(scaled, [v for _, v in part], grad_loss):
-                    found[id(variable)] = gradient
-            pairs = [(found.get(id(v)), v) for v in variables]
+                    gradients[id(variable)] = gradient
+            pairs = [(gradients.get(id(v)), v) for v in variables]
             if self._recompute:
                 recompute_layers(scaled, [g for g, _ in pairs if g is not None])
         unscaled = self._steps.unscale(step, [g for g, _ in pairs])
@@ -308,8 +282,8 @@ class LossScaleOptimizer(OptimizerFace):
             summed over replicas (model-parallel variables).
 
         Returns:
-          In a v1 graph the operation; in tf.function and eagerly, where it is done already, the
-          decision: a boolean scalar tensor.
+          In a v1 graph the operation; in tf.function and eagerly, when it is done, the decision:
+          a boolean scalar tensor.
 
         Raises:
           ValueError: no gradient at all.
@@ -347,8 +321,8 @@ class LossScaleOptimizer(OptimizerFace):
         self._steps.close()  # gradients unscaled earlier and never applied are another step's
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
-            more = {} if global_step is None else {"global_step": global_step}
-            return self.apply_gradients(pairs, name=name, **more)
+            extra = {} if global_step is None else {"global_step": global_step}
+            return self.apply_gradients(pairs, name=name, **extra)
         finally:
             self._steps.close()
 

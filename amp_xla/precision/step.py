@@ -45,10 +45,14 @@ class OpenSteps:
 
     Args:
       state: the loss scale.
+
+    Attributes:
+      ever_scaled, ever_unscaled: whether any step scaled a loss, and unscaled a gradient.
     """
 
     def __init__(self, state: LossScaleVariables) -> None:
         self._state = state
+        self.ever_scaled = self.ever_unscaled = False
         # Tensors that were scaled or unscaled, to notice a second time.
         self._scaled: MutableMapping[int, Any] = weakref.WeakValueDictionary()
         self._unscaled: MutableMapping[int, Any] = weakref.WeakValueDictionary()
@@ -86,7 +90,7 @@ class OpenSteps:
     def scale(self, loss: Any) -> Any:
         """Return the scaled float32 loss; this starts a step."""
         step = self.next()
-        step.scaled = True
+        step.scaled = self.ever_scaled = True
         if _contains(self._scaled, loss):
             _warn("this loss was scaled already; its gradients will be too large by the scale")
         scaled = self._state.at(step.scale).scale(tf.convert_to_tensor(loss))
@@ -95,7 +99,7 @@ class OpenSteps:
 
     def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
         """Return float32 gradients; None and sparse ones stay so."""
-        step.unscaled = True
+        step.unscaled = self.ever_unscaled = True
         if any(_contains(self._unscaled, g) for g in grads if g is not None):
             _warn("this gradient was unscaled already; it is now too small by the loss scale")
         unscaled = [self._state.at(step.scale).unscale(g) for g in grads]
@@ -162,8 +166,8 @@ class Updater(NamedTuple):
 
         def apply_all(values: List[Any]) -> List[Any]:
             remaining = iter(values)
-            own = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
-            clipped = clipping.clip(own, lambda: values[-1], self.clipnorm)
+            given = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
+            clipped = clipping.clip(given, lambda: values[-1], self.clipnorm)
             return [inner.apply(pairs) for inner, pairs in clipped]
 
         def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:
@@ -251,8 +255,8 @@ def _compiled() -> bool:
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
     """Run ``later`` after the operations; return a constant, the same type in both branches."""
     with tf.control_dependencies([op for op in operations if op is not None]):
-        more = later()
-    with tf.control_dependencies([op for op in operations + more if op is not None]):
+        last = later()
+    with tf.control_dependencies([op for op in operations + last if op is not None]):
         return tf.constant(True)
 
 

@@ -131,10 +131,10 @@ class LossScaleVariables(Module):
             return tf.no_op()
         scale = self.loss_scale if scale is None else scale
         counter = tf.cast(self.counter.read_value(), tf.int32)
-        now = self.spec.replace(scale, counter).adjust(tf.convert_to_tensor(grads_finite))
+        following = self.spec.replace(scale, counter).adjust(tf.convert_to_tensor(grads_finite))
         # The old state must be read before the new one is written.
         with tf.control_dependencies([scale, counter]):
             return tf.group(
-                self.scale_variable.assign(now.loss_scale),
-                self.counter.assign(tf.cast(now.counter, self.counter.dtype)),
+                self.scale_variable.assign(following.loss_scale),
+                self.counter.assign(tf.cast(following.counter, self.counter.dtype)),
             )

@@ -273,44 +273,6 @@ def test_devices_decide_together():
     assert output.count("ok ") == 3 and done.returncode == 0, output
 
 
-def run_on(seed, scale, params, steps):
-    """Dynamic steps on noise, some of it infinite: (scale, params) at the end."""
-    step = jax.jit(lambda s, p, x: value_and_grad(lambda p, x: loss_fn(p, x)[0], s)(p, x))
-    rng = np.random.RandomState(seed)
-    for _ in range(steps):
-        x = jnp.asarray(rng.randn(4, 3), jnp.float32)
-        x = jnp.where(rng.rand() < 0.1, jnp.inf, x)
-        _, grads, finite, scale = step(scale, params, x)
-        after = jax.tree_util.tree_map(lambda p, g: p - 0.01 * g, params, grads)
-        params = select_tree(finite, after, params)
-    return scale, params
-
-
-RESUME = """
-import pickle, sys
-sys.path.insert(0, {root!r})
-from tests.precision.test_jax_loss_scale import run_on
-scale, params = pickle.load(open({path!r}, "rb"))
-pickle.dump(run_on(2, scale, params, 100), open({path!r} + ".out", "wb"))
-"""
-
-
-def test_resumed_in_a_new_process_the_next_100_steps_are_identical(tmp_path):
-    start = DynamicLossScale(4.0, growth_interval=5, minimum=0.25, maximum=2.0**20)
-    scale, params = run_on(1, start, PARAMS, 33)
-    assert scale.loss_scale != 4.0
-    path = str(tmp_path / "state")
-    with open(path, "wb") as file:
-        pickle.dump((scale, jax.device_get(params)), file)
-    code = RESUME.format(root=os.getcwd(), path=path)
-    subprocess.run([sys.executable, "-c", code], check=True)
-    with open(path + ".out", "rb") as file:
-        resumed = pickle.load(file)
-    whole = run_on(2, scale, params, 100)
-    assert resumed[0] == whole[0]
-    jax.tree_util.tree_map(np.testing.assert_array_equal, resumed[1], whole[1])
-
-
 def test_monitor_takes_jax_values():
     monitor = Monitor(DynamicLossScale(1.0), patience=2)
     scale = DynamicLossScale(1.0)

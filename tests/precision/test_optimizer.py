@@ -118,18 +118,6 @@ def test_the_update_is_of_the_unscaled_gradient():
     assert raw > 5 * bare
 
 
-def test_half_precision_loss_and_gradients():
-    """An fp16 loss of 4 at 2**15 is finite; an fp16 gradient of 2**-11 unscales to 2**-26."""
-    with tf.Session() as session:
-        x = tf.get_variable("x", initializer=tf.constant(4.0, tf.float16))
-        optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(1.0), 2.0**15)
-        scaled = optimizer.get_scaled_loss(tf.identity(x))
-        (gradient,) = optimizer.get_unscaled_gradients([tf.constant(2.0**-11, tf.float16)])
-        session.run(tf.global_variables_initializer())
-        assert scaled.dtype == gradient.dtype == tf.float32
-        assert session.run([scaled, gradient]) == [2.0**17, 2.0**-26]
-
-
 def test_scale_loss_takes_tensors_and_keras_losses():
     with tf.Session() as session:
         assert session.run(scale_loss(tf.constant(4.0, tf.float16), 2**15)) == 2.0**17

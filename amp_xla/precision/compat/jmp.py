@@ -3,8 +3,8 @@
 ``import amp_xla.precision.compat.jmp as jmp``.
 
 What differs from jmp 0.0.4, each a defect there: the minimum survives ``jit``; the README's
-dynamic example runs; static values do not retrace; gradients are unscaled in float32 whatever
-the scale's type.
+dynamic example runs; static values do not retrace; gradients are unscaled in float32 for
+each type of scale.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StaticLossScale(_LossScale):
     loss_scale: Any
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
+        object.__setattr__(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
 
     def adjust(self, grads_finite: Any) -> StaticLossScale:
         del grads_finite
@@ -96,8 +96,8 @@ class DynamicLossScale(_LossScale):
         _warn_if_not_floating(self.loss_scale, "loss_scale")
         _warn_if_not_floating(self.min_loss_scale, "min_loss_scale")
         put = object.__setattr__
-        put(self, "loss_scale", arrays.float32_scalar(self.loss_scale))
-        put(self, "counter", arrays.int32_scalar(self.counter))
+        put(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
+        put(self, "counter", arrays.scalar(self.counter, "int32"))
         put(self, "min_loss_scale", float(concrete(self.min_loss_scale)))
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
@@ -141,6 +141,6 @@ jax.tree_util.register_pytree_node(StaticLossScale, _flatten_static, _unflatten_
 
 
 def _warn_if_not_floating(x: Any, name: str) -> None:
-    found = arrays.dtype_name(x)
-    if found is not None and not arrays.is_float(x):
-        warnings.warn(f"Expected floating type for {name}, got {found}", stacklevel=4)
+    dtype = arrays.dtype_name(x)
+    if dtype is not None and not arrays.is_float(x):
+        warnings.warn(f"Expected floating type for {name}, got {dtype}", stacklevel=4)

@@ -65,7 +65,7 @@ def select_tree(pred: jax.Array, a: T, b: T) -> T:
 
 
 class Gradients(NamedTuple):
-    """What ``value_and_grad`` gives.
+    """Result of ``value_and_grad``.
 
     Attributes:
       value: the unscaled loss, float32; with ``has_aux`` the pair (loss, aux).
@@ -96,12 +96,12 @@ def value_and_grad(
       loss_scale: of this step; pass it through ``jit`` as an argument.
       policy: floating arguments are cast to its compute dtype, aux to its output dtype; rules
         cast each parameter by its path. None casts nothing. Gradients have the parameters' own
-        dtype, or float32 where that is half.
+        dtype, float32 for half precision.
       has_aux: as in ``jax.value_and_grad``.
       axis_name: mapped axis of data parallelism (``pmap``, ``shard_map``, ``vmap``): gradients
         and loss are averaged over it and the decision is common.
       argnums: as in ``jax.value_and_grad``.
-      model_parallel: predicate of a gradient's path (``embedding/table``): such a gradient
+      model_parallel: predicate of a gradient's path (``embedding/table``); the gradient
         is this device's alone; it counts in the decision and is not averaged.
 
     Returns:

@@ -7,10 +7,8 @@ import pytest
 import tf_keras
 
 from amp_xla import backend
-from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.compat import sok
 from amp_xla.precision.compat.keras import set_policy
-from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.snippets import blocks, run
 
 tf = backend.tensorflow()
@@ -82,41 +80,6 @@ def test_sparse_operation_kits_tf2_step(family):
     assert int(optimizer.applied_steps) == int(optimizer.iterations) == 20
     assert float(optimizer.loss_scale) == 2.0**18  # ten growths in twenty steps, not twenty
     assert isinstance(model.layers[0].embeddings, tf.Variable)
-
-
-def blobs(count, seed):
-    rng = np.random.RandomState(seed)
-    labels = rng.randint(0, 4, count)
-    centers = np.array([[2, 2], [-2, 2], [2, -2], [-2, -2]])
-    points = centers[labels] + rng.randn(count, 2) * 0.7
-    return np.concatenate([points, rng.randn(count, 6)], 1).astype("float32"), labels
-
-
-@pytest.mark.parametrize("family", [tf_keras.optimizers.legacy, tf_keras.optimizers])
-def test_the_keras_documents_classifier(family):
-    """mixed_float16, float32 output, wrapped Adam: the fp32 accuracy."""
-    (x, y), (x_dev, y_dev) = blobs(512, 0), blobs(1024, 1)
-    accuracies = {}
-    for name in ("float32", "mixed_float16"):
-        tf.keras.mixed_precision.set_global_policy(name)
-        layers, start = tf_keras.layers, tf_keras.initializers.GlorotUniform
-        model = tf_keras.Sequential(
-            [
-                layers.Dense(32, "relu", kernel_initializer=start(1), input_shape=(8,)),
-                layers.Dense(4, kernel_initializer=start(2)),
-                layers.Activation("softmax", dtype="float32"),
-            ]
-        )
-        optimizer = family.Adam(0.01)
-        scaled_optimizer = LossScaleOptimizer(optimizer, DynamicLossScale(2.0**20))
-        model.compile(scaled_optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-        assert model.optimizer is scaled_optimizer
-        model.fit(x, y, epochs=10, batch_size=32, verbose=0)
-        accuracies[name] = model.evaluate(x_dev, y_dev, verbose=0)[1]
-        steps = int(scaled_optimizer.applied_steps) + int(scaled_optimizer.skipped_steps)
-        assert steps == 160 and int(scaled_optimizer.applied_steps) > 120
-    assert accuracies["float32"] > 0.95
-    assert accuracies["mixed_float16"] >= accuracies["float32"] - 0.01
 
 
 @pytest.mark.parametrize("code", blocks("eager"))

@@ -72,7 +72,6 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
                 '"inner_optimizer" is already wrapped by a LossScaleOptimizer. An optimizer can '
                 "only be wrapped once: its checkpoints hold one loss scale"
             )
-        self._has_scaled = self._has_unscaled = False
         state = LossScaleVariables(spec, "loss_scale", tf.int64)
         super().__init__(inner_optimizer, state, count_skipped=True)
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
@@ -95,7 +94,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def _delegates(self) -> bool:
-        """Whether checkpoints see Keras' class as its inner optimizer: from TensorFlow 2.4 on."""
+        """True from TensorFlow 2.4 on: checkpoints treat Keras' class as its inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
     @property
@@ -125,8 +124,8 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     @property
     def variables(self) -> Variables:
         """The inner optimizer's: like Keras', weight files hold no loss scale."""
-        found = self.inner.variables
-        return Variables(found() if callable(found) else found)
+        variables = self.inner.variables
+        return Variables(variables() if callable(variables) else variables)
 
     def get_slot_names(self) -> List[str]:
         """Return the inner optimizer's slot names, for checkpoints.
@@ -160,16 +159,6 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         inner = facade.restored(config.pop("inner_optimizer"), custom_objects)
         return cls(inner, **config, **more)
 
-    def get_scaled_loss(self, loss: Any) -> Any:
-        """Return the loss times the scale, in float32; a function for a function."""
-        self._has_scaled = True
-        return super().get_scaled_loss(loss)
-
-    def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
-        """Return true gradients, in float32; None and sparse ones stay so."""
-        self._has_unscaled = True
-        return super().get_unscaled_gradients(grads)
-
     def compute_gradients(
         self,
         loss: Any,
@@ -180,7 +169,6 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         """Return pairs (unscaled gradient, variable); like Keras, takes the tape third too."""
         if isinstance(grad_loss, tf.GradientTape):
             grad_loss, tape = None, grad_loss
-        self._has_unscaled = True
         return super().compute_gradients(loss, var_list, grad_loss, tape)
 
     def apply_gradients(  # type: ignore[override]
@@ -194,8 +182,8 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
         Args:
           grads_and_vars: pairs; None gradients are dropped.
-          name: of the operation. A bool means ``skip_gradients_aggregation``, which Keras' newer
-            optimizers have in its place.
+          name: of the operation. A bool means ``skip_gradients_aggregation``, this argument of
+            Keras' newer optimizers.
           experimental_aggregate_gradients: False if replicas' gradients are summed already.
           skip_gradients_aggregation: its opposite, by its newer name.
 
@@ -209,8 +197,8 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
                 "apply_gradients() must be called in a replica context: inside strategy.run"
             )
         replicas.check_supported()
-        if not self._has_scaled:
-            missing = "get_scaled_loss() was" if self._has_unscaled else "neither was"
+        if not self._steps.ever_scaled:
+            missing = "get_scaled_loss() was" if self._steps.ever_unscaled else "neither was"
             warnings.warn(
                 f"apply_gradients() without get_scaled_loss() and get_unscaled_gradients() before "
                 f"it ({missing} ever called): gradients are not protected from underflow",

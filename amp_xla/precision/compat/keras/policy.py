@@ -70,15 +70,15 @@ def set_policy(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
       SettingsError: the graph rewrite is on as well.
       ValueError: as ``to_keras``.
     """
-    made = to_keras(policy, keras)
+    keras_policy = to_keras(policy, keras)
     switch = graph_rewrite()
-    if switch is not None and made.compute_dtype in ("float16", "bfloat16"):
+    if switch is not None and keras_policy.compute_dtype in ("float16", "bfloat16"):
         raise SettingsError(
-            f"policy '{made.name}' and the graph rewrite ({switch}) would both convert the model; "
-            f"use one: for the policy, set AMP_XLA_PRECISION=fp32 and unset {switch}"
+            f"policy '{keras_policy.name}' and the graph rewrite ({switch}) would both convert the "
+            f"model; use one: for the policy, set AMP_XLA_PRECISION=fp32 and unset {switch}"
         )
-    _set_global_policy(keras, made)
-    return made
+    _set_global_policy(keras, keras_policy)
+    return keras_policy
 
 
 def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> Any:
@@ -99,12 +99,12 @@ def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> A
 
         def build_parts(*args: Any, **kwargs: Any) -> Any:
             # Layers created inside a layer, as in bert4keras, use the global policy.
-            before = _global_policy(module)
+            global_policy = _global_policy(module)
             _set_global_policy(module, policy)
             try:
                 return build(*args, **kwargs)
             finally:
-                _set_global_policy(module, before)
+                _set_global_policy(module, global_policy)
 
         vars(cloned)["build"] = build_parts
         return cloned
@@ -128,8 +128,8 @@ def graph_rewrite() -> Optional[str]:
 
 def mixed_precision(keras: Optional[Any] = None) -> Any:
     """Return Keras' module of policies: ``mixed_precision``, on 1.15 its ``experimental``."""
-    found = _keras(keras).mixed_precision
-    return found if hasattr(found, "Policy") else found.experimental
+    module = _keras(keras).mixed_precision
+    return module if hasattr(module, "Policy") else module.experimental
 
 
 def _keras(keras: Optional[Any]) -> Any:
