@@ -1,4 +1,4 @@
-"""Embedding tables too large to copy: rows spread over ranks, with SparseOperationKit 1.x's names.
+"""Embedding tables whose rows are spread over ranks, with SparseOperationKit 1.x's names.
 
     import amp_xla.sok as sok
 
@@ -6,8 +6,8 @@
     embedding = sok.DistributedEmbedding("mean", 1024, 4, slot_num=10, max_nnz=4)
 
 On a CPU and on GPUs, TensorFlow 1.15 and 2.x, in graphs and in ``tf.function``, over Horovod's
-alltoall; one process works without Horovod. Row r of a table lies on global rank r % ranks and
-nowhere else. docs/tables.md says what is otherwise than in SparseOperationKit, and why.
+alltoall; one process works without Horovod. Row r of a table is on global rank r % ranks only.
+docs/tables.md lists the differences from SparseOperationKit.
 """
 
 from __future__ import annotations

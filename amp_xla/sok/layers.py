@@ -45,7 +45,7 @@ class _Embedding(tf.keras.layers.Layer):
 
     @property
     def embedding_variable(self) -> Any:
-        """float32 [rows of this rank, width]."""
+        """Return this rank's rows, float32 [rows here, width]."""
         if not self.built:
             self.build(None)
         return self._table
@@ -56,18 +56,18 @@ class _Embedding(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:
-        """In the policy's compute dtype; TensorFlow 1.15 without one takes the ids' for it."""
+        """Cast to the policy's compute dtype; without one TensorFlow 1.15 uses that of the ids."""
         dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 
     def _vectors(self, keys: Any, slots: Any) -> Any:
-        """int [N] -> [N, width] in the layer's compute dtype; ``slots`` int64 [N] is for errors."""
+        """Return vectors [N, width] of int keys [N]; ``slots``, int64 [N], are for errors."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
         if self.out_of_range == "error":
-            # One more than there are ids: a rank may have none, and nothing has no least.
+            # One more entry than ids: argmin needs one, and a rank may have no ids.
             first = tf.argmin(tf.cast(tf.concat([known, [True]], 0), tf.int32))
-            told = tf.debugging.Assert(
+            check = tf.debugging.Assert(
                 tf.reduce_all(known),
                 [
                     f"{self.name}: slot",
@@ -77,33 +77,33 @@ class _Embedding(tf.keras.layers.Layer):
                     f"; allowed: 0 to {self.rows.height - 1}",
                 ],
             )
-            with tf.control_dependencies([told] if told is not None else []):
+            with tf.control_dependencies([check] if check is not None else []):
                 ids = tf.identity(ids)
-            found = exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
         else:
             ids = tf.where(known, ids, tf.zeros_like(ids))
-            found = exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
-            found *= tf.cast(known, found.dtype)[:, None]
-        return found
+        vectors = exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
+        if self.out_of_range == "zero":
+            vectors *= tf.cast(known, vectors.dtype)[:, None]
+        return vectors
 
 
 class DistributedEmbedding(_Embedding):
-    """Each slot's ids looked up and combined into one vector.
+    """Lookup of the ids of each slot, combined into one vector.
 
     Args:
       combiner: ``sum`` or ``mean``, over the ids of a slot; an empty slot is zeros.
-      max_vocabulary_size_per_gpu: rows a rank; the table has as many times the ranks.
+      max_vocabulary_size_per_gpu: rows per rank.
       embedding_vec_size: width of a vector.
       slot_num: slots of a sample.
-      max_nnz, max_feature_num: ids of a slot, of a sample, at most; there is no limit here.
-      use_hashtable: taken for the name's sake: an id is the number of a row, hash before.
-      key_dtype: taken for the name's sake; ids may be of any integer dtype.
-      embedding_initializer: of this rank's rows; None = uniform, the same table on any ranks.
-      vocabulary_size: height of the whole table, where it is no multiple of the ranks.
+      max_nnz, max_feature_num: ignored; the number of ids is not limited.
+      use_hashtable: ignored: an id is the number of a row; hash before.
+      key_dtype: ignored; ids may have any integer dtype.
+      embedding_initializer: of this rank's rows; None = uniform, the same on any number of ranks.
+      vocabulary_size: height of the whole table, if it is not a multiple of the ranks.
       out_of_range: ``error`` names slot and id; ``zero`` gives zeros, without a gradient.
       seed: of the initial values.
-      average_gradients: over ranks; False where each rank's loss is its share of the whole
-        batch's mean, as this project's loop has it, so that gradients add up.
+      average_gradients: over ranks; False if each rank's loss is its share of the mean over the
+        whole batch, as in this project's training loop.
 
     Called with a SparseTensor of ids of shape [batch * slot_num, max_nnz], or a RaggedTensor of as
     many rows; returns [batch, slot_num, width] in the layer's compute dtype.
@@ -142,12 +142,12 @@ class DistributedEmbedding(_Embedding):
 
 
 class All2AllDenseEmbedding(_Embedding):
-    """As many ids in each slot, each with a vector of its own.
+    """Lookup of a fixed number of ids per slot, one vector per id.
 
     Args:
       max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: as ``DistributedEmbedding``.
       nnz_per_slot: ids of a slot.
-      dynamic_input: ids come flat, int [N], and so do their vectors.
+      dynamic_input: ids are flat, int [N], and so are their vectors.
       **more: as ``DistributedEmbedding``.
 
     Called with int [batch, slot_num, nnz_per_slot]; returns [batch, slot_num, nnz_per_slot, width]

@@ -1,4 +1,4 @@
-"""Optimizers for tables: Adam as Keras computes it, and one that touches asked rows only."""
+"""Optimizers for tables: Keras' Adam, and one that updates only the rows of a batch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _legacy: Any = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 
 
 class Adam(_legacy.Adam):
-    """Keras' Adam: moments of rows that a batch does not ask for decay, and the rows move on.
+    """Keras' Adam, which updates all rows in each step: moments of rows outside the batch decay.
 
-    Equal to Adam on a table in one process; every step passes over all of the rank's rows, in one
-    kernel that changes them in place: Keras' own way would need several more tables' memory.
+    Equal to Adam on a table in one process. One kernel changes all rows in place; Keras' own
+    implementation needs the memory of several more tables.
     """
 
     def _resource_apply_sparse(
@@ -28,9 +28,9 @@ class Adam(_legacy.Adam):
 
 
 class LazyAdam(_legacy.Adam):
-    """Adam that leaves rows alone which a batch does not ask for: a step as long as the batch.
+    """Adam that updates only the rows of a batch, in time proportional to the batch.
 
-    The two differ wherever a row was asked for before: here its moments wait for it.
+    It differs from Adam for rows of earlier batches: here their moments do not decay.
     """
 
     def _resource_apply_sparse(
@@ -43,7 +43,7 @@ class LazyAdam(_legacy.Adam):
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         m_rows = state["beta_1_t"] * tf.gather(m, indices) + state["one_minus_beta_1_t"] * grad
         v_rows = state["beta_2_t"] * tf.gather(v, indices) + state["one_minus_beta_2_t"] * grad**2
-        # Keras' rate has the bias correction in it.
+        # Keras' rate contains the bias correction.
         moved = state["lr"] * m_rows / (tf.sqrt(v_rows) + state["epsilon"])
         return tf.group(
             self._scatter(m, indices, m_rows),
@@ -60,7 +60,7 @@ class LazyAdam(_legacy.Adam):
 
 @contextlib.contextmanager
 def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
-    """SparseOperationKit's place for optimizers of tables; slots here are where their rows are.
+    """Create optimizers of tables within the block, as in SparseOperationKit.
 
     Raises:
       AmpXlaError: a variable is no table.

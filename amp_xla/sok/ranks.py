@@ -1,4 +1,4 @@
-"""The processes that share tables: Horovod's, or this one alone."""
+"""The processes that share tables: Horovod's ranks, or one process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _state: Dict[str, Any] = {"hvd": None}
 
 
 def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # its name there
-    """Joins the ranks that a launcher started; the first call, before any layer is made.
+    """Join the ranks that a launcher started; call it before any layer is made.
 
     Args:
-      global_batch_size: samples a step of all ranks together; every rank has the same number.
-      **_: SparseOperationKit's other arguments (visible devices), which Horovod knows itself.
+      global_batch_size: samples per step of all ranks together; a multiple of the ranks.
+      **_: SparseOperationKit's other arguments (visible devices), which Horovod finds itself.
 
     Returns:
-      The number of ranks; in a graph a tensor of it, which a session may run as the operation
-      that it is in SparseOperationKit on TensorFlow 1.15. There is nothing left to do then.
+      The number of ranks; in a graph a tensor, which a session may run like SparseOperationKit's
+      operation on TensorFlow 1.15.
 
     Raises:
-      AmpXlaError: the batch cannot be shared evenly; or Horovod is missing.
+      AmpXlaError: the batch cannot be shared evenly, or Horovod is missing.
     """
     if world().size > 1 and _state["hvd"] is None:
         try:
@@ -33,9 +33,11 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # its name 
             raise AmpXlaError(
                 f"{world().size} ranks were started, and Horovod cannot be imported ({error})"
             ) from error
+        # A recipe, or a script that initialized Horovod, may have chosen this rank's GPU.
+        chosen = hvd.is_initialized() and len(backend.gpus()) == 1
         hvd.init()
-        if backend.gpus():
-            backend.use_gpu(hvd.local_rank())  # the device is local; rows go by global rank
+        if backend.gpus() and not chosen:
+            backend.use_gpu(hvd.local_rank())
         _state["hvd"] = hvd
     size = place()[1]
     if global_batch_size is not None and (global_batch_size < 1 or global_batch_size % size):
@@ -47,17 +49,17 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # its name 
 
 
 def hvd() -> Optional[Any]:
-    """``horovod.tensorflow``, initialized; None where this process is alone."""
+    """Return ``horovod.tensorflow``, initialized; None with one process."""
     return _state["hvd"]
 
 
 def place() -> Tuple[int, int]:
-    """(global rank, ranks)."""
+    """Return the global rank and the number of ranks."""
     module = hvd()
     return (0, 1) if module is None else (module.rank(), module.size())
 
 
 def require() -> None:
-    """``AmpXlaError`` where several ranks were started and ``Init`` was not called."""
+    """Raise ``AmpXlaError`` if several ranks were started and ``Init`` was not called."""
     if world().size > 1 and hvd() is None:
         raise AmpXlaError(f"{world().size} ranks were started: call Init before making a layer")

@@ -1,4 +1,4 @@
-"""A table's rows on this rank, as a variable: where they are, and how they begin."""
+"""The rows of a table on one rank: a variable, its row numbers and initial values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BLOCK = 1 << 16  # rows of the whole table drawn at a time
 
 
 class Rows:
-    """Which rows of a table are this rank's: r with r % ranks == rank.
+    """The rows of a table on this rank: row % ranks == rank.
 
     Args:
       height: of the whole table.
@@ -34,9 +34,9 @@ class Rows:
         self.here = len(range(self.rank, self.height, self.size))
 
     def drawn(self, seed: int) -> Any:
-        """float32 [rows here, width], uniform in Keras' -0.05 to 0.05; a row by its number.
+        """Return initial rows, float32 [rows here, width], uniform in -0.05 to 0.05 as in Keras.
 
-        So the table is the same on any number of ranks, and no rank holds all of it.
+        They follow from seed and row number, whatever the number of ranks.
         """
         values = np.empty((self.here, self.width), np.float32)
         done = 0
@@ -49,10 +49,10 @@ class Rows:
         return values
 
     def taken(self, whole: Any) -> Any:
-        """This rank's rows of a whole table's values.
+        """Return this rank's rows of the values of a whole table.
 
         Raises:
-          AmpXlaError: its shape is another.
+          AmpXlaError: the shape differs from the table's.
         """
         if tuple(whole.shape) != (self.height, self.width):
             raise AmpXlaError(
@@ -63,10 +63,10 @@ class Rows:
 
 
 def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
-    """The layer's variable ``embeddings``, float32 [rows here, width], marked as a table."""
+    """Return the layer's variable ``embeddings``, float32 [rows here, width]."""
 
     def drawn(shape: Any, dtype: Any = None, **_: Any) -> Any:
-        # Through a function: as a constant it would lie in the graph, too.
+        # A function, since a constant would be part of the graph.
         value = tf.numpy_function(lambda: rows.drawn(seed), [], tf.float32)
         value.set_shape(tuple(shape))
         return value
@@ -78,7 +78,7 @@ def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
         initializer=drawn if initializer is None else initializer,
         trainable=True,
         use_resource=True,
-        # Or a policy would read the whole table in half precision, and its gradient were dense.
+        # With autocast, a policy would cast the whole table, and its gradient would be dense.
         experimental_autocast=False,
     )
     variable._amp_xla_rows = rows
@@ -86,10 +86,10 @@ def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
 
 
 def rows(variable: Any) -> Rows:
-    """Of a table's variable.
+    """Return the rows of a table's variable.
 
     Raises:
-      AmpXlaError: it is another variable.
+      AmpXlaError: it is not a table.
     """
     found = _find(variable)
     if found is None:
@@ -108,9 +108,8 @@ def _find(variable: Any) -> Optional[Rows]:
 def split_embedding_variable_from_others(
     variables: Iterable[Any],
 ) -> Tuple[List[Any], List[Any]]:
-    """(tables spread over ranks, the others), each in the order given.
+    """Return tables spread over ranks and the other variables, each in the order given.
 
-    A table is what a layer here made; a Keras ``Embedding`` is copied to every rank, so it is one
-    of the others.
+    Tables are variables of the layers here; a Keras ``Embedding`` is one of the others.
     """
     return sok.split_embedding_variable_from_others(variables, lambda v: _find(v) is not None)

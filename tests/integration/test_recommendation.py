@@ -13,6 +13,7 @@ from typing import Any, Dict, List
 import numpy as np
 import psutil
 import pytest
+import safetensors.numpy
 
 from amp_xla.backend import tf
 from amp_xla.data.slots.batches import batch_of
@@ -50,8 +51,8 @@ class Job(Place):
 
     def table(self, name: str, part: str = "table") -> np.ndarray:
         """The whole of it, out of shards of any number."""
-        paths = sorted(self.newest(name).glob(f"{part}-*-of-*.npy"))
-        shards = [np.load(str(path)) for path in paths]
+        paths = sorted(self.newest(name).glob("rows-*-of-*.safetensors"))
+        shards = [safetensors.numpy.load_file(str(path))[part] for path in paths]
         whole = np.empty((sum(map(len, shards)), shards[0].shape[1]), np.float32)
         for number, shard in enumerate(shards):
             whole[number :: len(shards)] = shard
@@ -89,8 +90,8 @@ def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two
     job.same("one", "two")
     best = max(x.get("dev_auc", 0) for x in job.values("one"))
     assert best > 0.98
-    shards = sorted(p.name for p in job.newest("two").glob("table-*.npy"))
-    assert shards == ["table-0-of-2.npy", "table-1-of-2.npy"]
+    shards = sorted(p.name for p in job.newest("two").glob("rows-*"))
+    assert shards == ["rows-0-of-2.safetensors", "rows-1-of-2.safetensors"]
 
 
 def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) -> None:

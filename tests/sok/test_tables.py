@@ -9,11 +9,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from amp_xla import backend
+from amp_xla.errors import AmpXlaError
+from amp_xla.process.world import World
+from amp_xla.sok import ranks, saver
+from amp_xla.sok.table import Rows
 from tests.horovod import ROOT, need_horovod
 from tests.running import run_python
 
@@ -23,14 +28,14 @@ SMALL = [f"small_{case}" for case in FIGURES + MIXED + ["tf2_nan"]]
 pytestmark = pytest.mark.timeout(1500)
 
 
-def ran(folder, ranks, *cases):
+def ran(folder, count, *cases):
     """Runs cases on so many ranks: {case: what each rank saw}."""
     command = [sys.executable, "-m", "tests.sok.worker", str(folder), *cases]
-    if ranks > 1:
+    if count > 1:
         need_horovod()
         runner = str(Path(sys.executable).parent / "horovodrun")
         command = [
-            sys.executable, runner, "--gloo", "-np", str(ranks), "-H", f"localhost:{ranks}",
+            sys.executable, runner, "--gloo", "-np", str(count), "-H", f"localhost:{count}",
             *command,
         ]  # fmt: skip
     done = subprocess.run(
@@ -38,7 +43,7 @@ def ran(folder, ranks, *cases):
     )
     assert done.returncode == 0, done.stdout.decode()[-6000:]
     return {
-        case: [json.loads((folder / f"{case}-{ranks}-{r}.json").read_text()) for r in range(ranks)]
+        case: [json.loads((folder / f"{case}-{count}-{r}.json").read_text()) for r in range(count)]
         for case in cases
     }
 
@@ -130,7 +135,7 @@ def test_what_is_not_allowed_is_said(alone):
             ("global_batch_size is 0; allowed is a multiple of the 1 ranks",),
             ("OptimizerScope is for tables", "shared"),
             ("shared", "is no table"),
-            ("nowhere has no table", "there: none"),
+            ("nowhere needs the files of one table", "there: none"),
             ("values of shape (6, 2) do not fit a table of [7, 2]",),
         ],
     ):
@@ -176,8 +181,43 @@ def test_a_mirrored_table_is_a_table():
     assert done.code == 0, done.err
 
 
+def test_files_of_another_table_are_refused(tmp_path):
+    wide, rows = Rows(5, 3, "t"), Rows(5, 2, "t")
+    saver.write_rows(tmp_path, "t", {"t": np.zeros((5, 3), np.float32)})
+    with pytest.raises(AmpXlaError, match=r"needs float32 \[5, 2\]"):
+        saver.read_rows(tmp_path, "t", "t", rows)
+    path = tmp_path / "t-0-of-1.safetensors"
+    path.rename(tmp_path / "t-0-of-2.safetensors")
+    with pytest.raises(AmpXlaError, match="lacks the rows of rank 1"):
+        saver.read_rows(tmp_path, "t", "t", wide)
+    (tmp_path / "t-0-of-2.safetensors").rename(tmp_path / "t-0-of-0.safetensors")
+    with pytest.raises(AmpXlaError, match="there: none"):
+        saver.read_rows(tmp_path, "t", "t", wide)
+    path.write_bytes(b"damaged")
+    with pytest.raises(AmpXlaError, match="cannot read t in"):
+        saver.read_rows(tmp_path, "t", "t", wide)
+
+
+@pytest.mark.parametrize(("visible", "initialized", "chosen"), [(1, True, []), (2, False, [1])])
+def test_a_gpu_is_chosen_once(monkeypatch, visible, initialized, chosen):
+    """Of two GPUs a recipe has left one to this rank before it makes a table."""
+    calls = []
+    hvd = SimpleNamespace(
+        is_initialized=lambda: initialized, init=lambda: None, local_rank=lambda: 1,
+        rank=lambda: 1, size=lambda: 2,
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "horovod", SimpleNamespace(tensorflow=hvd))
+    monkeypatch.setitem(sys.modules, "horovod.tensorflow", hvd)
+    monkeypatch.setattr(ranks, "world", lambda: World(1, 2, 1))
+    monkeypatch.setitem(ranks._state, "hvd", None)
+    monkeypatch.setattr(backend, "gpus", lambda: ["GPU"] * visible)
+    monkeypatch.setattr(backend, "use_gpu", calls.append)
+    ranks.Init()
+    assert calls == chosen
+
+
 @pytest.mark.long
 @pytest.mark.horovod
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_figures_in_full(folder, ranks):
-    check_figures(ran(folder, ranks, *FIGURES, *MIXED))
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_figures_in_full(folder, count):
+    check_figures(ran(folder, count, *FIGURES, *MIXED))
