@@ -1,7 +1,7 @@
-"""Sums over ranks: gradients, in half precision if asked for, rows of embeddings, a step's figures.
+"""Sums of gradients over ranks, optionally in half precision, and of rows of embeddings.
 
-Each rank's gradient is its share of the whole batch's mean, so that sums over ranks are what one
-rank would have computed, and are no larger than it: adding up more ranks cannot overflow.
+Each rank's gradient is its share of the mean over the whole batch. A sum over ranks is no larger
+than the gradient of one process, so more ranks cannot overflow.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision.tensorflow import tf
 
 COMPRESSIONS = ("none", "fp16", "bf16")
-# Of gradients that travel together. Horovod's own way, to send what has come by its clock, adds the
-# same numbers up in another order each time, where ranks are three or more.
+# Size of a group of gradients. Horovod's own fusion follows the clock, so with three ranks or more
+# it adds the same numbers in another order each time.
 GROUP_BYTES = 32 << 20
 
 
 class Reduction:
-    """Unscaled gradients of this rank -> sums over ranks; ``reduce=`` of ``LossScaleOptimizer``.
+    """Sums of unscaled gradients over ranks, for ``reduce=`` of ``LossScaleOptimizer``.
 
-    What travels in half precision is the scaled gradient: a true gradient of 1e-7 is nearly nothing
-    in float16, and multiplied by the loss scale it is not. It is unscaled in float32 after.
+    In half precision the scaled gradient is sent, since a gradient of 1e-7 underflows in float16.
+    It is unscaled in float32 afterwards.
 
     Args:
       hvd: ``horovod.tensorflow``, initialized.
       compression: ``none`` (float32), ``fp16`` or ``bf16`` between ranks.
-      say: is told, once for each embedding, when its gradient travels as rows.
+      say: called once per embedding with the condition for sending rows instead of the table.
 
     Attributes:
       loss_scale: returns the scale in force in this step, a float32 scalar tensor.
@@ -44,16 +44,16 @@ class Reduction:
         self.loss_scale: Optional[Callable[[], Any]] = None
 
     def __call__(self, gradients: Sequence[Any]) -> List[Any]:
-        """Dense gradients and ``IndexedSlices`` in, dense ones out, in the same order."""
+        """Return dense sums of gradients, which may be ``IndexedSlices``, in the same order."""
         with tf.name_scope(BETWEEN_RANKS):
-            found = {
+            sums = {
                 i: self._rows(g) for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices)
             }
-            # The last layers' gradients come first, and travel while the others are computed.
-            rest = [i for i in range(len(gradients)) if i not in found][::-1]
+            # The last layers' gradients are sent while the others are computed.
+            rest = [i for i in range(len(gradients)) if i not in sums][::-1]
             for group in _groups(rest, gradients):
-                found.update(zip(group, self._sum([gradients[i] for i in group])))
-            return [found[i] for i in range(len(gradients))]
+                sums.update(zip(group, self._sum([gradients[i] for i in group])))
+            return [sums[i] for i in range(len(gradients))]
 
     def _sum(self, gradients: List[Any]) -> List[Any]:
         if self._compression == "none":
@@ -68,30 +68,30 @@ class Reduction:
         return [total / scale for total in totals]
 
     def _add(self, values: List[Any]) -> List[Any]:
-        """In one message, of which Horovod makes no other: the order of additions is fixed."""
+        """Sum tensors in one message, so that the order of additions is fixed."""
         return list(self._hvd.grouped_allreduce(values, op=self._hvd.Sum, name=self._name()))
 
     def _name(self) -> str:
-        """Another one each time: in the functions that branches are, Horovod's own are not."""
+        """Return a new name; Horovod's own names are not unique within functions of branches."""
         self._named += 1
         return f"amp_xla_reduction_{self._named}"
 
     def _sum_bfloat16(self, values: Any) -> Any:
-        """Horovod cannot add bfloat16, so each rank adds up one part, in float32, and tells it."""
+        """Sum bfloat16, which Horovod cannot: each rank adds one part in float32 and sends it."""
         hvd, shape = self._hvd, tf.shape(values)
         flat = tf.reshape(values, [-1])
         size, count = hvd.size(), tf.size(flat)
         each = -(-count // (2 * size)) * 2  # even: two of them travel as one int32
         flat = tf.pad(flat, [[0, each * size - count]])
         parts = hvd.alltoall(_packed(flat), name=self._name())
-        own = tf.reduce_sum(tf.reshape(_unpacked(parts), [size, each]), 0)
-        every = hvd.allgather(_packed(own), name=self._name())
+        part = tf.reduce_sum(tf.reshape(_unpacked(parts), [size, each]), 0)
+        every = hvd.allgather(_packed(part), name=self._name())
         return tf.reshape(_unpacked(every)[:count], shape)
 
     def _rows(self, gradient: Any) -> Any:
-        """Rows of an embedding: gathered, or summed as a whole table, whichever is fewer bytes.
+        """Gather rows of an embedding, or sum the whole table, whichever needs fewer bytes.
 
-        That depends on how many different tokens all ranks have in this batch, which is counted.
+        That depends on the number of different tokens of all ranks in this batch.
         """
         hvd = self._hvd
         ids, positions = tf.unique(gradient.indices)
@@ -115,29 +115,30 @@ class Reduction:
         return summed
 
     def _table_bytes(self, height: Any, width: Any) -> Any:
-        """Of a table that is summed: there and back."""
+        """Return the bytes of a summed table, both ways."""
         return 2 * height * width * (4 if self._compression == "none" else 2)
 
     def _tell(self, gradient: Any) -> None:
-        """Says from how many different tokens on a table is fewer bytes than its rows."""
+        """Report the number of different tokens from which the table is smaller than its rows."""
         shape = tf.get_static_value(gradient.dense_shape)
         if shape is not None:
             height, width = int(shape[0]), int(np.prod(shape[1:]))
             fewer = -(-self._table_bytes(height, width) // _row_bytes(width))
             self._say(
-                f"gradient of an embedding of {height} x {width}: its rows travel where the ranks' "
-                f"batches hold fewer than {fewer} different ones, all ranks' added, else the table"
+                f"gradient of an embedding of {height} x {width}: its rows are sent if a batch has "
+                f"fewer than {fewer} different tokens, counted per rank and added; else the table"
             )
 
 
 def over_ranks(
     pairs: Sequence[Tuple[Any, Any]], reduce: Callable[[Any], Any], local: Callable[[Any], bool]
 ) -> List[Tuple[Any, Any]]:
-    """Pairs (gradient, variable) with the gradients reduced, but for None and those of this rank.
+    """Return pairs (gradient, variable) with reduced gradients, except None and local ones.
 
     Args:
-      reduce: a ``Reduction``, which takes all gradients at once, or takes one and returns it.
-      local: predicate of a variable that lives on this rank only.
+      pairs: gradients of this rank.
+      reduce: a ``Reduction``, for all gradients at once, or a function of one gradient.
+      local: predicate of a variable that exists on this rank only.
     """
     travel = [g for g, v in pairs if g is not None and not local(v)]
     sums = iter(reduce(travel) if isinstance(reduce, Reduction) else map(reduce, travel))
@@ -145,29 +146,29 @@ def over_ranks(
 
 
 def _row_bytes(width: Any) -> Any:
-    """Of a row that is gathered: float32 values and its id."""
+    """Return the bytes of a gathered row: float32 values and its id."""
     return width * 4 + 8
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:
-    """``order`` in runs of at most ``GROUP_BYTES`` each, if more than one."""
+    """Return ``order`` in groups of at most ``GROUP_BYTES``, or of one gradient."""
     groups: List[List[int]] = []
     size = 0
     for i in order:
-        more = 4 * (gradients[i].shape.num_elements() or 0)
-        if not groups or size + more > GROUP_BYTES:
+        size_of_one = 4 * (gradients[i].shape.num_elements() or 0)
+        if not groups or size + size_of_one > GROUP_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(i)
-        size += more
+        size += size_of_one
     return groups
 
 
 def _packed(values: Any) -> Any:
-    """float32 [2n] -> int32 [n]: bfloat16 in pairs, for what cannot carry bfloat16."""
+    """Return float32 [2n] as int32 [n], each a pair of bfloat16, which Horovod cannot send."""
     return tf.bitcast(tf.reshape(tf.cast(values, tf.bfloat16), [-1, 2]), tf.int32)
 
 
 def _unpacked(pairs: Any) -> Any:
-    """The other way."""
+    """Return the float32 numbers of ``_packed``."""
     return tf.cast(tf.reshape(tf.bitcast(pairs, tf.bfloat16), [-1]), tf.float32)

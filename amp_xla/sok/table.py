@@ -43,9 +43,9 @@ class Rows:
         for block, first in enumerate(range(0, self.height, _BLOCK)):
             rows = min(_BLOCK, self.height - first)
             drawn = generator(seed, block).uniform(-0.05, 0.05, (rows, self.width))
-            own = drawn[(self.rank - first) % self.size :: self.size]
-            values[done : done + len(own)] = own
-            done += len(own)
+            part = drawn[(self.rank - first) % self.size :: self.size]
+            values[done : done + len(part)] = part
+            done += len(part)
         return values
 
     def taken(self, whole: Any) -> Any:

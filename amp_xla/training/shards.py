@@ -1,8 +1,7 @@
-"""Tables of which each rank has some rows, in the same checkpoints as what all ranks have.
+"""Tables of which each rank has some rows, in the checkpoints of a run.
 
-Every rank writes its rows into one folder, and all wait for each other; the first then moves the
-files into the checkpoint that it writes, so that one manifest names all of them: a checkpoint is
-whole with every shard, or it is none.
+Each rank writes its rows into one folder; when all have, rank 0 moves the files into its
+checkpoint, whose manifest names all of them: it is whole with every file, or it does not count.
 """
 
 from __future__ import annotations
@@ -22,32 +21,32 @@ class Sharded(Protocol):
     """Tables and their optimizer slots, of which this process has some rows."""
 
     def variables(self) -> List[Any]:
-        """All of them that there are by now."""
+        """Return tables and existing slots."""
 
     def shapes(self) -> Dict[str, str]:
-        """Name -> dtype and shape of the whole, as ``Variables.shapes``."""
+        """Return name -> dtype and shape of whole tables, as ``Variables.shapes``."""
 
     def write(self, folder: Path, session: Any) -> None:
-        """Puts this rank's rows into files; returns when they are on the disk. In any thread.
+        """Write this rank's rows into files; return once they are on disk. Runs in any thread.
 
         Raises:
           AmpXlaError: a row is not finite. OSError: the disk refused.
         """
 
     def read(self, folder: Path, weights_only: bool = False) -> None:
-        """Takes this rank's rows out of what any number of ranks wrote.
+        """Read this rank's rows from files of any number of ranks.
 
         Raises:
-          AmpXlaError: files are missing, or another table's.
+          AmpXlaError: files are missing, damaged, or of another table.
         """
 
 
 class Shards:
-    """What all ranks do together about ``Sharded``; nothing where there are no such tables.
+    """Writing and reading of sharded tables by all ranks; does nothing without such tables.
 
     Args:
       sharded: the job's, or None.
-      ranks: those that train together.
+      ranks: of this run.
       folder: the run's ``checkpoints``.
     """
 
@@ -56,10 +55,10 @@ class Shards:
         self._written = 0
 
     def write(self) -> Optional[Path]:
-        """The folder that holds all ranks' rows; all ranks call it.
+        """Write the rows of all ranks into a folder and return it; all ranks call it.
 
         Raises:
-          CheckpointError: one of them could not write; all get it, and nothing is left.
+          CheckpointError: on all ranks, if one could not write; nothing is left.
         """
         if self._sharded is None:
             return None
@@ -75,7 +74,7 @@ class Shards:
         return folder
 
     def read(self, path: Path) -> None:
-        """Puts all ranks' rows where a checkpoint was; all ranks call it."""
+        """Set the rows of all ranks from a checkpoint; all ranks call it."""
         if self._sharded is not None:
             self._sharded.read(path)
 

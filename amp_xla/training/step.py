@@ -53,7 +53,7 @@ class StepResult(NamedTuple):
 
 
 class TrainStep:
-    """Forward, backward and update; the first call counts what the executed graph holds.
+    """Forward, backward and update; the first call counts the nodes of the executed graph.
 
     Args:
       inputs: name -> placeholder; each call must feed arrays under exactly these names.
@@ -141,14 +141,14 @@ class TrainStep:
         return {name: arrays[name] for name in self.input_names}
 
     def arrays(self, feed: Feed, step: int) -> List[Any]:
-        """What the graph is fed: arrays in the order of ``inputs``, then ``step`` if it has one."""
+        """Return the arrays in the order of ``inputs``, then ``step`` if it is an input."""
         values = [feed[name] for name in self.input_names]
         if self._has_step:
             values.append(step)
         return values
 
     def session_call(self, values: Sequence[Any], step: int) -> List[Any]:
-        """The bare call: arrays in the order of ``input_names`` in, fetched values out.
+        """Run the graph on arrays in the order of ``input_names``; return the fetched values.
 
         For benchmarks; only after the first step.
         """
@@ -164,13 +164,13 @@ class TrainStep:
         options = tf.RunOptions(output_partition_graphs=True)
         metadata = tf.RunMetadata()
         out = traced(*values, options=options, run_metadata=metadata)
-        found = executed.count(metadata.partition_graphs)
-        if found.clusters:
+        counts = executed.count(metadata.partition_graphs)
+        if counts.clusters:
             # XLA has moved the nodes into functions the executor does not show, so the same
             # passes are run once more on the same graph, and their result is counted.
             half = executed.count([self._optimized(session)])
-            found = dataclasses.replace(half, clusters=found.clusters)
-        self.executed = found
+            counts = dataclasses.replace(half, clusters=counts.clusters)
+        self.executed = counts
         return out
 
     def _optimized(self, session: Any) -> Any:
@@ -191,7 +191,7 @@ class TrainStep:
 
 
 def _dense(gradient: Any) -> Any:
-    """A gradient of an embedding as a dense tensor; others as they are.
+    """Return a gradient of an embedding as a dense tensor, others unchanged.
 
     Sparse ones are made unique before they are summed, and XLA would compile the backward pass
     anew for every batch, whose number of different tokens is a shape to it. Adam reads and writes
@@ -207,7 +207,7 @@ def _among(variable: Any, variables: Sequence[Any]) -> bool:
 
 
 def _rows(gradient: Any) -> Any:
-    """A gradient of a table too large to be dense, each row of it once: ranks may ask for one."""
+    """Return a sparse gradient with each row once: several ranks may use a row of a table."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     ids, positions = tf.unique(gradient.indices)
@@ -251,7 +251,7 @@ def nan_gradient_if_loss_not_finite(loss: Any) -> Any:
 
 
 class Inference:
-    """A pass without dropout: feeds arrays, fetches named tensors.
+    """A forward pass without dropout.
 
     Args:
       inputs: name -> placeholder; names that ``__call__`` is not given are an error.
@@ -264,14 +264,14 @@ class Inference:
         self._run: Optional[Any] = None
 
     def __call__(self, feed: Feed) -> Dict[str, Any]:
-        """Returns name -> numpy array."""
+        """Return name -> numpy array."""
         if self._run is None:
             self._run = backend.session().make_callable(self._outputs, self._inputs)
         return dict(zip(self._keys, self._run(*[feed[name] for name in self._names])))
 
 
 def initialize_variables() -> None:
-    """Initialises what is not initialised yet; loaded weights stay."""
+    """Initialize the variables that are not initialized; loaded weights are kept."""
     session = backend.session()
     with session.graph.as_default():
         variables = tf.global_variables()
