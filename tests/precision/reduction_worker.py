@@ -85,10 +85,8 @@ def main(folder: str) -> None:
         found["skipping"] = skipping(session, ranks)
     found["differing"] = differing(ranks)
     found["gathered"] = ranks.gather({"rank": ranks.world.rank, "text": "ä" * ranks.world.rank})
-    found["told"] = ranks.told(lambda: "from the first")
-    done = []
-    ranks.first_does(lambda: done.append(1))
-    found["did"] = len(done)
+    found["first"] = ranks.from_first(lambda: f"of rank {ranks.world.rank}")
+    found["all"] = ranks.all_do(lambda: ranks.world.rank * 10)
     found["total"] = ranks.total(np.arange(4).reshape(2, 2) + ranks.world.rank).tolist()
     with open(f"{folder}/{ranks.world.rank}.json", "w") as out:
         json.dump(found, out)
