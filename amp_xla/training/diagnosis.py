@@ -34,8 +34,8 @@ class Diagnosis:
           loss_scale: in force in that step.
 
         Returns:
-          A text for the terminal. The folder ``nonfinite-<step>`` has it as ``report.txt`` and
-          ``report.json``, and the batch as ``batch.npz``.
+          One line that names the folder ``nonfinite-<step>``. It has the report, which is printed
+          here, as ``report.txt`` and ``report.json``, and the batch as ``batch.npz``.
         """
         folder = self._folder / f"nonfinite-{step:08d}"
         folder.mkdir(exist_ok=True)
@@ -53,7 +53,8 @@ class Diagnosis:
             data = json.dumps({"step": step, **finding.to_json()}, indent=1) + "\n"
             (folder / "report.json").write_text(data, encoding="utf-8")
         (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-        return f"{text}\nreport and batch: {folder}"
+        note(text)  # an error is one line, so the report comes before it
+        return f"report and batch: {folder}"
 
     def _find(self, feed: Mapping[str, Any], step: int, loss_scale: float) -> Any:
         arrays = self._job.step.arrays(feed, step)
