@@ -96,8 +96,8 @@ def keep(record: Dict[str, Any], path: Path = RECORDS) -> None:
 
 def load(path: Path = RECORDS) -> List[Dict[str, Any]]:
     """Return all records."""
-    found: List[Dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
-    return found
+    records: List[Dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
+    return records
 
 
 def stated(record: Dict[str, Any]) -> str:

@@ -59,8 +59,8 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
     Raises:
       SetupError: no TensorFlow, not the `request`ed one, or a package of the base changed.
     """
-    before = distributions(python)
-    version = tensorflow_version(python, before)
+    base = distributions(python)
+    version = tensorflow_version(python, base)
     if version is None:
         raise SetupError(f"{python} has no TensorFlow. Start from a TensorFlow image.")
     runtime = runtime_of(version)
@@ -71,7 +71,7 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
         )
     folder = root / "requirements"
     pins = fit_keras(read_lock(folder / lock_for(runtime, python)), version, folder)
-    missing = {name: pin for name, pin in pins.items() if name not in before}
+    missing = {name: pin for name, pin in pins.items() if name not in base}
     print(f"TensorFlow {version} ({runtime}) and the other packages of this Python stay")
     print(f"to install: {_names(missing) or 'nothing'}", flush=True)
     if dry_run or not missing:
@@ -84,10 +84,10 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
         print(f"too old for the additions, replaced: {_names(replaced)}", flush=True)
         _pip_install(python, replaced)
         new = pip_check(python) - complaints
-    compare(before, distributions(python), replaced)
+    compare(base, distributions(python), replaced)
     if new:
         raise SetupError("base and additions do not fit:\n  " + "\n  ".join(sorted(new)))
-    print(f"installed {len(missing)}; {len(before) - len(replaced)} of the base are unchanged")
+    print(f"installed {len(missing)}; {len(base) - len(replaced)} of the base are unchanged")
 
 
 def check_import(python: str, root: Path) -> None:

@@ -1,7 +1,7 @@
-"""A contract for import-linter: no file imports itself by way of others, not even in a function.
+"""A contract for import-linter: no circle between files, also of imports inside functions.
 
-``acyclic_siblings``, which import-linter brings, compares what lies in one folder; a circle between
-a package's ``__init__.py`` and a file in it escapes that, and is one all the same.
+import-linter's ``acyclic_siblings`` compares the files of one folder; it misses a circle between a
+package's ``__init__.py`` and a file of the package.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from importlinter import Contract, ContractCheck, output
 
 
 class NoCircles(Contract):
-    """Broken where modules of the root packages import each other in a circle."""
+    """Broken if modules of the root packages import each other in a circle."""
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
-        found = [
-            sorted(circle) for circle in circles({m: _imported(graph, m) for m in graph.modules})
-        ]
-        return ContractCheck(kept=not found, metadata={"circles": sorted(found)})
+        imports = {module: _imported(graph, module) for module in graph.modules}
+        broken = sorted(sorted(circle) for circle in circles(imports))
+        return ContractCheck(kept=not broken, metadata={"circles": broken})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         for circle in check.metadata["circles"]:
@@ -30,7 +29,7 @@ def _imported(graph: Any, module: str) -> Set[str]:
 
 
 def circles(imported: Dict[str, Set[str]]) -> Iterator[Set[str]]:
-    """Strongly connected components of more than one module (Tarjan)."""
+    """Yield strongly connected components of more than one module (Tarjan)."""
     number: Dict[str, int] = {}
     low: Dict[str, int] = {}
     stack: List[str] = []

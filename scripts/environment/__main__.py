@@ -13,7 +13,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from amp_xla.commands import COMMANDS, unknown_command, usage
 from scripts.environment import SetupError, say
 from scripts.environment.build import ensure
-from scripts.environment.installed import inside_container
+from scripts.environment.installed import distributions, inside_container, tensorflow_version
 from scripts.environment.runtimes import Choice, choose
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,20 +120,27 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
         return runtime_of_recipe(
             find_recipe(argument(words, "recipe", "classification"), root), request
         )
-    if subject == ("run",) and request == "auto" and not inside_container():
+    if subject == ("run",) and request == "auto" and not has_tensorflow():
         return runtime_of_run(argument(words, "run", "")) or "auto"
     return request
 
 
+def has_tensorflow() -> bool:
+    """Return whether this is a container with a TensorFlow, which each command then uses."""
+    python = sys.executable
+    return inside_container() and tensorflow_version(python, distributions(python)) is not None
+
+
 def argument(words: Sequence[str], name: str, default: str) -> str:
     """Return the value of `--name`, or the first word if it is not a flag."""
-    own = list(words[: words.index("--")] if "--" in words else words)
-    for index, word in enumerate(own):
+    own_words = list(words[: words.index("--")] if "--" in words else words)
+    for index, word in enumerate(own_words):
         if word.startswith(f"--{name}="):
             return word.partition("=")[2]
         if word == f"--{name}":
-            return "".join(own[index + 1 : index + 2])
-    return own[0] if own and not own[0].startswith("-") else default
+            return "".join(own_words[index + 1 : index + 2])
+    positional = own_words and not own_words[0].startswith("-")
+    return own_words[0] if positional else default
 
 
 def runtime_of_run(folder: str) -> Optional[str]:

@@ -23,7 +23,7 @@ from scripts.environment.runtimes import Choice
 from scripts.environment.uv import uv
 
 STAMP = "amp_xla-stamp.json"
-# As NVIDIA's own `nvidia-pyindex` sets it. It could not be reached where this was written.
+# From NVIDIA's `nvidia-pyindex`; the address could not be reached when this was written.
 NVIDIA_INDEX = "https://pypi.ngc.nvidia.com"
 
 

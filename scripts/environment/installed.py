@@ -1,4 +1,4 @@
-"""What a Python already has installed, and whether this machine is a container."""
+"""Installed distributions of a Python, and marks of a container."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def distributions(python: str) -> Dict[str, str]:
 def tensorflow_version(python: str, installed: Mapping[str, str]) -> Optional[str]:
     """Return the version of the TensorFlow that `python` would import, or None.
 
-    Imports it, which takes seconds, only in an NVIDIA image without such a distribution.
+    Imports TensorFlow only in an NVIDIA image without a known distribution: that takes seconds.
     """
     for name in TENSORFLOW:
         if name in installed:

@@ -24,7 +24,7 @@ class Runtime(NamedTuple):
       name: folder under .venvs/ and lock file under requirements/.
       pythons: minor versions that the lock was made for, the preferred one first.
       gigabytes: size on disk; the download is about half of it.
-      can_download: uv can download such a Python.
+      can_download: uv can download one of these Pythons.
       title: name shown to the user, if another.
     """
 
@@ -147,15 +147,15 @@ def _on_gpu(device: Device) -> Choice:
 
 def _on_cpu(what: str) -> Choice:
     """Choose tf1 if a Python 3.7 is installed, else tf2. `what` says why there is no GPU."""
-    before = f"{what}; " if what else ""
+    prefix = f"{what}; " if what else ""
     unsupported = _no_tensorflow_1()
     if unsupported:
-        return _from_lock("tf2", before + unsupported)
+        return _from_lock("tf2", prefix + unsupported)
     python = find(RUNTIMES["tf1"].pythons)
     if python is None:
-        return _from_lock("tf2", f"{before}no Python 3.7 found, which TensorFlow 1.15 needs")
+        return _from_lock("tf2", f"{prefix}no Python 3.7 found, which TensorFlow 1.15 needs")
     return Choice(
-        RUNTIMES["tf1"], python, False, f"{before}found {python}; RUNTIME=tf2 for the other"
+        RUNTIMES["tf1"], python, False, f"{prefix}found {python}; RUNTIME=tf2 for the other"
     )
 
 

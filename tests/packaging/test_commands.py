@@ -43,14 +43,14 @@ def test_each_command_has_a_place_in_the_day() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    made = tmp_path_factory.mktemp("day")
+    folder_of_data = tmp_path_factory.mktemp("day")
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]
-    (made / "train.tsv").write_text("".join(lines))
-    (made / "texts.txt").write_text("salt 3 soup\n")
-    (made / "text.txt").write_text(
+    (folder_of_data / "train.tsv").write_text("".join(lines))
+    (folder_of_data / "texts.txt").write_text("salt 3 soup\n")
+    (folder_of_data / "text.txt").write_text(
         "".join(f"{word} is a word. So is {word}s.\n\n" for word in dir(str) * 5)
     )
-    return made
+    return folder_of_data
 
 
 def test_a_day(folder: Path) -> None:

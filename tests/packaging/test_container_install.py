@@ -91,19 +91,19 @@ def install(python: str, *pins: str, request: str = "auto") -> Dict[str, str]:
 
 
 def test_missing_packages_are_added_and_others_unchanged(base, capfd):
-    before = distributions(base)
-    assert before["kept"] == "1.0" and before["numpy"] == "1.22.4"
-    after = install(base, "bert4keras==0.11.3", "kept==9.0")
-    assert after == {**before, "bert4keras": "0.11.3"}
+    base_versions = distributions(base)
+    assert base_versions["kept"] == "1.0" and base_versions["numpy"] == "1.22.4"
+    versions = install(base, "bert4keras==0.11.3", "kept==9.0")
+    assert versions == {**base_versions, "bert4keras": "0.11.3"}
     assert "to install: bert4keras==0.11.3\n" in capfd.readouterr().out
-    assert install(base, "bert4keras==0.11.3", "kept==9.0") == after
+    assert install(base, "bert4keras==0.11.3", "kept==9.0") == versions
     assert "to install: nothing\n" in capfd.readouterr().out
 
 
 def test_a_package_too_old_for_an_addition_is_replaced_and_named(base, capfd):
-    before = distributions(base)
-    after = install(base, "addition==1.0", "old-pure==2.0", "kept==9.0")
-    assert after == {**before, "addition": "1.0", "old-pure": "2.0"}
+    base_versions = distributions(base)
+    versions = install(base, "addition==1.0", "old-pure==2.0", "kept==9.0")
+    assert versions == {**base_versions, "addition": "1.0", "old-pure": "2.0"}
     assert "too old for the additions, replaced: old-pure==2.0" in capfd.readouterr().out
 
 
@@ -150,9 +150,11 @@ def test_a_tensorflow_that_cannot_be_imported_fails_the_build_in_one_sentence(ba
 
 
 def test_a_changed_package_is_an_error():
-    before = {"numpy": "1.22.4", "six": "1.16", "old": "1"}
+    base_versions = {"numpy": "1.22.4", "six": "1.16", "old": "1"}
     with pytest.raises(SetupError, match=r"numpy 1.22.4 -> 1.23.5, six 1.16 -> gone"):
-        container_install.compare(before, {"numpy": "1.23.5", "old": "2", "new": "1"}, {"old": "2"})
+        container_install.compare(
+            base_versions, {"numpy": "1.23.5", "old": "2", "new": "1"}, {"old": "2"}
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,11 +174,11 @@ def test_keras_follows_the_images_tensorflow(tensorflow, expected):
 
 @pytest.mark.parametrize("minor, code", [("3.6", 2), ("3.8", 0), ("3.9", 2), ("3.12", 0)])
 def test_a_base_with_another_python_is_refused_in_one_sentence(minor, code):
-    """That Python runs the script: it must not be a SyntaxError."""
-    found = find([minor])
-    if found is None:
+    """The script must not be a SyntaxError on any Python 3."""
+    interpreter = find([minor])
+    if interpreter is None:
         pytest.skip(f"no Python {minor} on this machine")
-    done = run([found.path, str(ROOT / "scripts" / "container_base.py")])
+    done = run([interpreter.path, str(ROOT / "scripts" / "container_base.py")])
     assert done.returncode == code, done.stderr
     if code:
         assert re.fullmatch(rf"error: this base has Python {minor}\. Supported: .*\n", done.stderr)
@@ -187,8 +189,8 @@ def test_hashes_are_checked(base, image):
         install(base, "bert4keras==0.11.3 --hash=sha256:" + "0" * 64)
     file = image / "wheels" / "bert4keras-0.11.3-py3-none-any.whl"
     right = hashlib.sha256(file.read_bytes()).hexdigest()
-    after = install(base, f"bert4keras==0.11.3 \\\n    --hash=sha256:{right}")
-    assert after["bert4keras"] == "0.11.3"
+    versions = install(base, f"bert4keras==0.11.3 \\\n    --hash=sha256:{right}")
+    assert versions["bert4keras"] == "0.11.3"
 
 
 def test_a_container_without_bert4keras_needs_make_env(base, image):
@@ -203,14 +205,14 @@ def test_a_container_without_bert4keras_needs_make_env(base, image):
 
 
 def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):
-    """Only the files that are copied before RUN, in an empty folder."""
+    """Only the files that are copied base_versions RUN, in an empty folder."""
     layer = tmp_path / "layer"
     text = (ROOT / "Dockerfile").read_text()
     step = re.search(r"^RUN .*python3 -m (scripts\.container_install.*)$", text, re.MULTILINE)
     assert step is not None
     for sources, target in re.findall(r"^COPY (.+) (\S+)$", text[: step.start()], re.MULTILINE):
-        found = [path.relative_to(ROOT) for s in sources.split() for path in sorted(ROOT.glob(s))]
-        for source in found:
+        paths = [path.relative_to(ROOT) for s in sources.split() for path in sorted(ROOT.glob(s))]
+        for source in paths:
             place = layer / target
             if (ROOT / source).is_dir():
                 shutil.copytree(str(ROOT / source), str(place))

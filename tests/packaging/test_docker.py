@@ -61,7 +61,7 @@ def docker(tmp_path: Path) -> Docker:
 
 
 def options(call: List[str], name: str) -> List[str]:
-    """Return the values of an option that may be given many times."""
+    """Return the values of an option that may be flags many times."""
     return [call[i + 1] for i, word in enumerate(call) if word == name]
 
 
@@ -86,13 +86,13 @@ def test_train(docker):
         *("./amp-xla", "train", "--runtime", "tf1", "--recipe", "classification"),
         *("--", "--epochs", "3", "--name", "a b"),
     ]
-    given = train[:image]
-    assert options(given, "--gpus") == ["all"]
-    assert options(given, "--ulimit") == ["memlock=-1", "stack=67108864"]
-    assert options(given, "--user") == [f"{os.getuid()}:{os.getgid()}"]
-    assert options(given, "--volume") == [f"{docker.runs}:{WORKSPACE}/runs"]
-    assert options(given, "--stop-timeout") == ["300"]
-    assert {"--rm", "--init", "--ipc=host"} <= set(given) and "--tty" not in given
+    flags = train[:image]
+    assert options(flags, "--gpus") == ["all"]
+    assert options(flags, "--ulimit") == ["memlock=-1", "stack=67108864"]
+    assert options(flags, "--user") == [f"{os.getuid()}:{os.getgid()}"]
+    assert options(flags, "--volume") == [f"{docker.runs}:{WORKSPACE}/runs"]
+    assert options(flags, "--stop-timeout") == ["300"]
+    assert {"--rm", "--init", "--ipc=host"} <= set(flags) and "--tty" not in flags
     assert docker.runs.is_dir()  # otherwise the daemon would create it, as root
     ranks = docker.make("docker-train", "NP=2")[-1]
     assert ranks[ranks.index("amp_xla:tf1") + 1 :][:4] == ["./amp-xla", "ranks", "--np", "2"]
@@ -111,9 +111,9 @@ def test_shell(docker):
     assert f"{readme}:{readme}:ro" in options(command, "--volume")
 
 
-@pytest.mark.parametrize("given, gpus", [("none", []), ("0,1", ['"device=0,1"']), ("", ["all"])])
-def test_gpus(docker, given, gpus):
-    calls = docker.make("docker-train", f"GPUS={given}")
+@pytest.mark.parametrize("flags, gpus", [("none", []), ("0,1", ['"device=0,1"']), ("", ["all"])])
+def test_gpus(docker, flags, gpus):
+    calls = docker.make("docker-train", f"GPUS={flags}")
     assert options(calls[-1], "--gpus") == gpus
     assert any("nvidia-smi" in call for call in calls) == bool(gpus)
 
@@ -129,9 +129,9 @@ def test_podman_and_apptainer(docker):
     assert build[:2] == ["build", "--force"] and build[-1] == "scripts/apptainer.def"
     assert probe == ["exec", "--nv", image, "nvidia-smi", "-L"]
     readme = str(ROOT / "README.md")
-    given, command = train[: train.index(image)], train[train.index(image) + 1 :]
-    assert {"--nv", "--cleanenv", f"{readme}:{readme}", "CUDA_VISIBLE_DEVICES=1"} <= set(given)
-    assert "AMP_XLA_XLA=on" in given and not any("TF_VAR" in word for word in given)
+    flags, command = train[: train.index(image)], train[train.index(image) + 1 :]
+    assert {"--nv", "--cleanenv", f"{readme}:{readme}", "CUDA_VISIBLE_DEVICES=1"} <= set(flags)
+    assert "AMP_XLA_XLA=on" in flags and not any("TF_VAR" in word for word in flags)
     assert command[:2] == ["./amp-xla", "train"] and command[-2:] == ["--train", readme]
 
 
@@ -142,9 +142,9 @@ TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL NCCL_DEBUG XLA_FLAGS CUDA_VISIBLE_DE
 
 def test_only_settings_reach_the_container(docker):
     values = dict.fromkeys((*SECRETS, *PASSED), "off")
-    given = options(docker.make("docker-train", AMP_XLA_DRIVER_ROOT="/x", **values)[-1], "--env")
-    assert set(PASSED) <= set(given)
-    assert not set(given) & {*SECRETS, "AMP_XLA_DRIVER_ROOT", "HOME"}
+    flags = options(docker.make("docker-train", AMP_XLA_DRIVER_ROOT="/x", **values)[-1], "--env")
+    assert set(PASSED) <= set(flags)
+    assert not set(flags) & {*SECRETS, "AMP_XLA_DRIVER_ROOT", "HOME"}
 
 
 def test_files_in_the_arguments_are_mounted(docker, tmp_path):

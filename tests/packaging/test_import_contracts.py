@@ -13,7 +13,7 @@ from tests.packaging.checkout import ROOT, run
 pytestmark = pytest.mark.once
 
 
-# The checkers' environment is built where it is not there yet.
+# The first call builds the checkers' environment.
 def slow_and_network(test):
     return pytest.mark.network(pytest.mark.slow(test))
 
@@ -38,7 +38,7 @@ def plant(checkout: Path, file: str, module: str, name: str) -> None:
 
 
 def lint(checkout: Path) -> str:
-    """What import-linter says in a `make lint` that fails."""
+    """Return import-linter's output of a `make lint` that fails."""
     done = run(["make", "lint"], root=checkout)
     assert done.returncode != 0
     # The terminal's width breaks its lines.

@@ -1,7 +1,7 @@
 """README's ways to install, walked in empty environments, far from any checkout.
 
 Each runtime's tests walk its own way: what pip builds and brings with it, README's script, and the
-commands that a user types where there is no Makefile.
+commands of the installed program.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ class Environment:
 
 def line_of_readme(*having: str) -> str:
     lines = re.findall(r"^    (pip install .*?)(?:\s+# .*)?$", README, re.MULTILINE)
-    found = [line for line in lines if all(word in line for word in having)]
-    assert len(found) == 1, (having, lines)
-    return found[0]
+    matching = [line for line in lines if all(word in line for word in having)]
+    assert len(matching) == 1, (having, lines)
+    return matching[0]
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,9 @@ def checkout(tmp_path_factory):
 @pytest.fixture(scope="module")
 def own(tmp_path_factory, checkout):
     """Into one's own environment."""
-    made = Environment(tmp_path_factory.mktemp("own"), checkout)
-    made.install(line_of_readme(f"'.[{RUNTIME}]'"))
-    return made
+    environment = Environment(tmp_path_factory.mktemp("own"), checkout)
+    environment.install(line_of_readme(f"'.[{RUNTIME}]'"))
+    return environment
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def bert(own):
         " --heldout 8 --name mine"
     )
     run = "runs/pretraining/mine"
-    # The closing line says what works with such a run, and it does.
+    # The closing line names a command that works with this run.
     assert f"amp-xla train classification -- --bert {run}" in said
     assert "amp-xla train classification -- --bert" in own.amp_xla(f"predict {run}", code=2)
     return own.folder / run
@@ -152,9 +152,9 @@ def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkou
     container = Environment(tmp_path, checkout)
     container.install(f"pip install {IMAGE[RUNTIME]}")
     freeze = [container.uv, "pip", "freeze", "--python", str(container.python)]
-    before = set(container.run(freeze).splitlines())
+    frozen = set(container.run(freeze).splitlines())
     container.install(line_of_readme("--no-deps .", BERT4KERAS))
-    assert before <= set(container.run(freeze).splitlines())
+    assert frozen <= set(container.run(freeze).splitlines())
     walk(container, bert)
 
 

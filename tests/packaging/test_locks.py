@@ -27,12 +27,12 @@ def asked(path: Path) -> Dict[str, str]:
 
 def locked(path: Path) -> Dict[str, str]:
     """Canonical name -> version; where markers choose between two, the first."""
-    found: Dict[str, str] = {}
+    versions: Dict[str, str] = {}
     for line in path.read_text().splitlines():
         match = re.match(r"^([A-Za-z0-9._-]+)==(\S+)", line)
         if match:
-            found.setdefault(canonical(match.group(1)), match.group(2))
-    return found
+            versions.setdefault(canonical(match.group(1)), match.group(2))
+    return versions
 
 
 @pytest.mark.parametrize("source", LOCKS, ids=lambda path: path.stem)
@@ -69,8 +69,10 @@ def test_what_a_server_installs_is_locked_with_hashes(lock):
 def test_the_gpus_tf2_is_tf2_and_the_cuda_libraries():
     plain, cuda = (locked(REQUIREMENTS / f"{name}.txt") for name in ("tf2", "tf2-cuda"))
     assert {name: version for name, version in cuda.items() if name in plain} == plain
-    more = set(cuda) - set(plain)
-    assert "nvidia-cudnn-cu12" in more and all(name.startswith("nvidia-") for name in more)
+    cuda_only = set(cuda) - set(plain)
+    assert "nvidia-cudnn-cu12" in cuda_only and all(
+        name.startswith("nvidia-") for name in cuda_only
+    )
 
 
 def test_tf2_on_python_310_differs_from_312_only_where_it_must():

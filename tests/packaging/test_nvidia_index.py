@@ -1,4 +1,4 @@
-"""Runtime nvtf1: NVIDIA's packages come from its own index, locked where they are first built.
+"""Runtime nvtf1: NVIDIA's packages come from NVIDIA's index and are locked at the first build.
 
 That index is stood in for by one on loopback with small wheels, the rest of what is installed lies
 in the same place: no network, but the real uv.
@@ -65,17 +65,17 @@ def index(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def root(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    found = [p for p in uv.candidates(ROOT / ".venvs" / "tools") if uv._version(p)]
-    if not found:
+    programs = [p for p in uv.candidates(ROOT / ".venvs" / "tools") if uv._version(p)]
+    if not programs:
         pytest.skip("no uv here: this Python was not made by it (a container's own)")
-    made = tmp_path / "root"
-    (made / "requirements").mkdir(parents=True)
-    requirements = made / "requirements"
+    checkout = tmp_path / "root"
+    (checkout / "requirements").mkdir(parents=True)
+    requirements = checkout / "requirements"
     (requirements / "nvtf1.in").write_text("nvidia-tensorflow==1.15.5+nv23.3\nbert4keras\n")
     (requirements / "nvtf1.txt").write_text("# NOT WHOLE\nbert4keras==0.11.3\n")
     (requirements / "container.overrides.txt").write_text("")
-    (made / ".venvs" / "tools" / "bin").mkdir(parents=True)
-    (made / ".venvs" / "tools" / "bin" / "uv").symlink_to(found[0])
+    (checkout / ".venvs" / "tools" / "bin").mkdir(parents=True)
+    (checkout / ".venvs" / "tools" / "bin" / "uv").symlink_to(programs[0])
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
@@ -84,7 +84,7 @@ def root(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NVIDIA_INDEX", f"{index}/nvidia")
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_INDEX"):
         monkeypatch.delenv(name, raising=False)
-    return made
+    return checkout
 
 
 def choice() -> Choice:
@@ -138,9 +138,11 @@ def test_an_index_that_does_not_answer_names_the_ways_out(
 
 
 def test_the_real_lock_says_what_has_not_been_seen() -> None:
-    asked = (ROOT / "requirements" / "nvtf1.in").read_text()
+    requirements_in = (ROOT / "requirements" / "nvtf1.in").read_text()
     lock = (ROOT / "requirements" / "nvtf1.txt").read_text()
-    assert "nvidia-tensorflow[horovod]==1.15.5+nv" in asked and "not seen" in asked
+    assert (
+        "nvidia-tensorflow[horovod]==1.15.5+nv" in requirements_in and "not seen" in requirements_in
+    )
     whole = "\nnvidia-tensorflow==" in lock
     assert whole or lock.startswith("# NOT WHOLE: NVIDIA's package index was out of reach")
     assert "bert4keras==0.11.3 \\\n    --hash=sha256:" in lock

@@ -1,4 +1,4 @@
-"""./amp-xla and make: arguments arrive as quoted, and errors come before anything is built."""
+"""./amp-xla and make: arguments arrive as quoted, and errors come entries anything is built."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_make_passes_arguments_on_as_quoted(launched, words, expected):
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_values_are_data_to_each_shell(launched, tmp_path, value):
-    before = sorted(path.name for path in tmp_path.iterdir())
+    entries = sorted(path.name for path in tmp_path.iterdir())
     assert launched("train", f"RECIPE={value}")[-3] == f"--recipe={value}"
     assert launched("train", f"NP={value}")[3] == value
     assert launched("env", f"PYTHON={value}", f"RUNTIME={value}")[2:-1] == [
@@ -131,7 +131,7 @@ def test_values_are_data_to_each_shell(launched, tmp_path, value):
     assert launched("docker-shell", f"DATA={value}", f"IMAGE={value}")[-1] == (
         f"DATA={value} IMAGE={value}"
     )
-    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == entries
 
 
 @pytest.mark.parametrize(

@@ -206,11 +206,13 @@ def test_a_recipe_decides(recipe, request_, runtime):
     ],
 )
 def test_a_run_decides(tmp_path, monkeypatch, process, runtime):
-    monkeypatch.setattr("scripts.environment.__main__.inside_container", lambda: False)
+    monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: False)
     (tmp_path / "run.json").write_text(json.dumps(process))
     for words in ([str(tmp_path), "texts.txt"], ["--checkpoint", "x", "--run", str(tmp_path)]):
         assert runtime_for("predict", words, "auto", ROOT) == runtime
     assert runtime_for("predict", [str(tmp_path)], "tf2", ROOT) == "tf2"
+    monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
+    assert runtime_for("predict", [str(tmp_path)], "auto", ROOT) == "auto"
 
 
 def test_interpreters_are_run_before_they_count(tmp_path, monkeypatch):

@@ -19,32 +19,32 @@ IDS = [f"{r['recipe']}-{r['runtime']}" for r in RECORDS]
 def test_the_recipes_of_readme_have_a_record_of_each_runtime() -> None:
     for name in ("classification", "pretraining"):
         assert {f"{name}-tf1", f"{name}-tf2"} <= set(IDS)
-    assert {found["recipe"] for found in RECORDS} <= set(RECIPES)
+    assert {recorded["recipe"] for recorded in RECORDS} <= set(RECIPES)
 
 
-@pytest.mark.parametrize("found", RECORDS, ids=IDS)
-def test_what_is_stated_was_recorded(found) -> None:
-    doc = importlib.import_module(f"recipes.{found['recipe']}").__doc__
-    assert found["command"] in doc
-    assert record.stated(found) in " ".join(doc.split())
+@pytest.mark.parametrize("recorded", RECORDS, ids=IDS)
+def test_what_is_stated_was_recorded(recorded) -> None:
+    doc = importlib.import_module(f"recipes.{recorded['recipe']}").__doc__
+    assert recorded["command"] in doc
+    assert record.stated(recorded) in " ".join(doc.split())
     row = next(
         line
         for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
-        if line.startswith(f"| `{found['command']}` |")
+        if line.startswith(f"| `{recorded['command']}` |")
     )
-    assert row.split(" | ")[{"tf1": 1, "tf2": 2}[found["runtime"]]].rstrip(" |") == record.cell(
-        found
+    assert row.split(" | ")[{"tf1": 1, "tf2": 2}[recorded["runtime"]]].rstrip(" |") == record.cell(
+        recorded
     )
-    if "page" in found:  # the page of results has it
-        page = (ROOT / "docs" / "results" / found["page"]).read_text(encoding="utf-8")
-        assert found["command"] in page and f"**{found['result']}**" in page
+    if "page" in recorded:  # the page of results has it
+        page = (ROOT / "docs" / "results" / recorded["page"]).read_text(encoding="utf-8")
+        assert recorded["command"] in page and f"**{recorded['result']}**" in page
 
 
 def test_the_chinese_page_has_the_same_figures() -> None:
     page = (ROOT / "README.zh.md").read_text(encoding="utf-8")
-    for found in RECORDS:
-        row = next(x for x in page.splitlines() if x.startswith(f"| `{found['command']}` |"))
-        assert str(found["result"]) in row and f"{found['minutes']:g} 分钟" in row
+    for recorded in RECORDS:
+        row = next(x for x in page.splitlines() if x.startswith(f"| `{recorded['command']}` |"))
+        assert str(recorded["result"]) in row and f"{recorded['minutes']:g} 分钟" in row
 
 
 def test_a_run_becomes_a_record(tmp_path) -> None:
@@ -56,12 +56,12 @@ def test_a_run_becomes_a_record(tmp_path) -> None:
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (tmp_path / "config.json").write_text('{"seed": 7}')
-    found = record.describe("classification", tmp_path, 90.0)
-    assert (found["result"], found["minutes"], found["seed"]) == (0.75, 1.5, 7)
+    recorded = record.describe("classification", tmp_path, 90.0)
+    assert (recorded["result"], recorded["minutes"], recorded["seed"]) == (0.75, 1.5, 7)
     path = tmp_path / "recorded.json"
-    record.keep({**found, "result": 0.1}, path)
-    record.keep(found, path)
-    assert record.load(path) == [found]
-    assert record.stated(found).startswith(
-        f"TensorFlow {found['tensorflow']}: dev accuracy 0.75, seed 7, 1.5"
+    record.keep({**recorded, "result": 0.1}, path)
+    record.keep(recorded, path)
+    assert record.load(path) == [recorded]
+    assert record.stated(recorded).startswith(
+        f"TensorFlow {recorded['tensorflow']}: dev accuracy 0.75, seed 7, 1.5"
     )
