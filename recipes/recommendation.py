@@ -65,9 +65,10 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         )
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
-    from amp_xla.models.recommender import losses, recommender
+    from amp_xla.models.recommender import Recommender, losses
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
+    from amp_xla.sok.layers import new_table
     from amp_xla.sok.shards import TableShards
     from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import Ranking
@@ -93,7 +94,8 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         "labels": tf.placeholder(tf.float32, [None], name="labels"),
         "weights": tf.placeholder(tf.float32, [None], name="weights"),
     }
-    model = recommender(config.model, columns.slots, values, config.seed)
+    table = new_table(config.model, columns.slots, values, config.seed)
+    model = Recommender(table, columns.slots, config.model, config.seed)
     logits = model.call(inputs["numbers"], inputs["ids"])
     loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
     evaluate = Ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
@@ -186,7 +188,8 @@ def _inference(
     """Return inputs and outputs by name of a model with a checkpoint's weights, in one process."""
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     from amp_xla.backend import tf
-    from amp_xla.models.recommender import recommender
+    from amp_xla.models.recommender import Recommender
+    from amp_xla.sok.layers import new_table
     from amp_xla.sok.shards import TableShards
     from amp_xla.training.variables import restore_weights
 
@@ -194,7 +197,8 @@ def _inference(
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
         "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
     }
-    model = recommender(config.model, columns.slots, values, config.seed, "zeros")
+    table = new_table(config.model, columns.slots, values, config.seed, "zeros")
+    model = Recommender(table, columns.slots, config.model, config.seed)
     outputs = {"probability": tf.sigmoid(model.call(inputs["numbers"], inputs["ids"]))}
     tables = TableShards([model.table.embedding_variable])
     tables.read(checkpoint.path, weights_only=True)

@@ -7,7 +7,7 @@ second order beside a tower over all vectors.
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Tuple
 
 import numpy as np
 
@@ -94,29 +94,6 @@ def _sparse(ids: Any) -> Any:
     flat = tf.reshape(ids, tf.stack([shape[0] * shape[1], shape[2]]))
     where = tf.where(flat >= 0)
     return tf.SparseTensor(where, tf.gather_nd(flat, where), tf.shape(flat, out_type=tf.int64))
-
-
-def recommender(
-    options: Any, slots: int, values: int, seed: int, first_rows: Optional[str] = None
-) -> Recommender:
-    """Return a model with a new table, the same on any number of ranks.
-
-    Args:
-      options: ``amp_xla.models.options.TowerOptions``.
-      slots: of a sample.
-      values: of a slot.
-      seed: of all initial weights.
-      first_rows: initializer of the table; None = drawn row by row.
-    """
-    from amp_xla import sok
-
-    sok.Init()
-    table = sok.DistributedEmbedding(
-        options.combiner, options.rows, options.table_width, slots, values,
-        vocabulary_size=options.rows, seed=seed, average_gradients=False, name="table",
-        embedding_initializer=first_rows,
-    )  # fmt: skip
-    return Recommender(table, slots, options, seed)
 
 
 def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:

@@ -174,3 +174,23 @@ class All2AllDenseEmbedding(_Embedding):
         if self.dynamic_input:
             return vectors
         return tf.reshape(vectors, [-1, self.slot_num, self.nnz_per_slot, self.rows.width])
+
+
+def new_table(
+    options: Any, slots: int, values: int, seed: int, initializer: Optional[str] = None
+) -> DistributedEmbedding:
+    """Return the table of a click model, which is the same on any number of ranks.
+
+    Args:
+      options: ``amp_xla.models.options.TowerOptions``.
+      slots: of a sample.
+      values: of a slot.
+      seed: of the initial rows.
+      initializer: of the rows; None = drawn row by row.
+    """
+    ranks.Init()
+    return DistributedEmbedding(
+        options.combiner, options.rows, options.table_width, slots, values,
+        vocabulary_size=options.rows, seed=seed, average_gradients=False, name="table",
+        embedding_initializer=initializer,
+    )  # fmt: skip

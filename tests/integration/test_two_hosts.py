@@ -24,20 +24,9 @@ HOSTS = {f"amp-a-{os.getpid()}": "10.231.0.1", f"amp-b-{os.getpid()}": "10.231.0
 # ssh -o ... -o ... HOST LINE. A namespace has no host name of its own, so each start sets one.
 ENTER = 'ip netns exec "$host" unshare --uts sh -c \'hostname "$0" && eval "$1"\' "$host" "$line"'
 SSH = f'#!/bin/sh\nshift 4\nhost=$1 line=$2\necho "$host" >>"${{0%/*}}/asked"\nexec {ENTER}\n'
-MODEL = [
-    "--layers",
-    "1",
-    "--hidden",
-    "64",
-    "--max-length",
-    "16",
-    "--vocab-size",
-    "100",
-    "--dropout",
-    "0",
-]
+MODEL = ["--layers", "1", "--hidden", "64", "--max-length", "16", "--vocab-size", "100"]
 DATA = ["--train", "train.tsv", "--dev", "dev.tsv", "--shapes", "1", "--precision", "fp32"]
-PACE = ["--batch-size", "8", "--epochs", "2", "--log-every", "1"]
+PACE = ["--batch-size", "8", "--epochs", "2", "--log-every", "1", "--dropout", "0"]
 
 
 def ip(*words: str) -> None:
