@@ -117,7 +117,7 @@ class RateOptions:
 class UpdateOptions(RateOptions):
     """Learning rate, weight decay and clipping."""
 
-    accumulate: Annotated[Optional[int], within(at_least=1)] = None
+    accumulate: Annotated[Optional[int], within(at_least=1), MAY_CHANGE] = None
     """micro-batches per update, each of --batch-size (default: 1)"""
     recompute: Annotated[bool, MAY_CHANGE] = False
     """recompute transformer layers in the backward pass: less memory, slower steps"""

@@ -8,7 +8,7 @@ from typing import Any, Tuple
 import numpy as np
 from typing_extensions import Annotated
 
-from amp_xla.config import within
+from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.lengths import choose_lengths
 from amp_xla.data.batches.packed import PackedBatches
@@ -19,7 +19,7 @@ from amp_xla.data.text.tokenizer import Encoded
 class BatchOptions:
     """Rows and tokens of a batch."""
 
-    batch_size: Annotated[int, within(at_least=1)] = 16
+    batch_size: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
     """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU 32 to 256"""
     max_length: Annotated[int, within(at_least=3)] = 96
     """tokens per sample, longer samples are cut; activation memory grows with its square"""

@@ -7,7 +7,7 @@ from typing import List, Optional, Tuple
 
 from typing_extensions import Annotated
 
-from amp_xla.config import within
+from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import DataError
 
 
@@ -23,7 +23,7 @@ class LengthOptions:
     """share of the updates in the second phase"""
     global_batch: Annotated[int, within(at_least=1)] = 16
     """sequences per update, over all ranks"""
-    micro_batch: Annotated[int, within(at_least=1)] = 16
+    micro_batch: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
     """sequences per micro-batch on each rank, at most; ignored with --accumulate"""
 
     def plan(self, length: int) -> List[Tuple[int, int]]:
