@@ -25,3 +25,9 @@ class UnsupportedError(AmpXlaError, RuntimeError):
 
 class NothingConvertedError(AmpXlaError, RuntimeError):
     """Mixed precision is on and possible, but no node runs in half precision."""
+
+
+class RankLost(AmpXlaError):
+    """Another rank has ended or does not answer."""
+
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: run the same command with --resume

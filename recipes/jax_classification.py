@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -65,7 +66,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     if config.batches.packed:
         raise SettingsError("--packed: the JAX recipe has a text a row; leave it out")
     from amp_xla.jax import processes, step
-    from amp_xla.jax.loop import Job
+    from amp_xla.jax.engine import Job
     from amp_xla.process.progress import note
 
     processes.check_rows(config.batches.batch_size)
@@ -113,10 +114,15 @@ def precision(config: Config) -> Tuple[Any, Any]:
     except ValueError as error:
         raise SettingsError(f"--policy {config.policy}: {error}") from error
     scale = config.loss_scale or (str(default_loss_scale(policy.names[1])))
+    if scale == "dynamic":
+        return policy, scale
     try:
-        return policy, scale if scale == "dynamic" else float(scale)
+        number = float(scale)
     except ValueError:
-        raise SettingsError(f"--loss-scale {scale}; allowed: 1, a number, or dynamic") from None
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise SettingsError(f"--loss-scale {scale}; allowed: dynamic, or a number above 0")
+    return policy, number
 
 
 def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
@@ -150,9 +156,11 @@ def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool
 
 def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.jax_classification")
-    from amp_xla.jax.launch import train
+    from amp_xla.jax.engine import Jax
+    from amp_xla.training.launch import train
 
-    return train("jax_classification", config, build, config.training.loop(config.intervals))
+    options = config.training.loop(config.intervals)
+    return train("jax_classification", config, build, options, Jax)
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
@@ -161,7 +169,8 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
     import jax
     import numpy as np
 
-    from amp_xla.jax import bert, checkpoints, processes, step
+    from amp_xla.jax import bert, processes, step
+    from amp_xla.jax.engine import restored
     from amp_xla.process.progress import note
 
     tokenizer = config.vocabulary.load(checkpoint.file("vocab.txt"))
@@ -174,7 +183,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
     policy, _ = precision(config)
     like = bert.made(shape, len(labels), config.seed)
-    model = checkpoints.restored(checkpoint, policy.cast_to_param(like), ".model")
+    model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
     found: Dict[int, Tuple[str, float]] = {}
     rows = -(-config.batches.batch_size // jax.device_count()) * jax.device_count()

@@ -172,10 +172,10 @@ def updates(config: Config, steps: int, scale: Any) -> Tuple[Any, Any]:
 
 def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.keras_classification")
-    from amp_xla.training.launch import KerasEngine, train
+    from amp_xla.training.launch import Keras, train
 
     options = config.training.loop(config.intervals)
-    return train("keras_classification", config, build, options, KerasEngine)
+    return train("keras_classification", config, build, options, Keras)
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:

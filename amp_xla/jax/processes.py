@@ -1,14 +1,15 @@
-"""JAX's processes: who is there, one value told to all, arrays over all devices.
+"""JAX's processes, values exchanged among them, and arrays over all devices.
 
-Every process makes every whole batch, which is a function of (seed, epoch), and puts its devices'
-rows of it there; JAX adds up what the devices find. So several processes do what one would.
+Each process builds each whole batch, which is a function of (seed, epoch), and puts the rows of its
+devices there; JAX adds up the results. So several processes compute what one would.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import jax
 import numpy as np
@@ -21,13 +22,13 @@ from amp_xla.process.world import world
 
 @functools.lru_cache(maxsize=None)
 def join() -> None:
-    """Meets the other processes, where there are any.
+    """Meet the other processes, if there are any.
 
     Each is started with ``JAX_COORDINATOR_ADDRESS`` (host:port of the first), ``JAX_NUM_PROCESSES``
     and ``JAX_PROCESS_ID``.
 
     Raises:
-      AmpXlaError: they did not come.
+      AmpXlaError: a process did not answer.
     """
     if world().size == 1:
         return
@@ -39,13 +40,31 @@ def join() -> None:
         raise AmpXlaError(f"{world().name} did not meet the others: {error}") from error
 
 
-def first() -> bool:
-    """True for the process that writes and speaks."""
-    return jax.process_index() == 0
+class Ranks:
+    """JAX's processes, with the interface of ``amp_xla.training.distributed.Ranks``.
+
+    Each process builds whole batches, so the number of processes changes no sample.
+    """
+
+    def __init__(self) -> None:
+        self.world, self.first_size = world(), 1
+        self.first, self.several = jax.process_index() == 0, jax.process_count() > 1
+
+    def gather(self, value: Any) -> List[Any]:
+        """Return the JSON-able values of all processes, in order; all must call it."""
+        return gather(value)
+
+    def from_first(self, compute: Callable[[], Any]) -> Any:
+        """Return the result of ``compute``, which runs in the first process only."""
+        return gather(compute() if self.first else None)[0]
+
+    def asking(self, agree: Callable[[], None]) -> Any:
+        """Return a context; an evaluation in several processes runs to its end."""
+        return contextlib.nullcontext()
 
 
 def gather(value: Any) -> List[Any]:
-    """JSON-able ``value`` of every process, in their order; all must call it."""
+    """Return the JSON-able values of all processes, in order; all must call it."""
     if jax.process_count() == 1:
         return [value]
     data = json.dumps(value).encode()
@@ -62,17 +81,17 @@ def _mesh() -> Mesh:
 
 
 def everywhere() -> NamedSharding:
-    """Of an array that every device has whole."""
+    """Return the sharding of an array that each device has whole."""
     return NamedSharding(_mesh(), PartitionSpec())
 
 
 def by_rows() -> NamedSharding:
-    """Of an array whose first axis is shared out."""
+    """Return the sharding of an array whose first axis is split over devices."""
     return NamedSharding(_mesh(), PartitionSpec("rows"))
 
 
 def check_rows(rows: int) -> None:
-    """Refuses batches whose rows the devices cannot share evenly."""
+    """Raise AmpXlaError unless devices can share the rows of a batch evenly."""
     devices = jax.device_count()
     if rows % devices:
         raise AmpXlaError(
@@ -82,12 +101,12 @@ def check_rows(rows: int) -> None:
 
 
 def put(tree: Any) -> Any:
-    """NumPy arrays, the same in every process -> whole on every device."""
+    """Return arrays, the same in each process, whole on each device."""
     return jax.tree_util.tree_map(lambda array: _placed(array, everywhere()), tree)
 
 
 def share(arrays: Dict[str, np.ndarray]) -> Dict[str, jax.Array]:
-    """A whole batch's arrays -> their rows on the devices."""
+    """Return the arrays of a whole batch with their rows split over devices."""
     return {name: _placed(array, by_rows()) for name, array in arrays.items()}
 
 

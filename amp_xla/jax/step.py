@@ -28,8 +28,7 @@ class State(NamedTuple):
     Attributes:
       model, optimizer: float32 parameters and what Optax keeps of them.
       loss_scale: in force for the next step.
-      step, applied, in_a_row: int32: steps tried; updates made; skipped ones since the last.
-      sums, count: float32 [2], int32: of loss and accuracy since the last log line.
+      step, applied: int32: steps tried; updates made.
     """
 
     model: Classifier
@@ -37,16 +36,17 @@ class State(NamedTuple):
     loss_scale: Any
     step: jax.Array
     applied: jax.Array
-    in_a_row: jax.Array
-    sums: jax.Array
-    count: jax.Array
 
 
 class Result(NamedTuple):
-    """Of the last step: float32 scalars."""
+    """Scalars of one step; ``loss_scale`` is the one in force during it."""
 
+    loss: jax.Array
+    accuracy: jax.Array
+    finite: jax.Array
     gradient_norm: jax.Array
     learning_rate: jax.Array
+    loss_scale: jax.Array
 
 
 def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
@@ -79,7 +79,7 @@ def start(model: Classifier, optimizer: optax.GradientTransformation, loss_scale
     """The state before the first step, on all devices."""
     zero = jnp.zeros([], jnp.int32)
     scale = jax.tree_util.tree_map(jnp.asarray, scales.from_spec(loss_scale))
-    begin = State(model, optimizer.init(model), scale, zero, zero, zero, jnp.zeros([2]), zero)
+    begin = State(model, optimizer.init(model), scale, zero, zero)
     # Copies: donated arrays must not be one and the same.
     return State(*processes.put(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf), begin)))
 
@@ -132,19 +132,9 @@ def training_step(
         updates, slots = optimizer.update(grads, state.optimizer, state.model)
         after = optax.apply_updates(state.model, updates)
         model, slots = precision.select_tree(finite, (after, slots), (state.model, state.optimizer))
-        counted = jnp.logical_and(finite, jnp.isfinite(value))
-        sums = jnp.where(counted, jnp.stack([value, accuracy.astype(jnp.float32)]), 0.0)
-        now = State(
-            model,
-            slots,
-            loss_scale,
-            state.step + 1,
-            state.applied + finite,
-            jnp.where(finite, 0, state.in_a_row + 1),
-            state.sums + sums,
-            state.count + counted,
-        )
-        return now, Result(norm, rate(state.applied))
+        now = State(model, slots, loss_scale, state.step + 1, state.applied + finite)
+        scale = jnp.asarray(getattr(state.loss_scale, "loss_scale", 1.0), jnp.float32)
+        return now, Result(value, accuracy, finite, norm, rate(state.applied), scale)
 
     return step
 

@@ -24,7 +24,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.rank_shard import RankShard
-from amp_xla.errors import AmpXlaError
+from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.world import World, stop_with_launcher, world
 
 T = TypeVar("T")
@@ -45,12 +45,6 @@ _CAUSE = re.compile(
     r"unhandled (system|cuda) error|has been shut down",
     re.IGNORECASE,
 )
-
-
-class RankLost(AmpXlaError):
-    """Another rank has ended or does not answer."""
-
-    exit_code = 75  # EX_TEMPFAIL of sysexits.h: run the same command with --resume
 
 
 class RanksDiffer(AmpXlaError):

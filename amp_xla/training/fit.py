@@ -12,16 +12,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 from amp_xla.backend import keras, tf
-from amp_xla.data.batches.protocol import sample_count
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed
 from amp_xla.process.stopping import SignalWatch
-from amp_xla.training import start
-from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.job import Job
 from amp_xla.training.loop import Loop
-from amp_xla.training.options import LoopOptions
-from amp_xla.training.run import RunFolder
 from amp_xla.training.step import StepResult
 
 FED = ("token_ids", "segment_ids")
@@ -140,68 +135,39 @@ class FitJob(Job):
 
 
 class Between(keras.callbacks.Callback):
-    """Metrics, evaluation, checkpoints, signals: what the loop does between two batches."""
+    """Metrics, evaluation, checkpoints and signals between two batches of ``fit``."""
 
     def __init__(self, loop: FitLoop, steps: int, watch: SignalWatch) -> None:
         super().__init__()
         self._loop, self._steps, self._watch = loop, steps, watch
+        self._step: FitStep = loop.engine.job.step
         self._batch: Any = None
 
-    def fed(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """What ``fit`` takes, a batch when it asks for one."""
-        for batch in batches:
-            self._batch = batch
-            yield self._loop.job.step.keras_batch(batch)
+    def inputs(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield what ``fit`` takes of each batch."""
+        for self._batch in batches:
+            yield self._step.keras_batch(self._batch)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._loop.job.step.begin(self._loop.state.step)
+        self._step.begin(self._loop.state.step)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        result = self._loop.job.step.result(self._batch, logs["loss"])
-        self._loop.taken(result, self._batch, self._steps, self._watch)
-        self.model.stop_training = self._loop._over()
+        result = self._step.result(self._batch, logs["loss"])
+        self._loop.after_step(result, self._batch, self._steps, self._watch)
+        self.model.stop_training = self._loop.over
 
 
 class FitLoop(Loop):
-    """The loop with Keras' ``fit`` inside, once an epoch: a resumed one has fewer batches."""
-
-    job: FitJob
+    """The loop with Keras' ``fit`` inside, once per epoch: a resumed one has fewer batches."""
 
     def _epoch(self, watch: SignalWatch) -> None:
-        state, batches = self.state, self.job.batches
+        state, batches, step = self.state, self.engine.job.batches, self.engine.job.step
         steps = batches.steps_per_epoch(state.epoch)
         if state.step_in_epoch >= steps:
-            raise AmpXlaError(f"epoch {state.epoch} has {steps} batches: nothing to train on")
+            raise AmpXlaError(f"epoch {state.epoch + 1} has {steps} batches: nothing to train on")
         between = Between(self, steps, watch)
-        self.job.step.model.fit(
-            between.fed(batches.epoch(state.epoch, start=state.step_in_epoch)),
+        step.model.fit(
+            between.inputs(batches.epoch(state.epoch, start=state.step_in_epoch)),
             steps_per_epoch=steps - state.step_in_epoch, initial_epoch=state.epoch,
             epochs=state.epoch + 1, callbacks=[between], verbose=0, workers=0,
         )  # fmt: skip
-
-    def taken(self, result: StepResult, batch: Any, steps: int, watch: SignalWatch) -> None:
-        """Counts a step of an epoch of ``steps``, and does what is due after it."""
-        state, epoch = self.state, self.state.epoch
-        self._count(result, sample_count(batch))
-        if state.step_in_epoch == steps:
-            state.epoch, state.step_in_epoch = epoch + 1, 0
-        state.evaluate_due = self._evaluation_is_due()
-        if not self._verified:
-            self._verify()
-        if state.step % self.options.log_every == 0:
-            self._report(result, epoch)
-        if not result.finite:
-            self._nonfinite.judge(result, self.job.step.feed(batch), state.step - 1)
-        self._between(watch)
-
-
-def prepare(
-    run: RunFolder,
-    recipe: str,
-    config: Any,
-    job: FitJob,
-    options: LoopOptions,
-    resume_from: Optional[Checkpoint] = None,
-) -> Loop:
-    """As ``amp_xla.training.start.prepare``, for a ``FitJob``."""
-    return start.prepare(run, recipe, config, job, options, resume_from, FitLoop)

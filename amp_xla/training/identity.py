@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
-from amp_xla import backend
 from amp_xla.config import fields, flat
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError
+from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
 
 # How long a run is. More of it than before extends the run.
@@ -30,46 +29,23 @@ class Differences(NamedTuple):
     longer: List[str]
 
 
-def describe(
-    job: Any, config: Any, shapes: Mapping[str, str], assets: Mapping[str, bytes]
-) -> Dict[str, Any]:
-    """JSON-able; saved with every checkpoint, compared by ``differences``.
+def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[str, Any]:
+    """Return the JSON-able identity of a run, saved with each checkpoint.
 
     Args:
-      job: ``Job``.
-      config: the recipe's frozen dataclass.
-      shapes: name -> dtype and shape of every variable saved.
-      assets: file name -> content.
+      engine: what trains.
+      config: the recipe's configuration.
+      files: name -> content of each file needed for prediction.
     """
-    settings = dataclasses.asdict(job.resolved.settings)
-    settings["half precision"] = job.resolved.machine_half
-    del settings["device"]  # as free as the host: what matters of it is the line above
-    versions = {
-        "TensorFlow": backend.tensorflow().__version__,
-        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
-    }
-    return assembled(job.batches, job.identity, config, shapes, assets, settings, versions)
-
-
-def assembled(
-    batches: BatchSource,
-    data: Mapping[str, str],
-    config: Any,
-    shapes: Mapping[str, str],
-    assets: Mapping[str, bytes],
-    settings: Mapping[str, Any],
-    versions: Mapping[str, str],
-) -> Dict[str, Any]:
-    """``describe``, from its parts, for what does not train in TensorFlow."""
     return {
-        "variables": dict(shapes),
-        "data": {**data, **_batches(whole(batches))},
-        "assets": digests(assets),
+        "variables": engine.shapes(),
+        "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
+        "assets": digests(files),
         "config": settings_of(config),
         "may change": may_change(config),
         "by default": by_default(config),
-        "settings": dict(settings),
-        "versions": dict(versions),
+        "settings": dict(engine.settings),
+        "versions": dict(engine.versions),
     }
 
 

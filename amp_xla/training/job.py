@@ -17,8 +17,6 @@ from amp_xla.settings import Precision
 from amp_xla.training.shards import Sharded
 from amp_xla.training.step import TrainStep
 
-_COUNTED_EPOCHS = 1000
-
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -71,11 +69,6 @@ class Job:
         executed.verify(
             found, precision.precision, precision.machine_half, precision.reason, precision.xla
         )
-
-    def total_steps(self, epochs: int) -> int:
-        """Steps of so many epochs; where these are too many to count, by the first of them."""
-        steps = [self.batches.steps_per_epoch(e) for e in range(min(epochs, _COUNTED_EPOCHS))]
-        return sum(steps) + (epochs - len(steps)) * (steps[-1] if steps else 0)
 
 
 def seed_everything(seed: int) -> None:

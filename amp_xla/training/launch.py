@@ -1,9 +1,9 @@
-"""From a config to a finished run: the order in which everything starts, in one place.
+"""From a configuration to a finished run: the order in which everything starts.
 
-1. the run folder is looked at, and the newest whole checkpoint where a run goes on;
-2. ``build``: settings, TensorFlow, data, graph;
-3. variables initialised, then restored if a run is resumed: up to here nothing is written;
-4. the folder with config, versions, revision, command, assets; 5. the loop.
+1. look at the run folder, and find the checkpoint that a resumed run continues from;
+2. ``build``: settings, framework, data, model;
+3. initialize variables, or restore them; nothing has been written so far;
+4. write configuration, versions, command and files into the folder; 5. train.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Callable, Optional
+from typing import Any, Callable, List, Optional
 
 from amp_xla.config import part
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
-from amp_xla.process.world import world
+from amp_xla.process.world import World, world
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder
@@ -29,48 +30,43 @@ def train(
     config: Any,
     build: Callable[..., Any],
     options: LoopOptions,
-    engine: Optional[Any] = None,
+    framework: Optional[Any] = None,
 ) -> int:
-    """Trains ``recipe``, from the start or from a checkpoint; returns the process' exit code.
+    """Train a recipe, from the start or from a checkpoint; return the exit code.
 
     Args:
       recipe: name of the module in ``recipes``.
-      config: its frozen dataclass; its field ``run`` holds ``RunOptions``.
-      build: config -> ``Job``; (config, ``Checkpoint``) -> ``Job`` where a run goes on from that
-        checkpoint, whose vocabulary and architecture then hold.
-      options: ``LoopOptions``.
-      engine: what trains, where it is not TensorFlow: the functions of ``TensorFlowEngine``.
+      config: its configuration; the field ``run`` has ``RunOptions``.
+      build: config -> ``Job``; (config, ``Checkpoint``) -> ``Job`` for a resumed run, which takes
+        vocabulary and architecture from the checkpoint.
+      options: see ``LoopOptions``.
+      framework: the functions of ``TensorFlow`` for another framework.
 
     Raises:
-      Stopped: a signal ended the run in good order.
+      Stopped: a signal arrived; a checkpoint was written first.
       AmpXlaError: see ``Loop.train``; or a checkpoint does not fit this job.
     """
     run: Optional[RunFolder] = None
-    engine = engine or TensorFlowEngine
+    framework = framework or TensorFlow
     with SignalWatch() as watch:
         try:
             with watch.immediately("before the first step; nothing was lost", True):
-                run = engine.folder(recipe, config)
-                resume_from = engine.newest(run)
-                engine.share(resume_from, config)
+                ranks = framework.join(config)
+                run = _folder(recipe, config.run, ranks)
+                resume_from = _newest(run, ranks)
+                if resume_from is not None:
+                    framework.join(config, resume_from.ranks["first_size"])
                 job = build(config) if resume_from is None else build(config, resume_from)
-                engine.check_device()
-                loop = engine.prepare(run, recipe, config, job, options, resume_from)
+                framework.check_device()
+                loop = framework.prepare(run, config, job, options, resume_from)
             return _run(loop, watch, sys.modules[build.__module__])
         finally:
             if run is not None:
                 run.close()
 
 
-def _folder(recipe: str, config: Any) -> RunFolder:
-    """The run folder; of several ranks the first one looks, and tells the others its name."""
-    asked: RunOptions = config.run
-    if world().size == 1:
-        return RunFolder(recipe, asked.name, resume=asked.resume)
-    _settle(config)
-    from amp_xla.training import distributed
-
-    ranks = distributed.join()
+def _folder(recipe: str, asked: RunOptions, ranks: Any) -> RunFolder:
+    """Open the run folder on the first rank, whose choice of a name holds for all."""
     if not ranks.first:
         return ReadOnlyRunFolder(recipe, ranks.gather("")[0])
     run = RunFolder(recipe, asked.name, resume=asked.resume)
@@ -78,16 +74,12 @@ def _folder(recipe: str, config: Any) -> RunFolder:
     return run
 
 
-def _newest(run: RunFolder) -> Optional[Checkpoint]:
-    """The checkpoint to go on from, the same one on every rank."""
-    if world().size == 1:
-        return run.newest()
-    from amp_xla.training import distributed
-
-    resume_from = None if isinstance(run, ReadOnlyRunFolder) else run.newest()
-    name = distributed.current().gather(None if resume_from is None else resume_from.path.name)[0]
-    if not isinstance(run, ReadOnlyRunFolder) or name is None:
-        return resume_from
+def _newest(run: RunFolder, ranks: Any) -> Optional[Checkpoint]:
+    """Return the checkpoint to continue from, the same one on each rank."""
+    newest = run.newest() if ranks.first else None
+    name = ranks.gather(None if newest is None else newest.path.name)[0]
+    if ranks.first or name is None:
+        return newest
     path = run.checkpoints / name
     if not path.is_dir():
         raise AmpXlaError(
@@ -97,70 +89,73 @@ def _newest(run: RunFolder) -> Optional[Checkpoint]:
     return Checkpoint(path)
 
 
-def _share(resume_from: Optional[Checkpoint], config: Any) -> None:
-    """Join the ranks; a micro-batch is no larger than when the run began."""
-    first_size = 0 if resume_from is None else resume_from.ranks["first_size"]
-    if world().size == 1 and first_size < 2:
-        known = sys.modules.get("amp_xla.training.distributed")
-        if known is not None:  # a process that trains more than once
-            known.join(1)
-        return
-    if world().size == 1:
-        _settle(config)
-    from amp_xla.training import distributed
+class _Alone:
+    """One process, before TensorFlow is imported."""
 
-    distributed.join(first_size)
+    world, first, several = World(), True, False
+
+    def gather(self, value: Any) -> List[Any]:
+        """Return the value of the only rank."""
+        return [value]
 
 
-def _settle(config: Any) -> None:
-    """Applies the settings, before anything here imports TensorFlow."""
-    from amp_xla.backend import configuring
+class TensorFlow:
+    """The parts of a start that depend on the framework."""
 
-    options = part(config, PrecisionOptions)
-    if options is None:
-        configuring.resolve()
-    else:
-        options.resolve()
+    @staticmethod
+    def join(config: Any, first_size: int = 1) -> Any:
+        """Join the ranks; a micro-batch is no larger than with ``first_size`` ranks."""
+        if world().size == 1 and first_size < 2:
+            known = sys.modules.get("amp_xla.training.distributed")
+            if known is not None:  # a process that trains more than once
+                known.join(1)
+            return _Alone()
+        # The settings apply before anything imports TensorFlow.
+        from amp_xla.backend import configuring
+
+        options = part(config, PrecisionOptions)
+        configuring.resolve() if options is None else options.resolve()
+        from amp_xla.training import distributed
+
+        return distributed.join(0 if first_size < 2 else first_size)
+
+    @staticmethod
+    def check_device() -> None:
+        """Raise AmpXlaError if there is a GPU that TensorFlow does not see."""
+        from amp_xla.backend import configuring
+        from amp_xla.backend.visible import refuse_unseen_gpu
+
+        refuse_unseen_gpu(configuring.current().device, os.environ)
+
+    @staticmethod
+    def prepare(
+        run: RunFolder, config: Any, job: Any, options: LoopOptions, resume_from: Any
+    ) -> Any:
+        """Return the loop, ready to train."""
+        from amp_xla.training.start import prepare
+        from amp_xla.training.tensorflow_engine import TensorFlowEngine
+
+        note(f"settings: {job.resolved.describe()}")
+        return prepare(run, config, TensorFlowEngine(job), options, resume_from)
 
 
-def _check_device() -> None:
-    from amp_xla.backend import configuring
-    from amp_xla.backend.visible import refuse_unseen_gpu
+class Keras(TensorFlow):
+    """For a ``build`` that returns a ``FitJob``, trained by Keras' ``model.fit``."""
 
-    refuse_unseen_gpu(configuring.current().device, os.environ)
+    @staticmethod
+    def prepare(
+        run: RunFolder, config: Any, job: Any, options: LoopOptions, resume_from: Any
+    ) -> Any:
+        """Return the loop, ready to train."""
+        from amp_xla.training.fit import FitLoop
+        from amp_xla.training.start import prepare
+        from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
-
-def _prepare(*args: Any) -> Any:
-    from amp_xla.training.start import prepare
-
-    return prepare(*args)
-
-
-def _prepare_fit(*args: Any) -> Any:
-    from amp_xla.training.fit import prepare
-
-    return prepare(*args)
-
-
-class TensorFlowEngine:
-    """The parts of a start that differ between TensorFlow and others, in order."""
-
-    folder = staticmethod(_folder)
-    newest = staticmethod(_newest)
-    share = staticmethod(_share)
-    check_device = staticmethod(_check_device)
-    prepare = staticmethod(_prepare)
-
-
-class KerasEngine(TensorFlowEngine):
-    """For a recipe whose ``build`` gives a ``FitJob``: trained by Keras' ``model.fit``."""
-
-    prepare = staticmethod(_prepare_fit)
+        note(f"settings: {job.resolved.describe()}")
+        return prepare(run, config, TensorFlowEngine(job), options, resume_from, FitLoop)
 
 
 def _run(loop: Any, watch: SignalWatch, recipe: Any) -> int:
-    from amp_xla.process.progress import note
-
     began = time.monotonic()
     state = loop.train(watch)
     seconds = time.monotonic() - began
@@ -186,7 +181,7 @@ def _next(recipe: Any, loop: Any) -> str:
     run = str(loop.run.path)
     if hasattr(recipe, "predict"):
         return f"predict with: amp-xla predict {run} texts.txt"
-    if loop.job.export is not None:
+    if loop.engine.job.export is not None:
         fill = f"amp-xla fill {run} --text 'the [MASK] of a list'"
         return (f"try it: {fill}\n" if hasattr(recipe, "fill") else "") + (
             f"fine-tune its weights with: amp-xla train classification -- --bert {run}"

@@ -1,8 +1,9 @@
-"""What a run reports: metrics.jsonl, TensorBoard events, accuracy and macro-F1."""
+"""Metrics of a run: metrics.jsonl, TensorBoard events, accuracy, macro-F1 and AUC."""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import errno
 import json
 import math
@@ -15,15 +16,30 @@ import numpy as np
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 
+# Fields of metrics.jsonl that depend on the clock; all others are equal in a repeated run.
+CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_utilisation"])
+
 
 class MetricsLog:
-    """Appends a JSON line and TensorBoard scalars for each logged step.
+    """Appends lines to metrics.jsonl, and TensorBoard scalars.
+
+    Each line is a JSON object. NaN and infinities are text. Fields of each line:
+
+      step: steps so far; kind: ``train`` or ``dev``; epoch: from 1; time: UTC, ISO 8601.
+
+    A ``train`` line, every ``--log-every`` steps and after the last one, adds:
+
+      samples: seen so far; loss and the recipe's metrics: means since the line before;
+      learning_rate, loss_scale, gradient_norm: of the last step; applied_steps, skipped_steps:
+      updates so far; samples_per_second; model_flops_utilisation (pretraining only).
+
+    A ``dev`` line, after each evaluation, adds the recipe's metrics as ``dev_loss`` and so on.
 
     Args:
       folder: the run folder.
-      resumed_after: step that a resumed run stands at; lines of later steps, which will be
-        written again, and a line cut off by a kill are taken out first. None = a new run.
-      events: write TensorBoard's events as well, which takes TensorFlow.
+      resumed_after: step of a resumed run; later lines, which will be written again, and a line
+        cut off by a kill are removed first. None for a new run.
+      events: write TensorBoard's events as well, which needs TensorFlow.
 
     Raises:
       AmpXlaError: the disk refused.
@@ -45,13 +61,14 @@ class MetricsLog:
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         self._events = _Events(folder, resumed_after) if events else None
 
-    def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Writes ``values`` (numbers, or None for unknown) under ``step``.
+    def write(self, step: int, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
+        """Write a line with ``values``: numbers, or None if unknown.
 
         Raises:
           AmpXlaError: the disk refused.
         """
-        record: Dict[str, Any] = {"step": step}
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": now}
         scalars: Dict[str, float] = {}
         for name, value in values.items():
             if isinstance(value, (float, np.floating)):

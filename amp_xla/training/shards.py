@@ -46,16 +46,15 @@ class Shards:
 
     Args:
       sharded: the job's, or None.
-      ranks: of this run.
-      folder: the run's ``checkpoints``.
+      ranks: those that train together.
     """
 
-    def __init__(self, sharded: Optional[Sharded], ranks: Any, folder: Path) -> None:
-        self._sharded, self._ranks, self._folder = sharded, ranks, folder
+    def __init__(self, sharded: Optional[Sharded], ranks: Any) -> None:
+        self._sharded, self._ranks = sharded, ranks
         self._written = 0
 
-    def write(self) -> Optional[Path]:
-        """Write the rows of all ranks into a folder and return it; all ranks call it.
+    def write(self, checkpoints: Path) -> Optional[Path]:
+        """Write all ranks' rows into a new folder inside ``checkpoints``; all ranks call it.
 
         Raises:
           CheckpointError: on all ranks, if one could not write; nothing is left.
@@ -63,7 +62,7 @@ class Shards:
         if self._sharded is None:
             return None
         self._written += 1
-        folder = self._folder / f"{durable.TEMPORARY}shards-{self._written}"
+        folder = checkpoints / f"{durable.TEMPORARY}shards-{self._written}"
         failed = self._ranks.from_first(lambda: self._made(folder))
         if not failed:
             failed = next(filter(None, self._all_do(folder)), "")

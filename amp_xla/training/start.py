@@ -1,6 +1,6 @@
-"""A run decided on, its folder made ready, and a loop put where it starts.
+"""From a built engine to a loop that is ready: checks first, then the run folder.
 
-First everything that can be said against it, with not a byte written; then the folder.
+Nothing is written before all checks have passed.
 """
 
 from __future__ import annotations
@@ -9,98 +9,72 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Type
 
-from amp_xla import backend
 from amp_xla.errors import AmpXlaError
-from amp_xla.graph.shape_watch import watched
 from amp_xla.process.progress import note
-from amp_xla.training import distributed, run_metadata
 from amp_xla.training import identity as identities
+from amp_xla.training import run_metadata
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint, CheckpointError, find, tidy
 from amp_xla.training.checkpoint_writer import CheckpointWriter
-from amp_xla.training.diagnosis import Diagnosis
-from amp_xla.training.job import unrepeatable
+from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
-from amp_xla.training.step import initialize_variables
-from amp_xla.training.variables import Variables, restore_weights
 
 
 def prepare(
     run: RunFolder,
-    recipe: str,
     config: Any,
-    job: Any,
+    engine: Engine,
     options: LoopOptions,
     resume_from: Optional[Checkpoint] = None,
     kind: Type[Loop] = Loop,
 ) -> Loop:
-    """The loop, ready to train: variables set, from a checkpoint where the run continues.
+    """Return the loop, ready to train.
 
     Args:
-      run: the run folder, looked at.
-      recipe: its name.
-      config: its frozen dataclass.
-      job: what its ``build`` returned.
-      options: ``LoopOptions``.
-      resume_from: the checkpoint to continue from; None = a start.
-      kind: of loop; another than ours cannot replay a batch to find where it stopped being finite.
+      run: the run folder.
+      config: the recipe's configuration; its field ``run`` has ``RunOptions``.
+      engine: what trains.
+      options: see ``LoopOptions``.
+      resume_from: checkpoint to continue from; None = a new run.
+      kind: class of the loop.
 
     Raises:
-      AmpXlaError: its checkpoint does not fit this job, and the folder is as it was; or it cannot
-        be written.
+      AmpXlaError: the checkpoint does not fit, and nothing was written; or the disk refused.
     """
     asked: RunOptions = config.run
-    ranks = distributed.current()
-    note(f"settings: {job.resolved.describe()}")
+    ranks, files = engine.ranks, _contents(engine.job.assets)
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
-    initialize_variables()
-    assets = _contents(job.assets)
     if ranks.first:
-        run.check_writable(assets)
+        run.check_writable(files)
     # The same command, queued again, finds its checkpoint.
     if asked.warm_start and resume_from is None:
-        _warm_start(Path(asked.warm_start), job, assets)
-    if resume_from is None:
-        _begin(run, ranks)
-    window = getattr(job.step.optimizer, "window", None)
-    transient = window.state_variables if window else []  # zero between updates
-    variables = Variables([v for v in job.variables if not any(v is other for other in transient)])
-    writer = CheckpointWriter(run.checkpoints, asked.keep, assets, run.has_checkpoint)
-    shapes = {**variables.shapes(), **(job.sharded.shapes() if job.sharded else {})}
-    identity = identities.describe(job, config, shapes, assets)
+        _warm_start(Path(asked.warm_start), engine, files)
+    identity = identities.describe(engine, config, files)
     identities.same_on_all(ranks, identity)
-    for name in unrepeatable(job.step.train_op):
-        note(f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact")
-    loop = kind(
-        run,
-        job,
-        watched(job.step, job.batches, job.resolved.settings.xla, note),
-        writer,
-        variables,
-        options,
-        asked,
-        identity,
-        diagnose=Diagnosis(run.path, job) if kind is Loop else None,
-    )
+    for line in engine.warnings():
+        note(line)
+    writer = CheckpointWriter(run.checkpoints, asked.keep, files, run.has_checkpoint)
+    loop = kind(run, engine, writer, options, asked, identity)
     if resume_from is not None:
         _resume(loop, resume_from, asked.force_resume)
-        _begin(run, ranks)
-        if ranks.first:
-            tidy(resume_from)
     else:
-        ranks.broadcast(job.variables)
+        engine.start()
+    _begin(run, ranks)
+    writer.folder = run.checkpoints  # a name from the clock is final now
+    if ranks.first and resume_from is not None:
+        tidy(resume_from)
     note(f"run folder: {run.path}")
     if resume_from is None and asked.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
-        process = run_metadata.describe_process(recipe, _engine(job))
-        run_metadata.write(run, config, process, assets, resume_from)
+        process = run_metadata.describe_process(run.recipe, engine.process)
+        run_metadata.write(run, config, process, files, resume_from)
     return loop
 
 
-def _begin(run: RunFolder, ranks: distributed.Ranks) -> None:
+def _begin(run: RunFolder, ranks: Any) -> None:
     """Let rank 0 create the folder, whose name may depend on the clock."""
     if ranks.first:
         run.begin()
@@ -108,7 +82,7 @@ def _begin(run: RunFolder, ranks: distributed.Ranks) -> None:
 
 
 def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
-    """Puts the loop and the session where a checkpoint was, or says what speaks against it."""
+    """Restore a checkpoint, or raise CheckpointError with the differences."""
     whole, identity = resume_from.path, loop.identity
     if resume_from.recipe != loop.run.recipe:
         raise CheckpointError(
@@ -124,12 +98,12 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
             f"{whole} belongs to a run that differs: {'; '.join(found.forcible)}; start a new run, "
             f"or give --force-resume to go on all the same"
         )
-    loop.restore(resume_from)
+    loop.engine.restore(resume_from)
     loop.resume(resume_from.loop, longer=bool(found.longer))
     for line in found.forcible:
         note(f"resuming in spite of {line}")
-    saved, size = resume_from.ranks, loop.ranks.world.size
-    micro_batches = getattr(loop.step.optimizer, "accumulate", 1)
+    saved, size = resume_from.ranks, loop.engine.ranks.world.size
+    micro_batches = loop.engine.micro_batches
     if (saved["size"], saved["micro_batches"]) != (size, micro_batches):
         note(
             f"ranks: {saved['size']} then, {size} now; micro-batches per update and rank: "
@@ -141,27 +115,24 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         f"{loop.state.step}, epoch {loop.state.epoch}, {loop.state.samples} samples seen"
     )
     if found.longer:
-        rate = float(backend.session().run(loop.step.learning_rate))
-        steps = loop.job.total_steps(loop.options.epochs)
+        rate, steps = loop.engine.learning_rate(), loop.total_steps
         note(
             f"extended, {'; '.join(found.longer)}: the learning rate goes on along the schedule of "
             f"the whole length, {rate:.3g} at step {loop.state.step} of {steps}"
         )
 
 
-def _warm_start(run: Path, job: Any, assets: Mapping[str, bytes]) -> None:
+def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
     saved = find(run)
     then: Dict[str, str] = saved.identity["assets"]
     # A token's or a label's number means what these say. The architecture: tensors have shapes.
-    for name, digest in sorted(identities.digests(assets).items()):
+    for name, digest in sorted(identities.digests(files).items()):
         if name != ARCHITECTURE and then.get(name, digest) != digest:
             raise CheckpointError(
                 f"--warm-start {run}: its {name} is another than this run's, so its weights would "
                 f"mean something else: {then[name][:8]}... there, {digest[:8]}... here"
             )
-    restore_weights(saved, job.common(job.model.weights))
-    if job.sharded:
-        job.sharded.read(saved.path, weights_only=True)
+    engine.restore(saved, weights_only=True)
     note(
         f"warm start: weights of {saved.path}; steps, optimizer, loss scale and order start anew "
         f"(--resume is what continues a run)"
@@ -169,7 +140,7 @@ def _warm_start(run: Path, job: Any, assets: Mapping[str, bytes]) -> None:
 
 
 def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
-    """File name -> content of what functions write into paths."""
+    """Return file name -> content of what functions write into paths."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, save in sorted(assets.items()):
@@ -179,14 +150,3 @@ def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
             except OSError as error:
                 raise AmpXlaError(f"cannot write {name}: {error.strerror}") from error
     return found
-
-
-def _engine(job: Any) -> Dict[str, Any]:
-    return {
-        "runtime": backend.kind(),
-        "tensorflow": backend.tensorflow().__version__,
-        "nvidia_fork": backend.is_fork(),
-        "bert4keras": ".".join(map(str, backend.bert4keras_version())),
-        "gpus": backend.gpus(),
-        "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,43 +13,10 @@ from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import SHARE
 from amp_xla.graph import executed, optimized
 from amp_xla.training import distributed
+from amp_xla.training.engine import StepResult
 
 Feed = Mapping[str, Any]
 ASKED = "asked"  # requests that all ranks learn of in a step: to stop, to save
-
-
-class StepResult(NamedTuple):
-    """Results of one training step, over all ranks.
-
-    Attributes:
-      loss: unscaled.
-      loss_scale: in force during the step.
-      finite: False if the update was skipped.
-      applied: updates so far, with this one.
-      metrics: in the order of ``TrainStep.metric_names``.
-      asked: number of ranks that asked to stop, and to save; empty with one rank.
-      own: loss of this rank's micro-batch.
-    """
-
-    loss: float
-    learning_rate: float
-    loss_scale: float
-    finite: bool
-    gradient_norm: float
-    applied: int
-    metrics: Tuple[float, ...]
-    asked: Tuple[float, ...] = ()
-    own: float = 0.0
-
-    def then(self, later: StepResult) -> StepResult:
-        """Return the result of this micro-batch and ``later``, the next of the same batch."""
-        return later._replace(
-            loss=self.loss + later.loss,
-            finite=self.finite and later.finite,
-            metrics=tuple(a + b for a, b in zip(self.metrics, later.metrics)),
-            asked=tuple(a + b for a, b in zip(self.asked, later.asked)),
-            own=self.own + later.own,
-        )
 
 
 class TrainStep:

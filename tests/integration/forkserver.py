@@ -122,15 +122,16 @@ class Faults:
                 faults.hit("restore", "after")
 
         def hit_train(this: Any, watch: Any) -> Any:
-            this.step = Step(this.step, this.checkpoints, faults)
-            seen = Recorded(this.job.batches, this.state, faults)
-            this.job = dataclasses.replace(this.job, batches=seen)
-            dev = this.job.evaluate._batches
-            this.job.evaluate._batches = Evaluated(dev, faults)
+            engine = this.engine
+            step = engine.train_step = Step(engine.train_step, this.checkpoints, faults)
+            seen = Recorded(engine.job.batches, this.state, faults)
+            engine.job = dataclasses.replace(engine.job, batches=seen)
+            dev = engine.job.evaluate._batches
+            engine.job.evaluate._batches = Evaluated(dev, faults)
             try:
                 return train(this, watch)
             finally:
-                faults.write("trained", time.monotonic() - this.step.began)
+                faults.write("trained", time.monotonic() - step.began)
 
         checkpoint._write_tensors = counted_write
         variables.Variables.assign = hit_restore  # type: ignore[method-assign]

@@ -413,7 +413,7 @@ import amp_xla.training.loop as loop
 train = loop.Loop.train
 def checking(self, watch):
     state = train(self, watch)
-    now = np.concatenate([w.ravel() for w in K.batch_get_value(self.step.variables)])
+    now = np.concatenate([w.ravel() for w in K.batch_get_value(self.engine.job.step.variables)])
     assert np.array_equal(seen["evaluated"], seen["saved"])
     assert np.abs(seen["evaluated"] - now).max() > 1e-4
     print("averages were in place")

@@ -25,6 +25,7 @@ import psutil
 import pytest
 
 from amp_xla.training import checkpoint
+from amp_xla.training.metrics import CLOCK_FIELDS
 from tests.horovod import ROOT, need_horovod
 from tests.integration.grammar import prepared
 
@@ -102,8 +103,7 @@ class Place:
     def losses(self, name: str, recipe: str = "classification") -> List[Dict[str, Any]]:
         """The lines of metrics.jsonl, without what depends on the clock."""
         lines = (self.run(name, recipe) / "metrics.jsonl").read_text().splitlines()
-        timed = ("samples_per_second", "model_flops_utilisation")
-        return [{k: v for k, v in json.loads(x).items() if k not in timed} for x in lines]
+        return [{k: v for k, v in json.loads(x).items() if k not in CLOCK_FIELDS} for x in lines]
 
     def weights(self, name: str, recipe: str = "classification") -> Dict[str, Any]:
         newest = checkpoint.steps(self.run(name, recipe) / "checkpoints")[-1]

@@ -13,6 +13,7 @@ import pytest
 from amp_xla.config import make
 from amp_xla.errors import SettingsError
 from amp_xla.training import checkpoint
+from amp_xla.training.metrics import CLOCK_FIELDS
 from recipes import jax_classification as recipe
 from tests.jax import small
 
@@ -47,7 +48,7 @@ def arrays(run):
 
 def metrics(run):
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k != "samples_per_second"} for line in lines]
+    return [{k: v for k, v in line.items() if k not in CLOCK_FIELDS} for line in lines]
 
 
 def test_it_learns_and_leaves_a_run_folder(whole):
@@ -144,18 +145,19 @@ def config(folder, monkeypatch):
 def test_a_shape_is_compiled_once_and_the_host_is_not_asked(config, more):
     import jax
 
-    from amp_xla.jax.loop import FED, processes
+    from amp_xla.jax.engine import shared
 
     job = recipe.build(config(**more))
     state, first = job.state, None
     for epoch in range(2):
         for batch in job.batches.epoch(epoch):
-            fed = processes.share({name: batch[name] for name in FED})
+            fed = shared(batch)
             before = state.model.bert.tokens
             with jax.transfer_guard("disallow"):
                 state, _ = job.step(state, fed)
             assert before.is_deleted()  # donated
-        values = job.evaluate(state.model)
+        job.state = state
+        values = job.evaluate()
         first = first or values
     assert job.step._cache_size() == len(job.batches.shapes) == 2
     assert values["accuracy"] > 0.8 and values["loss"] < first["loss"]
@@ -165,7 +167,10 @@ def test_refused_in_a_sentence(config, folder):
     for more, words in (
         (dict(packed=True), "--packed: the JAX recipe has a text a row"),
         (dict(policy="c=float17"), "--policy c=float17"),
-        (dict(loss_scale="often"), "--loss-scale often; allowed: 1, a number, or dynamic"),
+        *[
+            (dict(loss_scale=scale), f"--loss-scale {scale}; allowed: dynamic, or a number above 0")
+            for scale in ("often", "nan", "inf", "0", "-1")
+        ],
     ):
         with pytest.raises(SettingsError, match=words):
             recipe.build(config(**more))

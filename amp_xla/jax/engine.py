@@ -1,0 +1,234 @@
+"""JAX as the training loop sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import equinox
+import jax
+import numpy as np
+import optax
+
+from amp_xla.jax import processes
+from amp_xla.jax.bert import named
+from amp_xla.jax.step import State
+from amp_xla.process.progress import note
+from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
+from amp_xla.training.engine import StepResult
+from amp_xla.training.metrics import accuracy, confusion, macro_f1
+from amp_xla.training.options import LoopOptions
+from amp_xla.training.run import RunFolder
+from amp_xla.training.start import prepare
+
+INPUTS = ("token_ids", "segment_ids", "labels", "weights")
+
+
+@dataclasses.dataclass
+class Job:
+    """A JAX job that is built and not yet started.
+
+    Attributes:
+      state: before the next step.
+      step: (state, batch) -> (state, result).
+      infer: (model, batch) -> logits.
+      batches, dev_batches: whole ones; devices share their rows.
+      classes: number of labels.
+      assets: file name -> function that writes it into a path.
+      settings: values besides the configuration that the numbers depend on.
+      identity: fingerprints of the data.
+    """
+
+    state: State
+    step: Callable[..., Any]
+    infer: Callable[..., Any]
+    batches: Any
+    dev_batches: Any
+    classes: int
+    assets: Mapping[str, Callable[[str], None]]
+    settings: Dict[str, Any]
+    identity: Dict[str, str] = dataclasses.field(default_factory=dict)
+    export: None = None
+    rates: Dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def evaluate(self) -> Dict[str, float]:
+        """Return accuracy, macro-F1 and mean loss of the dev batches."""
+        matrix = np.zeros((self.classes, self.classes), np.int64)
+        loss = weight = 0.0
+        for batch in self.dev_batches.epoch(0):
+            logits = np.asarray(self.infer(self.state.model, shared(batch)))
+            real = batch["weights"] > 0
+            labels, logits = batch["labels"][real], logits[real].astype(np.float64)
+            matrix += confusion(labels, logits.argmax(-1), self.classes)
+            top = logits.max(-1, keepdims=True)
+            total = np.log(np.exp(logits - top).sum(-1)) + top[:, 0]
+            loss += float((total - logits[np.arange(len(labels)), labels]).sum())
+            weight += float(real.sum())
+        return {
+            "accuracy": accuracy(matrix),
+            "macro_f1": macro_f1(matrix),
+            "loss": loss / max(weight, 1.0),
+        }
+
+
+def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
+    """Return the inputs of a batch with their rows split over devices."""
+    return processes.share({name: batch[name] for name in INPUTS})
+
+
+class JaxEngine:
+    """The ``Engine`` of a JAX job."""
+
+    events = False
+    micro_batches = 1
+    metric_names: Sequence[str] = ("accuracy",)
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.ranks = job, processes.Ranks()
+        self.settings: Mapping[str, Any] = job.settings
+        smallest = getattr(job.state.loss_scale, "minimum", None)
+        self.smallest_scale: Optional[float] = None
+        if smallest is not None:
+            self.smallest_scale = float(np.asarray(smallest))
+        self.versions: Mapping[str, str] = {
+            "jax": jax.__version__, "equinox": equinox.__version__, "optax": optax.__version__,
+        }  # fmt: skip
+        leaves = jax.tree_util.tree_leaves(job.state.model)
+        self.process: Mapping[str, Any] = {
+            "runtime": "jax",
+            "jax": jax.__version__,
+            "devices": [device.device_kind for device in jax.devices()],
+            "processes": jax.process_count(),
+            "parameters": int(sum(np.size(leaf) for leaf in leaves)),
+        }
+        self._batch: Mapping[str, np.ndarray] = {}
+        self._rate = math.nan
+
+    def step(self, batch: Any, number: int, asked: Tuple[bool, bool]) -> StepResult:
+        """Apply one update and wait for its result."""
+        self._batch = batch
+        self.job.state, result = self.job.step(self.job.state, shared(batch))
+        told: Tuple[float, ...] = ()
+        if self.ranks.several:
+            told = tuple(np.sum(self.ranks.gather([int(flag) for flag in asked]), 0).tolist())
+        values = [float(_host(leaf)) for leaf in result]
+        loss, hits, finite, norm, self._rate, scale = values
+        applied = int(_host(self.job.state.applied))
+        return StepResult(loss, self._rate, scale, bool(finite), norm, applied, (hits,), told, loss)
+
+    def first_step_ran(self) -> Optional[Dict[str, Any]]:
+        """Return None: the policy is part of the program, so there is nothing to verify."""
+        return None
+
+    def learning_rate(self) -> float:
+        """Return the rate of the last update; NaN before the first one."""
+        return self._rate
+
+    def shapes(self) -> Dict[str, str]:
+        """Return name -> dtype and shape of each array of the state."""
+        return _shapes(self.job.state)
+
+    def snapshot(self) -> Mapping[str, np.ndarray]:
+        """Return copies of all arrays: the next step overwrites donated ones."""
+        return {name: np.array(_host(leaf)) for name, leaf in named(self.job.state)}
+
+    def write_shards(self, folder: Path) -> Optional[Path]:
+        """Return None: each process has all arrays."""
+        return None
+
+    def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
+        """Set all arrays, or the model's, from a checkpoint."""
+        if weights_only:
+            model = restored(checkpoint, self.job.state.model, ".model")
+            self.job.state = self.job.state._replace(model=model)
+        else:
+            self.job.state = restored(checkpoint, self.job.state)
+
+    def start(self) -> None:
+        """Do nothing: each process draws the same initial values."""
+
+    def compare(self) -> None:
+        """Do nothing: the arrays are the same on all devices."""
+
+    def diagnose(self, folder: Path, loss_scale: float) -> str:
+        """Keep the batch of the last step and name the dev metrics and weights that are bad."""
+        step = int(_host(self.job.state.step)) - 1
+        place = folder / f"nonfinite-{step:08d}"
+        place.mkdir(exist_ok=True)
+        arrays: Dict[str, Any] = dict(self._batch)
+        np.savez_compressed(str(place / "batch.npz"), **arrays)
+        wrong = [n for n, a in self._batch.items() if a.dtype.kind == "f" and not _finite(a)]
+        logits = np.asarray(self.job.infer(self.job.state.model, shared(self._batch)))
+        if wrong:
+            text = f"the batch's {', '.join(wrong)} are not finite"
+        elif not _finite(logits):
+            rows = np.flatnonzero(~np.isfinite(logits).all(-1)).tolist()
+            text = f"the logits of rows {rows[:8]} are not finite: the forward pass overflows"
+        else:
+            text = (
+                f"batch and logits are finite: gradients overflow at loss scale {loss_scale:g}; "
+                f"lower --learning-rate, or use --policy p=f32,c=f32,o=f32 to see whether it is "
+                f"the precision"
+            )
+        report = {"step": step, "loss_scale": loss_scale, "finding": text}
+        (place / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        return f"{text}\nreport and batch: {place}"
+
+    def warnings(self) -> List[str]:
+        """Return nothing: all random numbers follow from the seed and the step."""
+        return []
+
+
+class Jax:
+    """The parts of a start that depend on the framework; see ``launch.TensorFlow``."""
+
+    @staticmethod
+    def join(config: Any, first_size: int = 1) -> processes.Ranks:
+        """Meet the other processes."""
+        processes.join()
+        return processes.Ranks()
+
+    @staticmethod
+    def check_device() -> None:
+        """Print the devices in use."""
+        kinds = ", ".join(sorted({device.device_kind for device in jax.devices()}))
+        note(f"{jax.device_count()} devices ({jax.default_backend()}: {kinds}), "
+             f"{jax.process_count()} processes")  # fmt: skip
+
+    @staticmethod
+    def prepare(
+        run: RunFolder, config: Any, job: Job, options: LoopOptions, resume_from: Any
+    ) -> Any:
+        """Return the loop, ready to train."""
+        return prepare(run, config, JaxEngine(job), options, resume_from)
+
+
+def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
+    """Return a tree like ``like`` with the arrays of a checkpoint, on all devices.
+
+    Args:
+      checkpoint: where to read.
+      like: a ``State``, or a part of one.
+      prefix: name of that part in the state, such as ``.model``.
+
+    Raises:
+      CheckpointError: an array is missing or of another shape.
+    """
+    arrays = fitting(checkpoint, _shapes(like, prefix), exactly=not prefix)
+    leaves = [arrays[prefix + name].astype(leaf.dtype) for name, leaf in named(like)]
+    return processes.put(jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), leaves))
+
+
+def _shapes(tree: Any, prefix: str = "") -> Dict[str, str]:
+    return {prefix + name: shape_of(leaf) for name, leaf in named(tree)}
+
+
+def _host(leaf: jax.Array) -> np.ndarray:
+    return np.asarray(leaf.addressable_data(0))
+
+
+def _finite(array: np.ndarray) -> bool:
+    return bool(np.isfinite(array).all())

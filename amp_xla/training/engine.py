@@ -1,0 +1,110 @@
+"""The interface between the training loop and TensorFlow or JAX. Imports neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from typing_extensions import Protocol
+
+from amp_xla.training.checkpoint import Checkpoint
+
+
+class StepResult(NamedTuple):
+    """Results of one training step, over all ranks.
+
+    Attributes:
+      loss: unscaled.
+      loss_scale: in force during the step.
+      finite: False if the update was skipped.
+      applied: updates so far, with this one.
+      metrics: in the order of ``metric_names``.
+      asked: number of ranks that asked to stop, and to save; empty with one rank.
+      own: loss of this rank's micro-batch.
+    """
+
+    loss: float
+    learning_rate: float
+    loss_scale: float
+    finite: bool
+    gradient_norm: float
+    applied: int
+    metrics: Tuple[float, ...]
+    asked: Tuple[float, ...] = ()
+    own: float = 0.0
+
+    def then(self, later: StepResult) -> StepResult:
+        """Return the result of this micro-batch and ``later``, the next of the same batch."""
+        return later._replace(
+            loss=self.loss + later.loss,
+            finite=self.finite and later.finite,
+            metrics=tuple(a + b for a, b in zip(self.metrics, later.metrics)),
+            asked=tuple(a + b for a, b in zip(self.asked, later.asked)),
+            own=self.own + later.own,
+        )
+
+
+class Engine(Protocol):
+    """What trains a job.
+
+    Attributes:
+      job: batches, evaluation, files, data identity; see ``amp_xla.training.job.Job``.
+      ranks: processes that train together; see ``amp_xla.training.distributed.Ranks``.
+      metric_names: names of ``StepResult.metrics``.
+      smallest_scale: where a dynamic loss scale ends; None for a constant one.
+      micro_batches: per update and rank.
+      settings: values besides the configuration that the numbers depend on.
+      versions: name -> version of each library that the numbers depend on.
+      process: versions, devices and number of parameters, for ``run.json``.
+      events: True if TensorBoard events are written.
+    """
+
+    job: Any
+    ranks: Any
+    metric_names: Sequence[str]
+    smallest_scale: Optional[float]
+    micro_batches: int
+    settings: Mapping[str, Any]
+    versions: Mapping[str, str]
+    process: Mapping[str, Any]
+    events: bool
+
+    def step(self, batch: Any, number: int, asked: Tuple[bool, bool]) -> StepResult:
+        """Apply one update.
+
+        Args:
+          batch: a whole batch, or this rank's share of it.
+          number: of the step, from 0 over the whole run.
+          asked: True if this rank asks to stop, and to save.
+        """
+
+    def first_step_ran(self) -> Optional[Dict[str, Any]]:
+        """Verify what the first step executed; return it for ``executed.json``."""
+
+    def learning_rate(self) -> float:
+        """Return the rate of the next update."""
+
+    def shapes(self) -> Dict[str, str]:
+        """Return name -> dtype and shape of each tensor of a checkpoint."""
+
+    def snapshot(self) -> Mapping[str, np.ndarray]:
+        """Return all tensors that must survive, in host memory."""
+
+    def write_shards(self, folder: Path) -> Optional[Path]:
+        """Write tables that are spread over ranks into a new folder inside ``folder``."""
+
+    def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
+        """Set all tensors, or the model's weights, from a checkpoint; all ranks call it."""
+
+    def start(self) -> None:
+        """Give all ranks the same initial values."""
+
+    def compare(self) -> None:
+        """Raise RanksDiffer unless all ranks have the same weights."""
+
+    def diagnose(self, folder: Path, loss_scale: float) -> str:
+        """Return where the batch of the last step stops being finite; keep it in ``folder``."""
+
+    def warnings(self) -> List[str]:
+        """Return lines for the user, such as reasons why a resume is not exact."""

@@ -1,0 +1,145 @@
+"""TensorFlow as the training loop sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.graph.shape_watch import watched
+from amp_xla.process.progress import note
+from amp_xla.training import distributed
+from amp_xla.training.checkpoint import Checkpoint, fitting
+from amp_xla.training.diagnosis import Diagnosis
+from amp_xla.training.engine import StepResult
+from amp_xla.training.job import unrepeatable
+from amp_xla.training.shards import Shards
+from amp_xla.training.step import ASKED, initialize_variables
+from amp_xla.training.variables import Variables, restore_weights
+
+
+class TensorFlowEngine:
+    """The ``Engine`` of a TensorFlow job.
+
+    Args:
+      job: ``amp_xla.training.job.Job``.
+    """
+
+    events = True
+
+    def __init__(self, job: Any) -> None:
+        initialize_variables()
+        optimizer = job.step.optimizer
+        self.job, self.ranks = job, distributed.current()
+        self.train_step = watched(job.step, job.batches, job.resolved.settings.xla, note)
+        self.metric_names: Sequence[str] = job.step.metric_names
+        self.smallest_scale: Optional[float] = getattr(
+            getattr(optimizer, "loss_scale_at_start", None), "minimum", None
+        )
+        self.micro_batches: int = getattr(optimizer, "accumulate", 1)
+        window = getattr(optimizer, "window", None)
+        transient = window.state_variables if window else []  # zero between updates
+        self._variables = Variables(
+            [v for v in job.variables if not any(v is other for other in transient)]
+        )
+        self._shards = Shards(job.sharded, self.ranks)
+        self._replay: Tuple[Mapping[str, Any], int] = ({}, 0)
+        settings = dataclasses.asdict(job.resolved.settings)
+        settings["half precision"] = job.resolved.machine_half
+        del settings["device"]  # the line above has what matters of it
+        self.settings: Mapping[str, Any] = settings
+        bert4keras = ".".join(map(str, backend.bert4keras_version()))
+        version: str = backend.tensorflow().__version__
+        self.versions: Mapping[str, str] = {"TensorFlow": version, "bert4keras": bert4keras}
+        self.process: Mapping[str, Any] = {
+            "runtime": backend.kind(),
+            "tensorflow": version,
+            "nvidia_fork": backend.is_fork(),
+            "bert4keras": bert4keras,
+            "gpus": backend.gpus(),
+            "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
+        }
+
+    def step(self, batch: Any, number: int, asked: Tuple[bool, bool]) -> StepResult:
+        """Compute this rank's micro-batches of a batch, and apply the update."""
+        result: Optional[StepResult] = None
+        shards = micro_batches(batch)
+        for part, shard in enumerate(shards, number * len(shards)):
+            feed = self.train_step.feed(shard)
+            if ASKED in feed:
+                feed[ASKED] = np.array(asked, np.float32)
+            try:
+                latest = self.train_step(feed, part)
+            except tf.errors.OpError as error:
+                if self.ranks.several and "horovod" in str(error).lower():
+                    raise self.ranks.lost(error) from error
+                raise
+            if result is None or math.isfinite(result.own):
+                self._replay = feed, part  # the first whose loss is not finite, else the last
+            result = latest if result is None else result.then(latest)
+        assert result is not None  # a batch has a micro-batch
+        return result
+
+    def first_step_ran(self) -> Optional[Dict[str, Any]]:
+        """Count the executed graph and compare it with the settings."""
+        graph = self.job.step.executed
+        note(f"first step ran: {graph.describe()}")
+        self.job.verify(graph)
+        return dataclasses.asdict(graph)
+
+    def learning_rate(self) -> float:
+        """Return the rate of the next update."""
+        return float(backend.session().run(self.job.step.learning_rate))
+
+    def shapes(self) -> Dict[str, str]:
+        """Return name -> dtype and shape of each variable, tables with all their rows."""
+        sharded = self.job.sharded.shapes() if self.job.sharded else {}
+        return {**self._variables.shapes(), **sharded}
+
+    def snapshot(self) -> Mapping[str, np.ndarray]:
+        """Return the variables that are the same on each rank."""
+        return self._variables.snapshot()
+
+    def write_shards(self, folder: Path) -> Optional[Path]:
+        """Write this rank's rows of tables; return the folder of all ranks' files."""
+        return self._shards.write(folder)
+
+    def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
+        """Set the variables of all ranks from a checkpoint."""
+        if weights_only:
+            restore_weights(checkpoint, self.job.common(self.job.model.weights))
+            if self.job.sharded:
+                self.job.sharded.read(checkpoint.path, weights_only=True)
+            return
+        if self.ranks.first:
+            self._variables.assign(fitting(checkpoint, self._variables.shapes()))
+        self.start()
+        self._shards.read(checkpoint.path)
+
+    def start(self) -> None:
+        """Give all ranks the variables of the first."""
+        self.ranks.broadcast(self.job.variables)
+
+    def compare(self) -> None:
+        """Raise RanksDiffer unless all ranks have the same weights."""
+        if self.ranks.several:
+            weights = self.job.common(self.job.step.variables)
+            self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
+
+    def diagnose(self, folder: Path, loss_scale: float) -> str:
+        """Replay the batch of the last step on a CPU and name the first non-finite node."""
+        feed, number = self._replay
+        return Diagnosis(folder, self.job)(feed, number, loss_scale)
+
+    def warnings(self) -> List[str]:
+        """Return operations with hidden random state."""
+        return [
+            f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact"
+            for name in unrepeatable(self.job.step.train_op)
+        ]
