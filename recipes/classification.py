@@ -35,7 +35,7 @@ from amp_xla.training.options import (
     Seed,
     UpdateOptions,
 )
-from amp_xla.training.run import begun_with
+from amp_xla.training.run import resumed_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Config:
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults that ``--bert`` replaces."""
-        texts = labelled.text_count(self.files) if self.encoder.bert else 0
-        resumed = begun_with("classification", self.run)
-        return fine_tuning.defaults(self.encoder.bert, texts, resumed)
+        """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
+        resumed = resumed_settings("classification", self.run)
+        texts = labelled.text_count(self.files) if self.encoder.bert and not resumed else 0
+        return resumed or fine_tuning.defaults(self.encoder.bert, texts)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:

@@ -30,7 +30,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
-from amp_xla.training.run import begun_with
+from amp_xla.training.run import resumed_settings
 from recipes import classification
 
 
@@ -58,10 +58,10 @@ class Config:
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults that ``--bert`` replaces."""
-        texts = labelled.text_count(self.files) if self.encoder.bert else 0
-        resumed = begun_with("keras_classification", self.run)
-        return fine_tuning.defaults(self.encoder.bert, texts, resumed)
+        """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
+        resumed = resumed_settings("keras_classification", self.run)
+        texts = labelled.text_count(self.files) if self.encoder.bert and not resumed else 0
+        return resumed or fine_tuning.defaults(self.encoder.bert, texts)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:

@@ -36,6 +36,7 @@ from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
+from amp_xla.training.run import resumed_settings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +79,9 @@ class Config:
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``preset`` and ``model``."""
-        return presets.settings(self.preset, self.encoder.model)
+        """Return the settings of a resumed run, or the defaults of ``preset`` and ``model``."""
+        resumed = resumed_settings("pretraining", self.run)
+        return resumed or presets.settings(self.preset, self.encoder.model)
 
 
 def get_data(config: Config) -> Manifest:

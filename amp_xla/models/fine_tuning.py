@@ -22,19 +22,15 @@ RATES = ((768, 2e-5, 5e-5), (384, 5e-5, 3e-4), (0, 1e-4, 3e-4))
 SETTINGS = ("learning_rate", "epochs", "batch_size", "token_dropout", "label_smoothing")
 
 
-def defaults(bert: Optional[str], texts: int, resumed: Mapping[str, Any]) -> Dict[str, Any]:
+def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
     """Return the settings that replace a classifier's defaults.
 
     Args:
       bert: folder of the weights, or None.
       texts: number of training texts; 0 = unknown.
-      resumed: settings of the run to resume, which stay as they were; empty in a new run.
     """
-    if bert is None:
+    if bert is None or _is_short_run(bert):
         return {}
-    unchanged = {name: resumed[name] for name in SETTINGS if name in resumed}
-    if unchanged or _is_short_run(bert):
-        return unchanged
     small, large = BATCH_SIZES
     batch_size = small if texts and texts * EPOCHS[0] < UPDATES * large else large
     steps = -(-texts // batch_size)

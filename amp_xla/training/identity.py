@@ -43,7 +43,6 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
         "assets": digests(files),
         "config": settings_of(config),
         "may change": may_change(config),
-        "by default": by_default(config),
         "settings": dict(engine.settings),
         "versions": dict(engine.versions),
     }
@@ -76,12 +75,6 @@ def may_change(config: Any) -> List[str]:
     return [name for name, field in fields(type(config)).items() if field.may_change]
 
 
-def by_default(config: Any) -> List[str]:
-    """Names of the settings that are as if they were not there: new ones begin as it was before."""
-    defaults = flat(type(config)())
-    return [name for name, value in flat(config).items() if value == defaults[name]]
-
-
 def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
     """File name -> SHA-256 (hex) of its content."""
     return {name: hashlib.sha256(data).hexdigest() for name, data in assets.items()}
@@ -105,16 +98,9 @@ def _batches(batches: BatchSource) -> Dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
-    """What differs between a checkpoint's identity and that of the job at hand.
-
-    What an old checkpoint says nothing about is not compared.
-    """
+    """Return the differences between a checkpoint's identity and that of the job at hand."""
     before = {part: dict(then.get(part, {})) for part in _PARTS}
     after = {part: dict(now[part]) for part in _PARTS}
-    for part, only_new in (("assets", list(after["assets"])), ("data", [_FIRST])):
-        for key in only_new:
-            if key not in before[part] and _FIRST not in before["data"]:
-                after[part].pop(key, None)
     fatal = _compare("model", before["variables"], after["variables"])
     if len(fatal) > 3:
         fatal[3:] = [f"... and {len(fatal) - 3} more variables"]
@@ -127,16 +113,13 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
             if before["data"].get(_STEPS) != after["data"].get(_STEPS):  # one pass is the whole run
                 for side in (before, after):
                     del side["data"][_STEPS], side["data"][_BATCHES]
-    for key in set(after["config"]) - set(before["config"]):
-        if key in now["by default"]:  # younger than the checkpoint, and as it was without it
-            del after["config"][key]
     for side in (before, after):
         for key in now["may change"]:
             side["config"].pop(key, None)
-    forcible = _compare("data", before["data"], after["data"])
-    forcible += _compare("file", before["assets"], after["assets"])
-    forcible += _compare("setting", before["config"], after["config"])
+    forcible = _compare("setting", before["config"], after["config"])
     forcible += _compare("setting", before["settings"], after["settings"])
+    forcible += _compare("data", before["data"], after["data"])
+    forcible += _compare("file", before["assets"], after["assets"])
     forcible += _compare("version", before["versions"], after["versions"])
     return Differences(fatal, forcible, longer)
 

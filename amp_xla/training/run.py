@@ -20,7 +20,7 @@ import filelock
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import json_files
-from amp_xla.training.checkpoint import Checkpoint, newest, steps
+from amp_xla.training.checkpoint import STATE, Checkpoint, newest, problems, steps
 from amp_xla.training.options import RunOptions
 
 LATEST, METRICS = "latest", "metrics.jsonl"
@@ -30,17 +30,17 @@ _LOCK, _HOLDER = ".lock", ".lock.holder"
 _FRESH = ".no-checkpoint-yet"
 
 
-def begun_with(recipe: str, asked: RunOptions, root: str = "runs") -> Dict[str, Any]:
-    """Settings of the run that ``--resume`` goes on with, by name; empty where there is none.
+def resumed_settings(recipe: str, asked: RunOptions, root: str = "runs") -> Dict[str, Any]:
+    """Return the settings of the run that ``--resume`` continues; empty for a new run.
 
-    They are for defaults: what a checkpoint says is compared with them later, and counts.
+    They are those of the newest checkpoint, and the defaults of the command line.
     """
-    if not asked.resume:
-        return {}
-    try:
-        return json_files.read(Path(root) / recipe / (asked.name or LATEST) / "config.json")
-    except ValueError:
-        return {}
+    folder = Path(root) / recipe / (asked.name or LATEST) / "checkpoints"
+    for path in reversed(steps(folder) if asked.resume else []):
+        if not problems(path, [STATE]):
+            settings: Dict[str, Any] = Checkpoint(path).identity["config"]
+            return settings
+    return {}
 
 
 def check_name(name: str) -> str:

@@ -90,8 +90,10 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         )
     found = identities.differences(resume_from.identity, identity)
     if found.fatal:
+        changed = [line for line in found.forcible if line.startswith("setting ")]
         raise CheckpointError(
-            f"{whole} holds another model, and cannot be continued: {'; '.join(found.fatal)}"
+            f"{whole} holds another model, and cannot be continued: "
+            f"{'; '.join(changed + found.fatal)}"
         )
     if found.forcible and not force:
         raise CheckpointError(

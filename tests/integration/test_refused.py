@@ -253,6 +253,13 @@ def test_latest_moves_with_the_first_checkpoint(command: Commands) -> None:
     assert os.readlink(str(latest)) == "good"
 
 
+def test_a_run_is_resumed_without_its_flags(command: Commands) -> None:
+    resumed = command(RECIPE, *MINE, "--resume")
+    assert resumed.code == 0, resumed.err
+    refused = command(RECIPE, *MINE, "--resume", "--hidden", "16")
+    assert "cannot be continued: setting hidden: 8 then, 16 now" in refused.error
+
+
 def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
     result = train(command, "--name", "mine", "--resume", epochs=3)
     assert result.code == 0, result.err

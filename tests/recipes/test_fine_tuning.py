@@ -8,9 +8,11 @@ from typing import Any, Dict
 
 import pytest
 
-from amp_xla.config import document, flat, parse
+from amp_xla.config import flat, parse
 from amp_xla.models import fine_tuning
+from amp_xla.training import checkpoint, identity
 from recipes import classification, jax_classification, keras_classification
+from tests.training import runs
 
 SCRATCH = dict(learning_rate=5e-4, epochs=8, batch_size=16, token_dropout=0.1, label_smoothing=0.1)
 
@@ -88,10 +90,12 @@ def test_a_resumed_run_keeps_its_defaults(
     words = [w for k, v in before.items() for w in (f"--{k.replace('_', '-')}", str(v))]
     name = recipe.__name__.rpartition(".")[2]
     run = tmp_path / "runs" / name / "a"
-    run.mkdir(parents=True)
+    (run / "checkpoints").mkdir(parents=True)
     (run.parent / "latest").symlink_to("a")
-    text = json.dumps(document(parse(recipe.Config, ["--bert", "wide", *words])))
-    (run / "config.json").write_text(text)
+    state = runs.state(1)
+    config = parse(recipe.Config, ["--bert", "wide", *words])
+    state["identity"]["config"] = identity.settings_of(config)
+    checkpoint.write(run / "checkpoints", 1, runs.tensors(1), state, {})
     for bert in ("wide", "tiny", "nowhere"):
         assert with_texts(recipe, bert, 140, "--name", "a", "--resume") == before
         assert with_texts(recipe, bert, 140, "--resume") == before

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import tf
+from amp_xla.training import checkpoint
 from amp_xla.training.metrics import CLOCK_FIELDS
 from tests.jax import small
 from tests.running import environment, run_python
@@ -49,9 +49,9 @@ def whole(folder):
 
 def tensors(run):
     """Name -> array of the last checkpoint."""
-    path = sorted((run / "checkpoints").glob("step-*"))[-1] / "tensors"
-    reader = tf.train.load_checkpoint(str(path))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    newest = checkpoint.newest(run / "checkpoints")
+    assert newest is not None
+    return newest.tensors()
 
 
 def metrics(run):

@@ -15,7 +15,6 @@ def described(config):
         **found,
         "config": identity.settings_of(config),
         "may change": identity.may_change(config),
-        "by default": identity.by_default(config),
     }
 
 
