@@ -14,14 +14,12 @@ never reused: a second checkpoint of one step is ``step-00000123.1``.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import re
 import shutil
-import stat
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -31,11 +29,12 @@ from amp_xla import config as settings
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process import durable
 from amp_xla.process.progress import note
-from amp_xla.training import json_files
+from amp_xla.training import json_files, manifest
+from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest, sha256
 from amp_xla.training.state import LoopState
 
-TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 ARCHITECTURE = "bert_config.json"
+__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest", "sha256"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 _RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
 _IDENTITY = dict.fromkeys(("variables", "data", "assets", "config", "settings", "versions"), dict)
@@ -156,9 +155,6 @@ def fitting(
     return {name: tensors[name] for name in shapes}
 
 
-# -- writing ---------------------------------------------------------------------------------
-
-
 def write(
     folder: Path,
     step: int,
@@ -208,7 +204,7 @@ def write(
             name: {"bytes": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)}
             for name in sorted(os.listdir(str(temporary)))
         }
-        durable.write(temporary / MANIFEST, _manifest(path.name, listed))
+        durable.write(temporary / MANIFEST, manifest.encode(path.name, listed))
         durable.publish(temporary, path)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(str(temporary), ignore_errors=True)
@@ -219,12 +215,6 @@ def write(
             f"{_whole_ones(folder)}"
         ) from error
     return path
-
-
-def _manifest(name: str, files: Mapping[str, Any]) -> bytes:
-    listed = {"checkpoint": name, "files": files}
-    own = hashlib.sha256(json_files.encode(listed)).hexdigest()
-    return json_files.encode({**listed, "sha256": own})
 
 
 def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
@@ -287,18 +277,6 @@ def tidy(checkpoint: Checkpoint) -> None:
         ) from error
 
 
-# -- reading ---------------------------------------------------------------------------------
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def read_state(path: Path) -> Dict[str, Any]:
     """Return the content of ``state.json`` with the types of its fields checked.
 
@@ -310,68 +288,6 @@ def read_state(path: Path) -> Dict[str, Any]:
     json_files.require(state["ranks"], _RANKS, "ranks.")
     json_files.require(state["identity"], _IDENTITY, "identity.")
     return state
-
-
-def read_manifest(path: Path) -> Dict[str, Dict[str, Any]]:
-    """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
-
-    Raises:
-      ValueError: the manifest is missing or damaged; the message names it.
-    """
-    try:
-        data = (path / MANIFEST).read_bytes()
-        manifest = json_files.decode(data)
-        json_files.require(manifest, {"checkpoint": str, "files": dict})
-        for name, entry in manifest["files"].items():
-            if Path(name).name != name or not isinstance(entry, dict):
-                raise ValueError(f"{name!r} is not a file of the checkpoint")
-            json_files.require(entry, {"bytes": int, "sha256": str}, f"{name}.")
-    except OSError as error:
-        raise ValueError(f"{MANIFEST}: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{MANIFEST}: {error}") from error
-    if data != _manifest(manifest["checkpoint"], manifest["files"]):
-        raise ValueError(f"{MANIFEST}: content differs from its own SHA-256")
-    if manifest["checkpoint"] != path.name:
-        raise ValueError(f"{MANIFEST}: belongs to {manifest['checkpoint']}, not to {path.name}")
-    files: Dict[str, Dict[str, Any]] = manifest["files"]
-    return files
-
-
-def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
-    """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
-
-    Each byte is read. Links are not followed, and files missing from the manifest are wrong.
-
-    Args:
-      path: the checkpoint.
-      only: names of the files to check; empty = all.
-    """
-    try:
-        listed = read_manifest(path)
-        present = os.listdir(str(path))
-    except (ValueError, OSError) as error:
-        return [str(error)]
-    wrong = []
-    for name in sorted(only or {*listed, STATE, TENSORS}):
-        try:
-            status = os.lstat(str(path / name))
-            if name not in listed:
-                wrong.append(f"{name}: not in the manifest")
-            elif not stat.S_ISREG(status.st_mode):
-                wrong.append(f"{name}: not a regular file")
-            elif status.st_size != listed[name]["bytes"]:
-                wrong.append(f"{name}: {status.st_size} bytes instead of {listed[name]['bytes']}")
-            elif sha256(path / name) != listed[name]["sha256"]:
-                wrong.append(f"{name}: content differs from its SHA-256")
-        except FileNotFoundError:
-            wrong.append(f"{name}: missing")
-        except OSError as error:
-            wrong.append(f"{name}: {error.strerror}")
-    if len(wrong) > 1:
-        wrong.append(f"{MANIFEST}: unless it is another checkpoint's")
-    extra = [] if only else sorted(set(present) - set(listed) - {MANIFEST, STATE, TENSORS})
-    return wrong + [f"{name}: not in the manifest" for name in extra]
 
 
 def order(name: str) -> Optional[Tuple[int, int]]:

@@ -17,7 +17,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.process import durable
 from amp_xla.recipe import own_recipes
-from amp_xla.training import checkpoint
+from amp_xla.training import checkpoint, manifest
 from tests.integration.commands import LOADED, PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.integration.killing import Server
 from tests.integration.test_classification import write_corpus
@@ -204,7 +204,7 @@ def signed_again(path: Path) -> None:
         file.name: {"bytes": file.stat().st_size, "sha256": checkpoint.sha256(file)}
         for file in path.iterdir()
     }
-    (path / checkpoint.MANIFEST).write_bytes(checkpoint._manifest(path.name, files))
+    (path / checkpoint.MANIFEST).write_bytes(manifest.encode(path.name, files))
 
 
 PARTS: Any = {name: {} for name in ("variables", "data", "assets", "settings", "versions")}

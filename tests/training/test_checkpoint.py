@@ -15,7 +15,7 @@ import pytest
 
 from amp_xla.commands import verify
 from amp_xla.process import durable
-from amp_xla.training import checkpoint, json_files
+from amp_xla.training import checkpoint, json_files, manifest
 from amp_xla.training.checkpoint import CheckpointError, NotFiniteError
 from amp_xla.training.checkpoint_writer import CheckpointWriter
 from tests.training import runs
@@ -100,7 +100,7 @@ def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
 def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
     path = runs.write(tmp_path, 1)
     files = {**checkpoint.read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
-    (path / "manifest.json").write_bytes(checkpoint._manifest(path.name, files))
+    (path / "manifest.json").write_bytes(manifest.encode(path.name, files))
     assert checkpoint.problems(path) == [f"manifest.json: {name!r} is not a file of the checkpoint"]
 
 
