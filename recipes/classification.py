@@ -62,7 +62,7 @@ class Config:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Everything up to the first step; ``resume_from`` is what a resumed run goes on from."""
+    """Build everything up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf

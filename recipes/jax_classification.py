@@ -61,7 +61,7 @@ class Config:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Everything up to the first step; ``resume_from`` is what a resumed run goes on from."""
+    """Build everything up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     if config.batches.packed:
         raise SettingsError("--packed: the JAX recipe has a text a row; leave it out")
@@ -102,7 +102,7 @@ def write(text: str, path: str) -> None:
 
 
 def precision(config: Config) -> Tuple[Any, Any]:
-    """The policy, and the loss scale that goes with it."""
+    """Return the policy and its loss scale."""
     import jax
 
     from amp_xla.precision.policy import get_policy
@@ -126,7 +126,7 @@ def precision(config: Config) -> Tuple[Any, Any]:
 
 
 def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
-    """What ``bert_config.json`` says, of ``--bert`` or of what is built without."""
+    """Return the content of ``bert_config.json``, of ``--bert`` or of the options."""
     from amp_xla.jax import bert, weights
 
     encoder = config.encoder
@@ -141,7 +141,7 @@ def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
 
 
 def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool) -> Any:
-    """The classifier, with the weights of ``--bert`` where it is to have them."""
+    """Return the classifier, with the weights of ``--bert`` if wanted."""
     import equinox as eqx
 
     from amp_xla.jax import bert

@@ -65,7 +65,7 @@ class Config:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Everything up to the first step; ``resume_from`` is what a resumed run goes on from."""
+    """Build everything up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     if config.batches.packed:
         raise SettingsError("--packed: Keras wants a label a row; leave it out")

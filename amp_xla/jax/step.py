@@ -1,7 +1,6 @@
 """A training step as one compiled program: cast, scale, differentiate, unscale, judge, update.
 
-Nothing comes back to the host but what is asked for: counts, sums and the loss scale stay on the
-device, in the state, which is donated to the step that replaces it.
+The loss scale stays on the device, in the state, which is donated to the step that replaces it.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ class StepResult(NamedTuple):
 
 
 class Engine(Protocol):
-    """What trains a job.
+    """A framework that trains a job.
 
     Attributes:
       job: batches, evaluation, files, data identity; see ``amp_xla.training.job.Job``.
       ranks: processes that train together; see ``amp_xla.training.distributed.Ranks``.
       metric_names: names of ``StepResult.metrics``.
-      smallest_scale: where a dynamic loss scale ends; None for a constant one.
+      smallest_scale: lower limit of a dynamic loss scale; None for a constant one.
       micro_batches: per update and rank.
       settings: values besides the configuration that the numbers depend on.
       versions: name -> version of each library that the numbers depend on.
@@ -104,7 +104,7 @@ class Engine(Protocol):
         """Raise RanksDiffer unless all ranks have the same weights."""
 
     def diagnose(self, folder: Path, loss_scale: float) -> str:
-        """Return where the batch of the last step stops being finite; keep it in ``folder``."""
+        """Return the cause of the last step's non-finite numbers; keep its batch in ``folder``."""
 
     def warnings(self) -> List[str]:
         """Return lines for the user, such as reasons why a resume is not exact."""

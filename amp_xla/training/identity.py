@@ -1,4 +1,4 @@
-"""What must be the same for a resumed run to be the same run."""
+"""Identity of a run: data, settings and versions that a resumed run must share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BATCHES, _FIRST, _STEPS = "batches (order, size, tokens)", "first batch", "step
 
 
 class Differences(NamedTuple):
-    """One line each; ``fatal`` cannot be overridden, ``longer`` needs not to be."""
+    """One line per difference; ``fatal`` ones cannot be forced, ``longer`` ones need not be."""
 
     fatal: List[str]
     forcible: List[str]
@@ -49,10 +49,10 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
 
 
 def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
-    """Refuses ranks whose data, settings or versions differ: they would train on other things.
+    """Raise AmpXlaError if a rank's data, settings or versions differ.
 
     Raises:
-      AmpXlaError: names the first rank that differs from the first, and in what.
+      AmpXlaError: names the first rank that differs, and the differences.
     """
     found = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
     for name, other in found[1:]:
@@ -66,24 +66,24 @@ def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
 
 
 def settings_of(config: Any) -> Dict[str, Any]:
-    """A recipe's settings by name, without what concerns the run only."""
+    """Return a recipe's settings by name, without ``RunOptions``."""
     return {name: value for name, value in flat(config).items() if name not in fields(RunOptions)}
 
 
 def may_change(config: Any) -> List[str]:
-    """Names of the settings whose change changes no step."""
+    """Return names of the settings that may change on resume."""
     return [name for name, field in fields(type(config)).items() if field.may_change]
 
 
 def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
-    """File name -> SHA-256 (hex) of its content."""
+    """Return file name -> SHA-256 (hex) of its content."""
     return {name: hashlib.sha256(data).hexdigest() for name, data in assets.items()}
 
 
 def _batches(batches: BatchSource) -> Dict[str, Any]:
-    """How many steps an epoch has, and what its first, middle and last batch hold.
+    """Return steps per epoch, and hashes of the first, middle and last batch.
 
-    That covers seed, order, batch size, lengths and tokenization at the price of three batches.
+    They cover seed, order, batch size, lengths and tokenization at the price of three batches.
     """
     steps = batches.steps_per_epoch(0)
     digest, first = hashlib.sha256(), ""

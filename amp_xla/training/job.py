@@ -1,4 +1,4 @@
-"""A training job that is built and not yet started: what recipes hand to the loop."""
+"""A training job that is built and not yet started."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from amp_xla.training.step import TrainStep
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What it takes to train, inspect, rehearse or time a recipe.
+    """The parts of a recipe that is trained, inspected, rehearsed or timed.
 
     Attributes:
       model: the Keras model in training mode; owner of the weights.
       step: the training step.
       batches: order and assembly of training batches.
       evaluate: dev metrics by name.
-      assets: file name -> function that writes it into a path: vocabulary, labels, whatever
-        predicting needs besides the weights.
+      assets: file name -> function that writes it into a path: the files needed
+        for prediction besides the weights.
       resolved: precision, XLA mode and loss scale that it was built with.
       identity: what the data are, e.g. ``{"train": dataset.fingerprint()}``; a run is resumed
         only on the same.
       export: folder -> writes the weights there for other programs; called with the run folder
         whenever they are the best so far.
-      rates: name -> step -> what to multiply samples a second by, to be logged beside them.
+      rates: name -> step -> factor that turns samples per second into another logged
+        rate.
       sharded: tables of which each rank has some rows; None = every rank has all variables.
     """
 
@@ -51,16 +52,16 @@ class Job:
 
     @property
     def variables(self) -> List[Any]:
-        """What every rank has: weights, optimizer slots, counters, loss scale."""
+        """Variables of each rank: weights, optimizer slots, counters, loss scale."""
         return self.common(tf.global_variables())
 
     def common(self, variables: Sequence[Any]) -> List[Any]:
-        """Those of ``variables`` that are the same on every rank."""
+        """Return those of ``variables`` that are the same on each rank."""
         own = {id(v) for v in self.sharded.variables()} if self.sharded else set()
         return [v for v in variables if id(v) not in own]
 
     def verify(self, found: executed.ExecutedGraph) -> None:
-        """Compares what a step ran with what was asked for.
+        """Compare the executed graph with the settings.
 
         Raises:
           NothingConvertedError, UnsupportedError: it ran something else.
@@ -72,7 +73,7 @@ class Job:
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds Python, numpy, TensorFlow's graph and, where it has one, Keras' own generator."""
+    """Seed Python, NumPy, TensorFlow's graph and, if it has one, Keras' generator."""
     os.environ.setdefault("PYTHONHASHSEED", str(seed))  # for worker processes
     random.seed(seed)
     np.random.seed(seed % 2**32)

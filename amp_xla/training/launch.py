@@ -177,7 +177,7 @@ def _run(loop: Any, watch: SignalWatch, recipe: Any) -> int:
 
 
 def _next(recipe: Any, loop: Any) -> str:
-    """What to type now: predict where the recipe can, else what its weights are good for."""
+    """Return the next command: predict if the recipe can, else a use of its weights."""
     run = str(loop.run.path)
     if hasattr(recipe, "predict"):
         return f"predict with: amp-xla predict {run} texts.txt"

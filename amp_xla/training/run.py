@@ -1,8 +1,7 @@
 """The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process each.
 
-Looking at a folder and beginning to write in it are two things. ``RunFolder(...)`` looks: it names
-the folder, refuses one that is in use or would be started over, and leaves its bytes as they are.
-``begin`` writes, once it is decided that the run starts or goes on.
+``RunFolder(...)`` writes nothing: it names the folder and refuses one that is in use or would be
+started over. ``begin`` writes, after all checks have passed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def resumed_settings(recipe: str, asked: RunOptions, root: str = "runs") -> Dict
 
 
 def check_name(name: str) -> str:
-    """A run's name: one component of a path that is no name of ours; returned as it is.
+    """Return a run's name if it can be the name of a folder in ``runs/<recipe>``.
 
     Raises:
       AmpXlaError: it is something else.
@@ -66,7 +65,7 @@ def check_name(name: str) -> str:
 
 
 class RunFolder:
-    """Names the folder of one run and its files, and keeps other processes out of it.
+    """The folder of one run, locked against other processes.
 
     Args:
       recipe: e.g. ``classification``.
@@ -76,8 +75,8 @@ class RunFolder:
       resume: a folder that holds a run already is opened instead of refused.
 
     Attributes:
-      continues: True where the folder holds checkpoints to go on from.
-      again: True where the folder holds anything of a run, if only of one that was killed early.
+      continues: True if the folder has checkpoints to continue from.
+      again: True if the folder has files of a run, even of one without a checkpoint.
 
     Raises:
       AmpXlaError: the name cannot be one; the folder holds another run already, or one whose
@@ -99,7 +98,7 @@ class RunFolder:
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = self.again = False
         try:
-            # Where it is the clock that names, ``begin`` finds a free one.
+            # For a name from the clock, ``begin`` finds a free one.
             if self._chosen and os.path.lexists(str(self.path)):
                 self._look(resume)
         except OSError as error:
@@ -122,7 +121,7 @@ class RunFolder:
     # -- looking -----------------------------------------------------------------------------
 
     def _newest(self) -> Optional[str]:
-        """Name of the run that ``latest`` points to; None where there is no run yet."""
+        """Return the name of the run that ``latest`` points to; None without runs."""
         latest = self._parent / LATEST
         target = os.readlink(str(latest)) if latest.is_symlink() else ""
         if target and "/" not in target and (self._parent / target).is_dir():
@@ -165,7 +164,7 @@ class RunFolder:
             )
 
     def check_writable(self, names: Iterable[str]) -> None:
-        """Refuses folders that stand where these files are to be written.
+        """Raise AmpXlaError if a folder has the name of one of these files.
 
         Raises:
           AmpXlaError: there is one; or a link in the place of the metrics, which grow.
@@ -208,7 +207,7 @@ class RunFolder:
         return "another process"
 
     def close(self) -> None:
-        """Lets the next process in."""
+        """Release the lock."""
         if self._lock is None:
             return
         if self._locked_anew and not self._began:  # a refusal leaves the folder as it was
@@ -225,7 +224,7 @@ class RunFolder:
     # -- writing -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Makes the folder this process': from here on it may be written in.
+        """Create the folder if needed, and lock it for writing.
 
         Raises:
           AmpXlaError: it cannot be written, or another process was faster.
@@ -260,7 +259,7 @@ class RunFolder:
         raise AmpXlaError(f"{self._parent} has a hundred runs named {first}; choose a --name")
 
     def has_checkpoint(self) -> None:
-        """Notes that there is something to lose now, and that this is the newest run."""
+        """Point ``latest`` to this run, which has a checkpoint now."""
         if (self.path / _FRESH).exists():
             os.unlink(str(self.path / _FRESH))
         latest = self._parent / LATEST
@@ -274,7 +273,7 @@ class RunFolder:
                 os.unlink(str(temporary))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Writes ``value`` under ``name``, whole or not at all.
+        """Write ``value`` under ``name``, whole or not at all.
 
         Raises:
           AmpXlaError: the disk refused.
@@ -282,7 +281,7 @@ class RunFolder:
         self.write(name, json_files.encode(value))
 
     def write(self, name: str, data: bytes) -> None:
-        """Writes a file, whole or not at all; one that holds ``data`` already is left alone.
+        """Write a file, whole or not at all, unless it has this content already.
 
         Raises:
           AmpXlaError: the disk refused.
@@ -311,7 +310,7 @@ class ReadOnlyRunFolder(RunFolder):
 
 
 def _things(folder: Path) -> List[str]:
-    """What a folder holds besides locks and halves of files."""
+    """Return names in a folder, without locks and unfinished files."""
     names = (path.name for path in folder.iterdir())
     ours = (_LOCK, _HOLDER)
     return sorted(n for n in names if n not in ours and not n.startswith(durable.TEMPORARY))
