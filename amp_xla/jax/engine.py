@@ -186,7 +186,7 @@ class Jax:
     """The parts of a start that depend on the framework; see ``launch.TensorFlow``."""
 
     @staticmethod
-    def join(config: Any, first_size: int = 1) -> processes.Ranks:
+    def join(config: Any, first_size: int = 0) -> processes.Ranks:
         """Meet the other processes."""
         processes.join()
         return processes.Ranks()

@@ -103,7 +103,7 @@ class TensorFlow:
     """The parts of a start that depend on the framework."""
 
     @staticmethod
-    def join(config: Any, first_size: int = 1) -> Any:
+    def join(config: Any, first_size: int = 0) -> Any:
         """Join the ranks; a micro-batch is no larger than with ``first_size`` ranks."""
         if world().size == 1 and first_size < 2:
             known = sys.modules.get("amp_xla.training.distributed")
@@ -117,7 +117,7 @@ class TensorFlow:
         configuring.resolve() if options is None else options.resolve()
         from amp_xla.training import distributed
 
-        return distributed.join(0 if first_size < 2 else first_size)
+        return distributed.join(first_size)
 
     @staticmethod
     def check_device() -> None:
