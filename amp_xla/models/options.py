@@ -37,11 +37,12 @@ class EncoderOptions:
     """share of activations and attention weights dropped in training"""
 
     def __post_init__(self) -> None:
-        if self.hidden > HEAD and self.hidden % self.heads:
-            lower = self.hidden // HEAD * HEAD
+        step = HEAD if self.hidden > HEAD else 8
+        if self.hidden >= 8 and self.hidden % step:
+            lower = self.hidden // step * step
             raise SettingsError(
-                f"--hidden {self.hidden}: cannot be shared by {self.heads} attention heads; "
-                f"allowed is a multiple of {HEAD}, such as {lower} or {lower + HEAD}"
+                f"--hidden {self.hidden}: allowed is a multiple of 8 up to {HEAD}, and above it a "
+                f"multiple of {HEAD}, such as {lower} or {lower + step}"
             )
 
     @property

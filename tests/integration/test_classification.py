@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from amp_xla import backend
+from amp_xla.training import checkpoint
 from tests.running import ROOT, environment, run_python
 
 TINY = (
@@ -80,7 +81,7 @@ def test_learns_and_leaves_a_complete_run_folder(trained):
     assert [line["dev_accuracy"] for line in logged if "dev_accuracy" in line]
     assert list(run.glob("events.out.tfevents.*"))
     assert (run / "vocab.txt").read_text().startswith("[PAD]\n")
-    assert (run / "checkpoints" / "BEST").is_file()
+    assert checkpoint.best(run / "checkpoints") is not None
 
 
 def test_says_what_precision_means_on_this_machine(trained):
@@ -115,6 +116,18 @@ def test_predicts_from_a_file_and_from_standard_input(trained, folder, by_file):
         ("kitchen", "salt the soup"),
     ]
     assert all(0.5 < float(row[1]) <= 1 for row in rows)
+
+
+@pytest.mark.slow
+def test_a_reader_that_ends_early_gets_no_traceback(trained, folder):
+    (folder / "many.txt").write_text("".join(f"snow and wind {i}\n" for i in range(9999)))
+    predict = f"{sys.executable} -m amp_xla predict runs/classification/good many.txt"
+    done = subprocess.run(
+        ["bash", "-c", f"{predict} | head -1; exit ${{PIPESTATUS[0]}}"],
+        cwd=str(folder), env=environment(), capture_output=True, timeout=240,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.count(b"\n")) == (141, 1), done
+    assert done.stdout.startswith(b"weather\t") and done.stderr.count(b"\n") == 1, done
 
 
 @pytest.mark.slow

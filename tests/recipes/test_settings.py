@@ -39,6 +39,7 @@ WRONG = {
     "recipes.classification": [
         "--dropout 1", "--dropout nan", "--dropout -0.1", "--token-dropout 1",
         "--label-smoothing nan", "--warmup 2", "--warmup -1", "--hidden 0", "--hidden 200",
+        "--hidden 130", "--hidden 12",
         "--seed -1", "--log-every 0", "--epochs 0", "--epochs 1000000000",
         "--learning-rate -1", "--learning-rate inf", "--layers 0", "--clip-norm -1",
         "--train-fraction nan", "--train-fraction 0", "--evaluate-every -1", "--patience -1",
