@@ -75,11 +75,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _count(asked: str, hosts: Optional[str]) -> int:
-    """Return the number of ranks to start.
-
-    Raises:
-      AmpXlaError: not a number, no GPU to count, or hosts that cannot be used.
-    """
+    """Return the number of ranks to start."""
     if hosts is not None:
         parts = [part.partition(":") for part in hosts.split(",")]
         if not all(host and slots.isdecimal() and int(slots) for host, _, slots in parts):
@@ -103,11 +99,7 @@ def _count(asked: str, hosts: Optional[str]) -> int:
 
 
 def _need_horovod(count: int) -> None:
-    """Build Horovod if this checkout's environment has none.
-
-    Raises:
-      AmpXlaError: it cannot be built, or Python is not of this checkout.
-    """
+    """Build Horovod if this checkout's environment has none."""
     if importlib.util.find_spec("horovod") is not None:
         return
     if not in_checkout() or Path(sys.prefix).parent != ROOT / ".venvs":
@@ -182,13 +174,7 @@ def _signal_name(number: int) -> str:
 
 
 class Launcher:
-    """All ranks of a run.
-
-    Args:
-      command: of each rank.
-      count: number of ranks.
-      hosts: as Horovod writes them; None = this host.
-    """
+    """All ranks of a run, on ``hosts`` as Horovod writes them, or on this host."""
 
     def __init__(self, command: List[str], count: int, hosts: Optional[str]) -> None:
         from horovod.runner import gloo_run

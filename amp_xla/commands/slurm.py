@@ -41,11 +41,7 @@ class Task(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> Task:
-    """Read the task from Slurm's environment variables.
-
-    Raises:
-      AmpXlaError: ``srun`` did not start this process.
-    """
+    """Read the task from the variables of ``srun``, or raise an error without them."""
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
         slots = counts(environ["SLURM_STEP_TASKS_PER_NODE"])
@@ -104,13 +100,7 @@ def assign(hosts: str) -> List[Any]:
 def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
     """Start the server where ranks leave each other their addresses; return its port.
 
-    Args:
-      address: of the interface to listen on.
-      port: 0 = a free one.
-      plan: see ``assign``.
-
-    Raises:
-      OSError: the port is taken.
+    Port 0 chooses a free one; ``plan`` is what ``assign`` returns.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -121,11 +111,7 @@ def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
 
 
 def route_to(host: str) -> Tuple[str, str]:
-    """Return the address and the interface of this machine that reach ``host``.
-
-    Raises:
-      AmpXlaError: the host cannot be reached.
-    """
+    """Return the address and the interface of this machine that reach ``host``."""
     import psutil
 
     try:
@@ -151,11 +137,7 @@ def variables(task: Task, address: str, interface: str) -> Dict[str, str]:
 
 
 def join(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Start the rendezvous server, or wait for it; return the variables of this rank.
-
-    Raises:
-      AmpXlaError: the server cannot be started, or does not answer.
-    """
+    """Start the rendezvous server, or wait for it; return the variables of this rank."""
     task = read(environ)
     address, interface = "127.0.0.1", "lo"
     if len(task.nodes) > 1:
@@ -209,11 +191,7 @@ def _wait_for(address: str, port: int, name: str) -> None:
 
 
 def serve(plan: str, address: str, port: int) -> None:
-    """Run the rendezvous server until the process that started it has ended.
-
-    Raises:
-      OSError: the port is taken.
-    """
+    """Run the rendezvous server until the process that started it has ended."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)  # the ranks need the server while they stop
     parent = os.getppid()

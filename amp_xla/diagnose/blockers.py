@@ -23,8 +23,7 @@ class Blocker(NamedTuple):
     """The op that kept a node in float32.
 
     Attributes:
-      op: its type; empty if there is none.
-      node: its name.
+      op, node: its type and name; empty if there is none.
       reason: ``black`` (an op on the black list reaches the node), ``unlisted``, ``alone`` (no
         half neighbour) or ``refused`` (listed, but the GPU has no half kernel for it, or the pass
         protects it).
@@ -51,13 +50,7 @@ def computing(nodes: Iterable[Any], half: Set[str]) -> Set[str]:
 
 
 class Blame:
-    """Finds the blocker of each node of a graph.
-
-    Args:
-      nodes: name -> NodeDef of the graph that the pass met.
-      half: names of the nodes that became half.
-      lists: the lists that the pass used.
-    """
+    """Finds the blocker of each node of a graph that the pass met; ``half`` became half."""
 
     def __init__(self, nodes: Mapping[str, Any], half: Set[str], lists: OpLists) -> None:
         self._nodes, self._half, self._lists = nodes, half, lists

@@ -30,14 +30,10 @@ SUFFIX = "/rounded_to_half"
 
 
 def tensor_cores(graph_def: Any) -> Any:
-    """Return a GraphDef without half tensors that computes as ``graph_def`` on tensor cores.
+    """Return a GraphDef without half tensors that computes as a rewritten one on tensor cores.
 
-    Args:
-      graph_def: output of ``virtual_gpu.rewrite``.
-
-    Returns:
-      GraphDef. Nodes keep their names. If a result must be rounded, its consumers read the node
-      ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...).
+    Nodes keep their names. If a result must be rounded, its consumers read the node
+    ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...).
     """
     result = tf.GraphDef()
     result.library.CopyFrom(graph_def.library)

@@ -114,11 +114,7 @@ class Magnitudes:
 
 
 class Recorder:
-    """Records tensors of graphs; its functions live as long as the recorder.
-
-    Args:
-      kind: ``Range`` or ``Magnitudes``.
-    """
+    """Records tensors as ``Range`` or ``Magnitudes``; keep it as long as the graph is run."""
 
     def __init__(self, kind: Callable[[], Any] = Range) -> None:
         self._kind = kind
@@ -126,10 +122,6 @@ class Recorder:
 
     def watch(self, graph_def: Any, nodes: Set[str]) -> Tuple[Any, List[str], Dict[Tensor, Any]]:
         """Add a recording node to each float32 output of ``nodes``.
-
-        Args:
-          graph_def: not changed.
-          nodes: names of nodes whose outputs are recorded.
 
         Returns:
           The GraphDef with recording nodes; names of operations to run with it; the records, filled

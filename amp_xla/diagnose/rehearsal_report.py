@@ -39,7 +39,6 @@ class LayerHealth:
     """One Keras layer, over all examined steps.
 
     Attributes:
-      layer: its name.
       largest_activation: the largest number that the forward pass rounds to half, divided by 65504;
         above 1 it overflows.
       activations_lost: share of these numbers that half precision makes zero.
@@ -85,8 +84,6 @@ class Rehearsal:
     """The result of ``amp_xla.diagnose.rehearse``; ``rehearsal.json`` has its fields.
 
     Attributes:
-      tensorflow, gpu, lists: versions and options.
-      steps: losses of both copies.
       layers: in the order of the model.
       loss_scale: in force at the end.
       suggested_loss_scale: the largest power of two that leaves a factor of 8 to the largest

@@ -12,12 +12,7 @@ from amp_xla.graph.training_graph import GRADIENT_SEED, SEED_STEP, TrainingGraph
 
 
 class Stage:
-    """Copies under name prefixes, fed from shared placeholders.
-
-    Args:
-      training: the view of the copied graph.
-      graph_def: any copy, for its placeholders.
-    """
+    """Copies under name prefixes, fed from shared placeholders, those of ``graph_def``."""
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
         self.training = training
@@ -77,12 +72,9 @@ class Stage:
             tf.import_graph_def(part, name=prefix, input_map=shared)
 
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Assign the variables of a copy; the graph must be complete.
+        """Assign the variables, op name -> array, of a copy; the graph must be complete.
 
-        Args:
-          prefix: the copy.
-          values: variable op name -> array. A missing variable was never initialised, so nothing
-            that trains reads it.
+        A variable without a value was never initialised, so nothing that trains reads it.
         """
         assigns, feed = [], {}
         with self.graph.as_default():

@@ -34,11 +34,8 @@ def activation_bytes(
     """Count the activations of a graph that ``TrainingGraph.export`` made.
 
     An operation belongs to the backward pass if it depends on a gradient. A factor of a derivative
-    that does not is computed in the forward pass and kept instead of its inputs.
-
-    Args:
-      nodes: nodes by name of the training step, before or after mixed precision.
-      shapes: node name -> output shapes; casts that mixed precision inserted may be missing.
+    that does not is computed in the forward pass and kept instead of its inputs. The graph may be
+    that before or after mixed precision, whose casts may be missing in ``shapes``.
     """
     readers: Dict[str, List[str]] = {name: [] for name in nodes}
     for node in nodes.values():

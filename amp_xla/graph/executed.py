@@ -21,7 +21,6 @@ class ExecutedGraph:
     """Counts over the graphs that one ``session.run`` executed, on all devices.
 
     Attributes:
-      nodes: all nodes.
       half_nodes: nodes in half precision, casts to it included.
       half_dtype: ``float16``, ``bfloat16`` or empty.
       half_ops: op type -> number of half nodes.
@@ -95,8 +94,7 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
     Args:
       counts: of the first training step.
       precision, xla: as in ``Settings``.
-      half_dtype: half precision of this machine (``backend.half_dtype()``); None = none.
-      why: the reason that belongs to ``half_dtype``.
+      half_dtype, why: half precision of this machine (None = none), and the reason.
 
     Raises:
       NothingConvertedError: amp is set, the machine has half precision, nothing was converted.

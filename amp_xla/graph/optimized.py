@@ -8,13 +8,7 @@ from amp_xla.backend import tf
 
 
 def named_device(name: str, kind: str, **properties: Any) -> Any:
-    """Build a grappler NamedDevice.
-
-    Args:
-      name: device name.
-      kind: CPU or GPU.
-      **properties: as in DeviceProperties; ``environment`` is a dictionary.
-    """
+    """Build a grappler NamedDevice, ``CPU`` or ``GPU``; ``environment`` is a dictionary."""
     from tensorflow.core.protobuf import device_properties_pb2
 
     environment = properties.pop("environment", {})
@@ -27,7 +21,6 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
     """Return the GraphDef after grappler.
 
     Args:
-      graph: tf.Graph or GraphDef.
       config: ConfigProto whose ``rewrite_options`` choose the passes.
       fetches: names of the operations that must survive.
       devices: NamedDevices; nodes without a device are placed on the last one.
@@ -45,10 +38,7 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
 def item(graph: Any, fetches: Sequence[str], device: Optional[str] = None) -> Any:
     """Return the MetaGraphDef that grappler takes for a graph and its fetches.
 
-    Args:
-      graph: tf.Graph or GraphDef.
-      fetches: names of operations.
-      device: for nodes without a device; None leaves them.
+    ``device`` is for nodes without a device; None leaves them.
     """
     meta_graph = tf.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph.as_graph_def() if hasattr(graph, "as_graph_def") else graph)

@@ -36,11 +36,7 @@ def signature(feed: Mapping[str, Any]) -> Signature:
 def watched(step: Any, batches: BatchSource, xla: str, say: Callable[[str], None]) -> Any:
     """Return ``step``, with XLA wrapped so that unplanned shapes are named.
 
-    Args:
-      step: the training step.
-      batches: source of its feeds; only ``shapes`` is read.
-      xla: as in ``Settings``.
-      say: called with each sentence for the user.
+    Of ``batches`` only ``shapes`` is read; ``say`` is called with each sentence for the user.
     """
     if xla == "off":
         return step

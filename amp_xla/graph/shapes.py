@@ -25,7 +25,6 @@ class MatMul:
     """One matrix product.
 
     Attributes:
-      name: node name.
       batch: number of products of this size.
       m, n, k: rows, columns and the dimension summed over; for an Einsum the product of the
         dimensions of each kind.
@@ -55,10 +54,7 @@ def static_shapes(
 ) -> Dict[str, List[Shape]]:
     """Return node name -> shapes of its outputs, for nodes whose shapes are all known.
 
-    Args:
-      graph_def: GraphDef; not changed.
-      fetches: op names.
-      placeholders: op name -> shape of its feed; others keep the shape in the graph.
+    ``placeholders`` are op name -> shape of its feed; others keep the shape in the graph.
     """
     from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import item as grappler_item

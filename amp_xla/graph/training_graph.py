@@ -94,9 +94,6 @@ class TrainingGraph:
         Stateful random operations become functions of their name and the step fed to
         ``SEED_STEP``, so that two copies draw the same dropout masks. The seed of the backward
         pass becomes the placeholder ``GRADIENT_SEED``, which scales all gradients.
-
-        Args:
-          fetches: op names.
         """
         # Leaves out everything that the fetches do not need, evaluation graphs above all.
         graph_def = tf.graph_util.extract_sub_graph(self.graph.as_graph_def(), list(fetches))
@@ -168,12 +165,7 @@ def view(model: Any) -> TrainingGraph:
 
 
 def from_step(step: Any, model: Any = None) -> TrainingGraph:
-    """Return the view of an ``amp_xla.training.step.TrainStep``.
-
-    Args:
-      step: the step.
-      model: Keras model whose layers name the nodes.
-    """
+    """Return the view of a ``TrainStep``; the layers of ``model`` name the nodes."""
     graph = step.loss.graph
     names = {id(v): v.op.name for v in step.variables}
     return TrainingGraph(
@@ -191,11 +183,7 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
 
 
 def from_model(model: Any) -> TrainingGraph:
-    """Return the view of a compiled Keras model; builds its training function if need be.
-
-    Raises:
-      UnsupportedError: the model is not compiled.
-    """
+    """Return the view of a compiled Keras model; builds its training function if need be."""
     if getattr(model, "optimizer", None) is None or not hasattr(model, "total_loss"):
         raise UnsupportedError(
             f"model {getattr(model, 'name', model)!r} is not compiled, so it has no training "

@@ -136,11 +136,7 @@ def _run_worker(folders: Sequence[Path], environment: Dict[str, str]) -> str:
 
 
 def _read(folder: Path, log: str, capability: str, lists: str) -> Rewritten:
-    """Read the worker's result.
-
-    Raises:
-      PassFailedError: nothing was converted.
-    """
+    """Read the worker's result; raise an error if nothing was converted."""
     graph_def = tf.GraphDef.FromString((folder / _RESULT).read_bytes())
     original = tf.GraphDef.FromString(_newest(folder, "graphdef_preop_*.pb"))
     for node in [*graph_def.node, *original.node]:

@@ -95,9 +95,8 @@ class DistributedEmbedding(_Embedding):
       max_vocabulary_size_per_gpu: rows per rank.
       embedding_vec_size: width of a vector.
       slot_num: slots of a sample.
-      max_nnz, max_feature_num: ignored; the number of ids is not limited.
-      use_hashtable: ignored: an id is the number of a row; hash before.
-      key_dtype: ignored; ids may have any integer dtype.
+      max_nnz, max_feature_num, use_hashtable, key_dtype: ignored; any number of ids of any integer
+        dtype, and an id is the number of a row: hash before.
       embedding_initializer: of this rank's rows; None = uniform, the same on any number of ranks.
       vocabulary_size: height of the whole table, if it is not a multiple of the ranks.
       out_of_range: ``error`` names slot and id; ``zero`` gives zeros, without a gradient.
@@ -181,12 +180,7 @@ def new_table(
 ) -> DistributedEmbedding:
     """Return the table of a click model, which is the same on any number of ranks.
 
-    Args:
-      options: ``amp_xla.models.options.TowerOptions``.
-      slots: of a sample.
-      values: of a slot.
-      seed: of the initial rows.
-      initializer: of the rows; None = drawn row by row.
+    ``options`` are ``TowerOptions``; without an initializer the rows are drawn one by one.
     """
     ranks.Init()
     return DistributedEmbedding(

@@ -60,11 +60,7 @@ class LazyAdam(_legacy.Adam):
 
 @contextlib.contextmanager
 def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
-    """Create optimizers of tables within the block, as in SparseOperationKit.
-
-    Raises:
-      AmpXlaError: a variable is no table.
-    """
+    """Create optimizers of tables within the block, as in SparseOperationKit."""
     for variable in trainable_variables:
         try:
             table.rows(variable)

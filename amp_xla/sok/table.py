@@ -18,13 +18,7 @@ _BLOCK = 1 << 16  # rows of the whole table drawn at a time
 
 
 class Rows:
-    """The rows of a table on this rank: row % ranks == rank.
-
-    Args:
-      height: of the whole table.
-      width: of a row.
-      name: of the table, in files.
-    """
+    """The rows of a table on this rank, row % ranks == rank; ``height`` is the whole table's."""
 
     def __init__(self, height: int, width: int, name: str) -> None:
         if height < 1 or width < 1:
@@ -49,11 +43,7 @@ class Rows:
         return values
 
     def taken(self, whole: Any) -> Any:
-        """Return this rank's rows of the values of a whole table.
-
-        Raises:
-          AmpXlaError: the shape differs from the table's.
-        """
+        """Return this rank's rows of the values of a whole table."""
         if tuple(whole.shape) != (self.height, self.width):
             raise AmpXlaError(
                 f"values of shape {tuple(whole.shape)} do not fit a table of "
@@ -86,11 +76,7 @@ def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
 
 
 def rows(variable: Any) -> Rows:
-    """Return the rows of a table's variable.
-
-    Raises:
-      AmpXlaError: it is not a table.
-    """
+    """Return the rows of a table's variable."""
     found = _find(variable)
     if found is None:
         raise AmpXlaError(f"{variable.name} is no table of this package's layers")
