@@ -57,33 +57,20 @@ def my_loss_fn(params, loss_scale: scale.LossScale, x):
     return loss
 
 
-def test_static_loss_scaling():
-    def train_step(params, loss_scale: scale.LossScale, x):
-        grads = jax.grad(my_loss_fn)(params, loss_scale, x)
-        grads = loss_scale.unscale(grads)
-        # You should put gradient clipping etc after unscaling.
-        params = apply_optimizer(params, grads)
-        return params
-
-    params, x, num_steps = {"w": jnp.ones(3)}, jnp.arange(3.0), 4
-    loss_scale = scale.StaticLossScale(jnp.float32(2**12))
-    step = jax.jit(train_step)  # jmp cannot hash this scale: it fails under jit
-    for _ in range(num_steps):
-        params = step(params, loss_scale, x)
-    np.testing.assert_allclose(params["w"], 1 - 0.4 * np.arange(3.0), rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     "start",
     [
-        scale.DynamicLossScale(jnp.float32(2**16)),
+        scale.DynamicLossScale(jnp.float32(2**15)),
+        # jmp's README has this one; in jmp 0.0.4 `adjust` raises a TypeError on a float16 scale.
+        scale.DynamicLossScale(policy.half_dtype()(2**15)),
+        # jmp 0.0.4 cannot hash this one: it fails under jit.
         scale.StaticLossScale(jnp.float32(2**12)),
         scale.NoOpLossScale(),
     ],
     ids=lambda s: type(s).__name__,
 )
 @pytest.mark.parametrize("compiled", [False, True])
-def test_one_step_function_for_all_three(start, compiled):
+def test_one_step_function_for_every_kind(start, compiled):
     def train_step(params, loss_scale: scale.LossScale, x):
         grads = jax.grad(my_loss_fn)(params, loss_scale, x)
         grads = loss_scale.unscale(grads)
@@ -118,17 +105,8 @@ def test_one_step_function_for_all_three(start, compiled):
     np.testing.assert_allclose(params["w"], 1 - 0.3 * np.arange(3.0), rtol=1e-6)
     if isinstance(start, scale.DynamicLossScale):
         params, loss_scale = step(params, loss_scale, jnp.array([1, 2, jnp.inf]))
-        assert loss_scale.loss_scale == 2**15
+        assert loss_scale.loss_scale == 2**14 and loss_scale.loss_scale.dtype == full
         np.testing.assert_allclose(params["w"], 1 - 0.3 * np.arange(3.0), rtol=1e-6)
-
-
-def test_no_op():
-    loss, grads, grads_finite = jnp.ones([]), {"w": jnp.ones(2)}, jnp.bool_(True)
-    loss_scale = scale.NoOpLossScale()
-    assert loss is loss_scale.scale(loss)
-    assert grads is loss_scale.unscale(grads)
-    assert loss_scale is loss_scale.adjust(grads_finite)
-    assert loss_scale.loss_scale == 1
 
 
 @pytest.mark.parametrize("code", blocks("jax"))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import amp_xla.precision.compat.jmp as jmp
+from amp_xla.precision.compat.neurai import policy, scale
 
 pytestmark = pytest.mark.jax
 
@@ -54,47 +55,13 @@ def test_all_of_jmps_names_are_here():
     assert all(hasattr(jmp, name) for name in original.__all__)
 
 
-def apply_optimizer(params, grads):
-    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, grads)
-
-
-def test_the_readmes_dynamic_example_as_printed():
-    """In jmp 0.0.4 `adjust` raises a TypeError on the float16 scale that its README makes."""
-
-    def my_loss_fn(params, loss_scale: jmp.LossScale, x):
-        loss = (params["w"] * x).sum()
-        loss = loss_scale.scale(loss)
-        return loss
-
-    def train_step(params, loss_scale: jmp.LossScale, x):
-        grads = jax.grad(my_loss_fn)(params, loss_scale, x)
-        grads = loss_scale.unscale(grads)
-
-        skip_nonfinite_updates = isinstance(loss_scale, jmp.DynamicLossScale)
-
-        if skip_nonfinite_updates:
-            grads_finite = jmp.all_finite(grads)
-            loss_scale = loss_scale.adjust(grads_finite)
-            params = jmp.select_tree(grads_finite, apply_optimizer(params, grads), params)
-        else:
-            params = apply_optimizer(params, grads)
-        return params, loss_scale
-
-    loss_scale = jmp.DynamicLossScale(jmp.half_dtype()(2**15))
-    params = {"w": jnp.ones(2, jnp.float32)}
-    for x in (jnp.ones(2), jnp.array([1.0, jnp.inf])):
-        params, loss_scale = train_step(params, loss_scale, x)
-    assert loss_scale.loss_scale == 2**14 and loss_scale.loss_scale.dtype == jnp.float32
-    np.testing.assert_allclose(params["w"], 0.9)
-
-
 def test_the_minimum_survives_jit_and_tree_map():
     """In jmp 0.0.4 it is lost in tree_flatten and becomes 1."""
-    adjust = jax.jit(lambda scale, finite: scale.adjust(finite))
-    scale = jmp.DynamicLossScale(jnp.float32(1), min_loss_scale=jnp.float32(2.0**-4))
+    adjust = jax.jit(lambda state, finite: state.adjust(finite))
+    state = jmp.DynamicLossScale(jnp.float32(1), min_loss_scale=jnp.float32(2.0**-4))
     for _ in range(8):
-        scale = adjust(jax.tree_util.tree_map(lambda x: x, scale), jnp.bool_(False))
-    assert scale.loss_scale == 2.0**-4 and scale.min_loss_scale == 2.0**-4
+        state = adjust(jax.tree_util.tree_map(lambda x: x, state), jnp.bool_(False))
+    assert state.loss_scale == 2.0**-4 and state.min_loss_scale == 2.0**-4
 
 
 @pytest.mark.parametrize("kind", [float, int, np.float32, np.float16, jnp.float32, jnp.asarray])
@@ -124,15 +91,13 @@ def test_what_jmp_gets_wrong_is_really_wrong_there():
         theirs.DynamicLossScale(theirs.half_dtype()(2**15)).adjust(jnp.bool_(True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scale = theirs.DynamicLossScale(jnp.float32(1), min_loss_scale=jnp.float32(2.0**-4))
-        lost = jax.tree_util.tree_map(lambda x: x, scale)
+        state = theirs.DynamicLossScale(jnp.float32(1), min_loss_scale=jnp.float32(2.0**-4))
+        lost = jax.tree_util.tree_map(lambda x: x, state)
     assert lost.min_loss_scale == 1
     grads = jnp.array([2.0**-11], jnp.float16)
     assert theirs.StaticLossScale(2**15).unscale(grads)[0] == 0
 
 
 def test_neurai_has_the_same():
-    from amp_xla.precision.compat.neurai import policy, scale
-
-    assert scale.DynamicLossScale is jmp.DynamicLossScale
-    assert policy.get_policy is jmp.get_policy
+    for module in (policy, scale):
+        assert all(getattr(module, name) is getattr(jmp, name) for name in module.__all__)

@@ -31,10 +31,10 @@ from tests.precision.reference import VECTORS, cases, expected, of_vector, refer
 pytestmark = pytest.mark.jax
 
 
-def run_eager(case):
+def run_eager(case, adjust=lambda scale, finite: scale.adjust(finite)):
     scale, seen = DynamicLossScale(**case.arguments), []
     for finite in case.finite:
-        scale = scale.adjust(jnp.bool_(finite))
+        scale = adjust(scale, jnp.bool_(finite))
         seen.append((float(scale.loss_scale), int(scale.counter)))
     return seen
 
@@ -47,10 +47,7 @@ def run_jit(case):
         traces.append(1)
         return scale.adjust(finite)
 
-    scale, seen = DynamicLossScale(**case.arguments), []
-    for finite in case.finite:
-        scale = adjust(scale, jnp.bool_(finite))
-        seen.append((float(scale.loss_scale), int(scale.counter)))
+    seen = run_eager(case, adjust)
     assert len(traces) == 1
     return seen
 

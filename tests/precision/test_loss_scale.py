@@ -36,35 +36,16 @@ def test_vectors(vector):
 
 
 @given(cases(30))
-def test_random_sequences_equal_the_reference(case):
-    assert states(case) == reference(case)
-
-
-@given(cases(30))
-def test_scale_is_never_zero_infinite_or_out_of_bounds(case):
-    for scale, counter in states(case):
+def test_random_sequences_equal_the_reference_within_bounds(case):
+    seen = states(case)
+    assert seen == reference(case)
+    for scale, counter in seen:
         assert np.isfinite(scale) and case.minimum <= scale <= case.maximum
         assert 0 <= counter < case.interval
 
 
-def test_growth_is_on_the_nth_finite_step_exactly():
-    scale = DynamicLossScale(4.0, growth_interval=3)
-    seen = []
-    for _ in range(6):
-        scale = scale.adjust(np.bool_(True))
-        seen.append(float(scale.loss_scale))
-    assert seen == [4, 4, 8, 8, 8, 16]
-
-
 def test_a_counter_restored_under_a_shorter_interval_still_grows():
     assert DynamicLossScale(4.0, 7, growth_interval=3).adjust(np.bool_(True)).loss_scale == 8
-
-
-def test_minimum_may_be_below_one():
-    scale = DynamicLossScale(1.0, minimum=2.0**-10)
-    for _ in range(40):
-        scale = scale.adjust(np.bool_(False))
-    assert scale.loss_scale == 2.0**-10
 
 
 @pytest.mark.parametrize(
