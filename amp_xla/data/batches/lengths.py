@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Union
+from typing import List, Sequence, Union
 
 import numpy as np
 
-from amp_xla.errors import DataError
+MULTIPLE = 8  # of bucket lengths, for tensor cores
 
 
 def choose_lengths(
-    lengths: Union[Sequence[int], np.ndarray],
-    max_shapes: int,
-    multiple_of: int = 8,
-    max_length: Optional[int] = None,
+    lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int
 ) -> List[int]:
     """Return at most ``max_shapes`` bucket lengths with the fewest padded tokens in all.
 
-    Exact, by dynamic programming over the histogram of ``lengths`` (each rounded up to
-    ``multiple_of``): O(h * h * max_shapes) for h different rounded lengths.
+    Exact, by dynamic programming over the histogram of ``lengths``, rounded up to ``MULTIPLE``:
+    O(h * h * max_shapes) for h different rounded lengths.
 
     Args:
       lengths: tokens of each sample, of every corpus that uses the buckets.
       max_shapes: most different lengths; fewer are returned if more do not pay.
-      multiple_of: bucket lengths are multiples of this; tensor cores want 8.
       max_length: longest sample after cutting. The longest bucket never exceeds it, even if it
         is no multiple: a model may have no position beyond.
 
     Returns:
       Ascending bucket lengths; the last holds the longest sample.
-
-    Raises:
-      DataError: There are no samples, or a number is not positive.
     """
-    if max_shapes < 1 or multiple_of < 1:
-        raise DataError(f"shapes={max_shapes}, multiple_of={multiple_of}; both must be positive")
-    sizes = np.asarray(lengths, np.int64)
-    if not sizes.size or int(sizes.min()) < 1:
-        raise DataError("lengths to choose from must be one or more, each positive")
-    rounded = -(-sizes // multiple_of) * multiple_of
-    if max_length is not None:
-        if max_length < 1:
-            raise DataError(f"max_length={max_length}; it must be positive")
-        rounded = np.minimum(rounded, max_length)
+    rounded = np.minimum(-(-np.asarray(lengths, np.int64) // MULTIPLE) * MULTIPLE, max_length)
     # An optimal length is always the length of a sample, rounded up.
     ends, counts = np.unique(rounded, return_counts=True)
     samples = np.concatenate([[0], np.cumsum(counts)])

@@ -47,6 +47,6 @@ class BatchOptions:
             batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
         else:  # A dev text may be longer than every training text.
             sizes = np.concatenate([train.lengths, dev.lengths])
-            lengths = choose_lengths(sizes, self.shapes, max_length=self.max_length)
+            lengths = choose_lengths(sizes, self.shapes, self.max_length)
             batches = Batches(train, train_labels, lengths, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)

@@ -43,38 +43,28 @@ def copies(
       documents). Keys have 64 bits: two different documents among 10 million collide with a
       chance of 3 in a million.
     """
-    names: List[str] = []
-
-    def named() -> Iterable[Unit]:
-        for unit in units:
-            names.append(unit.name)
-            yield unit
-
-    keys_of = functools.partial(near_keys if near else exact_keys, reading=reading)
-    parts = list(pool.map(keys_of, named()))
-    ends = np.cumsum([0, *map(len, parts)])
-    keys = np.concatenate([np.zeros([0, BANDS if near else 1], np.uint64), *parts])
+    parts = dict(pool.map(functools.partial(_keys, reading=reading, near=near), units))
+    ends = np.cumsum([0, *map(len, parts.values())])
+    keys = np.concatenate([np.zeros([0, BANDS if near else 1], np.uint64), *parts.values()])
     is_copy = np.zeros(len(keys), bool)
     for column in keys.T:
         _, firsts = np.unique(column, return_index=True)
         is_later = np.ones(len(keys), bool)
         is_later[firsts] = False
         is_copy |= is_later
-    left_out = {name: np.flatnonzero(is_copy[a:b]) for name, a, b in zip(names, ends, ends[1:])}
+    left_out = {name: np.flatnonzero(is_copy[a:b]) for name, a, b in zip(parts, ends, ends[1:])}
     return left_out, len(keys)
 
 
-def exact_keys(unit: Unit, reading: Reading) -> np.ndarray:
-    """Return uint64 [documents, 1]: a hash of each text with single spaces."""
-    texts, _ = texts_of(unit, reading)
-    hashes = [_hash(" ".join(text.split()).encode()) for text in texts]
-    return np.array(hashes, np.uint64).reshape(-1, 1)
+def _keys(unit: Unit, reading: Reading, near: bool) -> Tuple[str, np.ndarray]:
+    """Return the unit's name, and uint64 keys: [documents, bands], or [documents, 1] for exact."""
+    keys_of = _bands if near else _exact_key
+    keys = [keys_of(text) for text in texts_of(unit, reading)[0]]
+    return unit.name, np.array(keys, np.uint64).reshape(len(keys), BANDS if near else 1)
 
 
-def near_keys(unit: Unit, reading: Reading) -> np.ndarray:
-    """Return uint64 [documents, bands]: the MinHash bands of each text."""
-    texts, _ = texts_of(unit, reading)
-    return np.array([_bands(text) for text in texts], np.uint64).reshape(-1, BANDS)
+def _exact_key(text: str) -> List[int]:
+    return [_hash(" ".join(text.split()).encode())]
 
 
 def _bands(text: str) -> List[int]:

@@ -8,9 +8,9 @@ group of blocks; so memory is bounded and disks read in long stretches.
 
 from __future__ import annotations
 
-import queue
-import threading
-from typing import Any, Iterator, List, Optional, Tuple, Union
+import collections
+import concurrent.futures
+from typing import Any, Deque, Iterator, List, Optional, Tuple, Union
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from amp_xla.errors import DataError
 
 BLOCK, GROUP = 64, 1 << 14  # sequences; 5 MB per group at 128 tokens
 AHEAD = 4  # batches that are prepared early
-OBJECTIVES = ("mlm", "lm", "unilm")
 
 
 class Stream:
@@ -43,7 +42,7 @@ class Stream:
       sep_id: for ``unilm``.
 
     Raises:
-      DataError: no sequences, or an unknown objective.
+      DataError: no sequences.
     """
 
     padding_share = 0.0
@@ -61,8 +60,6 @@ class Stream:
     ) -> None:
         if not len(sequences):
             raise DataError("no sequences to read: was any text prepared and held out?")
-        if objective not in OBJECTIVES:
-            raise DataError(f"objective {objective!r}: allowed are {', '.join(OBJECTIVES)}")
         self._sequences, self._masking = sequences, masking
         self._size, self._objective, self._seed = batch_size, objective, seed
         self._shuffle, self._sep_id = shuffle, sep_id
@@ -87,7 +84,14 @@ class Stream:
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield micro-batches from ``start`` on, prepared early by a thread."""
-        return _ahead((self.batch(i) for i in range(start, self._batches)), AHEAD)
+        waiting: Deque[Any] = collections.deque()
+        with concurrent.futures.ThreadPoolExecutor(1, "pretraining-batches") as thread:
+            for index in range(start, self._batches):
+                waiting.append(thread.submit(self.batch, index))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
     def batch(self, index: int) -> Batch:
         """Return micro-batch ``index`` of the run."""
@@ -181,41 +185,3 @@ def _padding(like: Batch, rows: int) -> Batch:
     arrays["weights"][:] = 0.0
     arrays["sample_ids"][:] = -1
     return arrays
-
-
-def _ahead(batches: Iterator[Batch], depth: int) -> Iterator[Batch]:
-    """Yield from ``batches``, which a thread makes ``depth`` of in advance."""
-    ready: Any = queue.Queue(depth)
-    stopped = threading.Event()
-
-    def put(item: Tuple[str, Any]) -> None:
-        while not stopped.is_set():
-            try:
-                ready.put(item, timeout=0.1)
-                return
-            except queue.Full:
-                continue
-
-    def work() -> None:
-        try:
-            for batch in batches:
-                put(("batch", batch))
-                if stopped.is_set():
-                    return
-            put(("end", None))
-        except BaseException as error:
-            put(("error", error))
-
-    thread = threading.Thread(target=work, name="pretraining-batches", daemon=True)
-    thread.start()
-    try:
-        while True:
-            kind, value = ready.get()
-            if kind == "end":
-                return
-            if kind == "error":
-                raise value
-            yield value
-    finally:
-        stopped.set()
-        thread.join()

@@ -35,15 +35,7 @@ UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Format of the documents in a corpus.
-
-    Args:
-      field: JSON key of the text, or number of a tab-separated column from 0; several with commas
-        become paragraphs.
-      documents: what a document of a text file is: a ``line``, text between ``blank`` lines, or
-        the ``file``.
-      on_bad_line: ``error`` or ``skip``, for text that is not UTF-8, has a NUL, or is not JSON.
-    """
+    """Format of the documents in a corpus, as the flags of these names describe it."""
 
     field: str = "text"
     documents: str = "line"
@@ -83,7 +75,7 @@ def files_of(corpus: str) -> List[str]:
     files: Dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in corpus.split(","))):
         if os.path.isdir(pattern):
-            paths = sorted(path for path in _files_below(pattern) if _has_known_name(path))
+            paths = sorted(filter(_has_known_name, _files_below(pattern)))
             problem = f"has no file ending in {', '.join(SUFFIXES)} (or these with .bz2, .gz, .zst)"
         else:
             paths = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
@@ -178,7 +170,7 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
     bad = 0
     for offset, raw in _raw_documents(unit, reading.documents):
         try:
-            text = _text(raw, unit, reading.field)
+            texts.append(_text(raw, unit, reading.field))
         except ValueError as error:
             if reading.on_bad_line == "error":
                 raise DataError(
@@ -186,10 +178,7 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
                     "with --on-bad-line skip"
                 ) from None
             bad += 1
-            continue
-        if text.strip():
-            texts.append(text)
-    return texts, bad
+    return [text for text in texts if text.strip()], bad
 
 
 def _text(raw: bytes, unit: Unit, field: str) -> str:

@@ -6,8 +6,6 @@ import dataclasses
 import hashlib
 from typing import Iterable, List, NamedTuple, Optional
 
-from amp_xla.errors import DataError
-
 
 class BadLine(NamedTuple):
     """An unusable line: ``line`` counts from 1, ``reason`` describes it."""
@@ -29,15 +27,6 @@ class Dataset:
     labels: Optional[List[str]] = None
     source: str = ""
     bad_lines: List[BadLine] = dataclasses.field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        for name in ("pairs", "labels"):
-            column = getattr(self, name)
-            if column is not None and len(column) != len(self.texts):
-                raise DataError(
-                    f"{self.source or 'dataset'}: {len(self.texts):,} texts but {len(column):,} "
-                    f"{name}; every text needs one"
-                )
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -35,7 +35,7 @@ class Labels:
         return len(self.names)
 
     @classmethod
-    def fit(cls, labels: Sequence[str], source: str = "training data") -> Labels:
+    def fit(cls, labels: Sequence[str]) -> Labels:
         """Return each distinct label, numbers by value (2 before 10), then text by code point.
 
         Raises:
@@ -45,18 +45,18 @@ class Labels:
         if len(names) < 2:
             only = ", ".join(map(repr, sorted(names))) or "none"
             raise DataError(
-                f"{source}: {len(labels):,} samples with only this label: {only}; at least two "
-                "different ones are needed. Is --label-field right?"
+                f"training data: {len(labels):,} samples with only this label: {only}; at least "
+                "two different ones are needed. Is --label-field right?"
             )
         if len(labels) >= MANY and len(names) > len(labels) / 2:
             raise DataError(
-                f"{source}: {len(names):,} different labels in {len(labels):,} samples, such as "
-                f"{min(names)[:60]!r}: are text and label swapped? --text-field and --label-field "
-                "name them"
+                f"training data: {len(names):,} different labels in {len(labels):,} samples, such "
+                f"as {min(names)[:60]!r}: are text and label swapped? --text-field and "
+                "--label-field name them"
             )
         return cls(tuple(sorted(names, key=_order)))
 
-    def ids(self, labels: Sequence[str], source: str = "data") -> np.ndarray:
+    def ids(self, labels: Sequence[str]) -> np.ndarray:
         """Return the ids of labels, int32 [len(labels)].
 
         Raises:
@@ -68,7 +68,7 @@ class Labels:
             times = collections.Counter(labels)
             counts = ", ".join(f"{name!r} ({times[name]:,} times)" for name in unseen[:SHOWN])
             raise DataError(
-                f"{source}: labels never seen in training: {counts}; known: {_listed(self.names)}"
+                f"labels never seen in training: {counts}; known: {_listed(self.names)}"
             )
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 

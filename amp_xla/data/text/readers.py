@@ -1,22 +1,28 @@
-"""Read text files: tab separated with or without a header, JSON lines, gzip of each."""
+"""Read labelled texts: tab separated with or without a header, JSON lines, gzip of each."""
 
 from __future__ import annotations
 
-import os
-from typing import List, Optional, Sequence, Tuple
+import json
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from amp_xla.data.text import json_lines, tab_separated
-from amp_xla.data.text.columns import FieldNames, Fields, Unusable
 from amp_xla.data.text.dataset import BadLine, Dataset
-from amp_xla.data.text.lines import read_lines
+from amp_xla.data.text.fields import Fields, choose, is_header
+from amp_xla.data.text.lines import Line, read_lines
 from amp_xla.errors import DataError
 
-__all__ = ["BadLine", "DataError", "Dataset", "read"]
-
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+EXAMINED = 100  # JSON lines whose keys are collected: the first line may lack one
 SHOWN_BAD_LINES = 5
+WITHOUT_HEADER = {2: ["text", "label"], 3: ["text", "pair", "label"]}  # by number of columns
 
 Sample = Tuple[str, Optional[str], str]
+# The fields, the lines with samples, and a function from a line to (text, pair, label).
+Format = Tuple[Fields, Sequence[Line], Callable[[str], Any]]
+
+
+class Unusable(Exception):
+    """The reason why a line is no sample."""
 
 
 def read(
@@ -44,24 +50,20 @@ def read(
     Raises:
       DataError: The file is missing or empty, lacks a field, or has bad lines.
     """
-    if on_bad_line not in ("error", "skip"):
-        raise DataError(f"on_bad_line={on_bad_line!r}; allowed: 'error', 'skip'")
-    path = os.fspath(path)
     lines, bad = read_lines(path)
     if not lines:
         raise _unusable(path, bad, len(bad))
-    names = FieldNames(text_field, pair_field, label_field)
     plain = path[:-3] if path.endswith(".gz") else path
-    if plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{"):
-        parser = json_lines.parser(path, lines, names)
-    else:
-        parser = tab_separated.parser(path, lines, names)
-    fields = parser.fields
+    is_json = plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{")
+    format_of = _json_lines if is_json else _tab_separated
+    fields, sample_lines, parse = format_of(
+        path, lines, Fields(text_field, pair_field, label_field)
+    )
 
     samples: List[Sample] = []
-    for number, line in parser.lines:
+    for number, line in sample_lines:
         try:
-            samples.append(_checked(parser.parse(line), fields))
+            samples.append(_checked(parse(line), fields))
         except Unusable as reason:
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
@@ -69,13 +71,96 @@ def read(
         raise _unusable(path, bad, len(samples) + len(bad))
     if not samples:
         raise DataError(f"{path}: a header and no sample below it")
-    texts, pairs, labels = zip(*samples)
-    return Dataset(
-        texts=list(texts),
-        pairs=None if fields.pair is None else list(pairs),
-        labels=list(labels),
-        source=path,
-        bad_lines=bad,
+    texts, pairs, labels = (list(column) for column in zip(*samples))
+    return Dataset(texts, None if fields.pair is None else pairs, labels, path, bad)
+
+
+def _tab_separated(path: str, lines: Sequence[Line], given: Fields) -> Format:
+    """Return the format of columns between tabs. Nothing is quoted, as in GLUE."""
+    number, line = lines[0]
+    columns = [name.strip() for name in line.split("\t")]
+    header = is_header(columns)
+    names = [name for name in given if name is not None]
+    if names and not header and all(map(str.isdigit, names)):
+        columns = [str(i) for i in range(len(columns))]
+        fields = choose(path, columns, given)
+    elif names or header:
+        fields = choose(path, columns, given)
+        lines = lines[1:]
+    elif len(columns) in WITHOUT_HEADER:
+        columns = WITHOUT_HEADER[len(columns)]
+        fields = Fields("text", "pair" if "pair" in columns else None, "label")
+    else:
+        raise DataError(
+            f"{path}:{number}: {_count(columns)} between tabs, and no known header. Needed: "
+            "text<TAB>label, or text<TAB>second text<TAB>label, or a header, with --text-field and "
+            "--label-field if its names are unusual, or these two as column numbers from 0. "
+            f"First line: {line[:80]!r}"
+        )
+    positions = [None if name is None else columns.index(name) for name in fields]
+
+    def parse(line: str) -> Any:
+        cells = line.split("\t")
+        if len(cells) != len(columns):
+            raise Unusable(f"{_count(cells)}, not {len(columns)}")
+        return [None if i is None else cells[i] for i in positions]
+
+    return fields, lines, parse
+
+
+def _count(columns: Sequence[str]) -> str:
+    return "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+
+
+def _json_lines(path: str, lines: Sequence[Line], given: Fields) -> Format:
+    """Return the format of one JSON object per line."""
+    number, first = lines[0]
+    if first.lstrip().startswith("["):
+        raise DataError(
+            f"{path}: one JSON array; one object per line is needed (jq -c '.[]' writes it so)"
+        )
+    keys: Dict[str, None] = {}
+    for _, line in lines[:EXAMINED]:
+        try:
+            keys.update(dict.fromkeys(_object(line)))
+        except Unusable:
+            continue  # reported with its number later
+    if not keys:
+        raise DataError(
+            f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
+        )
+    fields = choose(path, list(keys), given)
+
+    def parse(line: str) -> Any:
+        record = _object(line)
+        names = fields._asdict().items()
+        return [None if name is None else _value(record, name, kind) for kind, name in names]
+
+    return fields, lines, parse
+
+
+def _object(line: str) -> Dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Unusable(f"not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise Unusable(f"JSON, but not an object: {line.strip()[:40]}")
+    return record
+
+
+def _value(record: Dict[str, Any], field: str, kind: str) -> str:
+    if field not in record:
+        raise Unusable(f"no field {field!r}")
+    value = record[field]
+    if isinstance(value, str):
+        return value
+    if kind != "label":
+        raise Unusable(f"{field} is {json.dumps(value)[:40]}; a text is a string")
+    if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)  # true, 3, 0.5: as in the file
+    raise Unusable(
+        f"{field} is {json.dumps(value)[:40]}; a label is a string, a number or a boolean"
     )
 
 
@@ -97,13 +182,12 @@ def _checked(sample: Sample, fields: Fields) -> Sample:
 
 
 def _unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
-    shown = [f"  {line}" for line in bad[:SHOWN_BAD_LINES]]
-    if len(bad) > len(shown):
-        shown.append(f"  ... and {len(bad) - len(shown):,} more")
-    listed = "\n".join(shown)
-    advice = (
-        "Correct them, or leave them out with --on-bad-line skip."
-        if len(bad) < total
-        else "No line is left. Is it the right file? Are the field names right?"
+    listed = [f"  {line}" for line in bad[:SHOWN_BAD_LINES]]
+    if len(bad) > len(listed):
+        listed.append(f"  ... and {len(bad) - len(listed):,} more")
+    advice = "No line is left. Is it the right file? Are the field names right?"
+    if len(bad) < total:
+        advice = "Correct them, or leave them out with --on-bad-line skip."
+    return DataError(
+        "\n".join([f"{path}: {len(bad):,} of {total:,} lines cannot be used:", *listed, advice])
     )
-    return DataError(f"{path}: {len(bad):,} of {total:,} lines cannot be used:\n{listed}\n{advice}")

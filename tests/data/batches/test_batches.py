@@ -14,11 +14,9 @@ from amp_xla.data.batches.lengths import choose_lengths
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora
-from amp_xla.data.text.readers import read
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from tests.data.pretraining.corpus import digest, encoded
-from tests.data.text import reviews
 
 LENGTH = 40
 sizes = st.lists(st.integers(2, LENGTH), min_size=1, max_size=120)
@@ -183,11 +181,3 @@ def test_built_in_text_pads_little() -> None:
     batches = Batches(samples, lengths=chosen)
     assert len(batches.shapes) <= 6 and floor <= batches.padding_share < floor + 0.03
     assert batches.padding_share < Batches(samples, lengths=[96]).padding_share / 3
-
-
-@reviews.needed
-def test_reviews_pad_less_than_two_percent_in_one_shape() -> None:
-    tokenizer = Tokenizer.load(str(reviews.VOCAB))
-    for path, most in ((reviews.TRAIN, 0.005), (reviews.VALID, 0.02)):
-        samples = tokenizer.encode(read(str(path)).texts, max_length=256)
-        assert PackedBatches(samples, length=256, batch_size=32).padding_share < most

@@ -42,15 +42,15 @@ def test_ids_survive_the_file_and_do_not_depend_on_order(
 def test_an_unseen_label_is_named_with_its_count() -> None:
     labels = Labels.fit(["good", "bad"])
     with pytest.raises(DataError) as error:
-        labels.ids(["good", "so-so", "so-so", "awful"], source="dev.tsv")
+        labels.ids(["good", "so-so", "so-so", "awful"])
     message = str(error.value)
-    assert "dev.tsv" in message and "'so-so' (2 times)" in message and "'awful' (1" in message
+    assert "'so-so' (2 times)" in message and "'awful' (1" in message
     assert "'bad', 'good'" in message
 
 
 def test_one_class_or_swapped_columns_are_errors() -> None:
-    with pytest.raises(DataError, match="here: 3 samples with only this label: 'a'"):
-        Labels.fit(["a"] * 3, "here")
+    with pytest.raises(DataError, match="3 samples with only this label: 'a'"):
+        Labels.fit(["a"] * 3)
     with pytest.raises(DataError, match="none"):
         Labels.fit([])
     with pytest.raises(DataError, match="swapped"):
@@ -61,6 +61,8 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "labels.json"
     with pytest.raises(DataError, match="no such file"):
         Labels.load(str(path))
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        Labels.load(str(tmp_path))
     for content in ("{", '{"a": 1}', "[1, 2]", '["a", "a"]'):
         path.write_text(content)
         with pytest.raises(DataError):
@@ -85,8 +87,3 @@ def test_labels_that_look_wrong_are_warned_of(
     assert lines.count("\nwarning: ") == lines.count("\n") == min(1, len(warnings))
     for words in warnings:
         assert words in lines
-
-
-def test_a_folder_in_its_place_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        Labels.load(str(tmp_path))

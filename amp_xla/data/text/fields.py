@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla.errors import DataError
 
@@ -16,78 +16,35 @@ KNOWN_TEXTS: Tuple[Tuple[str, Optional[str]], ...] = (
     ("text_a", "text_b"),
     ("text1", "text2"),
     ("query", "title"),
-    ("sentence", None),
-    ("text", None),
-    ("review", None),
-    ("content", None),
-    ("question", None),
-    ("文本", None),
-    ("内容", None),
-    ("评论", None),
+    *((name, None) for name in ("sentence", "text", "review", "content", "question")),
+    *((name, None) for name in ("文本", "内容", "评论")),
 )
-KNOWN_LABELS = (
-    "label",
-    "gold_label",
-    "is_duplicate",
-    "quality",
-    "labels",
-    "class",
-    "category",
-    "sentiment",
-    "标签",
-    "类别",
+KNOWN_LABELS = tuple(
+    "label gold_label is_duplicate quality labels class category sentiment 标签 类别".split()
 )
 KNOWN_OTHERS = ("index", "id", "idx")
 
 
-class FieldNames(NamedTuple):
-    """Values of --text-field, --pair-field and --label-field."""
+class Fields(NamedTuple):
+    """Names of the fields to read; None = no second text, or not given by a flag."""
 
     text: Optional[str]
     pair: Optional[str]
     label: Optional[str]
 
-    @property
-    def given(self) -> List[str]:
-        """The names that are not None."""
-        return [name for name in self if name is not None]
 
-
-class Fields(NamedTuple):
-    """Names of the fields to read."""
-
-    text: str
-    pair: Optional[str]
-    label: str
-
-
-class Unusable(Exception):
-    """The reason why a line is no sample."""
-
-
-class Parser(NamedTuple):
-    """The lines below a header, the fields, and a function from a line to (text, pair, label).
-
-    The function raises ``Unusable``.
-    """
-
-    lines: List[Tuple[int, str]]
-    fields: Fields
-    parse: Callable[[str], Any]
-
-
-def choose(path: str, columns: Sequence[str], wanted: FieldNames) -> Fields:
-    """Return the fields to read: those ``wanted`` by name, and known names for the others.
+def choose(path: str, columns: Sequence[str], given: Fields) -> Fields:
+    """Return the fields to read: those ``given`` by flags, and known names for the others.
 
     Raises:
       DataError: A name is missing, or two are the same; the message lists ``columns``.
     """
     names = ", ".join(map(repr, columns))
-    for kind, name in zip(FieldNames._fields, wanted):
+    for kind, name in zip(Fields._fields, given):
         if name is not None and name not in columns:
             raise DataError(f"{path}: no field {name!r} for --{kind}-field; found: {names}")
     lower = {name.strip().lower(): name for name in reversed(columns)}
-    text, pair, label = wanted
+    text, pair, label = given
     if text is None:
         for known, known_pair in KNOWN_TEXTS:
             if known in lower and (known_pair is None or known_pair in lower):
@@ -95,15 +52,12 @@ def choose(path: str, columns: Sequence[str], wanted: FieldNames) -> Fields:
                 if pair is None and known_pair is not None:
                     pair = lower[known_pair]
                 break
-        else:
-            raise DataError(
-                f"{path}: which field is the text? found: {names}; name it with --text-field"
-            )
     if label is None:
         label = next((lower[known] for known in KNOWN_LABELS if known in lower), None)
-        if label is None:
+    for kind, name in (("text", text), ("label", label)):
+        if name is None:
             raise DataError(
-                f"{path}: which field is the label? found: {names}; name it with --label-field"
+                f"{path}: which field is the {kind}? found: {names}; name it with --{kind}-field"
             )
     used = [name for name in (text, pair, label) if name is not None]
     if len(set(used)) < len(used):
