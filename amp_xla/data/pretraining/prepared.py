@@ -45,16 +45,21 @@ def row_type(length: int, vocab_size: int) -> np.dtype:
 def write(path: str, data: bytes) -> None:
     """Write a file; it has its name only when all of it is on the disk.
 
+    After a power cut the name may be missing, and prepare writes the file again. So folders are not
+    synchronized per file, which would double the waits for the disk.
+
     Raises:
       DataError: no space or no permission.
     """
     folder, name = os.path.split(path)
+    temporary = os.path.join(folder, durable.TEMPORARY + name)
     try:
         os.makedirs(folder or ".", exist_ok=True)
-        durable.replace(Path(path), data)
+        durable.write(Path(temporary), data)
+        os.replace(temporary, path)
     except OSError as error:
         with contextlib.suppress(OSError):
-            os.remove(os.path.join(folder, durable.TEMPORARY + name))
+            os.remove(temporary)
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
 
 
@@ -151,6 +156,7 @@ class Manifest:
         values = {"settings": settings, "counts": counts, "shards": shards}
         data = json.dumps(values, ensure_ascii=False, indent=1).encode()
         write(os.path.join(folder, MANIFEST), data)
+        durable.sync_folder(Path(folder))
         return cls(folder, settings, counts, shards)
 
     def tokenizer(self) -> Tokenizer:
