@@ -9,7 +9,7 @@ from typing import List
 
 import pytest
 
-from benchmarks import gpu, harness, serve
+from benchmarks import gpu, harness
 from tests.running import run_python
 
 pytestmark = pytest.mark.once
@@ -46,11 +46,6 @@ def test_contestants_take_turns(tmp_path: Path) -> None:
     assert "1.00x" in table[2] and table[3].rstrip(" |").endswith("broken")
     trained = harness.alternate({"a": side("a")}, 2, 3, 60.0, epochs=2)["a"]
     assert trained.accuracy == 0.75 and len(trained.samples_per_second) == 1
-
-
-def test_the_timed_batches_stand_for_the_epoch() -> None:
-    assert serve.evenly([5, 1, 3], 5) == [1, 2, 0]
-    assert serve.evenly(list(range(100)), 4) == [12, 37, 62, 87]
 
 
 def trial(out: Path, *words: str, code: int = 0) -> str:

@@ -37,9 +37,7 @@ def path(tmp_path: Path, monkeypatch: Any) -> Path:
 @pytest.mark.parametrize("smi, level, words", [
     (None, "note", "no NVIDIA GPU: nvidia-smi is not on PATH"),
     ("NVIDIA Thing, 470.82.01, 24576, 24000, 6.1", "warning", "no tensor cores"),
-    ("NVIDIA Thing, 470.82.01, 24576, 24000, 7.5", "ok", "no bfloat16, no TF32"),
     ("NVIDIA Thing, 470.82.01, 24576, 24000, 8.6", "ok", "bfloat16 and TF32"),
-    ("NVIDIA GeForce RTX 5090, 570.1, 32768, 32000, 12.0", "warning", "25.02-tf2-py3"),
     (f"#!/bin/sh\necho '{FAILED}'\nexit 9\n", "error", FAILED),
     (OLD_DRIVER, "note", "compute capability unknown"),
 ])  # fmt: skip
@@ -50,22 +48,12 @@ def test_gpus(path: Path, smi: Optional[str], level: str, words: str) -> None:
     assert found[0].level == level and words in str(found[0])
 
 
-def test_a_hidden_gpu(path: Path) -> None:
-    program(path, "nvidia-smi", OLD_DRIVER)
-    seen = nvidia.look({**os.environ, "CUDA_VISIBLE_DEVICES": "-1"})
-    assert "hides every GPU" in doctor.graphics(seen)[1].what
-
-
 @pytest.mark.parametrize("name, version, capability, release, level, fix", [
-    ("NVIDIA GeForce RTX 3090", "470.82.01", (8, 6), (21, 9), "ok", ""),
     ("NVIDIA GeForce RTX 3090", "470.82.01", (8, 6), (22, 9), "error", "21.10-tf1-py3"),
     # The same driver on a data-center GPU goes through the compatibility package.
     ("NVIDIA A100-SXM4-40GB", "470.82.01", (8, 0), (23, 3), "ok", ""),
     ("Tesla T4", "440.64.00", (7, 5), (23, 3), "error", "22.04-tf1-py3"),
-    ("NVIDIA H100", "535.104.05", (9, 0), (21, 9), "error", "23.03-tf1-py3"),
     ("NVIDIA GeForce GTX 1080", "450.57.00", (6, 1), (20, 6), "error", "install driver"),
-    ("NVIDIA GeForce RTX 4090", "525.60.13", (8, 9), (21, 9), "ok", ""),
-    ("NVIDIA GeForce RTX 3090", "470.82.01", (8, 6), (20, 3), "error", "21.10-tf1-py3"),
 ])  # fmt: skip
 def test_driver_and_gpu_against_the_container(
     name: str, version: str, capability: Any, release: Any, level: str, fix: str
@@ -113,7 +101,6 @@ def test_environment(environ: Dict[str, str], words: str, fix: str) -> None:
 
 @pytest.mark.parametrize("runtimes, smi, level, words", [
     (None, False, "note", "not installed"),
-    ('{"runc":{"path":"runc"}}', False, "note", "without NVIDIA's runtime"),
     ('{"runc":{"path":"runc"}}', True, "error", "without NVIDIA's runtime"),
     ('{"nvidia":{}}', True, "ok", "with NVIDIA's runtime"),
     ("#!/bin/sh\necho 'Cannot connect to the Docker daemon'\nexit 1\n", False, "error", "Cannot"),

@@ -62,12 +62,6 @@ def test_a_pasted_header_trains(tmp_path, flags):
     assert (first > 100) == scaled, "the raw form shows the scaled loss"
 
 
-def test_every_line_says_why():
-    lines = header("--xla", "no_lazy").splitlines()[1:-1]
-    assert len(lines) > 8
-    assert [line for line in lines if "  # " not in line] == []
-
-
 def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
     (tmp_path / "train.py").write_text(header("--runtime", OTHER) + "print('trained')")
     result = run_python("train.py", cwd=tmp_path, env={"PYTHONPATH": ""})
@@ -97,10 +91,3 @@ def test_what_no_header_can_do_is_refused(flags, word):
     result = run_python("-m", "amp_xla", "header", *flags)
     assert result.code == 2 and result.out == ""
     assert word in result.err and "Traceback" not in result.err
-
-
-def test_a_misspelt_command_and_flag_get_a_hint():
-    result = run_python("-m", "amp_xla", "hedder")
-    assert result.code == 2 and "did you mean header?" in result.err
-    result = run_python("-m", "amp_xla", "header", "--xlaa", "on")
-    assert result.code == 2 and "--xla " in result.err

@@ -107,26 +107,17 @@ def command(*words: str, **variables: str) -> Any:
     ("flags", "message"),
     [
         (["--np", "x"], "'x' ranks; allowed: auto, or a whole number from 1 on"),
-        (["--np", "0"], "'0' ranks; allowed"),
-        (["--np", "²"], "'²' ranks; allowed"),
         (["--np", "3", "--hosts", "a:1,b:1"], "3 ranks, but the hosts a:1,b:1 have 2"),
         (["--hosts", "a:1,b"], "allowed is NAME:RANKS,NAME:RANKS"),
-        (["--hosts", "localhost:1,localhost:1"], "localhost occurs twice"),
         (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
     ],
 )
 def test_what_cannot_be_started(flags: List[str], message: str) -> None:
     need_horovod()
-    done = command("ranks", *flags, "--", "--epochs", "1", PYTHONIOENCODING="utf-8")
+    done = command("ranks", *flags, "--", "--epochs", "1")
     assert done.returncode == 2
     assert message in done.stderr.decode()
     assert len(done.stderr.decode().splitlines()) == 1
-
-
-def test_help_starts_no_ranks() -> None:
-    done = command("ranks", "--np", "99", "--", "--help")
-    assert done.returncode == 0
-    assert "--learning-rate" in done.stdout.decode()
 
 
 def test_a_rank_outside_the_world_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ The base is a real virtual environment with small wheels; its real pip installs 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import subprocess
@@ -54,18 +53,14 @@ def image(tmp_path_factory):
         ("old_pure", "2.0", ""),
         ("kept", "1.0", ""),
         ("kept", "9.0", ""),
-        ("pinned", "1.0", ""),
-        ("pinned", "2.0", ""),
-        ("needs_old", "1.0", "pinned<2"),
         ("bert4keras", "0.11.3", "keras<=2.3.1"),
         ("addition", "1.0", "old_pure>=2"),
-        ("wants_pinned", "1.0", "pinned>=2"),
         ("wants_numpy", "1.0", "numpy>=1.23"),
     ):
         wheel(wheels, name, version, requires)
     subprocess.check_call([sys.executable, "-m", "venv", str(folder / "base")])
     python = str(folder / "base" / "bin" / "python")
-    base = ["tensorflow", "numpy==1.22.4", "old_pure==1.0", "kept==1.0", "pinned==1.0", "needs_old"]
+    base = ["tensorflow", "numpy==1.22.4", "old_pure==1.0", "kept==1.0"]
     options = ["--quiet", "--no-index", "--find-links", str(wheels), "--disable-pip-version-check"]
     subprocess.check_call([python, "-m", "pip", "install", *options, *base])
     return folder
@@ -107,29 +102,21 @@ def test_a_package_too_old_for_an_addition_is_replaced_and_named(base, capfd):
     assert "too old for the additions, replaced: old-pure==2.0" in capfd.readouterr().out
 
 
-def test_a_package_that_the_base_holds_back_is_not_replaced(base):
-    with pytest.raises(SetupError, match="needs[-_]old 1.0 has requirement pinned<2"):
-        install(base, "wants_pinned==1.0", "pinned==2.0")
-
-
 def test_an_addition_that_needs_another_numpy_is_refused_and_numpy_stays(base):
     with pytest.raises(SetupError, match=r"wants[-_]numpy 1.0 has requirement numpy>=1.23"):
         install(base, "wants_numpy==1.0")
     assert distributions(base)["numpy"] == "1.22.4"
 
 
-@pytest.mark.parametrize("name", ["numpy", "h5py", "protobuf", "tensorflow", "Keras"])
+@pytest.mark.parametrize("name", ["numpy", "tensorflow"])
 def test_a_lock_that_names_a_package_of_the_image_is_refused(base, name):
-    with pytest.raises(SetupError, match=f"container-tf1.txt names {name.lower()}"):
+    with pytest.raises(SetupError, match=f"container-tf1.txt names {name}"):
         install(base, f"{name}==1.0")
 
 
-def test_the_other_runtime_is_refused(base):
+def test_another_tensorflow_or_none_is_refused(base):
     with pytest.raises(SetupError, match="TensorFlow 1.15.5 is tf1, not tf2"):
         install(base, "bert4keras==0.11.3", request="tf2")
-
-
-def test_a_python_without_tensorflow_is_refused(base):
     shutil.rmtree(next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow-1.15.5.*")))
     with pytest.raises(SetupError, match="has no TensorFlow. Start from a TensorFlow image"):
         install(base, "bert4keras==0.11.3")
@@ -140,13 +127,6 @@ def test_the_build_ends_with_an_import():
     done = run([sys.executable, "-m", "scripts.container_install", "--check"])
     assert done.returncode == 0, done.stderr
     assert "imported: precision " in done.stdout
-
-
-def test_a_tensorflow_that_cannot_be_imported_fails_the_build_in_one_sentence(base):
-    module = next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow.py"))
-    module.write_text("raise ImportError('libcudart.so.11: cannot open')\n")
-    with pytest.raises(SetupError, match="this image cannot train: .*libcudart.so.11"):
-        container_install.check_import(base, ROOT)
 
 
 def test_a_changed_package_is_an_error():
@@ -161,7 +141,6 @@ def test_a_changed_package_is_an_error():
     "tensorflow, expected",
     [
         ("2.17.0+nv25.2", "tf-keras==2.17.0"),
-        ("2.19.1", "tf-keras~=2.19.0"),
         ("2.13.0", None),
     ],
 )
@@ -172,7 +151,7 @@ def test_keras_follows_the_images_tensorflow(tensorflow, expected):
     assert older.startswith("tf-keras==2.16.0 --hash=sha256:")
 
 
-@pytest.mark.parametrize("minor, code", [("3.6", 2), ("3.8", 0), ("3.9", 2), ("3.12", 0)])
+@pytest.mark.parametrize("minor, code", [("3.8", 0), ("3.9", 2), ("3.12", 0)])
 def test_a_base_with_another_python_is_refused_in_one_sentence(minor, code):
     """The script must not be a SyntaxError on any Python 3."""
     interpreter = find([minor])
@@ -182,15 +161,6 @@ def test_a_base_with_another_python_is_refused_in_one_sentence(minor, code):
     assert done.returncode == code, done.stderr
     if code:
         assert re.fullmatch(rf"error: this base has Python {minor}\. Supported: .*\n", done.stderr)
-
-
-def test_hashes_are_checked(base, image):
-    with pytest.raises(SetupError, match="install --no-deps --require-hashes"):
-        install(base, "bert4keras==0.11.3 --hash=sha256:" + "0" * 64)
-    file = image / "wheels" / "bert4keras-0.11.3-py3-none-any.whl"
-    right = hashlib.sha256(file.read_bytes()).hexdigest()
-    versions = install(base, f"bert4keras==0.11.3 \\\n    --hash=sha256:{right}")
-    assert versions["bert4keras"] == "0.11.3"
 
 
 def test_a_container_without_bert4keras_needs_make_env(base, image):
@@ -205,7 +175,7 @@ def test_a_container_without_bert4keras_needs_make_env(base, image):
 
 
 def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):
-    """Only the files that are copied base_versions RUN, in an empty folder."""
+    """Run the step in an empty folder with only the files copied before it."""
     layer = tmp_path / "layer"
     text = (ROOT / "Dockerfile").read_text()
     step = re.search(r"^RUN .*python3 -m (scripts\.container_install.*)$", text, re.MULTILINE)

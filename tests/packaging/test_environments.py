@@ -15,7 +15,7 @@ from typing import List
 
 import pytest
 
-from scripts.environment import SetupError, build, uv
+from scripts.environment import SetupError, build
 from scripts.environment.pythons import Interpreter
 from scripts.environment.runtimes import Choice, Runtime
 from tests.packaging.checkout import ROOT
@@ -106,9 +106,7 @@ def damage_python(folder: Path) -> None:
 
 
 DAMAGE = {
-    "its Python was removed": damage_python,
-    "another Python": lambda f: (f / "lib" / f"python{MINOR}").rename(f / "lib" / "python3.5"),
-    "no stamp": lambda folder: (folder / build.STAMP).unlink(),
+    "removed Python": damage_python,
     "a damaged stamp": lambda folder: (folder / build.STAMP).write_text("{"),
 }
 
@@ -181,35 +179,3 @@ def test_two_builders_wait_for_each_other(root):
     paths = {process.communicate(timeout=60)[0] for process in (first, second)}
     assert first.returncode == second.returncode == 0 and len(paths) == 1
     assert calls(root) == BUILT
-
-
-def test_the_lock_is_held_as_long_as_the_uv_of_a_killed_builder(root):
-    first = start(root, UV_SLOW="1.5")
-    wait_for(root, "begin pip")
-    os.kill(first.pid, signal.SIGKILL)  # only the builder: its uv continues
-    second = start(root)
-    _, stderr = second.communicate(timeout=60)
-    first.communicate(timeout=60)
-    assert b"waiting for another command" in stderr
-    assert calls(root) == [*BUILT, *BUILT]
-
-
-def test_uv_is_installed_if_it_is_missing_or_too_old(root, monkeypatch):
-    monkeypatch.setenv("FAKE_VERSION", "0.4.30")
-    monkeypatch.setenv("HOME", str(root))
-    monkeypatch.setattr(uv, "_install", lambda tools: "a new one")
-    assert uv.uv(root) == "a new one"
-    monkeypatch.setenv("FAKE_VERSION", "0.5.0")
-    assert uv.uv(root) == str(root / "bin" / "uv")
-
-
-def test_without_venv_and_pip_the_error_names_the_package(tmp_path, monkeypatch):
-    crippled = tmp_path / "python"
-    crippled.write_text("#!/bin/sh\necho 'No module named ensurepip' >&2\nexit 1\n")
-    crippled.chmod(0o755)
-    monkeypatch.setattr(uv.sys, "executable", str(crippled))
-    with pytest.raises(SetupError) as caught:
-        uv._install(tmp_path / "tools")
-    text = str(caught.value)
-    assert "No module named ensurepip" in text and "apt-get install python3-venv" in text
-    assert not (tmp_path / "tools").exists()
