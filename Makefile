@@ -9,9 +9,7 @@ VARIABLES := ARGS BASE_IMAGE DATA ENGINE GPUS HOSTS IMAGE NP NVIDIA_INDEX PYTHON
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name)))
 UNKNOWN := $(firstword $(filter-out $(VARIABLES) MAKEFLAGS SHELL,$(GIVEN)))
 ifneq ($(UNKNOWN),)
-NEAREST := $(shell awk -f scripts/nearest.awk name='$(subst ','\'',$(UNKNOWN))' $(VARIABLES))
-$(error error: $(UNKNOWN) is not a variable of this Makefile.$(if \
-    $(NEAREST), Did you mean $(NEAREST)?) Known are: $(VARIABLES))
+$(error error: $(UNKNOWN) is not a variable of this Makefile. Known are: $(VARIABLES))
 endif
 
 # Recipes read values from the environment, where a quote in a value ends no quotes around it.

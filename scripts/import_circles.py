@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, List, Set
 
+from graphlib import CycleError, TopologicalSorter
 from importlinter import Contract, ContractCheck, output
 
 
@@ -15,7 +16,7 @@ class NoCircles(Contract):
     """Broken if modules of the root packages import each other in a circle."""
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
-        imports = {module: _imported(graph, module) for module in graph.modules}
+        imports = {m: set(graph.find_modules_directly_imported_by(m)) for m in graph.modules}
         broken = sorted(sorted(circle) for circle in circles(imports))
         return ContractCheck(kept=not broken, metadata={"circles": broken})
 
@@ -24,32 +25,13 @@ class NoCircles(Contract):
             output.print_error(f"import each other in a circle: {', '.join(circle)}")
 
 
-def _imported(graph: Any, module: str) -> Set[str]:
-    return set(graph.find_modules_directly_imported_by(module))
-
-
-def circles(imported: Dict[str, Set[str]]) -> Iterator[Set[str]]:
-    """Yield strongly connected components of more than one module (Tarjan)."""
-    number: Dict[str, int] = {}
-    low: Dict[str, int] = {}
-    stack: List[str] = []
-
-    def visit(module: str) -> Iterator[Set[str]]:
-        number[module] = low[module] = len(number)
-        stack.append(module)
-        for other in sorted(imported.get(module, ())):
-            if other not in number:
-                yield from visit(other)
-                low[module] = min(low[module], low[other])
-            elif other in stack:
-                low[module] = min(low[module], number[other])
-        if low[module] == number[module]:
-            at = stack.index(module)
-            circle = set(stack[at:])
-            del stack[at:]
-            if len(circle) > 1:
-                yield circle
-
-    for module in sorted(imported):
-        if module not in number:
-            yield from visit(module)
+def circles(imported: Dict[str, Set[str]]) -> Iterator[List[str]]:
+    """Yield circles of modules until none is left; each loses one import."""
+    while True:
+        try:
+            TopologicalSorter(imported).prepare()
+            return
+        except CycleError as error:
+            circle = error.args[1]  # each imports the one before it; the first comes again last
+            yield circle[1:]
+            imported[circle[1]].discard(circle[0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 
 import pytest
@@ -88,7 +87,6 @@ def launched(tmp_path):
     """Run `make` with launchers that only print their arguments."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "Makefile").write_text(MAKEFILE)
-    shutil.copy(str(ROOT / "scripts" / "nearest.awk"), str(tmp_path / "scripts"))
     for name in ("amp-xla", "scripts/docker.sh"):
         (tmp_path / name).write_text(FAKE_LAUNCHER)
         (tmp_path / name).chmod(0o755)
@@ -115,19 +113,12 @@ def test_make_passes_arguments_on_as_quoted(launched, words, expected):
     assert launched(*words, "ARGS=--name 'a b'") == [*expected.split(" "), "--name", "a b"]
 
 
-@pytest.mark.parametrize(
-    "given, nearest",
-    [
-        ("RECIP=pretraining", "Did you mean RECIPE?"),
-        ("WHAT=2", "Known are: ARGS"),
-    ],
-)
-def test_an_unknown_variable_is_an_error_that_names_the_nearest(given, nearest):
+def test_an_unknown_variable_is_an_error_that_names_the_known_ones():
     for target in ("train", "help"):
-        done = run(["make", target, given])
+        done = run(["make", target, "RECIP=pretraining"])
         assert done.returncode == 2 and done.stdout == ""
-        assert f"error: {given.partition('=')[0]} is not a variable" in done.stderr
-        assert nearest in done.stderr and len(done.stderr.strip().split("\n")) == 1
+        assert "error: RECIP is not a variable of this Makefile. Known are: ARGS" in done.stderr
+        assert len(done.stderr.strip().split("\n")) == 1
 
 
 def test_unusual_machines(tmp_path):
