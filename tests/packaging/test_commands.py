@@ -56,7 +56,6 @@ def folder(tmp_path_factory) -> Path:
 def test_a_day(folder: Path) -> None:
     program = str(ROOT / "amp-xla")
     for line, (code, text) in DAY.items():
-        print(line)
         command, *words = line.split()
         done = run([program, command, "--python", sys.executable, *words], root=folder)
         output = done.stdout + done.stderr
