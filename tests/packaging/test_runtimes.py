@@ -84,7 +84,7 @@ def test_without_a_gpu(machine):
 
 WITH_CUDA = r"^runtime tf2 with CUDA: "
 ON_A_GPU = {
-    "A100": (A100, {}, rf"{WITH_CUDA}NVIDIA A100-SXM4-40GB \(8\.0, driver 535\.104\.05\); using "
+    "A100": (A100, {}, rf"{WITH_CUDA}.*NVIDIA A100-SXM4-40GB \(8\.0, driver 535\.104\.05\); using "
              r"Python 3\.12.*; RUNTIME=nvtf1 or make docker-train for NVIDIA's TensorFlow 1\.15$"),
     "an old driver": ("NVIDIA GeForce RTX 3090, 470.82.01, 24268, 24000, 8.6, [N/A]", {},
                       r"^runtime tf2: .*driver 470\.82\.01 is older than 525\.60, .*, CPU only"),
