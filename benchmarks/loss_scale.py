@@ -24,8 +24,18 @@ from amp_xla.process.exits import exit_code
 class Config:
     """Measure the cost of loss scaling."""
 
+    layers: Annotated[int, within(at_least=1)] = 4
+    """Transformer layers"""
+    hidden: Annotated[int, within(at_least=64)] = 512
+    """width; heads are 64 wide, feed-forward is 4 times it"""
+    batch_size: Annotated[int, within(at_least=1)] = 16
+    """sequences per step"""
+    length: Annotated[int, within(at_least=1)] = 128
+    """tokens per sequence"""
     rounds: Annotated[int, within(at_least=1)] = 20
     """timed steps of each configuration"""
+    optimizer: str = "adamw"
+    """adamw (fused) or bert4keras (its Adam, many small operations)"""
 
 
 CLOCKS = {"clock": time.perf_counter, "processor": time.process_time}
@@ -42,7 +52,7 @@ def main() -> int:
 
     names = list(wrappers())
     print(f"measuring {config.rounds} rounds of {len(names)} steps ...", file=sys.stderr)
-    seconds = measure(config.rounds, names)
+    seconds = measure(config, names)
     print(f"TensorFlow {tensorflow().__version__}, {config}")
     for clock in CLOCKS:
         for name in names:
@@ -70,11 +80,11 @@ def wrappers() -> Dict[str, Callable[[Any], Any]]:
     }
 
 
-def measure(rounds: int, names: Sequence[str]) -> Dict[Tuple[str, str], List[float]]:
+def measure(config: Config, names: Sequence[str]) -> Dict[Tuple[str, str], List[float]]:
     """Return seconds of each step by (clock, name); the configurations take turns."""
-    steps = {name: _step(wrappers()[name]) for name in names}
+    steps = {name: _step(config, wrappers()[name]) for name in names}
     seconds: Dict[Tuple[str, str], List[float]] = {(c, n): [] for c in CLOCKS for n in steps}
-    for number in range(rounds + 2):
+    for number in range(config.rounds + 2):
         for name, step in steps.items():
             started = {clock: now() for clock, now in CLOCKS.items()}
             step()
@@ -93,13 +103,12 @@ def overhead(
     return over[len(over) // 4], statistics.median(over), over[3 * len(over) // 4]
 
 
-def _step(wrap: Callable[[Any], Any]) -> Callable[[], Any]:
+def _step(config: Config, wrap: Callable[[Any], Any]) -> Callable[[], Any]:
     """Build a training step in a new session."""
     import numpy as np
 
     from amp_xla import backend
     from amp_xla.backend import K, keras, tf
-    from amp_xla.optimizers.adamw import AdamW
 
     models = backend.bert4keras("models")
     with tf.Graph().as_default() as graph:
@@ -108,11 +117,11 @@ def _step(wrap: Callable[[Any], Any]) -> Callable[[], Any]:
         with session.as_default():
             bert = models.BERT(
                 vocab_size=8000,
-                hidden_size=512,
-                num_hidden_layers=4,
-                num_attention_heads=8,
-                intermediate_size=2048,
-                max_position=128,
+                hidden_size=config.hidden,
+                num_hidden_layers=config.layers,
+                num_attention_heads=max(1, config.hidden // 64),
+                intermediate_size=4 * config.hidden,
+                max_position=config.length,
                 hidden_act="gelu",
                 dropout_rate=0.0,
                 with_pool=True,
@@ -120,20 +129,34 @@ def _step(wrap: Callable[[Any], Any]) -> Callable[[], Any]:
             bert.build()
             logits = keras.layers.Dense(12)(bert.model.output)
             rng = np.random.RandomState(0)
-            shape = (16, 128)
+            shape = (config.batch_size, config.length)
             feeds = {
                 bert.model.inputs[0]: rng.randint(1, 8000, shape),
                 bert.model.inputs[1]: np.zeros(shape),
             }
-            labels = tf.constant(rng.randint(0, 12, 16))
+            labels = tf.constant(rng.randint(0, 12, config.batch_size))
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-            optimizer = wrap(AdamW(1e-4))
+            optimizer = wrap(_optimizer(config))
             loss = tf.reduce_mean(losses)
-            operation = optimizer.minimize(loss, var_list=tf.trainable_variables())
+            variables = tf.trainable_variables()
+            if hasattr(optimizer, "compute_gradients"):
+                operation = optimizer.minimize(loss, var_list=variables)
+            else:
+                operation = tf.group(*optimizer.get_updates(loss, variables))
             session.run(tf.global_variables_initializer())
             call = session.make_callable([operation, loss], list(feeds))
             values = list(feeds.values())
             return lambda: call(*values)
+
+
+def _optimizer(config: Config) -> Any:
+    from amp_xla import backend
+
+    if config.optimizer == "bert4keras":
+        return backend.bert4keras("optimizers").Adam(1e-4)
+    from amp_xla.optimizers.adamw import AdamW
+
+    return AdamW(1e-4)
 
 
 if __name__ == "__main__":
