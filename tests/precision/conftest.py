@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import List
+from typing import Iterator, List
+
+import pytest
 
 EAGER = "AMP_XLA_TEST_EAGER"
 
@@ -29,3 +31,13 @@ def pytest_report_header() -> str:
     elif not HAS_TENSORFLOW_2:
         missing.append("eager TensorFlow 2 (test_eager.py: make test RUNTIME=tf2)")
     return "precision: not collected for want of " + "; ".join(missing or ["nothing"])
+
+
+@pytest.fixture
+def cleared() -> Iterator[None]:
+    """Keras' session, cleared before and after."""
+    from amp_xla.backend import K
+
+    K.clear_session()
+    yield
+    K.clear_session()

@@ -11,6 +11,7 @@ import tf_keras
 from tf_keras.src.mixed_precision import loss_scale_optimizer as source
 
 from amp_xla import backend
+from amp_xla.precision import optimizer as wrapper
 from amp_xla.precision.compat.keras import CUSTOM_OBJECTS, LossScaleOptimizer, set_policy
 from amp_xla.precision.monitor import LossScaleWarning
 
@@ -258,6 +259,29 @@ def test_models_load_with_ours_and_keras_own_are_taken_over(tmp_path, family, en
         if (family, ending) != ("new", ".h5"):  # Keras reads the newer kind's h5 state by name only
             np.testing.assert_allclose(again, losses[name], rtol=1e-5)
     np.testing.assert_allclose(losses["ours"], losses["theirs"], rtol=1e-5)
+
+
+@FAMILY
+@pytest.mark.parametrize("name", ["graph and eager", "ours", "theirs"])
+def test_a_keras_file_restores_newer_optimizers_only(tmp_path, family, name):
+    """A legacy optimizer starts from the beginning, with Keras' own class too."""
+    model = sequential()
+    cls = {**CLASSES, "graph and eager": wrapper.LossScaleOptimizer}[name]
+    model.compile(cls(FAMILIES[family].Adam(0.1)), "mse")
+    model.fit(X, Y, verbose=0, batch_size=8, shuffle=False)
+    path = str(tmp_path / "model.keras")
+    model.save(path)
+    expected = model.fit(X, Y, verbose=0, batch_size=8, shuffle=False).history["loss"]
+    loaded = tf_keras.models.load_model(path, {} if name == "theirs" else CUSTOM_OBJECTS)
+    assert isinstance(loaded.optimizer, OWN[family] if name == "theirs" else cls)
+    assert int(loaded.optimizer.iterations) == (8 if family == "new" else 0)
+    if name == "graph and eager":
+        counts = [int(v) for v in loaded.optimizer.state_variables]
+        assert counts == ([8, 0, 2**15, 8] if family == "new" else [0, 0, 2**15, 0])
+    else:
+        assert int(loaded.optimizer.dynamic_counter) == 0
+    again = loaded.fit(X, Y, verbose=0, batch_size=8, shuffle=False).history["loss"]
+    assert np.allclose(again, expected, rtol=1e-5) == (family == "new")
 
 
 # -- configurations --------------------------------------------------------------------------------
