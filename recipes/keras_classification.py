@@ -14,6 +14,7 @@ The same in a script, and with a loop of one's own: examples/keras_fit.py, keras
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -121,19 +122,19 @@ def precision(config: Config) -> Tuple[Any, str, Any]:
     """The settings, the Keras policy, which is in force from here on, and the loss scale."""
     from amp_xla import backend
     from amp_xla.backend import configuring
-    from amp_xla.settings import default_loss_scale
+    from amp_xla.settings import Settings, default_loss_scale
 
+    switches = {"xla": config.xla, "device": config.device, "loss_scale": config.loss_scale}
+    asked = Settings.from_environment(os.environ, **switches).precision
+    if config.policy is not None:
+        asked = "amp" if config.policy != "float32" else "fp32"
+    # A policy changes the layers; the rewrite, which changes the graph, must be off beside it.
+    resolved = configuring.resolve(**switches, precision="tf32" if asked == "amp" else asked)
     if backend.kind() == "tf1":
         raise UnsupportedError(
             "recipes.keras_classification needs the Keras policies of TensorFlow 2, and this is "
             "1.15: give RUNTIME=tf2, or stay here with RECIPE=classification, the same job"
         )
-    switches = {"xla": config.xla, "device": config.device, "loss_scale": config.loss_scale}
-    asked = configuring.configure(**switches).precision
-    if config.policy is not None:
-        asked = "amp" if config.policy != "float32" else "fp32"
-    # A policy changes the layers; the rewrite, which changes the graph, must be off beside it.
-    resolved = configuring.resolve(**switches, precision="tf32" if asked == "amp" else asked)
     half = resolved.machine_half
     name = config.policy or (f"mixed_{half}" if asked == "amp" and half else "float32")
     if name == "mixed_float16":  # which holds neither bert4keras' 1e12 nor Keras' 1e-7

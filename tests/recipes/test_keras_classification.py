@@ -20,7 +20,7 @@ from tests.running import environment, run_python
 
 RUNS = Path("runs") / "keras_classification"
 RECIPE = ["-m", "recipes.keras_classification", *small.FLAGS]
-HALF = ["--policy", "mixed_float16"]
+HALF = ["--policy", "mixed_float16", "--loss-scale", "dynamic"]
 
 pytestmark = pytest.mark.slow
 on_tf2 = pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has no such policies")
@@ -42,7 +42,7 @@ def python(folder, *words, code=0, env=None):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """A run in float16, which scales its loss by itself."""
+    """A run in float16 with a dynamic loss scale."""
     python(folder, *RECIPE, "--name", "whole", *HALF)
     return folder / RUNS / "whole"
 
