@@ -105,11 +105,12 @@ class JaxEngine:
             "parameters": int(sum(np.size(leaf) for leaf in leaves)),
         }
         self._batch: Mapping[str, np.ndarray] = {}
+        self._number = 0
         self._rate = math.nan
 
     def step(self, batch: Any, number: int, asked: Tuple[bool, bool]) -> StepResult:
         """Apply one update and wait for its result."""
-        self._batch = batch
+        self._batch, self._number = batch, number
         self.job.state, result = self.job.step(self.job.state, shared(batch))
         told: Tuple[float, ...] = ()
         if self.ranks.several:
@@ -155,8 +156,8 @@ class JaxEngine:
 
     def diagnose(self, folder: Path, loss_scale: float) -> str:
         """Keep the batch of the last step and name the dev metrics and weights that are bad."""
-        step = int(_host(self.job.state.step)) - 1
-        place = folder / f"nonfinite-{step:08d}"
+        # Counted by the loop: a roll-back takes the state's count back.
+        place = folder / f"nonfinite-{self._number:08d}"
         place.mkdir(exist_ok=True)
         arrays: Dict[str, Any] = dict(self._batch)
         np.savez_compressed(str(place / "batch.npz"), **arrays)
@@ -173,7 +174,7 @@ class JaxEngine:
                 f"lower --learning-rate, or use --policy p=f32,c=f32,o=f32 to see whether it is "
                 f"the precision"
             )
-        report = {"step": step, "loss_scale": loss_scale, "finding": text}
+        report = {"step": self._number, "loss_scale": loss_scale, "finding": text}
         (place / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         return f"{text}\nreport and batch: {place}"
 
