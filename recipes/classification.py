@@ -62,7 +62,7 @@ class Config:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build everything up to the first step."""
+    """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
@@ -115,6 +115,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
+    """Train."""
     config = parse(Config, argv, "python -m recipes.classification")
     from amp_xla.training.launch import train
 
@@ -122,14 +123,14 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Label and probability for each line: a text, or two texts with a tab between them."""
+    """Return label and probability for each line: a text, or two texts separated by a tab."""
     config = checkpoint.config(Config)
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     return answers(config, checkpoint, lines)
 
 
 def answers(config: Any, checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """What ``predict`` says, of any config with these groups, once its precision is set."""
+    """Return label and probability for each line; the caller has resolved the precision."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
     from amp_xla.process.progress import note
@@ -149,12 +150,12 @@ def answers(config: Any, checkpoint: Checkpoint, lines: List[str]) -> List[Tuple
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     infer = Inference(inputs, {"chances": tf.nn.softmax(model.output)})
-    found: Dict[int, Tuple[str, float]] = {}
+    answer_of: Dict[int, Tuple[str, float]] = {}
     batches = Batches(encoded, None, [length], config.batches.batch_size, shuffle=False)
     for batch in batches.epoch(0):
         for sample, row in zip(batch["sample_ids"], infer(batch)["chances"]):
-            found[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
-    return [found[i] for i in range(len(lines))]
+            answer_of[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
+    return [answer_of[i] for i in range(len(lines))]
 
 
 if __name__ == "__main__":

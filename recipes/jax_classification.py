@@ -61,7 +61,7 @@ class Config:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build everything up to the first step."""
+    """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     if config.batches.packed:
         raise SettingsError("--packed: the JAX recipe has a text a row; leave it out")
@@ -98,6 +98,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 
 def write(text: str, path: str) -> None:
+    """Write a text file."""
     Path(path).write_text(text, encoding="utf-8")
 
 
@@ -131,9 +132,9 @@ def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
 
     encoder = config.encoder
     if encoder.bert is not None:
-        found = weights.read_config(encoder.bert)
-        weights.check_sizes(encoder.bert, found, vocab_size, config.batches.max_length)
-        return found
+        bert_config = weights.read_config(encoder.bert)
+        weights.check_sizes(encoder.bert, bert_config, vocab_size, config.batches.max_length)
+        return bert_config
     return bert.Shape(
         vocab_size, encoder.hidden, encoder.layers, encoder.heads, 4 * encoder.hidden,
         max(512, config.batches.max_length),
@@ -155,6 +156,7 @@ def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool
 
 
 def main(argv: Optional[List[str]] = None) -> int:
+    """Train."""
     config = parse(Config, argv, "python -m recipes.jax_classification")
     from amp_xla.jax.engine import Jax
     from amp_xla.training.launch import train
@@ -164,7 +166,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Label and probability for each line: a text, or two texts with a tab between them."""
+    """Return label and probability for each line: a text, or two texts separated by a tab."""
     config = checkpoint.config(Config)
     import jax
     import numpy as np
@@ -185,7 +187,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
     like = bert.made(shape, len(labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
-    found: Dict[int, Tuple[str, float]] = {}
+    answer_of: Dict[int, Tuple[str, float]] = {}
     rows = -(-config.batches.batch_size // jax.device_count()) * jax.device_count()
     batches = Batches(encoded, None, [length], rows, shuffle=False)
     for batch in batches.epoch(0):
@@ -193,8 +195,8 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
         chances = np.asarray(jax.nn.softmax(infer(model, processes.share(fed))))
         for sample, row in zip(batch["sample_ids"], chances):
             if sample >= 0:
-                found[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
-    return [found[i] for i in range(len(lines))]
+                answer_of[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
+    return [answer_of[i] for i in range(len(lines))]
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ class Config:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build everything up to the first step."""
+    """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     if config.batches.packed:
         raise SettingsError("--packed: Keras wants a label a row; leave it out")
@@ -119,24 +119,26 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 
 def precision(config: Config) -> Tuple[Any, str, Any]:
-    """The settings, the Keras policy, which is in force from here on, and the loss scale."""
+    """Apply the settings and the Keras policy; return settings, policy and loss scale."""
     from amp_xla import backend
     from amp_xla.backend import configuring
     from amp_xla.settings import Settings, default_loss_scale
 
     switches = {"xla": config.xla, "device": config.device, "loss_scale": config.loss_scale}
-    asked = Settings.from_environment(os.environ, **switches).precision
+    requested = Settings.from_environment(os.environ, **switches).precision
     if config.policy is not None:
-        asked = "amp" if config.policy != "float32" else "fp32"
-    # A policy changes the layers; the rewrite, which changes the graph, must be off beside it.
-    resolved = configuring.resolve(**switches, precision="tf32" if asked == "amp" else asked)
+        requested = "amp" if config.policy != "float32" else "fp32"
+    # A policy changes the layers, the rewrite changes the graph: never both.
+    resolved = configuring.resolve(
+        **switches, precision="tf32" if requested == "amp" else requested
+    )
     if backend.kind() == "tf1":
         raise UnsupportedError(
             "recipes.keras_classification needs the Keras policies of TensorFlow 2, and this is "
             "1.15: give RUNTIME=tf2, or stay here with RECIPE=classification, the same job"
         )
     half = resolved.machine_half
-    name = config.policy or (f"mixed_{half}" if asked == "amp" and half else "float32")
+    name = config.policy or (f"mixed_{half}" if requested == "amp" and half else "float32")
     if name == "mixed_float16":  # which holds neither bert4keras' 1e12 nor Keras' 1e-7
         resolved = configuring.resolve(**switches, precision="tf32", infinity=1e4, epsilon=1e-5)
     from amp_xla.backend import keras
@@ -172,6 +174,7 @@ def updates(config: Config, steps: int, scale: Any) -> Tuple[Any, Any]:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
+    """Train."""
     config = parse(Config, argv, "python -m recipes.keras_classification")
     from amp_xla.training.launch import Keras, train
 
@@ -180,7 +183,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Label and probability for each line: a text, or two texts with a tab between them."""
+    """Return label and probability for each line: a text, or two texts separated by a tab."""
     config = checkpoint.config(Config)
     precision(dataclasses.replace(config, xla="off", loss_scale=None))
     return classification.answers(config, checkpoint, lines)

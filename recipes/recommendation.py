@@ -57,7 +57,7 @@ class Config:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build everything up to the first step."""
+    """Build the job up to the first step."""
     if (config.update.accumulate or 1) > 1 or config.update.recompute:
         raise AmpXlaError(
             "--accumulate and --recompute are for transformers: nearly all memory here is the "
@@ -126,6 +126,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
+    """Train."""
     config = parse(Config, argv, "python -m recipes.recommendation")
     from amp_xla.training.launch import train
 

@@ -33,7 +33,7 @@ from amp_xla.process.typed import ROOT, in_checkout
 from amp_xla.process.world import ENDS_WITH_STDIN
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-# Time for the other ranks to end by themselves after one has failed; then they are killed.
+# After one rank has failed, the others are killed after this time.
 _GRACE_SECONDS = 12.0
 _SAME_SIGNAL_SECONDS = 0.5  # a process group and its launcher may both receive one signal
 _RANK_LOST = 75  # exit code of a rank that another one has left
@@ -207,12 +207,12 @@ class Launcher:
 
         The ranks agree on the step to stop after, so one of them is enough.
         """
-        now = time.monotonic()
+        seconds = time.monotonic()
         if self._received is None:
-            self._received = number, now
+            self._received = number, seconds
             for rank in self.ranks[:1]:
                 rank.send(number)
-        elif now - self._received[1] > _SAME_SIGNAL_SECONDS:
+        elif seconds - self._received[1] > _SAME_SIGNAL_SECONDS:
             for rank in self.ranks:
                 rank.send(signal.SIGKILL)
 

@@ -1,7 +1,7 @@
 """Launching of ranks: Slurm's tasks as ranks, and Horovod's rendezvous server.
 
 A task that ``srun`` started becomes a rank, without ssh, MPI or a launcher. Horovod also needs a
-server where the ranks leave each other their addresses: the task of rank 0 starts it.
+server through which ranks exchange addresses: the task of rank 0 starts it.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _open(task: Task, address: str) -> None:
         [sys.executable, "-m", __name__, task.plan, address, str(task.port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # Slurm waits until nobody holds the task's
+        stderr=subprocess.DEVNULL,  # Slurm waits for every process that holds the task's
         start_new_session=True,
     )
     assert server.stdout is not None

@@ -26,11 +26,11 @@ def main(argv: List[str]) -> int:
     config = parse(Config, argv, "amp-xla verify RUN")
     run = Path(config.run)
     folder = run / "checkpoints"
-    found = checkpoint.steps(folder)
-    if not found:
+    paths = checkpoint.steps(folder)
+    if not paths:
         raise AmpXlaError(f"{run} has no checkpoint; training prints the name of its run folder")
     best, damaged, whole = checkpoint.best(folder), 0, []
-    for path in found:
+    for path in paths:
         wrong = checkpoint.problems(path)
         damaged += bool(wrong)
         if not wrong:

@@ -57,8 +57,8 @@ def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
         )
     first, second = dropout.key[0], dropout.key[1]
     bits = _mixed(_mixed(element ^ _mixed(first + np.uint32(place))) + second)
-    kept = bits >= np.uint32(round(dropout.rate * 2**32))
-    return jnp.where(kept, x / (1.0 - dropout.rate), jnp.zeros([], x.dtype))
+    keep = bits >= np.uint32(round(dropout.rate * 2**32))
+    return jnp.where(keep, x / (1.0 - dropout.rate), jnp.zeros([], x.dtype))
 
 
 def _mixed(bits: jax.Array) -> jax.Array:
@@ -79,7 +79,7 @@ class Dense(eqx.Module):
 
 
 class Norm(eqx.Module):
-    """Layer norm over the last axis, computed in float32, whatever comes in."""
+    """Layer norm over the last axis, computed in float32 for each input dtype."""
 
     gamma: jax.Array
     beta: jax.Array
@@ -107,7 +107,10 @@ class Layer(eqx.Module):
     def __call__(
         self, x: jax.Array, mask: jax.Array, dropout: Optional[Dropout], place: int
     ) -> jax.Array:
-        """x [B, L, hidden]; mask bool [B, L], False = padding; its masks are from ``place`` on."""
+        """Map ``x`` [B, L, hidden]; ``mask`` is bool [B, L], False = padding.
+
+        Dropout masks are drawn from ``place`` on.
+        """
         rows, length, _ = x.shape
 
         def split(y: jax.Array) -> jax.Array:
@@ -154,17 +157,17 @@ class Classifier(eqx.Module):
     def __call__(
         self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
     ) -> jax.Array:
-        """int [B, L] twice -> float32 [B, classes]."""
+        """Map ids, int [B, L], to logits, float32 [B, classes]."""
         vectors = self.bert(token_ids, segment_ids, dropout).astype(jnp.float32)
         real = (token_ids != 0).astype(jnp.float32)[:, :, None]
-        # At least one: a padding row has no token, and 0 / 0 would poison the whole batch.
+        # At least 1: a padding row has no token, and 0 / 0 would make the whole batch NaN.
         pooled = (vectors * real).sum(1) / jnp.maximum(real.sum(1), 1.0)
         pooled = dropped(pooled.astype(self.logits.kernel.dtype), dropout, 0)
         return self.logits(pooled).astype(jnp.float32)
 
 
 def made(shape: Shape, classes: int, seed: int) -> Classifier:
-    """An untrained classifier: kernels and tables by a normal of 0.02 cut at two deviations."""
+    """Return an untrained classifier; kernels and tables are normal, 0.02, truncated at 2 sigma."""
     keys = iter(jax.random.split(jax.random.key(seed), 4 + 6 * shape.num_hidden_layers))
     hidden, inner = shape.hidden_size, shape.intermediate_size
 

@@ -108,17 +108,21 @@ class JaxEngine:
         self._number = 0
         self._rate = math.nan
 
-    def step(self, batch: Any, number: int, asked: Tuple[bool, bool]) -> StepResult:
+    def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Apply one update and wait for its result."""
         self._batch, self._number = batch, number
         self.job.state, result = self.job.step(self.job.state, shared(batch))
-        told: Tuple[float, ...] = ()
+        all_requests: Tuple[float, ...] = ()
         if self.ranks.several:
-            told = tuple(np.sum(self.ranks.gather([int(flag) for flag in asked]), 0).tolist())
+            all_requests = tuple(
+                np.sum(self.ranks.gather([int(flag) for flag in requests]), 0).tolist()
+            )
         values = [float(_host(leaf)) for leaf in result]
         loss, hits, finite, norm, self._rate, scale = values
         applied = int(_host(self.job.state.applied))
-        return StepResult(loss, self._rate, scale, bool(finite), norm, applied, (hits,), told, loss)
+        return StepResult(
+            loss, self._rate, scale, bool(finite), norm, applied, (hits,), all_requests, loss
+        )
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         """Return None: the policy is part of the program, so there is nothing to verify."""

@@ -52,10 +52,10 @@ def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
     """As ``amp_xla.optimizers.schedule.warmup_decay``: int32 updates so far -> float32 rate."""
 
     def rate(applied: jax.Array) -> jax.Array:
-        now = applied.astype(jnp.float32) + 1.0
-        warm = now / max(warmup_steps, 1)
-        left = jnp.clip((total_steps + 1.0 - now) / max(total_steps - warmup_steps + 1, 1), 0, 1)
-        return peak * jnp.minimum(1.0, jnp.where(now <= warmup_steps, warm, left))
+        update = applied.astype(jnp.float32) + 1.0
+        warm = update / max(warmup_steps, 1)
+        left = jnp.clip((total_steps + 1.0 - update) / max(total_steps - warmup_steps + 1, 1), 0, 1)
+        return peak * jnp.minimum(1.0, jnp.where(update <= warmup_steps, warm, left))
 
     return rate
 
@@ -75,7 +75,7 @@ def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTra
 
 
 def start(model: Classifier, optimizer: optax.GradientTransformation, loss_scale: Any) -> State:
-    """The state before the first step, on all devices."""
+    """Return the state before the first step, on all devices."""
     zero = jnp.zeros([], jnp.int32)
     scale = jax.tree_util.tree_map(jnp.asarray, scales.from_spec(loss_scale))
     begin = State(model, optimizer.init(model), scale, zero, zero)
@@ -129,11 +129,13 @@ def training_step(
         (value, accuracy), grads, finite, loss_scale = run(state.model)
         norm = optax.global_norm(grads)
         updates, slots = optimizer.update(grads, state.optimizer, state.model)
-        after = optax.apply_updates(state.model, updates)
-        model, slots = precision.select_tree(finite, (after, slots), (state.model, state.optimizer))
-        now = State(model, slots, loss_scale, state.step + 1, state.applied + finite)
+        candidate = optax.apply_updates(state.model, updates)
+        model, slots = precision.select_tree(
+            finite, (candidate, slots), (state.model, state.optimizer)
+        )
+        new_state = State(model, slots, loss_scale, state.step + 1, state.applied + finite)
         scale = jnp.asarray(getattr(state.loss_scale, "loss_scale", 1.0), jnp.float32)
-        return now, Result(value, accuracy, finite, norm, rate(state.applied), scale)
+        return new_state, Result(value, accuracy, finite, norm, rate(state.applied), scale)
 
     return step
 

@@ -31,7 +31,7 @@ class WeightsError(AmpXlaError):
 
 
 class Entry(NamedTuple):
-    """Where a tensor lies: its dtype's number, shape, shard, offset, bytes, masked CRC-32C."""
+    """Index entry of a tensor: number of its dtype, shape, shard, offset, size, masked CRC-32C."""
 
     dtype: int
     shape: Tuple[int, ...]
@@ -125,11 +125,11 @@ class Tensors:
     """
 
     def __init__(self, folder: str) -> None:
-        found = sorted(Path(folder).glob("*.index"))
-        if len(found) != 1:
-            names = ", ".join(p.name for p in found) or "none"
+        indexes = sorted(Path(folder).glob("*.index"))
+        if len(indexes) != 1:
+            names = ", ".join(p.name for p in indexes) or "none"
             raise WeightsError(f"{folder} must hold one checkpoint (*.index); found: {names}")
-        self._index = found[0]
+        self._index = indexes[0]
         try:
             table = dict(_table(self._index.read_bytes()))
             self._shards = _number(dict(_fields(table.pop(b""))).get(1, 1))
@@ -138,7 +138,7 @@ class Tensors:
             raise WeightsError(f"{self._index} is damaged: {error}") from None
 
     def read(self, name: str, shape: Tuple[int, ...]) -> np.ndarray:
-        """A float32 tensor, its bytes checked.
+        """Read a float32 tensor and verify its checksum.
 
         Raises:
           WeightsError: it is missing, damaged, or has another shape or dtype.
@@ -212,7 +212,7 @@ def _varint(data: bytes, at: int) -> Tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
-    """(number, value) of a protocol buffer's fields; nested messages as bytes."""
+    """Yield (number, value) of a protocol buffer's fields; nested messages as bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

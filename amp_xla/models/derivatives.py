@@ -185,8 +185,8 @@ def multi_head_attention() -> Any:
         def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
             """(numbers or bools to multiply attention weights by, what their mean is)."""
             if dropout.installed() or not rate:
-                kept = dropout.kept(self.name, shape, rate)
-                return kept, (1.0 if kept is None else 1.0 - rate)
+                mask = dropout.kept(self.name, shape, rate)
+                return mask, (1.0 if mask is None else 1.0 - rate)
             # Keras' dropout depends on the learning phase.
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 

@@ -59,14 +59,14 @@ def _set_learning_phase(value: int) -> None:
 @contextlib.contextmanager
 def inference() -> Iterator[None]:
     """Build the layers called within the block for inference."""
-    before = _stream.training
+    was_training = _stream.training
     _stream.training = False
     _set_learning_phase(0)
     try:
         yield
     finally:
-        _stream.training = before
-        _set_learning_phase(1 if before else 0)
+        _stream.training = was_training
+        _set_learning_phase(1 if was_training else 0)
 
 
 class Dropout(keras.layers.Dropout):

@@ -166,8 +166,8 @@ class Updater(NamedTuple):
 
         def apply_all(values: List[Any]) -> List[Any]:
             remaining = iter(values)
-            given = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
-            clipped = clipping.clip(given, lambda: values[-1], self.clipnorm)
+            paired = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
+            clipped = clipping.clip(paired, lambda: values[-1], self.clipnorm)
             return [inner.apply(pairs) for inner, pairs in clipped]
 
         def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:

@@ -16,7 +16,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: Any, allowed: str = "") -> str:
-    """Return text from files and folders with control characters escaped, e.g. ``\\x1b``.
+    r"""Return text from files and folders with control characters escaped, e.g. ``\x1b``.
 
     Terminals obey escape sequences, and a line break would make two lines of one.
     """
@@ -43,7 +43,7 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def tolerate_encoding() -> None:
-    """Print characters that standard output's encoding lacks as ``\\u4e2d``."""
+    r"""Print characters that standard output's encoding lacks as ``\u4e2d``."""
     _reconfigure(sys.stdout, errors="backslashreplace")
 
 

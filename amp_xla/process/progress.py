@@ -50,9 +50,9 @@ class Progress:
 
     def measure(self) -> float:
         """Return samples per second since the last call, without pauses."""
-        now = time.monotonic()
-        rate = self._samples / max(now - self._seconds, 1e-9)
-        self._seconds, self._samples = now, 0
+        seconds = time.monotonic()
+        rate = self._samples / max(seconds - self._seconds, 1e-9)
+        self._seconds, self._samples = seconds, 0
         return rate
 
     def pause(self, seconds: float) -> None:

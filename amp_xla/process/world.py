@@ -31,7 +31,7 @@ class World(NamedTuple):
 
     @property
     def name(self) -> str:
-        """E.g. ``rank 1 on node7``."""
+        """Name for messages, e.g. ``rank 1 on node7``."""
         return f"rank {self.rank} on {self.host}"
 
 

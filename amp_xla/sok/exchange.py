@@ -1,9 +1,9 @@
 """Lookup of rows that are spread over ranks, and of their gradients.
 
-Each id travels once per rank and step, whatever the number of samples with it, and so does its
-vector. Gradients are summed in float32 before they travel, and each rank updates its own rows.
-Averaged gradients are divided by the number of ranks, like those of shared variables: both are
-gradients of the mean over all ranks' batches.
+Each id and its vector travel once per rank and step, however many samples have the id. Gradients
+are summed in float32 before they travel, and each rank updates its own rows. Averaged gradients are
+divided by the number of ranks, like those of shared variables: both are gradients of the mean over
+all ranks' batches.
 """
 
 from __future__ import annotations

@@ -84,11 +84,11 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     Raises:
       AmpXlaError: files are missing, damaged, or of another table.
     """
-    found = _files(folder, name)
-    if len(found) != 1:
-        counts = " and of ".join(f"{count} ranks" for count in sorted(found)) or "none"
+    files = _files(folder, name)
+    if len(files) != 1:
+        counts = " and of ".join(f"{count} ranks" for count in sorted(files)) or "none"
         raise AmpXlaError(f"{folder} needs the files of one table {name}; there: {counts}")
-    ((count, paths),) = found.items()
+    ((count, paths),) = files.items()
     missing = [str(number) for number in range(count) if number not in paths]
     if missing:
         raise AmpXlaError(f"{folder} lacks the rows of rank {', '.join(missing)} of table {name}")
@@ -114,9 +114,9 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
 def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
     """Return number of ranks -> rank -> file of that rank."""
     pattern = re.compile(re.escape(name) + r"-(\d+)-of-([1-9]\d*)\.safetensors")
-    found: Dict[int, Dict[int, Path]] = {}
+    by_size: Dict[int, Dict[int, Path]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         match = pattern.fullmatch(path.name)
         if match and int(match.group(1)) < int(match.group(2)):
-            found.setdefault(int(match.group(2)), {})[int(match.group(1))] = path
-    return found
+            by_size.setdefault(int(match.group(2)), {})[int(match.group(1))] = path
+    return by_size

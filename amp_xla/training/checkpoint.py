@@ -244,9 +244,9 @@ def _whole_ones(folder: Path) -> str:
 
 def prune(folder: Path, keep: int) -> None:
     """Delete all checkpoints except the ``keep`` newest and the best."""
-    found = steps(folder)
+    paths = steps(folder)
     best_one = best(folder)
-    for path in found[:-keep]:
+    for path in paths[:-keep]:
         if path != best_one:
             durable.remove(path)
 
@@ -264,8 +264,8 @@ def tidy(checkpoint: Checkpoint) -> None:
         for unfinished in folder.glob(f"{durable.TEMPORARY}*"):
             if unfinished.is_dir() and not unfinished.is_symlink():
                 durable.remove(unfinished)
-        found = steps(folder)
-        for newer in found[found.index(checkpoint.path) + 1 :]:
+        paths = steps(folder)
+        for newer in paths[paths.index(checkpoint.path) + 1 :]:
             aside = folder / f"damaged-{newer.name}"
             while aside.exists():
                 aside = aside.with_name(aside.name + "+")
@@ -299,14 +299,14 @@ def order(name: str) -> Optional[Tuple[int, int]]:
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, whole or not."""
     try:
-        found = [
+        numbered = [
             (order(path.name), path)
             for path in folder.iterdir()
             if order(path.name) and path.is_dir() and not path.is_symlink()
         ]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [path for _, path in sorted(found)]
+    return [path for _, path in sorted(numbered)]
 
 
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
@@ -319,9 +319,9 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     Raises:
       CheckpointError: there are checkpoints, and all of them are damaged.
     """
-    found = steps(folder)
+    paths = steps(folder)
     damaged = []
-    for path in reversed(found):
+    for path in reversed(paths):
         wrong = problems(path)
         if wrong:
             damaged.append(f"{path.name}: {wrong[0]}")
@@ -330,7 +330,7 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
         checkpoint = Checkpoint(path)
         if not good or not checkpoint.loop.not_finite_in_a_row:
             return checkpoint
-    if found and not good:
+    if paths and not good:
         raise CheckpointError(
             f"{folder} has no whole checkpoint left ({'; '.join(damaged)}); start a new run, or "
             f"restore one from a backup"
@@ -371,26 +371,26 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
       CheckpointError: there is none, or it is damaged; the message names the whole ones.
     """
     folder = run / "checkpoints"
-    found = {path.name: path for path in steps(folder)}
+    by_name = {path.name: path for path in steps(folder)}
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
     if not folder.is_dir():
         raise CheckpointError(f"{run} is not a run folder: it has no folder checkpoints")
-    if not found:
+    if not by_name:
         raise CheckpointError(f"{run} has no checkpoint yet")
-    path, wrong = found.get(name or ""), []
+    path, wrong = by_name.get(name or ""), []
     if name in (None, "best"):
         path = best(folder)
         # A damaged state.json may be that of the best checkpoint.
-        unknown = [other for other in found.values() if problems(other, [STATE])]
+        unknown = [other for other in by_name.values() if problems(other, [STATE])]
         path = unknown[0] if unknown else path
     if path is None and name in (None, "last"):
-        path = list(found.values())[-1]
+        path = list(by_name.values())[-1]
     if path is not None:
         wrong = problems(path)
         if not wrong:
             return Checkpoint(path)
-    whole = [other.name for other in found.values() if not problems(other)]
+    whole = [other.name for other in by_name.values() if not problems(other)]
     raise CheckpointError(
         f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
         if path is None

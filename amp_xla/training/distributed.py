@@ -188,10 +188,11 @@ class Ranks:
             return
         for name, values in zip(names, zip(*self.gather(digests))):
             if len(set(values)) > 1:
-                others = [str(r) for r, digest in enumerate(values) if digest != values[0]]
+                differing = [str(r) for r, digest in enumerate(values) if digest != values[0]]
                 raise RanksDiffer(
-                    f"{name} is not the same on all ranks: rank {', '.join(others)} differs from "
-                    f"rank 0; do all hosts have the same data, TensorFlow and kind of processor?"
+                    f"{name} is not the same on all ranks: rank {', '.join(differing)} "
+                    f"differs from rank 0; do all hosts have the same data, TensorFlow and "
+                    f"kind of processor?"
                 )
 
 

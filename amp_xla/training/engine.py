@@ -20,8 +20,8 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, with this one.
       metrics: in the order of ``metric_names``.
-      asked: number of ranks that asked to stop, and to save; empty with one rank.
-      own: loss of this rank's micro-batch.
+      requests: number of ranks that want to stop, and to save; empty with one rank.
+      rank_loss: loss of this rank's micro-batch.
     """
 
     loss: float
@@ -31,8 +31,8 @@ class StepResult(NamedTuple):
     gradient_norm: float
     applied: int
     metrics: Tuple[float, ...]
-    asked: Tuple[float, ...] = ()
-    own: float = 0.0
+    requests: Tuple[float, ...] = ()
+    rank_loss: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
         """Return the result of this micro-batch and ``later``, the next of the same batch."""
@@ -40,8 +40,8 @@ class StepResult(NamedTuple):
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,
             metrics=tuple(a + b for a, b in zip(self.metrics, later.metrics)),
-            asked=tuple(a + b for a, b in zip(self.asked, later.asked)),
-            own=self.own + later.own,
+            requests=tuple(a + b for a, b in zip(self.requests, later.requests)),
+            rank_loss=self.rank_loss + later.rank_loss,
         )
 
 
@@ -70,13 +70,13 @@ class Engine(Protocol):
     process: Mapping[str, Any]
     events: bool
 
-    def step(self, batch: Any, number: int, asked: Tuple[bool, bool]) -> StepResult:
+    def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Apply one update.
 
         Args:
           batch: a whole batch, or this rank's share of it.
           number: of the step, from 0 over the whole run.
-          asked: True if this rank asks to stop, and to save.
+          requests: True if this rank wants to stop, and to save.
         """
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:

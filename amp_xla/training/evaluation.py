@@ -13,13 +13,13 @@ from amp_xla.models.language_model import LanguageModel
 from amp_xla.training import distributed, metrics
 from amp_xla.training.step import Inference
 
-_ASKED_EVERY = 16  # batches between two questions among ranks whether to stop
+_AGREE_EVERY = 16  # batches between two checks among ranks whether to stop
 
 
 def _shards(batches: Any) -> Iterator[Any]:
     """All that this rank evaluates of ``batches``."""
     for number, batch in enumerate(batches.epoch(0)):
-        if number % _ASKED_EVERY == 0:
+        if number % _AGREE_EVERY == 0:
             distributed.current().ask()
         yield from micro_batches(batch)
 
@@ -75,13 +75,13 @@ class Ranking:
 
     def __call__(self) -> Dict[str, float]:
         # A sample is one rank's; the others add nothing.
-        found = np.zeros((3, self._samples), np.float64)
+        values_of = np.zeros((3, self._samples), np.float64)
         for batch in _shards(self._batches):
             out = self._inference(batch)
             real = batch["weights"] > 0
             values = (out["logits"], out["loss"], batch["labels"])
-            found[:, batch["sample_ids"][real]] = np.stack([v[real] for v in values])
-        logits, loss, labels = distributed.current().total(found)
+            values_of[:, batch["sample_ids"][real]] = np.stack([v[real] for v in values])
+        logits, loss, labels = distributed.current().total(values_of)
         return {
             "auc": metrics.auc(labels > 0.5, logits),
             "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
@@ -96,7 +96,7 @@ class HeldOut:
       language_model: the model.
       inputs: the step's placeholders.
       stream: batches in fixed order with fixed masks.
-      shorter: the same text in shorter sequences; their loss stands beside as ``loss_`` and length.
+      shorter: the same text in shorter sequences; also reports their loss, as ``loss_`` and length.
     """
 
     def __init__(
@@ -112,10 +112,12 @@ class HeldOut:
         self._stream, self._shorter = stream, shorter
 
     def __call__(self) -> Dict[str, float]:
-        found = self._over(self._stream)
+        metrics_by_name = self._over(self._stream)
         if self._shorter is not None:
-            found[f"loss_{self._shorter.shapes[0][1]}"] = self._over(self._shorter)["loss"]
-        return found
+            metrics_by_name[f"loss_{self._shorter.shapes[0][1]}"] = self._over(self._shorter)[
+                "loss"
+            ]
+        return metrics_by_name
 
     def _over(self, stream: Any) -> Dict[str, float]:
         loss = hits = count = 0.0

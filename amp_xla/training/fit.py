@@ -47,8 +47,8 @@ class FitStep:
         self.executed: Optional[executed.ExecutedGraph] = None
         self._step_input, self._step = step_input, {step_input: 0}
         model.compile(optimizer, loss=loss, feed_dict=self._step)
-        # Keras would make the optimizer's variables in the first batch, after a checkpoint has to
-        # have been read into them; and anew once it sees that batches come with weights.
+        # Keras creates the optimizer's variables in the first batch, too late to restore them from
+        # a checkpoint, and creates them again when the first weighted batch arrives.
         model._update_sample_weight_modes(sample_weights=[np.ones(1)])
         model._make_train_function()
         self.train_op = model.train_function.updates_op
@@ -84,35 +84,35 @@ class FitStep:
         function.run_metadata = tf.RunMetadata()
 
     def feed(self, batch: Any) -> Dict[str, Any]:
-        """The arrays of a batch that the model takes, by name."""
+        """Return the model's inputs by name."""
         return {name: batch[name] for name in FED}
 
     def keras_batch(self, batch: Any) -> Tuple[List[Any], Any, Any]:
-        """Inputs, labels and weights as ``fit`` takes them.
+        """Return inputs, labels and weights for ``fit``.
 
-        Keras divides by the number of rows: the weights are such that a row that fills a batch up
-        counts for nothing, and the loss is the mean over the others.
+        Keras divides by the number of rows. The weights are scaled so that padding rows count
+        nothing and the loss is the mean over the other rows.
         """
         weights = batch["weights"]
         weights = weights * (len(weights) / max(float(weights.sum()), 1e-6))
         return list(self.feed(batch).values()), batch["labels"], weights
 
     def begin(self, step: int) -> None:
-        """To be called before a batch; ``step`` counts from 0 over the whole run."""
+        """Set the step, from 0 over the whole run; call it before each batch."""
         self._step[self._step_input] = step
 
     def result(self, batch: Any, loss: float) -> StepResult:
-        """What the step over ``batch`` gave, whose loss Keras says."""
+        """Return the result of the step over ``batch``; ``loss`` is from Keras."""
         function = self.model.train_function
         if self.executed is None:
             self.executed = executed.count(function.run_metadata.partition_graphs)
             function.run_options = function.run_metadata = None
-            function._callable_fn = None  # else Keras goes on with the traced one
-        found = self._fetched
-        hits = (found["logits"].argmax(-1) == batch["labels"]) * batch["weights"]
+            function._callable_fn = None  # else Keras keeps calling the traced one
+        fetched = self._fetched
+        hits = (fetched["logits"].argmax(-1) == batch["labels"]) * batch["weights"]
         return StepResult(
-            float(loss), float(found["learning_rate"]), float(found["loss_scale"]),
-            bool(found["finite"]), float(found["gradient_norm"]), int(found["applied"]),
+            float(loss), float(fetched["learning_rate"]), float(fetched["loss_scale"]),
+            bool(fetched["finite"]), float(fetched["gradient_norm"]), int(fetched["applied"]),
             (float(hits.sum() / max(float(batch["weights"].sum()), 1e-6)),),
         )  # fmt: skip
 
@@ -125,7 +125,11 @@ class FitJob(Job):
     policy: str = "float32"
 
     def verify(self, found: executed.ExecutedGraph) -> None:
-        """Raises NothingConvertedError, UnsupportedError: not what the policy says was run."""
+        """Compare the executed graph with the policy.
+
+        Raises:
+          NothingConvertedError, UnsupportedError: it ran something else.
+        """
         half = self.policy.replace("mixed_", "")
         mixed = half != self.policy
         executed.verify(

@@ -54,13 +54,13 @@ def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
     Raises:
       AmpXlaError: names the first rank that differs, and the differences.
     """
-    found = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
-    for name, other in found[1:]:
-        apart = differences(found[0][1], other)
+    identities = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
+    for name, other in identities[1:]:
+        apart = differences(identities[0][1], other)
         lines = apart.fatal + apart.forcible + apart.longer
         if lines:
             raise AmpXlaError(
-                f"{name} is about to train on something else than {found[0][0]} (then: the first, "
+                f"the job of {name} differs from that of {identities[0][0]} (then: the first, "
                 f"now: the other): {'; '.join(lines[:3])}"
             )
 
@@ -99,39 +99,41 @@ def _batches(batches: BatchSource) -> Dict[str, Any]:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
     """Return the differences between a checkpoint's identity and that of the job at hand."""
-    before = {part: dict(then.get(part, {})) for part in _PARTS}
-    after = {part: dict(now[part]) for part in _PARTS}
-    fatal = _compare("model", before["variables"], after["variables"])
+    old_parts = {part: dict(then.get(part, {})) for part in _PARTS}
+    new_parts = {part: dict(now[part]) for part in _PARTS}
+    fatal = _compare("model", old_parts["variables"], new_parts["variables"])
     if len(fatal) > 3:
         fatal[3:] = [f"... and {len(fatal) - 3} more variables"]
     longer = []
     for key in LENGTHS:
-        old, new = before["config"].get(key), after["config"].get(key)
+        old, new = old_parts["config"].get(key), new_parts["config"].get(key)
         if isinstance(old, int) and isinstance(new, int) and old < new:
             longer.append(f"{key} {old} then, {new} now")
-            del before["config"][key], after["config"][key]
-            if before["data"].get(_STEPS) != after["data"].get(_STEPS):  # one pass is the whole run
-                for side in (before, after):
+            del old_parts["config"][key], new_parts["config"][key]
+            if old_parts["data"].get(_STEPS) != new_parts["data"].get(
+                _STEPS
+            ):  # one pass is the whole run
+                for side in (old_parts, new_parts):
                     del side["data"][_STEPS], side["data"][_BATCHES]
-    for side in (before, after):
+    for side in (old_parts, new_parts):
         for key in now["may change"]:
             side["config"].pop(key, None)
-    forcible = _compare("setting", before["config"], after["config"])
-    forcible += _compare("setting", before["settings"], after["settings"])
-    forcible += _compare("data", before["data"], after["data"])
-    forcible += _compare("file", before["assets"], after["assets"])
-    forcible += _compare("version", before["versions"], after["versions"])
+    forcible = _compare("setting", old_parts["config"], new_parts["config"])
+    forcible += _compare("setting", old_parts["settings"], new_parts["settings"])
+    forcible += _compare("data", old_parts["data"], new_parts["data"])
+    forcible += _compare("file", old_parts["assets"], new_parts["assets"])
+    forcible += _compare("version", old_parts["versions"], new_parts["versions"])
     return Differences(fatal, forcible, longer)
 
 
 def _compare(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
-    found: List[Tuple[str, str, str]] = []
+    changes: List[Tuple[str, str, str]] = []
     for key in sorted(set(then) | set(now)):
         before, after = (side.get(key, "absent") for side in (then, now))
         # JSON made lists of tuples.
         if before != after and before != (list(after) if isinstance(after, tuple) else after):
-            found.append((key, _short(before), _short(after)))
-    return [f"{kind} {key}: {before} then, {after} now" for key, before, after in found]
+            changes.append((key, _short(before), _short(after)))
+    return [f"{kind} {key}: {before} then, {after} now" for key, before, after in changes]
 
 
 def _short(value: Any) -> str:

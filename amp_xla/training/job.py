@@ -57,8 +57,8 @@ class Job:
 
     def common(self, variables: Sequence[Any]) -> List[Any]:
         """Return those of ``variables`` that are the same on each rank."""
-        own = {id(v) for v in self.sharded.variables()} if self.sharded else set()
-        return [v for v in variables if id(v) not in own]
+        sharded = {id(v) for v in self.sharded.variables()} if self.sharded else set()
+        return [v for v in variables if id(v) not in sharded]
 
     def verify(self, found: executed.ExecutedGraph) -> None:
         """Compare the executed graph with the settings.

@@ -65,11 +65,11 @@ def train(
                 run.close()
 
 
-def _folder(recipe: str, asked: RunOptions, ranks: Any) -> RunFolder:
+def _folder(recipe: str, run_options: RunOptions, ranks: Any) -> RunFolder:
     """Open the run folder on the first rank, whose choice of a name holds for all."""
     if not ranks.first:
         return ReadOnlyRunFolder(recipe, ranks.gather("")[0])
-    run = RunFolder(recipe, asked.name, resume=asked.resume)
+    run = RunFolder(recipe, run_options.name, resume=run_options.resume)
     ranks.gather(run.name)
     return run
 

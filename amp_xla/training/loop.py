@@ -104,8 +104,8 @@ class Loop:
         state = self.state
         if self.engine.ranks.first:
             # A run killed before its first checkpoint starts over in a folder with lines.
-            after = state.step if self.run.again else None
-            self._log = MetricsLog(self.run.path, after, self.engine.events)
+            resumed_after = state.step if self.run.again else None
+            self._log = MetricsLog(self.run.path, resumed_after, self.engine.events)
         with watch.immediately("before the first step", nothing_to_save=True):
             self.progress = Progress(self.total_steps, state.step)
         self._saved_when = time.monotonic()
@@ -184,13 +184,13 @@ class Loop:
             self._report()
         if not result.finite:
             self._nonfinite.judge(result)
-        self._between(watch, (bool(sum(result.asked[:1])), bool(sum(result.asked[1:]))))
+        self._between(watch, (bool(sum(result.requests[:1])), bool(sum(result.requests[1:]))))
 
-    def _between(self, watch: SignalWatch, asked: Any) -> None:
+    def _between(self, watch: SignalWatch, requests: Any) -> None:
         """Evaluate, save and stop between two steps, if due."""
         state, several = self.state, self.engine.ranks.several
-        # With several ranks, the step told all of them what each asked for.
-        stop, due = asked if several else (watch.received is not None, self._checkpoint_is_due())
+        # With several ranks, the step has summed all ranks' requests.
+        stop, due = requests if several else (watch.received is not None, self._checkpoint_is_due())
         if state.evaluate_due and not stop:
             stop = not self._evaluate(watch)
         elif due and self._saved_at != state.step:

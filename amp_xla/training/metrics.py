@@ -67,8 +67,8 @@ class MetricsLog:
         Raises:
           AmpXlaError: the disk refused.
         """
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": now}
+        timestamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": timestamp}
         scalars: Dict[str, float] = {}
         for name, value in values.items():
             if isinstance(value, (float, np.floating)):
@@ -122,14 +122,14 @@ def _no_link(path: str, flags: int) -> int:
 
 
 def _until(data: bytes, step: int) -> bytes:
-    kept = []
+    lines = []
     for line in data.splitlines(keepends=True):
         try:
             if line.endswith(b"\n") and json.loads(line.decode())["step"] <= step:
-                kept.append(line)
+                lines.append(line)
         except (ValueError, KeyError, TypeError):  # cut off by a kill, or no line of ours
             continue
-    return b"".join(kept)
+    return b"".join(lines)
 
 
 def confusion(labels: Any, predictions: Any, classes: int) -> Any:

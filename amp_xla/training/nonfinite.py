@@ -85,7 +85,7 @@ class NonFiniteHandler:
     def _report(self, result: StepResult) -> str:
         ranks = self._loop.engine.ranks
         if ranks.several:  # a replay would need all ranks
-            bad = ranks.gather(None if math.isfinite(result.own) else ranks.world.name)
+            bad = ranks.gather(None if math.isfinite(result.rank_loss) else ranks.world.name)
             names = ", ".join(name for name in bad if name)
             what = f"the loss of {names} is not" if names else "every rank's loss is"
             return f"{what} finite; the same batches on one rank, with --resume, say more"

@@ -29,13 +29,13 @@ _LOCK, _HOLDER = ".lock", ".lock.holder"
 _FRESH = ".no-checkpoint-yet"
 
 
-def resumed_settings(recipe: str, asked: RunOptions, root: str = "runs") -> Dict[str, Any]:
+def resumed_settings(recipe: str, options: RunOptions, root: str = "runs") -> Dict[str, Any]:
     """Return the settings of the run that ``--resume`` continues; empty for a new run.
 
     They are those of the newest checkpoint, and the defaults of the command line.
     """
-    folder = Path(root) / recipe / (asked.name or LATEST) / "checkpoints"
-    for path in reversed(steps(folder) if asked.resume else []):
+    folder = Path(root) / recipe / (options.name or LATEST) / "checkpoints"
+    for path in reversed(steps(folder) if options.resume else []):
         if not problems(path, [STATE]):
             settings: Dict[str, Any] = Checkpoint(path).identity["config"]
             return settings
@@ -138,16 +138,16 @@ class RunFolder:
     def _look(self, resume: bool) -> None:
         if not self.path.is_dir():
             raise AmpXlaError(f"{self.path} is in the way: not a folder; remove it")
-        found = _things(self.path)
-        self.again = bool(found)
-        if found and not resume:
+        contents = _things(self.path)
+        self.again = bool(contents)
+        if contents and not resume:
             raise AmpXlaError(
                 f"{self.path} holds a run already; choose another --name, continue it with "
                 f"--resume, or delete it"
             )
         self._acquire()
         try:
-            self._refuse_to_lose(found)
+            self._refuse_to_lose(contents)
         except BaseException:
             self.close()
             raise
@@ -197,11 +197,11 @@ class RunFolder:
 
     def _holder(self) -> str:
         try:
-            found = json.loads((self.path / _HOLDER).read_text())
+            holder = json.loads((self.path / _HOLDER).read_text())
             # A process that is still making up its mind has not put its name there.
-            here = found["host"] == socket.gethostname()
-            if not here or os.path.exists(f"/proc/{int(found['pid'])}"):
-                return f"process {found['pid']} on {found['host']}"
+            here = holder["host"] == socket.gethostname()
+            if not here or os.path.exists(f"/proc/{int(holder['pid'])}"):
+                return f"process {holder['pid']} on {holder['host']}"
         except (OSError, ValueError, KeyError, TypeError):
             pass
         return "another process"

@@ -74,22 +74,22 @@ def write(
 
 def differences(run: Path, checkpoint: Checkpoint) -> List[Tuple[str, str]]:
     """Return (file, problem) for each copy in a run folder that differs from a checkpoint."""
-    found = []
+    problems = []
     for name, digest in sorted(checkpoint.identity["assets"].items()):
         path = run / name
         try:
             if sha256(path) != digest:
-                found.append((name, "differs from the checkpoint's"))
+                problems.append((name, "differs from the checkpoint's"))
         except OSError as error:
-            found.append((name, "missing" if not path.exists() else str(error.strerror)))
+            problems.append((name, "missing" if not path.exists() else str(error.strerror)))
     for name, compare in ((CONFIG, _config), (PROCESS, _process)):
         try:
             problem = compare(json_files.read(run / name), checkpoint)
         except ValueError as error:
             problem = f"unreadable: {error}" if (run / name).exists() else "missing"
         if problem:
-            found.append((name, problem))
-    return found
+            problems.append((name, problem))
+    return problems
 
 
 def _config(values: Dict[str, Any], checkpoint: Checkpoint) -> str:

@@ -42,23 +42,23 @@ def prepare(
     Raises:
       AmpXlaError: the checkpoint does not fit, and nothing was written; or the disk refused.
     """
-    asked: RunOptions = config.run
+    run_options: RunOptions = config.run
     ranks, files = engine.ranks, _contents(engine.job.assets)
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
     if ranks.first:
         run.check_writable(files)
     # The same command, queued again, finds its checkpoint.
-    if asked.warm_start and resume_from is None:
-        _warm_start(Path(asked.warm_start), engine, files)
+    if run_options.warm_start and resume_from is None:
+        _warm_start(Path(run_options.warm_start), engine, files)
     identity = identities.describe(engine, config, files)
     identities.same_on_all(ranks, identity)
     for line in engine.warnings():
         note(line)
-    writer = CheckpointWriter(run.checkpoints, asked.keep, files, run.has_checkpoint)
-    loop = kind(run, engine, writer, options, asked, identity)
+    writer = CheckpointWriter(run.checkpoints, run_options.keep, files, run.has_checkpoint)
+    loop = kind(run, engine, writer, options, run_options, identity)
     if resume_from is not None:
-        _resume(loop, resume_from, asked.force_resume)
+        _resume(loop, resume_from, run_options.force_resume)
     else:
         engine.start()
     _begin(run, ranks)
@@ -66,7 +66,7 @@ def prepare(
     if ranks.first and resume_from is not None:
         tidy(resume_from)
     note(f"run folder: {run.path}")
-    if resume_from is None and asked.resume:
+    if resume_from is None and run_options.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
         process = run_metadata.describe_process(run.recipe, engine.process)
@@ -88,22 +88,22 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         raise CheckpointError(
             f"{whole} is of the recipe {resume_from.recipe}, not of {loop.run.recipe}"
         )
-    found = identities.differences(resume_from.identity, identity)
-    if found.fatal:
-        changed = [line for line in found.forcible if line.startswith("setting ")]
+    changes = identities.differences(resume_from.identity, identity)
+    if changes.fatal:
+        changed = [line for line in changes.forcible if line.startswith("setting ")]
         raise CheckpointError(
-            f"{whole} holds another model, and cannot be continued: "
-            f"{'; '.join(changed + found.fatal)}"
+            f"{whole} is of another model and cannot be continued: "
+            f"{'; '.join(changed + changes.fatal)}"
         )
-    if found.forcible and not force:
+    if changes.forcible and not force:
         raise CheckpointError(
-            f"{whole} belongs to a run that differs: {'; '.join(found.forcible)}; start a new run, "
-            f"or give --force-resume to go on all the same"
+            f"{whole} belongs to a run that differs: {'; '.join(changes.forcible)}; start a new "
+            f"run, or give --force-resume to continue anyway"
         )
     loop.engine.restore(resume_from)
-    loop.resume(resume_from.loop, longer=bool(found.longer))
-    for line in found.forcible:
-        note(f"resuming in spite of {line}")
+    loop.resume(resume_from.loop, longer=bool(changes.longer))
+    for line in changes.forcible:
+        note(f"resuming despite {line}")
     saved, size = resume_from.ranks, loop.engine.ranks.world.size
     micro_batches = loop.engine.micro_batches
     if (saved["size"], saved["micro_batches"]) != (size, micro_batches):
@@ -116,39 +116,39 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         f"resumed from {whole.name}, its vocabulary, architecture and weights: step "
         f"{loop.state.step}, epoch {loop.state.epoch}, {loop.state.samples} samples seen"
     )
-    if found.longer:
+    if changes.longer:
         rate, steps = loop.engine.learning_rate(), loop.total_steps
         note(
-            f"extended, {'; '.join(found.longer)}: the learning rate goes on along the schedule of "
-            f"the whole length, {rate:.3g} at step {loop.state.step} of {steps}"
+            f"extended, {'; '.join(changes.longer)}: the learning rate follows the schedule of the "
+            f"new length, {rate:.3g} at step {loop.state.step} of {steps}"
         )
 
 
 def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
     saved = find(run)
-    then: Dict[str, str] = saved.identity["assets"]
+    saved_digests: Dict[str, str] = saved.identity["assets"]
     # A token's or a label's number means what these say. The architecture: tensors have shapes.
     for name, digest in sorted(identities.digests(files).items()):
-        if name != ARCHITECTURE and then.get(name, digest) != digest:
+        if name != ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
-                f"--warm-start {run}: its {name} is another than this run's, so its weights would "
-                f"mean something else: {then[name][:8]}... there, {digest[:8]}... here"
+                f"--warm-start {run}: its {name} differs from this run's, so its weights do not "
+                f"fit: {saved_digests[name][:8]}... there, {digest[:8]}... here"
             )
     engine.restore(saved, weights_only=True)
     note(
-        f"warm start: weights of {saved.path}; steps, optimizer, loss scale and order start anew "
-        f"(--resume is what continues a run)"
+        f"warm start: weights of {saved.path}; steps, optimizer, loss scale and order start from 0 "
+        f"(--resume continues a run)"
     )
 
 
 def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
     """Return file name -> content of what functions write into paths."""
-    found = {}
+    contents = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, save in sorted(assets.items()):
             try:
                 save(str(Path(folder) / name))
-                found[name] = (Path(folder) / name).read_bytes()
+                contents[name] = (Path(folder) / name).read_bytes()
             except OSError as error:
                 raise AmpXlaError(f"cannot write {name}: {error.strerror}") from error
-    return found
+    return contents

@@ -16,7 +16,7 @@ from amp_xla.training import distributed
 from amp_xla.training.engine import StepResult
 
 Feed = Mapping[str, Any]
-ASKED = "asked"  # requests that all ranks learn of in a step: to stop, to save
+REQUESTS = "requests"  # summed over the ranks in each step: to stop, to save
 
 
 class TrainStep:
@@ -96,7 +96,7 @@ class TrainStep:
         out = self._first(values) if self._run is None else self._run(*values)
         judged = (out[1], out[2], bool(out[3]), out[4], int(out[5]))
         if not self._shared:
-            return StepResult(out[0], *judged, tuple(out[6:-1]), own=out[0])
+            return StepResult(out[0], *judged, tuple(out[6:-1]), rank_loss=out[0])
         figures, last = out[-2], 1 + len(self.metric_names)
         return StepResult(
             figures[0], *judged, tuple(figures[1:last]), tuple(figures[last:]), float(out[0])
@@ -104,7 +104,7 @@ class TrainStep:
 
     def feed(self, batch: Batch) -> Dict[str, Any]:
         """Return the arrays of a batch that this step has placeholders for, in their order."""
-        arrays = {ASKED: np.zeros(2, np.float32), **batch}
+        arrays = {REQUESTS: np.zeros(2, np.float32), **batch}
         return {name: arrays[name] for name in self.input_names}
 
     def arrays(self, feed: Feed, step: int) -> List[Any]:
@@ -160,9 +160,9 @@ class TrainStep:
 def _dense(gradient: Any) -> Any:
     """Return a gradient of an embedding as a dense tensor, others unchanged.
 
-    Sparse ones are made unique before they are summed, and XLA would compile the backward pass
-    anew for every batch, whose number of different tokens is a shape to it. Adam reads and writes
-    its whole moments either way, and has one fused kernel for dense gradients.
+    Sparse ones are made unique before they are summed. Their number is a shape, so XLA would
+    compile the backward pass for every batch. Adam updates all of its moments either way, and has
+    a fused kernel for dense gradients.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -189,7 +189,7 @@ def _sharing(
 
     Returns:
       Its inputs; the factor of its loss; a vector that is the same on all ranks: loss, metrics,
-      requests (``ASKED``). The last two are None if the step computes whole batches.
+      requests (``REQUESTS``). The last two are None if the step computes whole batches.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
@@ -198,10 +198,10 @@ def _sharing(
     figures = tf.stack([tf.cast(mean, tf.float32) * share for mean in means])
     inputs = {**inputs, SHARE: share}
     if ranks.several:
-        inputs[ASKED] = tf.placeholder(tf.float32, [2], name=ASKED)
+        inputs[REQUESTS] = tf.placeholder(tf.float32, [2], name=REQUESTS)
         hvd: Any = ranks.hvd
         figures = hvd.allreduce(
-            tf.concat([figures, inputs[ASKED]], 0), op=hvd.Sum, name="amp_xla_figures"
+            tf.concat([figures, inputs[REQUESTS]], 0), op=hvd.Sum, name="amp_xla_figures"
         )
     # The optimizer applies the mean of the micro-batches' gradients; their sum is right.
     return inputs, share * float(micro_batches), figures
@@ -210,8 +210,8 @@ def _sharing(
 def nan_gradient_if_loss_not_finite(loss: Any) -> Any:
     """Return the loss, with a gradient of NaN if the loss is not finite.
 
-    A sum may overflow although all gradients are finite; such a step must be skipped, too, on each
-    rank. A finite loss is multiplied by 1.
+    A sum may overflow although all gradients are finite; then each rank must skip
+    the step, too. A finite loss is multiplied by 1.
     """
     one = tf.ones_like(loss)
     return loss * tf.stop_gradient(tf.where(tf.is_finite(loss), one, one * float("nan")))

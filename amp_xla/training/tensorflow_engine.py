@@ -20,7 +20,7 @@ from amp_xla.training.diagnosis import Diagnosis
 from amp_xla.training.engine import StepResult
 from amp_xla.training.job import unrepeatable
 from amp_xla.training.shards import Shards
-from amp_xla.training.step import ASKED, initialize_variables
+from amp_xla.training.step import REQUESTS, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
 
 
@@ -66,21 +66,21 @@ class TensorFlowEngine:
             "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
         }
 
-    def step(self, batch: Any, number: int, asked: Tuple[bool, bool]) -> StepResult:
+    def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Compute this rank's micro-batches of a batch, and apply the update."""
         result: Optional[StepResult] = None
         shards = micro_batches(batch)
         for part, shard in enumerate(shards, number * len(shards)):
             feed = self.train_step.feed(shard)
-            if ASKED in feed:
-                feed[ASKED] = np.array(asked, np.float32)
+            if REQUESTS in feed:
+                feed[REQUESTS] = np.array(requests, np.float32)
             try:
                 latest = self.train_step(feed, part)
             except tf.errors.OpError as error:
                 if self.ranks.several and "horovod" in str(error).lower():
                     raise self.ranks.lost(error) from error
                 raise
-            if result is None or math.isfinite(result.own):
+            if result is None or math.isfinite(result.rank_loss):
                 self._replay = feed, part  # the first whose loss is not finite, else the last
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch

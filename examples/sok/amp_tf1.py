@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/sok/amp_tf1.py
 
-The lines of the training step are the document's. One is not: gradients are asked for in the order
-of the two lists, because slicing them by the lists' lengths is right only then.
+The training step is the documentation's, except that gradients are computed in the order of the two
+lists: they are sliced by the lists' lengths.
 """
 
 from __future__ import annotations

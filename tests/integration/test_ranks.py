@@ -406,4 +406,4 @@ def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None
     recipe.write_text(text)
     done = place.train(2, "apart", *SMALL, recipe=str(recipe))
     assert done.code == 2, done.out
-    assert "is about to train on something else than rank 0" in done.out
+    assert "differs from that of rank 0" in done.out

@@ -116,7 +116,7 @@ MINE = ("--name", "mine")
 REFUSED: List[Tuple[str, Callable[[Path], None], Tuple[str, ...], str, List[str]]] = [
     ("other data", nothing, (*MINE, "--resume"), "other.tsv", ["data train", "file vocab.txt"]),
     ("another model, forced", nothing, (*MINE, "--resume", "--force-resume", "--hidden", "16"),
-     "train.tsv", ["holds another model", "float32[8] then, float32[16] now"]),
+     "train.tsv", ["is of another model", "float32[8] then, float32[16] now"]),
     ("a lock that is not there", without(".lock"), (*MINE, "--resume"), "other.tsv", ["data"]),
     ("no checkpoints", without("checkpoints"), (*MINE, "--resume"), "train.tsv",
      ["checkpoints are gone", "config.json", "delete the folder"]),

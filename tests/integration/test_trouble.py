@@ -82,11 +82,11 @@ def test_resuming_something_else_is_refused_by_name(servers: List[Server], tmp_p
     assert "data train: 29 random sequences then, 30" in refused(samples=30)
     assert "setting seed: 3 then, 4 now" in refused(seed=4)
     text = refused(hidden=8)
-    assert "holds another model" in text
+    assert "is of another model" in text
     assert "model Logits/kernel: float32[16,2] then, float32[8,2] now" in text
     assert run(config={"hidden": 8}, force_resume=True) == 2
     assert run(config={"learning_rate": 0.01}, force_resume=True) == 0
-    assert "resuming in spite of setting learning_rate: 0.02 then, 0.01 now" in run.text()
+    assert "resuming despite setting learning_rate: 0.02 then, 0.01 now" in run.text()
 
 
 def test_warm_start_takes_weights_only(servers: List[Server], tmp_path: Path) -> None:

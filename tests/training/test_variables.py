@@ -66,7 +66,7 @@ def test_tensors_are_compared_before_variables_change(
     words = rf"tensor {name}: found {re.escape(found)}, needed {re.escape(needed)}"
     with pytest.raises(CheckpointError, match=words):
         restore_weights(saved, [variable])
-    with pytest.raises(CheckpointError, match="holds another model.*tensor count: found int64"):
+    with pytest.raises(CheckpointError, match="is of another model.*tensor count: found int64"):
         fitting(saved, Variables([variable]).shapes())
     assert np.array_equal(backend.session().run(variable), np.ones(shape))
 

@@ -1,6 +1,6 @@
 """A rank's share of each batch, in one or several micro-batches of equal shapes.
 
-The order of samples is a function of (seed, epoch), whatever the number of ranks. With ``n`` ranks
+The order of samples is a function of (seed, epoch), not of the number of ranks. With ``n`` ranks
 of ``m`` micro-batches each, micro-batch ``k`` of rank ``r`` has rows ``r * m + k``, ``r * m + k +
 n * m``, ... of a batch.
 """

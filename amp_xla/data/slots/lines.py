@@ -132,7 +132,7 @@ class Lines:
 
 
 def check(line: bytes, columns: Columns, index: int) -> None:
-    """Check the columns and numbers of a line, whatever its label.
+    """Check the columns and numbers of a line, not its label.
 
     Raises:
       LineError: a column too many or too few, or no finite number where one is required.

@@ -17,7 +17,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
 
-# Text packs 3 to 10 times, a log of one line repeated 200 times, a bomb 1,000 times and more.
+# gzip ratio: text 3 to 10, a log that repeats one line 200, a malicious file 1,000 or more.
 MOST_TIMES, ALWAYS_ALLOWED = 200, 64 << 20
 CHUNK = 16 << 20
 FIFO_SECONDS = 10.0  # wait for a writer
