@@ -94,7 +94,7 @@ def _count(asked: str, hosts: Optional[str]) -> int:
             raise AmpXlaError("--np auto: the driver lists no GPU; give a number, e.g. 2")
         return gpus
     if not asked.isdecimal() or not int(asked):
-        raise AmpXlaError(f"{asked!r} ranks; allowed: auto, or a whole number from 1 on")
+        raise AmpXlaError(f"{asked!r} ranks; allowed: auto, or a whole number of at least 1")
     return int(asked)
 
 

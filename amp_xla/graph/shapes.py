@@ -90,8 +90,8 @@ def _shape(proto: Any) -> Shape:
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
     """Replace placeholders by random numbers of the given shape.
 
-    Shape inference takes placeholders for unknown, and a constant would be folded away with
-    everything that depends on it.
+    Placeholders have no shape in shape inference, and a constant would be folded with all nodes
+    that depend on it.
     """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)

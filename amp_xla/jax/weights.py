@@ -167,7 +167,7 @@ def _table(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
     """(key, value) of a sorted table, in order."""
     footer = data[-48:]
     if len(footer) < 48 or struct.unpack("<Q", footer[40:])[0] != _MAGIC:
-        raise ValueError("it is no TensorFlow checkpoint, or cut off")
+        raise ValueError("not a TensorFlow checkpoint, or truncated")
     _, at = _handle(footer, 0)
     index, _ = _handle(footer, at)
     for _, value in _block(data, index):
@@ -226,7 +226,7 @@ def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
         elif kind == 5:
             (value,), at = struct.unpack("<I", data[at : at + 4]), at + 4
         else:
-            raise ValueError(f"a field of kind {kind}")
+            raise ValueError(f"field kind {kind} is unknown")
         yield number, value
 
 
@@ -244,6 +244,6 @@ def _number(value: Any) -> int:
 
 
 def _masked(data: bytes) -> int:
-    """TensorFlow's CRC-32C: turned, and moved away from what a CRC of a CRC would be."""
+    """Return TensorFlow's masked CRC-32C: rotated, plus a constant."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

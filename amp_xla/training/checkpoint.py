@@ -149,7 +149,7 @@ def fitting(
     if wrong:
         rest = f"; and {len(wrong) - 3} more tensors" if len(wrong) > 3 else ""
         raise CheckpointError(
-            f"{checkpoint.path} holds another model, and cannot be used: {'; '.join(wrong[:3])}"
+            f"{checkpoint.path} is of another model and cannot be used: {'; '.join(wrong[:3])}"
             f"{rest}"
         )
     return {name: tensors[name] for name in shapes}

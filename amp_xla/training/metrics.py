@@ -152,7 +152,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
       scores: float [N], finite.
 
     Returns:
-      0.5 where one kind is missing.
+      0.5 if one kind is missing.
     """
     _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(count)

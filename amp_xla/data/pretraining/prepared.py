@@ -282,7 +282,7 @@ def unit_done(folder: str, name: str, settings: Dict[str, Any]) -> bool:
     """Return whether the shards of a unit are complete.
 
     Raises:
-      DataError: they were made with other settings.
+      DataError: they were written with other settings.
     """
     path = _note_path(folder, name)
     if not os.path.exists(path):

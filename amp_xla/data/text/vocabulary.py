@@ -89,7 +89,7 @@ def save_vocab(path: str, tokens: Sequence[str]) -> None:
 def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> List[str]:
     """Return at most ``vocab_size`` tokens: special ones, frequent characters, learned pieces.
 
-    The same texts in any order give the same tokens. HF tokenizers' trainer merges the most
+    The order of the texts does not matter. HF tokenizers' trainer merges the most
     frequent pair first, as long as a pair occurs twice.
     """
     counts: collections.Counter = collections.Counter()

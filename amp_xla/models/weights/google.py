@@ -200,7 +200,7 @@ def _check_tensors(prefix: Path, path: Path, config: Dict[str, Any], language_mo
             )
         if dtypes[name].name not in FLOATS:
             raise WeightsError(
-                f"{prefix}: tensor {name} is {dtypes[name].name}, wanted is {FLOATS[0]}"
+                f"{prefix}: tensor {name} is {dtypes[name].name}, required: {FLOATS[0]}"
             )
         needed.append(name)
     for name in needed:
