@@ -106,7 +106,7 @@ def command(*words: str, **variables: str) -> Any:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--np", "x"], "'x' ranks; allowed: auto, or a whole number from 1 on"),
+        (["--np", "x"], "'x' ranks; allowed: auto, or a whole number of at least 1"),
         (["--np", "3", "--hosts", "a:1,b:1"], "3 ranks, but the hosts a:1,b:1 have 2"),
         (["--hosts", "a:1,b"], "allowed is NAME:RANKS,NAME:RANKS"),
         (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),

@@ -81,7 +81,7 @@ def test_damaged_weights_are_named(tmp_path):
     with pytest.raises(weights.WeightsError, match=r"bert_model.ckpt.index is damaged"):
         loaded(folder)
     index.write_bytes(bytes_[:-9])
-    with pytest.raises(weights.WeightsError, match="no TensorFlow checkpoint, or cut off"):
+    with pytest.raises(weights.WeightsError, match="not a TensorFlow checkpoint, or truncated"):
         loaded(folder)
     index.write_bytes(bytes_)
     config = folder / "bert_config.json"
