@@ -134,7 +134,7 @@ REFUSED: List[Tuple[str, Callable[[Path], None], Tuple[str, ...], str, List[str]
     ("warm start, other sizes", nothing, ("--name", "warm", "--warm-start", str(RUN), "--hidden",
      "16"), "train.tsv", ["tensor Embedding", "found float32[512,8], needed float32[512,16]"]),
     ("warm start, other words", nothing, ("--name", "warm", "--warm-start", str(RUN)), "other.tsv",
-     ["vocab.txt is another"]),
+     ["vocab.txt differs from this run"]),
     *[(f"name {name!r}", nothing, ("--name", name), "train.tsv", ["--name", "cannot be"])
       for name in ("../../../x", "/abs", ".", "..", "", "latest", "a/b", ".hidden")],
 ]  # fmt: skip
