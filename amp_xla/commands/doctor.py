@@ -97,8 +97,11 @@ def examine(environ: Mapping[str, str], release: nvidia.Version) -> List[Finding
     machine: Optional[Machine] = None
     if importlib.util.find_spec("tensorflow") is None:
         what = f"not installed for {sys.executable}"
+        # An environment for JAX is complete without it.
+        has_jax = importlib.util.find_spec("jax") is not None
         why = "recipes and most commands need it; amp_xla.precision.jax works without"
-        findings.append(Finding("error", "TensorFlow", what, why, environment_command()))
+        fix = environment_command()
+        findings.append(Finding("note" if has_jax else "error", "TensorFlow", what, why, fix))
     else:
         try:
             machine = look()

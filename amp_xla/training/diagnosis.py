@@ -25,12 +25,15 @@ class Diagnosis:
     def __init__(self, folder: Path, job: Any) -> None:
         self._folder, self._job = folder, job
 
-    def __call__(self, feed: Mapping[str, Any], step: int, loss_scale: float) -> str:
+    def __call__(
+        self, feed: Mapping[str, Any], step: int, micro_batch: int, loss_scale: float
+    ) -> str:
         """Replay a batch with the current weights.
 
         Args:
           feed: name -> array of the step.
-          step: its number.
+          step: its number, which names the folder.
+          micro_batch: number of the micro-batch, counted from 0 over the whole run.
           loss_scale: in force in that step.
 
         Returns:
@@ -42,7 +45,7 @@ class Diagnosis:
         # The batch first, because the replay may fail or run out of memory.
         np.savez_compressed(str(folder / "batch.npz"), **dict(feed))
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
-        finding = self._find(feed, step, loss_scale)
+        finding = self._find(feed, micro_batch, loss_scale)
         if finding is None:
             text = (
                 "the replay on a CPU was finite: an earlier micro-batch of the same update was "
@@ -56,13 +59,13 @@ class Diagnosis:
         note(text)  # an error is one line, so the report comes before it
         return f"report and batch: {folder}"
 
-    def _find(self, feed: Mapping[str, Any], step: int, loss_scale: float) -> Any:
-        arrays = self._job.step.arrays(feed, step)
+    def _find(self, feed: Mapping[str, Any], micro_batch: int, loss_scale: float) -> Any:
+        arrays = self._job.step.arrays(feed, micro_batch)
         training = training_graph.view(self._job)
         values = training.values(backend.session())
         half = self._job.resolved.half == "float16"
         capability = "{}.{}".format(*(backend.compute_capability() or (8, 0)))
         lists = "fork" if backend.is_fork() else "stock"
         return overflow.find(
-            training, values, arrays, step, capability, lists, half, scale=float(loss_scale)
+            training, values, arrays, micro_batch, capability, lists, half, scale=float(loss_scale)
         )

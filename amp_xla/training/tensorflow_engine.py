@@ -49,7 +49,7 @@ class TensorFlowEngine:
             [v for v in job.variables if not any(v is other for other in transient)]
         )
         self._shards = Shards(job.sharded, self.ranks)
-        self._replay: Tuple[Mapping[str, Any], int] = ({}, 0)
+        self._replay: Tuple[Mapping[str, Any], int, int] = ({}, 0, 0)
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
         del settings["device"]  # the line above has what matters of it
@@ -81,7 +81,11 @@ class TensorFlowEngine:
                     raise self.ranks.lost(error) from error
                 raise
             if result is None or math.isfinite(result.rank_loss):
-                self._replay = feed, part  # the first whose loss is not finite, else the last
+                self._replay = (
+                    feed,
+                    number,
+                    part,
+                )  # the first whose loss is not finite, else the last
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
@@ -134,8 +138,8 @@ class TensorFlowEngine:
 
     def diagnose(self, folder: Path, loss_scale: float) -> str:
         """Replay the batch of the last step on a CPU and name the first non-finite node."""
-        feed, number = self._replay
-        return Diagnosis(folder, self.job)(feed, number, loss_scale)
+        feed, step, micro_batch = self._replay
+        return Diagnosis(folder, self.job)(feed, step, micro_batch, loss_scale)
 
     def warnings(self) -> List[str]:
         """Return operations with hidden random state."""

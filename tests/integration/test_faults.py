@@ -58,4 +58,4 @@ def test_epochs_without_number_are_no_work_before_the_first(
 def test_an_epoch_without_batches_is_an_error(servers: List[Server], tmp_path: Path) -> None:
     run = Run(servers[0], tmp_path, empty=True)
     assert run() == 2
-    assert "error: epoch 0 has 0 batches" in run.text()
+    assert "error: epoch 1 has 0 batches" in run.text()

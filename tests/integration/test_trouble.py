@@ -65,7 +65,7 @@ def test_policies(servers: List[Server], tmp_path: Path, policy: str) -> None:
     run = Run(servers[0], tmp_path)
     code = run(on_nonfinite=policy)
     assert code == (2 if policy == "stop" else 0)
-    assert run.text().count("step 3: loss inf at loss scale 64, not finite") == 1
+    assert run.text().count("step 3: loss inf at loss scale 128, not finite") == 1
 
 
 def test_resuming_something_else_is_refused_by_name(servers: List[Server], tmp_path: Path) -> None:
