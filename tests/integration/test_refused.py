@@ -263,7 +263,7 @@ def test_a_run_is_resumed_without_its_flags(command: Commands) -> None:
 def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
     result = train(command, "--name", "mine", "--resume", epochs=3)
     assert result.code == 0, result.err
-    assert "extended, epochs 2 then, 3 now: the learning rate goes on" in result.err
+    assert "extended, epochs 2 then, 3 now: the learning rate follows the schedule" in result.err
     assert "at step 8 of 12" in result.err
     lines = (command.folder / RUN / "metrics.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["step"] == 12
