@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
 import struct
 import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,15 @@ VALUES = {
 }
 
 
+def _all_of(terminal: Any) -> str:
+    """Read until the other side is closed: one read may return less than was written."""
+    parts = []
+    with contextlib.suppress(OSError):  # EIO is a terminal's end of file
+        for part in iter(lambda: terminal.read(4096), b""):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
 def test_the_bar_shows_loss_scale_and_skipped_steps_at_80_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -34,8 +45,8 @@ def test_the_bar_shows_loss_scale_and_skipped_steps_at_80_columns(
         progress = Progress(20_000, 19_000)
         progress.show(19_000, VALUES)
         progress.close()
-        shown = [text for text in os.read(terminal, 9999).decode().split("\r") if "%" in text][-1]
-    os.close(terminal)
+    with os.fdopen(terminal, "rb", buffering=0) as reader:
+        shown = [text for text in _all_of(reader).split("\r") if "%" in text][-1]
     assert len(shown) <= 80
     for words in ("95%", "19000/20000", "loss 2.4849", "scale 1000", "skipped 3"):
         assert words in shown
