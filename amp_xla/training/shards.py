@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from safetensors import SafetensorError
 from typing_extensions import Protocol
 
 from amp_xla import backend
@@ -103,6 +104,8 @@ class Shards:
             self._sharded.write(folder, session)
         except OSError as error:
             return f"{self._ranks.world.name}, {error.filename or folder}: {error.strerror}"
+        except SafetensorError as error:  # also a full disk
+            return f"{self._ranks.world.name}, {folder}: {error}"
         except AmpXlaError as error:
             return f"{self._ranks.world.name}: {error}"
         return ""
