@@ -1,8 +1,9 @@
-"""``amp-xla train RECIPE -- flags``: train a recipe. ``-- --help`` lists the recipe's flags."""
+"""``amp-xla train RECIPE flags``: train a recipe; ``train RECIPE --help`` lists its flags."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import Optional, Sequence
 
 from amp_xla.config import parse, split_words
@@ -11,7 +12,7 @@ from amp_xla.recipe import recipe_module
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Train a recipe. Its own flags come after `--`."""
+    """Train a recipe. Flags after its name are the recipe's; `--` may stand between."""
 
     recipe: str = "classification"
     """name of a recipe, or the path of a recipe's file"""
@@ -19,6 +20,9 @@ class Config:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; return the exit code of the recipe's ``main``."""
-    own, words = split_words(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    if "--" not in given and given[:1] == ["--recipe"]:
+        given.insert(2, "--")
+    own, words = split_words(given)
     config = parse(Config, own, "amp-xla train RECIPE")
     return int(recipe_module(config.recipe).main(words))

@@ -78,6 +78,8 @@ def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
         done = run([PROGRAM, *words], root=tmp_path, **variables)
         assert done.stdout == f"{['--a', 'b c', '--', '$HOME']}\n" and done.returncode == 7
         assert re.fullmatch(r"runtime tf\d: .*used as it is\n", done.stderr)
+    done = run([PROGRAM, *words[:4], "--a", "b c"], root=tmp_path)  # without the `--`
+    assert done.stdout == "['--a', 'b c']\n", done.stderr
     done = run(["make", "env", f"PYTHON={sys.executable}"])
     assert done.stdout == f"{sys.executable}\n"
 
