@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Iterator, List
+from typing import Any, Iterator, List
 
 import pytest
 
@@ -41,3 +41,12 @@ def cleared() -> Iterator[None]:
     K.clear_session()
     yield
     K.clear_session()
+
+
+@pytest.fixture
+def graph(cleared: None) -> Iterator[Any]:
+    """A new default graph."""
+    from amp_xla.backend import tf
+
+    with tf.Graph().as_default() as graph:
+        yield graph

@@ -9,38 +9,32 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.precision.training import KINDS, Trainer, problem, same
+from tests.precision.training import KINDS, minimized, problem, same
 
-
-@pytest.fixture(autouse=True)
-def graph():
-    K.clear_session()
-    with tf.Graph().as_default() as made:
-        yield made
-    K.clear_session()
-
-
-def accumulating(session, inner, scale=8.0, **options):
-    task = problem()
-    optimizer = LossScaleOptimizer(inner, scale, **options)
-    operation = optimizer.minimize(task.loss, task.variables)
-    return Trainer(session, task, optimizer, operation)
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_window_is_one_step_with_the_mean_gradient(kind):
     factors = [0.5, 1.5, 1.0, 3.0, 0.25, 0.75]
 
-    def weights(inner, window, fed):
+    def weights(window, fed):
         with tf.Graph().as_default(), tf.Session() as session:
-            trainer = accumulating(session, inner(), accumulate=window)
-            seen = [trainer.step(f, ()) for f in fed]
-            return trainer.weights(), trainer.state(), seen
+            trainer = minimized(session, KINDS[kind](), accumulate=window)
+            seen = [trainer.weights()]
+            for factor in fed:
+                trainer.step(factor)
+                seen.append(trainer.weights())
+            return seen, trainer.state()
 
-    got, state, _ = weights(KINDS[kind], 2, factors)
+    seen, state = weights(2, factors)
+    # bert4keras' warm-up starts at a rate of 0.
+    first = 2 if kind.startswith("bert4keras") else 0
+    moved = [not same(a, b) for a, b in zip(seen[first:], seen[first + 1 :])]
+    assert moved == [False, True] * (3 - first // 2)
     means = [np.mean(factors[i : i + 2]) for i in (0, 2, 4)]
-    want, _, _ = weights(KINDS[kind], 1, means)
-    for a, b in zip(got, want):
+    want = weights(1, means)[0][-1]
+    for a, b in zip(seen[-1], want):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert state == [3, 0]  # applied, skipped; no sums between updates
 
@@ -57,24 +51,12 @@ def test_keras_fit_accumulates(kind):
     assert len(model.optimizer.get_weights()) == len(KINDS[kind]().get_weights()) + 7
 
 
-def test_weights_move_only_at_the_end_of_a_window():
-    with tf.Session() as session:
-        trainer = accumulating(session, keras.optimizers.Adam(0.1), accumulate=3)
-        before = trainer.weights()
-        for _ in range(2):
-            trainer.step()
-            assert same(before, trainer.weights())
-        trainer.step()
-        assert not same(before, trainer.weights())
-        assert session.run(trainer.optimizer.iterations) == 1
-
-
 @pytest.mark.parametrize("where", [0, 1, 2])
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_one_bad_micro_batch_skips_its_window_and_no_other(where, bad):
     with tf.Session() as session:
         scale = DynamicLossScale(8.0, growth_interval=2)
-        trainer = accumulating(session, keras.optimizers.Adam(0.1), scale, accumulate=3)
+        trainer = minimized(session, keras.optimizers.Adam(0.1), scale, accumulate=3)
         optimizer = trainer.optimizer
         before = trainer.weights()
         scales, verdicts = [], []
@@ -103,7 +85,7 @@ def test_the_learning_rate_follows_applied_steps():
     cls = optimizers.extend_with_piecewise_linear_lr(optimizers.Adam)
     with tf.Session() as session:
         inner = cls(1.0, lr_schedule={4: 1, 8: 0})
-        trainer = accumulating(session, inner, accumulate=2)
+        trainer = minimized(session, inner, accumulate=2)
         rates = []
         for _ in range(8):
             rates.append(float(session.run(inner._decayed_lr(tf.float32))))
@@ -111,13 +93,14 @@ def test_the_learning_rate_follows_applied_steps():
         assert rates == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
 
 
-def test_clipping_is_of_the_window_mean():
+@pytest.mark.parametrize("window", [1, 2])
+def test_clipping_is_of_the_window_mean(window):
     with tf.Session() as session:
         inner = tf.train.GradientDescentOptimizer(1.0)
-        trainer = accumulating(session, inner, accumulate=2, global_clipnorm=1e-3)
+        trainer = minimized(session, inner, 1024.0, accumulate=window, global_clipnorm=1e-3)
         before = trainer.weights()
-        trainer.step(1.0)
-        norm = trainer.step(3.0, trainer.optimizer.gradient_norm)
+        for factor in (1.0, 3.0)[-window:]:
+            norm = trainer.step(factor, trainer.optimizer.gradient_norm)
         moved = [a - b for a, b in zip(before, trainer.weights())]
         length = np.sqrt(sum(float((d**2).sum()) for d in moved))
         assert length == pytest.approx(1e-3, rel=1e-2) and norm > 1.0
@@ -131,16 +114,13 @@ def test_ranks_reduce_once_a_window():
             with tf.control_dependencies([calls.assign_add(1)]):
                 return tf.identity(gradient)
 
-        trainer = accumulating(session, KINDS["tf.train sgd"](), accumulate=3, reduce=reduce)
+        trainer = minimized(session, KINDS["tf.train sgd"](), accumulate=3, reduce=reduce)
         for _ in range(6):
             trainer.step()
         assert session.run(calls) == 2 * len(trainer.task.variables)
 
 
-def test_impossible_windows_are_refused():
-    for window in (0, -2, 1.5):
-        with pytest.raises(ValueError, match="accumulate is"):
-            LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=window)
+def test_groups_applied_apart_are_refused():
     optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=2)
     task = problem()
     grads = optimizer.get_unscaled_gradients(

@@ -7,28 +7,17 @@ import itertools
 import numpy as np
 import pytest
 
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import keras, tf
 from amp_xla.precision import DynamicLossScale
-from amp_xla.precision.compat.sok import (
-    LossScaleOptimizer as SokLossScaleOptimizer,
-)
-from amp_xla.precision.compat.sok import (
-    is_embedding_variable,
-    split_embedding_variable_from_others,
-    split_pairs,
-)
+from amp_xla.precision.compat import sok
+from amp_xla.precision.compat.sok import is_embedding_variable, split_embedding_variable_from_others
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.training import same
 
 VOCABULARY, WIDTH = 1009, 5
 
 
-@pytest.fixture(autouse=True)
-def graph():
-    K.clear_session()
-    with tf.Graph().as_default() as made:
-        yield made
-    K.clear_session()
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 def variables(order):
@@ -70,7 +59,7 @@ def trained(order, make, style, factors=(1.0, 1.0, np.inf, 1.0)):
     """Weights by name, and the counters, after steps taken in one of several styles."""
     with tf.Graph().as_default(), exact_session() as session:
         every = variables(order)
-        optimizer = SokLossScaleOptimizer(make(), DynamicLossScale(8.0, growth_interval=2))
+        optimizer = sok.LossScaleOptimizer(make(), DynamicLossScale(8.0, growth_interval=2))
         factor = tf.placeholder(tf.float32, [])
         logits = forward(every, tf.constant([1, 7, 7, 3]))
         # Only the embedding's gradient goes through the factor.
@@ -82,7 +71,7 @@ def trained(order, make, style, factors=(1.0, 1.0, np.inf, 1.0)):
         else:
             scaled = optimizer.get_scaled_loss(loss)
             pairs = list(zip(tf.gradients(scaled, every), every))
-            groups = split_pairs(pairs)
+            groups = sok.split_pairs(pairs)
             if style == "others first":
                 groups = groups[::-1]
             unscaled = [optimizer.get_unscaled_gradients([g for g, _ in part]) for part in groups]

@@ -8,6 +8,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import keras, tf
+from amp_xla.precision.optimizer import LossScaleOptimizer
 
 ROWS, WIDTH = 13, 3
 
@@ -93,3 +94,10 @@ class Trainer:
 def same(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
     """Bitwise equal."""
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b))
+
+
+def minimized(session: Any, inner: Any, scale: Any = 8.0, **options: Any) -> Trainer:
+    """Wrap an optimizer and return a trainer of the problem."""
+    task = problem()
+    optimizer = LossScaleOptimizer(inner, scale, **options)
+    return Trainer(session, task, optimizer, optimizer.minimize(task.loss, task.variables))
