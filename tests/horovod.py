@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,3 +23,21 @@ def need_horovod() -> None:
     if shutil.which("g++") is None and not os.environ.get("CI"):
         pytest.skip("Horovod is not built and there is no g++ to build it with")
     subprocess.run(["scripts/build_horovod.sh", backend.kind()], check=True, cwd=str(ROOT))
+
+
+def on_two_ranks(module: str, folder: Path) -> str:
+    """Run a module with FOLDER on two ranks over Gloo; return its output."""
+    need_horovod()
+    runner = Path(sys.executable).parent / "horovodrun"
+    done = subprocess.run(
+        [str(runner), "--gloo", "-np", "2", "-H", "localhost:2"]
+        + [sys.executable, "-m", module, str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=str(ROOT),
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        timeout=280,
+    )
+    output = done.stdout.decode()
+    assert done.returncode == 0, output[-6000:]
+    return output

@@ -120,71 +120,35 @@ def _minimized(make: Callable[[], Any], **options: Any) -> Seen:
     return run(on_rank_one(STEPS), operation, factor, optimizer, variables)
 
 
-def reducing() -> Seen:
-    """minimize with reduce=, the embedding model-parallel, agreement named."""
-    return _minimized(
-        lambda: tf.train.AdamOptimizer(0.1),
-        reduce=agreement.horovod_mean(hvd),
-        agreement=agreement.horovod(hvd),
-        model_parallel=sok.is_embedding_variable,
-    )
-
-
-def clipped() -> Seen:
-    """Clipping by one norm of shared and model-parallel gradients of all ranks."""
-    return _minimized(
-        lambda: tf.train.GradientDescentOptimizer(1.0),
-        reduce=agreement.horovod_mean(hvd),
-        model_parallel=sok.is_embedding_variable,
-        global_clipnorm=0.01,
-    )
-
-
-def accumulating() -> Seen:
-    """The same with windows of two: a window that is bad on one rank is skipped on both."""
-    return _minimized(
-        lambda: tf.train.AdamOptimizer(0.1),
-        reduce=agreement.horovod_mean(hvd),
-        model_parallel=sok.is_embedding_variable,
-        accumulate=2,
-    )
-
-
-def distributed() -> Seen:
-    """Around Horovod's own optimizer, which reduces every gradient while it computes them."""
-    return _minimized(lambda: hvd.DistributedOptimizer(tf.train.AdamOptimizer(0.1)))
-
-
-def keras_distributed() -> Seen:
-    """Around Horovod's Keras optimizer, which reduces in get_gradients and clips after it."""
+def keras_distributed() -> Any:
     import horovod.tensorflow.keras as hvd_keras
 
-    return _minimized(
-        lambda: hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.1, clipnorm=10.0))
-    )
+    return hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.1, clipnorm=10.0))
 
 
-def alone() -> Seen:
-    """No agreement: the ranks drift apart. What the tests above protect from."""
-    return _minimized(
-        lambda: tf.train.AdamOptimizer(0.1),
-        reduce=agreement.horovod_mean(hvd),
-        model_parallel=sok.is_embedding_variable,
-        agreement=None,
-    )
+def adam() -> Any:
+    return tf.train.AdamOptimizer(0.1)
 
 
-CASES = {
-    function.__name__: function
-    for function in (
-        document,
-        reducing,
-        clipped,
-        accumulating,
-        distributed,
-        keras_distributed,
-        alone,
-    )
+OWN_TABLE = {
+    "reduce": agreement.horovod_mean(hvd),
+    "model_parallel": sok.is_embedding_variable,
+}
+CASES: Dict[str, Callable[[], Seen]] = {
+    "document": document,
+    "reducing": lambda: _minimized(adam, agreement=agreement.horovod(hvd), **OWN_TABLE),
+    # One norm of shared and model-parallel gradients of all ranks.
+    "clipped": lambda: _minimized(
+        lambda: tf.train.GradientDescentOptimizer(1.0), global_clipnorm=0.01, **OWN_TABLE
+    ),
+    # A window that is bad on one rank is skipped on both.
+    "accumulating": lambda: _minimized(adam, accumulate=2, **OWN_TABLE),
+    # Horovod's own optimizer reduces every gradient while it computes them.
+    "distributed": lambda: _minimized(lambda: hvd.DistributedOptimizer(adam())),
+    # Horovod's Keras optimizer reduces in get_gradients and clips after it.
+    "keras_distributed": lambda: _minimized(keras_distributed),
+    # No agreement: the ranks drift apart. What the tests protect from.
+    "alone": lambda: _minimized(adam, agreement=None, **OWN_TABLE),
 }
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 
-from tests.horovod import ROOT, need_horovod
+from tests.horovod import on_two_ranks
 
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -20,21 +16,10 @@ pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: Any) -> List[Dict[str, Any]]:
     """What rank 0 and rank 1 found."""
-    need_horovod()
     folder = tmp_path_factory.mktemp("reduction")
-    runner = Path(sys.executable).parent / "horovodrun"
-    command = [str(runner), "--gloo", "-np", "2", "-H", "localhost:2", sys.executable]
-    done = subprocess.run(
-        [*command, "-m", "tests.precision.reduction_worker", str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=str(ROOT),
-        timeout=280,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    assert done.returncode == 0, done.stdout.decode()[-6000:]
+    output = on_two_ranks("tests.precision.reduction_worker", folder)
     found = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
-    found[0]["said"] = done.stdout.decode()
+    found[0]["said"] = output
     return found
 
 
