@@ -54,29 +54,33 @@ def values(weights):
     return [w.numpy() for w in weights]
 
 
+def scaled_step(optimizer, weights, mode):
+    """Return a step that scales and unscales with the optimizer; its argument is a number."""
+
+    def step(factor):
+        with tf.GradientTape() as tape:
+            scaled = optimizer.get_scaled_loss(loss_of(weights, factor))
+        grads = optimizer.get_unscaled_gradients(tape.gradient(scaled, weights))
+        optimizer.apply_gradients(zip(grads, weights))
+
+    step = MODES[mode](step)
+    return lambda factor: step(tf.constant(factor, tf.float32))
+
+
 @KIND
 @MODE
 def test_trains_as_without_and_skips(kind, mode):
     weights, plain = variables(), variables()
     scale = DynamicLossScale(2.0**10, growth_interval=3)
     optimizer, bare = LossScaleOptimizer(KINDS[kind](), scale), KINDS[kind]()
-
-    def step(factor):
-        with tf.GradientTape() as tape:
-            loss = loss_of(weights, factor)
-            scaled = optimizer.get_scaled_loss(loss)
-        grads = optimizer.get_unscaled_gradients(tape.gradient(scaled, weights))
-        optimizer.apply_gradients(zip(grads, weights))
-        return loss
-
-    step = MODES[mode](step)
+    step = scaled_step(optimizer, weights, mode)
     for number in range(6):
         if number == 3:
             before = values(weights)
             for bad in (np.inf, np.nan):
-                step(tf.constant(bad, tf.float32))
+                step(bad)
                 assert all(np.array_equal(a, b) for a, b in zip(before, values(weights)))
-        step(tf.constant(1.0))
+        step(1.0)
         with tf.GradientTape() as tape:
             loss = loss_of(plain, 1.0)
         bare.apply_gradients(zip(tape.gradient(loss, plain), plain))
@@ -116,16 +120,9 @@ def test_accumulation(mode):
     weights, whole = variables(), variables()
     optimizer = LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05), 8.0, accumulate=2)
     once = LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05), 8.0)
-
-    def step(factor):
-        with tf.GradientTape() as tape:
-            scaled = optimizer.get_scaled_loss(loss_of(weights, factor))
-        grads = optimizer.get_unscaled_gradients(tape.gradient(scaled, weights))
-        optimizer.apply_gradients(zip(grads, weights))
-
-    step = MODES[mode](step)
+    step = scaled_step(optimizer, weights, mode)
     for factor in (0.5, 1.5, np.inf, 1.0, 1.0, 1.0):
-        step(tf.constant(factor, tf.float32))
+        step(factor)
     for _ in range(2):
         once.minimize(lambda: loss_of(whole, 1.0), whole)
     for ours, theirs in zip(values(weights), values(whole)):
