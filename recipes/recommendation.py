@@ -69,7 +69,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
     from amp_xla.sok.layers import new_table
-    from amp_xla.sok.shards import TableShards
+    from amp_xla.sok.saver import TableShards
     from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import Ranking
     from amp_xla.training.step import Inference, TrainStep
@@ -191,7 +191,7 @@ def _inference(
     from amp_xla.backend import tf
     from amp_xla.models.recommender import Recommender
     from amp_xla.sok.layers import new_table
-    from amp_xla.sok.shards import TableShards
+    from amp_xla.sok.saver import TableShards
     from amp_xla.training.variables import restore_weights
 
     inputs = {

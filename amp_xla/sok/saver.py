@@ -1,13 +1,14 @@
 """Tables in files, one per rank, which any number of ranks can read.
 
-``NAME-RANK-of-RANKS.safetensors`` has the rows of one rank: those with row % RANKS == RANK.
+``NAME-RANK-of-RANKS.safetensors`` has the rows of one rank: those with row % RANKS == RANK. In a
+run's checkpoints NAME is ``rows``, and the file has the tables and their optimizer slots.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors.numpy
@@ -19,6 +20,8 @@ from amp_xla.process import durable
 from amp_xla.sok import ranks, table
 
 tf: Any = backend.tensorflow()
+
+_FILES = "rows"
 
 
 class Saver:
@@ -36,11 +39,7 @@ class Saver:
         return tf.numpy_function(write, [embedding_variable], tf.int64)
 
     def restore_from_file(self, embedding_variable: Any, filepath: str) -> Any:
-        """Read this rank's rows from files of any number of ranks; all ranks call it.
-
-        Raises:
-          AmpXlaError: when it runs: see ``read_rows``.
-        """
+        """Read this rank's rows from files of any number of ranks; all ranks call it."""
         rows = table.rows(embedding_variable)
 
         def read() -> Any:
@@ -75,11 +74,6 @@ def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
 
 def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     """Return this rank's rows, float32 [rows here, width], from files of any number of ranks.
-
-    Args:
-      folder, name: as for ``write_rows``.
-      tensor: name of the tensor in the files.
-      rows: of the table.
 
     Raises:
       AmpXlaError: files are missing, damaged, or of another table.
@@ -120,3 +114,66 @@ def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
         if match and int(match.group(1)) < int(match.group(2)):
             by_size.setdefault(int(match.group(2)), {})[int(match.group(1))] = path
     return by_size
+
+
+class TableShards:
+    """The tables of a job; follows ``amp_xla.training.shards.Sharded``.
+
+    Args:
+      tables: variables of layers.
+      optimizer: a Keras optimizer, which has slots for them once a step is built; None = tables
+        are only read.
+    """
+
+    def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:
+        self._tables, self._optimizer = list(tables), optimizer
+
+    def holds(self, variable: Any) -> bool:
+        """Return True for one of the tables."""
+        return any(variable is each for each in self._tables)
+
+    def variables(self) -> List[Any]:
+        """Return tables and existing slots."""
+        return [variable for _, variable, _ in self._parts()]
+
+    def shapes(self) -> Dict[str, str]:
+        """Return name -> dtype and shape, e.g. ``float32[50000000,16]``, of whole tables."""
+        return {
+            f"{n} (rows over ranks)": f"float32[{r.height},{r.width}]" for n, _, r in self._parts()
+        }
+
+    def write(self, folder: Path, session: Any) -> None:
+        """Write this rank's rows into one file; return once it is on disk.
+
+        Raises:
+          AmpXlaError: a row is not finite. OSError: the disk refused.
+        """
+        tensors = {}
+        for name, variable, _ in self._parts():
+            values = tensors[name] = session.run(variable)
+            # Minimum and maximum propagate NaN and need no array of booleans.
+            if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+                raise AmpXlaError(f"{name} is not finite")
+        write_rows(folder, _FILES, tensors)
+
+    def read(self, folder: Path, weights_only: bool = False) -> None:
+        """Read this rank's rows from files of any number of ranks; see ``read_rows``."""
+        session = backend.session()
+        for name, variable, rows in self._parts():
+            if weights_only and not self.holds(variable):
+                continue
+            values = read_rows(folder, _FILES, name, rows)
+            # Fed: a graph with a Python function cannot be served by another program.
+            with session.graph.as_default():
+                fed = tf.compat.v1.placeholder(tf.float32, values.shape)
+                session.run(variable.assign(fed, read_value=False), {fed: values})
+
+    def _parts(self) -> Iterator[Tuple[str, Any, table.Rows]]:
+        """Yield name in files, variable and rows."""
+        for variable in self._tables:
+            rows = table.rows(variable)
+            yield rows.name, variable, rows
+            if self._optimizer is None:
+                continue
+            for slot in self._optimizer.get_slot_names():
+                yield f"{rows.name}.{slot}", self._optimizer.get_slot(variable, slot), rows
