@@ -17,7 +17,9 @@ import dataclasses
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from amp_xla.config import flat, parse
+from typing_extensions import Annotated
+
+from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data import labelled
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.options import BatchOptions
@@ -33,7 +35,7 @@ from amp_xla.training.options import (
     PrecisionOptions,
     RunOptions,
     Seed,
-    UpdateOptions,
+    TransformerUpdateOptions,
 )
 from amp_xla.training.run import resumed_settings
 
@@ -49,7 +51,9 @@ class Config:
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions()
-    update: UpdateOptions = UpdateOptions()
+    accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
+    """micro-batches per update, each of --batch-size"""
+    update: TransformerUpdateOptions = TransformerUpdateOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
@@ -73,7 +77,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
-    accumulate = config.update.accumulate or 1
+    accumulate = config.accumulate
     data = labelled.read(
         config.files, config.vocabulary, config.batches.times(accumulate), config.encoder.bert,
         config.training.token_dropout, config.seed,

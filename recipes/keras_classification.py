@@ -18,9 +18,9 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from typing_extensions import Annotated, Literal
+from typing_extensions import Literal
 
-from amp_xla.config import MAY_CHANGE, flat, parse
+from amp_xla.config import flat, parse
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
@@ -45,8 +45,6 @@ class Config:
     """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
-    device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
-    """auto stops at a GPU that TensorFlow does not see, cpu takes none; none = AMP_XLA_DEVICE"""
     seed: Seed = 1
     """decides weights, order and dropout"""
     files: TextFiles = TextFiles()
@@ -124,7 +122,7 @@ def precision(config: Config) -> Tuple[Any, str, Any]:
     from amp_xla.backend import configuring
     from amp_xla.settings import Settings, default_loss_scale
 
-    switches = {"xla": config.xla, "device": config.device, "loss_scale": config.loss_scale}
+    switches = {"xla": config.xla, "loss_scale": config.loss_scale}
     requested = Settings.from_environment(os.environ, **switches).precision
     if config.policy is not None:
         requested = "amp" if config.policy != "float32" else "fp32"

@@ -35,7 +35,13 @@ from amp_xla.models import presets
 from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
+from amp_xla.training.options import (
+    Intervals,
+    PrecisionOptions,
+    RunOptions,
+    Seed,
+    TransformerUpdateOptions,
+)
 from amp_xla.training.run import resumed_settings
 
 
@@ -73,7 +79,7 @@ class Config:
     """seed of weights, order, masks and dropout"""
     length: LengthOptions = LengthOptions()
     encoder: LanguageModelOptions = LanguageModelOptions()
-    update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
+    update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=1e-3, warmup=0.06)
     precision_options: PrecisionOptions = PrecisionOptions()
     intervals: Intervals = Intervals(evaluate_every=1000, log_every=100)  # in updates
     run: RunOptions = RunOptions()
@@ -118,7 +124,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     ranks = distributed.current()
     amount = config.length
     size, ranks_count = amount.global_batch, ranks.world.size
-    accumulate = amount.accumulation(config.update.accumulate, ranks_count)
+    accumulate = amount.accumulation(ranks_count)
     phases = read(
         data, tokenizer, amount.plan(data.settings["length"]), size, config.heldout,
         config.objective, config.mask, config.mask_rate, config.seed,

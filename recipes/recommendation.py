@@ -23,7 +23,7 @@ from amp_xla.config import parse, within
 from amp_xla.data.slots.batches import SlotBatches, batch_of
 from amp_xla.data.slots.lines import Columns, check, parse_line
 from amp_xla.data.slots.options import SlotFiles
-from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.errors import DataError
 from amp_xla.models.options import TowerOptions
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
@@ -58,11 +58,6 @@ class Config:
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
-    if (config.update.accumulate or 1) > 1 or config.update.recompute:
-        raise AmpXlaError(
-            "--accumulate and --recompute are for transformers: nearly all memory here is the "
-            "table's; use a larger --batch-size"
-        )
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.models.recommender import Recommender, losses

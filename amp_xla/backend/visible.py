@@ -38,12 +38,12 @@ def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
         why, fix = reason(driver, missing_libraries(environ), version, backend.is_fork())
         raise UnsupportedError(
             f"the driver shows {driver.describe()}, but TensorFlow {version} does not see it: "
-            f"{why}; next: {fix}; or train on the CPU: --device cpu (AMP_XLA_DEVICE=cpu)"
+            f"{why}; next: {fix}; or train on the CPU: AMP_XLA_DEVICE=cpu"
         )
     if device == "gpu":
         raise UnsupportedError(
             f"device=gpu, but no GPU can be used ({driver.hidden or driver.describe()}); next: "
-            f"amp-xla doctor, or --device cpu"
+            f"amp-xla doctor, or AMP_XLA_DEVICE=cpu"
         )
 
 

@@ -200,7 +200,7 @@ def tensorflow(machine: Machine, gpus: Sequence[Gpu], environ: Mapping[str, str]
         shown = nvidia.Driver(tuple(gpus))
         reason, fix = visible.reason(shown, missing, machine.tensorflow, machine.fork)
         what = f"nvidia-smi shows a GPU, TensorFlow sees none: {reason}"
-        why = "training stops with an error, unless --device cpu is given"
+        why = "training stops with an error, unless AMP_XLA_DEVICE=cpu is set"
         findings.append(Finding("error", "TensorFlow", what, why, fix))
     if not machine.half_dtype:
         what, fix = "no half precision on this device", "amp-xla rehearse shows float16"

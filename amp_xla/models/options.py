@@ -152,8 +152,6 @@ class TowerOptions:
     """width of the first layer; each further one has half the width"""
     layers: Annotated[int, within(1, 32)] = 2
     """layers of the tower"""
-    combiner: Literal["mean", "sum"] = "mean"
-    """reduction of a slot's vectors if it has several values"""
 
     @property
     def table_width(self) -> int:

@@ -184,7 +184,7 @@ def new_table(
     """
     ranks.Init()
     return DistributedEmbedding(
-        options.combiner, options.rows, options.table_width, slots, values,
+        "mean", options.rows, options.table_width, slots, values,
         vocabulary_size=options.rows, seed=seed, average_gradients=False, name="table",
         embedding_initializer=initializer,
     )  # fmt: skip

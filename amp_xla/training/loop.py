@@ -28,6 +28,7 @@ from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
 _COUNTED_EPOCHS = 1000
+_CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
 
 
 class Loop:
@@ -217,8 +218,7 @@ class Loop:
         # A roll-back needs a checkpoint from before the skipped updates.
         if state.not_finite_in_a_row or self.checkpoints.busy:
             return False
-        minutes = (time.monotonic() - self._saved_when) / 60.0
-        if options.checkpoint_minutes and minutes >= options.checkpoint_minutes:
+        if time.monotonic() - self._saved_when >= _CHECKPOINT_SECONDS:
             return True
         every = options.checkpoint_every
         return bool(every) and step >= (self._saved_at or 0) // every * every + every

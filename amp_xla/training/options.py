@@ -31,9 +31,7 @@ class RunOptions:
     """run folder whose best weights to start from; step and optimizer start at 0; with --resume
     only if there is no checkpoint"""
     checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE] = 0
-    """steps between checkpoints; 0 = only by time and at evaluations"""
-    checkpoint_minutes: Annotated[float, within(at_least=0), MAY_CHANGE] = 10.0
-    """minutes between checkpoints; 0 = not by time"""
+    """steps between checkpoints; 0 = only every 10 minutes and at evaluations"""
     keep: Annotated[int, within(at_least=1), MAY_CHANGE] = 2
     """newest checkpoints to keep, besides the best"""
     on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
@@ -42,7 +40,7 @@ class RunOptions:
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionOptions:
-    """Mixed precision, XLA and device."""
+    """Mixed precision and XLA."""
 
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
     """(default: AMP_XLA_PRECISION, else amp)"""
@@ -50,9 +48,6 @@ class PrecisionOptions:
     """(default: AMP_XLA_XLA, else off)"""
     loss_scale: Optional[str] = None
     """a number or dynamic (default: AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise)"""
-    device: Annotated[Optional[Literal["auto", "cpu", "gpu"]], MAY_CHANGE] = None
-    """auto = the GPU if there is one, and an error if TensorFlow cannot use it (default:
-    AMP_XLA_DEVICE)"""
 
     def resolve(self) -> Precision:
         """Apply these options before TensorFlow is imported, and return what they mean here."""
@@ -117,10 +112,6 @@ class RateOptions:
 class UpdateOptions(RateOptions):
     """Learning rate, weight decay and clipping."""
 
-    accumulate: Annotated[Optional[int], within(at_least=1), MAY_CHANGE] = None
-    """micro-batches per update, each of --batch-size (default: 1)"""
-    recompute: Annotated[bool, MAY_CHANGE] = False
-    """recompute transformer layers in the backward pass: less memory, slower steps"""
     reduce: Optional[Literal["none", "fp16", "bf16"]] = None
     """dtype of gradients in the all-reduce between ranks (default: float32)"""
 
@@ -141,9 +132,20 @@ class UpdateOptions(RateOptions):
         reduction = Reduction(ranks.hvd, self.reduce or "none", note) if several else None
         return scheduled(
             self.learning_rate, max(1, steps), self.warmup, loss_scale,
-            weight_decay=self.weight_decay, clip_norm=self.clip_norm,
-            recompute=self.recompute, reduction=reduction, **how,
+            weight_decay=self.weight_decay, clip_norm=self.clip_norm, reduction=reduction, **how,
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerUpdateOptions(UpdateOptions):
+    """Learning rate, weight decay and clipping."""
+
+    recompute: Annotated[bool, MAY_CHANGE] = False
+    """recompute transformer layers in the backward pass: less memory, slower steps"""
+
+    def scheduled(self, steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
+        """Return the optimizer and its learning rate, as in ``UpdateOptions``."""
+        return super().scheduled(steps, loss_scale, recompute=self.recompute, **how)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
         request = options.get("runtime") or os.environ.get("RUNTIME") or "auto"
         if command != "env":
             request = runtime_for(command, rest, request, root)
-        choice = choose(request, options.get("python", ""), rest)
+        choice = choose(request, options.get("python", ""))
         if request != "dev":
             say(choice.line())
         python = prepared(choice, installing=command == "env", root=root)

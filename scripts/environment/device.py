@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from typing import NamedTuple, Sequence
+from typing import NamedTuple
 
 from amp_xla.backend import nvidia
 
@@ -28,9 +28,9 @@ class Device(NamedTuple):
     blackwell: bool = False
 
 
-def find_device(arguments: Sequence[str] = ()) -> Device:
+def find_device() -> Device:
     """Look at driver, settings and nvidia-smi; this takes a second or more if there is a GPU."""
-    requested = requested_device(arguments)
+    requested = os.environ.get("AMP_XLA_DEVICE") or "auto"
     driver = nvidia.look(os.environ)
     if requested == "cpu":
         return Device(False, "device=cpu" if driver.shown else "")
@@ -49,16 +49,6 @@ def find_device(arguments: Sequence[str] = ()) -> Device:
     capabilities = [gpu.capability or (0, 0) for gpu in driver.gpus]
     blackwell = max(capabilities, default=(0, 0)) >= nvidia.BLACKWELL
     return Device(True, driver.describe(), blackwell=blackwell)
-
-
-def requested_device(arguments: Sequence[str]) -> str:
-    """Return `auto`, `cpu` or `gpu`: `--device` among the arguments, else AMP_XLA_DEVICE."""
-    words = list(arguments)
-    for index, word in enumerate(words):
-        name, sign, value = word.partition("=")
-        if name == "--device":
-            return value if sign else "".join(words[index + 1 : index + 2])
-    return os.environ.get("AMP_XLA_DEVICE") or "auto"
 
 
 def container_hint() -> str:

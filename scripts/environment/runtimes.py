@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from typing import Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from scripts.environment import SetupError
 from scripts.environment.device import TF2_IMAGE, Device, container_hint, find_device
@@ -77,13 +77,12 @@ class Choice(NamedTuple):
         return f"runtime {self.runtime.title or self.runtime.name}: {self.reason}"
 
 
-def choose(request: str, python: str = "", arguments: Sequence[str] = ()) -> Choice:
+def choose(request: str, python: str = "") -> Choice:
     """Return the runtime and the Python for a request.
 
     Args:
       request: one of REQUESTS, or `dev` for the checkers.
       python: path of a Python with TensorFlow to use as it is, or ''.
-      arguments: of the command; with `--device cpu` no CUDA libraries are needed.
 
     Raises:
       SetupError: the request is unknown, or this machine cannot fulfil it.
@@ -109,7 +108,7 @@ def choose(request: str, python: str = "", arguments: Sequence[str] = ()) -> Cho
         choice = _provided(request, Interpreter(sys.executable, sys.version_info[:3]), "container")
         if choice:
             return choice
-    device = find_device(arguments)
+    device = find_device()
     if request != "auto":
         return _requested(request, device)
     if device.unusable:

@@ -89,7 +89,7 @@ class Run:
         config: Optional[Dict[str, Any]] = None,
         **run: Any,
     ) -> Dict[str, Any]:
-        options = dict(name="run", resume=True, checkpoint_every=5, checkpoint_minutes=0)
+        options = dict(name="run", resume=True, checkpoint_every=5)
         return {
             "cwd": str(self.folder),
             "module": "tests.integration.tiny",

@@ -29,7 +29,7 @@ TEXTS = ["1 2 3 4", "40 39 38 37", "7 33 21 20", "11 12 30 29"]
 
 
 def train(command: Commands, seed: int, **run: Any) -> Any:
-    options = dict(name="run", checkpoint_every=2, checkpoint_minutes=0, keep=2)
+    options = dict(name="run", checkpoint_every=2, keep=2)
     config = {**CONFIG, "seed": seed}
     return command.job({"module": TINY, "config": config, "run": {**options, **run}})
 

@@ -16,7 +16,13 @@ from typing_extensions import Annotated
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
+from amp_xla.training.options import (
+    Intervals,
+    PrecisionOptions,
+    RunOptions,
+    Seed,
+    TransformerUpdateOptions,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Config:
     """of nothing"""
     start: Seed = 1
     """decides everything"""
-    update: UpdateOptions = UpdateOptions(learning_rate=0.02, clip_norm=5.0)
+    update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=0.02, clip_norm=5.0)
     precision_options: PrecisionOptions = PrecisionOptions()
     intervals: Intervals = Intervals(log_every=2)
     run: RunOptions = RunOptions()

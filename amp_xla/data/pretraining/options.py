@@ -24,7 +24,7 @@ class LengthOptions:
     global_batch: Annotated[int, within(at_least=1)] = 16
     """sequences per update, over all ranks"""
     micro_batch: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
-    """sequences per micro-batch on each rank, at most; ignored with --accumulate"""
+    """sequences per micro-batch on each rank, at most"""
 
     def plan(self, length: int) -> List[Tuple[int, int]]:
         """Return (tokens per sequence, updates) of each phase, the first of the prepared length.
@@ -42,11 +42,6 @@ class LengthOptions:
             )
         return [(length, self.steps - last), (self.phase2_length, last)]
 
-    def accumulation(self, accumulate: Optional[int], ranks: int) -> int:
-        """Return micro-batches per update on each rank.
-
-        Args:
-          accumulate: value of ``--accumulate``; None = as few as ``micro_batch`` allows.
-          ranks: world size.
-        """
-        return accumulate or -(-self.global_batch // (self.micro_batch * ranks))
+    def accumulation(self, ranks: int) -> int:
+        """Return micro-batches per update on each rank, as few as ``micro_batch`` allows."""
+        return -(-self.global_batch // (self.micro_batch * ranks))

@@ -202,5 +202,4 @@ def test_phases_that_do_not_fit_are_refused():
 
 def test_micro_batches_follow_from_the_ranks():
     amount = LengthOptions(global_batch=48, micro_batch=16)
-    assert [amount.accumulation(None, ranks) for ranks in (1, 2, 3, 4)] == [3, 2, 1, 1]
-    assert amount.accumulation(4, 1) == 4
+    assert [amount.accumulation(ranks) for ranks in (1, 2, 3, 4)] == [3, 2, 1, 1]
