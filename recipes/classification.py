@@ -45,7 +45,7 @@ class Config:
     """Train a text classifier."""
 
     seed: Seed = 1
-    """decides weights, order and dropout"""
+    """seed of weights, order and dropout"""
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()

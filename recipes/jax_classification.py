@@ -43,7 +43,7 @@ class Config:
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = 1000 in float16, else 1"""
     seed: Seed = 1
-    """decides weights, order and dropout"""
+    """seed of weights, order and dropout"""
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()

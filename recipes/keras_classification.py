@@ -46,7 +46,7 @@ class Config:
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
     seed: Seed = 1
-    """decides weights, order and dropout"""
+    """seed of weights, order and dropout"""
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()

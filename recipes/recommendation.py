@@ -40,15 +40,15 @@ class Config:
 
     files: SlotFiles = SlotFiles()
     batch_size: Annotated[int, within(at_least=1)] = 128
-    """samples per step, of all ranks together; on GPUs 8,192 to 65,536"""
+    """samples per step, over all ranks; on GPUs 8,192 to 65,536"""
     table_optimizer: Literal["lazy_adam", "adam"] = "lazy_adam"
     """lazy_adam updates the rows of a batch; adam updates all rows in every step"""
     epochs: Annotated[int, within(1, 10**6)] = 2
     """passes over the training data"""
     patience: Annotated[int, within(at_least=0)] = 0
-    """evaluations without improvement until the run stops early; 0 = never"""
+    """evaluations without improvement before early stopping; 0 = never"""
     seed: Seed = 1
-    """decides weights and order"""
+    """seed of weights and order"""
     model: TowerOptions = TowerOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
     precision_options: PrecisionOptions = PrecisionOptions()

@@ -32,7 +32,7 @@ class EncoderOptions:
     layers: Annotated[int, within(at_least=1)] = 3
     """transformer layers, without --bert"""
     hidden: Annotated[int, within(at_least=8)] = 192
-    """hidden size, without --bert; a multiple of 8, and above 64 of 64, the size of a head"""
+    """hidden size, without --bert: a multiple of 8 up to 64, a multiple of 64 above"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of activations and attention weights dropped in training"""
 

@@ -22,7 +22,7 @@ class RunOptions:
     """Name, checkpoints and resuming of a run."""
 
     name: Annotated[Optional[str], MAY_CHANGE] = None
-    """name of the folder in runs/<recipe> (default: date and time; with --resume the newest)"""
+    """folder in runs/<recipe>; none = date and time, or with --resume the newest"""
     resume: Annotated[bool, MAY_CHANGE] = False
     """continue from the newest whole checkpoint; start if there is none"""
     force_resume: Annotated[bool, MAY_CHANGE] = False
@@ -43,11 +43,11 @@ class PrecisionOptions:
     """Mixed precision and XLA."""
 
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
-    """(default: AMP_XLA_PRECISION, else amp)"""
+    """none = AMP_XLA_PRECISION, else amp"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """(default: AMP_XLA_XLA, else off)"""
+    """none = AMP_XLA_XLA, else off"""
     loss_scale: Optional[str] = None
-    """a number or dynamic (default: AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise)"""
+    """a number or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
 
     def resolve(self) -> Precision:
         """Apply these options before TensorFlow is imported, and return what they mean here."""
@@ -99,11 +99,11 @@ class RateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (with --bert: 2e-5 from 768 wide, 5e-5 from 384, else 1e-4)"""
+    """peak learning rate (classifiers with --bert: 2e-5 from 768 wide, 5e-5 from 384, else 1e-4)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all updates until the peak learning rate"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01
-    """decoupled weight decay, not of norms and biases"""
+    """decoupled weight decay, not on norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """global gradient norm to clip to, after unscaling; 0 = no clipping"""
 
@@ -112,8 +112,8 @@ class RateOptions:
 class UpdateOptions(RateOptions):
     """Learning rate, weight decay and clipping."""
 
-    reduce: Optional[Literal["none", "fp16", "bf16"]] = None
-    """dtype of gradients in the all-reduce between ranks (default: float32)"""
+    reduce: Literal["none", "fp16", "bf16"] = "none"
+    """dtype of gradients in the all-reduce between ranks; none = float32"""
 
     def scheduled(self, steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
         """Return the optimizer and its learning rate.
@@ -129,7 +129,7 @@ class UpdateOptions(RateOptions):
 
         ranks = distributed.current()
         several = ranks.several
-        reduction = Reduction(ranks.hvd, self.reduce or "none", note) if several else None
+        reduction = Reduction(ranks.hvd, self.reduce, note) if several else None
         return scheduled(
             self.learning_rate, max(1, steps), self.warmup, loss_scale,
             weight_decay=self.weight_decay, clip_norm=self.clip_norm, reduction=reduction, **how,

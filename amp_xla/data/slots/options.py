@@ -22,13 +22,13 @@ class SlotFiles:
     """Files to train on and to evaluate on."""
 
     train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file in Criteo's format, also gzipped (default: built-in)"""
+    """training file in Criteo's format, also gzipped; none = built-in"""
     dev: Annotated[Optional[str], MAY_CHANGE] = None
-    """file to evaluate on, same format; required with --train"""
+    """dev file, in the same format; needed with --train"""
     numbers: Annotated[Optional[int], within(at_least=0)] = None
-    """columns of numbers after the label (default: 13 as in Criteo's files; built-in: 0)"""
+    """columns of numbers after the label; none = 13 as in Criteo's files, built-in 0"""
     values: Annotated[Optional[int], within(at_least=1)] = None
-    """values of a slot, with spaces between them, at most (default: 1; built-in: 64)"""
+    """most values of a slot, separated by spaces; none = 1, built-in 64"""
 
     def read(self, batch_size: int) -> Tuple[Lines, Lines, int]:
         """Return training lines, dev lines and values per slot.
