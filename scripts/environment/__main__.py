@@ -18,7 +18,7 @@ from scripts.environment.runtimes import Choice, choose
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = """
-  env        print the Python of a runtime's environment, which is built if needed
+  env                        print the Python of a runtime's environment, which is built if needed
 
 before --:
   --runtime R   auto, tf1, tf2, nvtf1 or jax; default: $RUNTIME, the recipe's, the run's, else auto

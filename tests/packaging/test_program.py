@@ -26,7 +26,9 @@ for word in "$0" "$@"; do printf '%s\\n' "$word"; done
 def test_the_program_and_make_list_their_commands():
     done = run([PROGRAM])
     assert done.returncode == 0
-    assert {"env", *COMMANDS} == set(re.findall(r"^  ([a-z]+)\b", done.stdout, re.MULTILINE))
+    listed = re.findall(r"^  (([a-z]+)(?: [A-Z -]+)? {2,})\S", done.stdout, re.MULTILINE)
+    assert {"env", *COMMANDS} == {name for _, name in listed}
+    assert len({len(column) for column, _ in listed}) == 1
     listed = re.findall(r"^  ([a-z-]+) +\S.*$", run(["make"]).stdout, re.MULTILINE)
     assert sorted(listed) == sorted(TARGETS) and len(TARGETS) <= 14
     phony = re.search(r"^\.PHONY: (.*)$", run(["make", "-pn", "help"]).stdout, re.MULTILINE)
