@@ -22,7 +22,7 @@ from typing_extensions import Annotated
 from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data import labelled
 from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models import fine_tuning
@@ -49,7 +49,7 @@ class Config:
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
-    batches: BatchOptions = BatchOptions()
+    batches: PackedBatchOptions = PackedBatchOptions()
     training: ClassifierOptions = ClassifierOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update, each of --batch-size"""

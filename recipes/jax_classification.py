@@ -63,8 +63,6 @@ class Config:
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
-    if config.batches.packed:
-        raise SettingsError("--packed: the JAX recipe has a text a row; leave it out")
     from amp_xla.jax import processes, step
     from amp_xla.jax.engine import Job
     from amp_xla.process.progress import note

@@ -66,8 +66,6 @@ class Config:
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
-    if config.batches.packed:
-        raise SettingsError("--packed: Keras wants a label a row; leave it out")
     if world().size > 1:
         raise SettingsError("NP: model.fit trains in one process; RECIPE=classification in several")
     resolved, policy, scale = precision(config)

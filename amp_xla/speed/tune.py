@@ -21,6 +21,7 @@ from amp_xla.speed.measure import Candidate, Outcome, measure
 from amp_xla.training.options import precision_options
 
 CPU_MINUTES = 5.0
+TIMEOUT = 900.0  # seconds without an answer after which a combination is given up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +34,8 @@ class Config:
     """timed steps per round"""
     rounds: Annotated[int, within(at_least=2)] = 3
     """turns of each combination; differences within their spread do not count"""
-    timeout: Annotated[float, within(above=0)] = 900.0
-    """seconds without an answer after which a combination is given up"""
     minutes: Annotated[Optional[float], within(at_least=0)] = None
     """minutes in all, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
-    memory_gib: Annotated[float, within(at_least=0)] = 0.0
-    """GiB of address space per process, for shared machines; 0 = no limit"""
     largest_batch: bool = False
     """also find the largest --batch-size that fits, by trying"""
 
@@ -58,10 +55,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     outcomes = measure(
         config.recipe,
         words,
-        [Candidate(p, x, address_space=_address_space(config)) for p, x in here.ladder()],
+        [Candidate(p, x) for p, x in here.ladder()],
         config.steps,
         config.rounds,
-        config.timeout,
+        TIMEOUT,
         together=not here.gpu,
         say=say,
         budget=60 * (default_minutes if config.minutes is None else config.minutes),
@@ -123,11 +120,11 @@ def _largest_batch(
 ) -> str:
     """Try batch sizes from ``rows`` on with the combination ``best``; return a sentence."""
     # Without a GPU an address space limit stops a batch before the machine runs out of memory.
-    space = _address_space(config) or (0 if here.gpu else int(0.9 * here.memory_gib * 2**30))
+    space = 0 if here.gpu else int(0.9 * here.memory_gib * 2**30)
 
     def fits(size: int) -> bool:
         candidate = Candidate(best.precision, best.xla, ("--batch-size", str(size)), space)
-        outcome = measure(config.recipe, words, [candidate], 1, 1, config.timeout, False)[0]
+        outcome = measure(config.recipe, words, [candidate], 1, 1, TIMEOUT, False)[0]
         say(f"batch size {size}: {outcome.status}")
         if outcome.status in ("crashed", "refused"):
             raise AmpXlaError(f"batch size {size} cannot be tried: {outcome.why}")
@@ -135,7 +132,3 @@ def _largest_batch(
 
     size = largest_batch(fits, rows)
     return f"largest batch: --batch-size {size}" if size else "largest batch: not even one row fits"
-
-
-def _address_space(config: Config) -> int:
-    return int(config.memory_gib * 2**30)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amp_xla.data import labelled
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import DataError
@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> TextFiles:
 
 
 def read(files: TextFiles, token_dropout: float = 0.0, **options: Any) -> labelled.Labelled:
-    small = BatchOptions(batch_size=4, max_length=16, **options)
+    small = PackedBatchOptions(batch_size=4, max_length=16, **options)
     return labelled.read(files, VocabularyOptions(vocab_size=200), small, None, token_dropout, 1)
 
 

@@ -187,7 +187,6 @@ def test_a_shape_is_compiled_once_and_the_host_is_not_asked(config, more):
 
 def test_refused_in_a_sentence(config, folder):
     for more, words in (
-        (dict(packed=True), "--packed: the JAX recipe has a text a row"),
         (dict(policy="c=float17"), "--policy c=float17"),
         *[
             (dict(loss_scale=scale), f"--loss-scale {scale}; allowed: dynamic, or a number above 0")

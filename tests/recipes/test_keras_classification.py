@@ -132,7 +132,6 @@ def test_the_switch_of_the_other_recipes_chooses_the_policy(folder):
 @pytest.mark.parametrize(
     "words, why",
     [
-        (["--packed"], "--packed: Keras wants a label a row"),
         (["--policy", "mixed_float8"], "--policy"),
         (["--loss-scale", "often"], "loss_scale='often' is not a number"),
     ],

@@ -25,8 +25,6 @@ class BatchOptions:
     """tokens per sample, longer samples are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(at_least=1)] = 4
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
-    packed: bool = False
-    """put several texts into each row of max_length tokens: one shape, hardly any padding"""
 
     def times(self, accumulate: int) -> BatchOptions:
         """Return options of batches that are cut into ``accumulate`` micro-batches."""
@@ -42,11 +40,25 @@ class BatchOptions:
           train_labels, dev_labels: int [samples].
           seed: decides the order of the training batches.
         """
-        batches: Any
-        if self.packed:
-            batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
-        else:  # A dev text may be longer than every training text.
-            sizes = np.concatenate([train.lengths, dev.lengths])
-            lengths = choose_lengths(sizes, self.shapes, self.max_length)
-            batches = Batches(train, train_labels, lengths, self.batch_size, seed)
+        # A dev text may be longer than every training text.
+        sizes = np.concatenate([train.lengths, dev.lengths])
+        lengths = choose_lengths(sizes, self.shapes, self.max_length)
+        batches = Batches(train, train_labels, lengths, self.batch_size, seed)
+        return batches, batches.like(dev, dev_labels)
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedBatchOptions(BatchOptions):
+    """Rows and tokens of a batch."""
+
+    packed: bool = False
+    """put several texts into each row of max_length tokens: one shape, hardly any padding"""
+
+    def make(
+        self, train: Encoded, train_labels: Any, dev: Encoded, dev_labels: Any, seed: int
+    ) -> Tuple[Any, Any]:
+        """Return training and dev batches, as in ``BatchOptions``."""
+        if not self.packed:
+            return super().make(train, train_labels, dev, dev_labels, seed)
+        batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)
