@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-import ast
 import functools
+import linecache
 import os
+import re
 import sys
 from typing import Any, Dict, Optional
 
@@ -17,6 +18,7 @@ from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
 from amp_xla.settings import Precision, Settings, flags
 
 _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
+_IMPORT = re.compile(rf"\s*(import|from)\s+(.*,\s*)?({'|'.join(_WATCHED)})\b")
 _CRF_THRESHOLD = 1e6
 _OWN_INFINITY = 1e12  # bert4keras' default
 
@@ -130,7 +132,7 @@ def _refuse_if_late(settings: Settings, variables: Dict[str, str]) -> None:
             return
         what = f"{', '.join(loaded)} is already imported"
     else:
-        same = settings.precision == _current.precision
+        same = settings.precision == _current.settings.precision
         if not backend.used() or (same and not missing):
             return
         what = "TensorFlow has already made a session or listed its devices"
@@ -143,29 +145,11 @@ def _refuse_if_late(settings: Settings, variables: Dict[str, str]) -> None:
 
 def _culprit() -> str:
     """Return the first import of TensorFlow in the user's script, with its line number."""
-    path = getattr(sys.modules.get("__main__"), "__file__", None)
-    generic = "the first import of tensorflow, keras or bert4keras"
-    if not path:
-        return generic
-    try:
-        with open(path, encoding="utf-8") as script:
-            source = script.read()
-        tree = ast.parse(source)
-    except (OSError, SyntaxError, ValueError):
-        return generic
-    for node in sorted(
-        (n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom))),
-        key=lambda n: n.lineno,
-    ):
-        names = (
-            [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else [alias.name for alias in node.names]
-        )
-        if any(name.split(".")[0] in _WATCHED for name in names):
-            line = source.splitlines()[node.lineno - 1].strip()
-            return f"line {node.lineno} of {os.path.basename(path)}: `{line}`"
-    return generic
+    path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
+    for number, line in enumerate(linecache.getlines(path), 1):
+        if _IMPORT.match(line):
+            return f"line {number} of {os.path.basename(path)}: `{line.strip()}`"
+    return "the first import of tensorflow, keras or bert4keras"
 
 
 def _guard_crf() -> None:

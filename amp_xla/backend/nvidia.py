@@ -15,7 +15,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 ROOT_VARIABLE = "AMP_XLA_DRIVER_ROOT"
 SECONDS = 60  # eight GPUs without persistence mode take half of that
 _TRACES = ("proc/driver/nvidia/version", "dev/nvidia0", "dev/dxg")  # dxg: Windows' WSL
-_FIELDS = ("name", "driver_version", "memory.total", "memory.free", "compute_cap")
+_FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
 _UNKNOWN = re.compile(r"\[.*\]|N/A|", re.IGNORECASE)
 
 Version = Tuple[int, ...]
@@ -29,7 +29,6 @@ class Gpu(NamedTuple):
     name: str
     driver: str
     total: Optional[float] = None
-    free: Optional[float] = None
     capability: Optional[Version] = None
 
     def describe(self) -> str:
@@ -126,7 +125,7 @@ def _list(environ: Mapping[str, str]) -> Tuple[List[Gpu], str]:
 def _gpu(line: str) -> Optional[Gpu]:
     """Parse one line of the list; None if it is not a GPU."""
     values = [value.strip() for value in line.split(",")]
-    if len(values) < 4 or not (version(values[1]) or _UNKNOWN.fullmatch(values[1])):
+    if len(values) < 3 or not (version(values[1]) or _UNKNOWN.fullmatch(values[1])):
         return None
     known: Dict[str, str] = {
         field: value for field, value in zip(_FIELDS, values) if not _UNKNOWN.fullmatch(value)
@@ -135,7 +134,6 @@ def _gpu(line: str) -> Optional[Gpu]:
         known.get("name", "an NVIDIA GPU"),
         known.get("driver_version", ""),
         _gibibytes(known.get("memory.total", "")),
-        _gibibytes(known.get("memory.free", "")),
         version(known.get("compute_cap", "")) or None,
     )
 

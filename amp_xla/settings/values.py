@@ -116,27 +116,21 @@ def default_loss_scale(half: Optional[str]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """Precision, XLA mode and numeric constants in force, decided once and passed on.
+    """Half precision and numeric constants in force, decided once and passed on.
 
     Attributes:
-      settings: what the user chose.
-      precision: ``fp32``, ``tf32`` or ``amp``.
+      settings: what the user chose: precision, XLA mode, device.
       half: dtype of matrix products in mixed precision; None if all is float32.
       machine_half: half precision that this machine can train in: ``float16``, ``bfloat16``, None.
       reason: why, one clause.
-      xla: the XLA mode.
-      device: ``auto``, ``cpu`` or ``gpu``.
       loss_scale: a number, or ``dynamic``.
       infinity, epsilon: bert4keras' and Keras' constants; None leaves their own.
     """
 
     settings: Settings
-    precision: str
     half: Optional[str]
     machine_half: Optional[str]
     reason: str
-    xla: str
-    device: str
     loss_scale: LossScaleSetting
     infinity: Optional[float]
     epsilon: Optional[float]
@@ -147,7 +141,7 @@ class Precision:
         amp = chosen.precision == "amp"
         half = machine_half if amp else None
         return cls(
-            chosen, chosen.precision, half, machine_half, reason, chosen.xla, chosen.device,
+            chosen, half, machine_half, reason,
             loss_scale=chosen.loss_scale or default_loss_scale(half),
             infinity=chosen.infinity or (1e4 if amp else None),
             epsilon=chosen.epsilon or (1e-5 if amp else None),
@@ -155,11 +149,11 @@ class Precision:
 
     def describe(self) -> str:
         """Return e.g. ``precision amp (float16), XLA off, infinity 1e4, epsilon 1e-5``."""
-        words = [f"precision {self.precision}"]
-        if self.precision == "amp":
+        words = [f"precision {self.settings.precision}"]
+        if self.settings.precision == "amp":
             reason = f": {self.reason}" if self.reason else ""
             words[0] += f" ({self.half or 'float32'}{reason})"
-        words.append(f"XLA {self.xla}")
+        words.append(f"XLA {self.settings.xla}")
         constants = {"infinity": self.infinity, "epsilon": self.epsilon}
         words += [f"{name} {plain(v)}" for name, v in constants.items() if v is not None]
         return ", ".join(words)

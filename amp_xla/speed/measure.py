@@ -30,16 +30,6 @@ _OUT_OF_MEMORY = re.compile(
 _BUILDING_SHARE = 0.7  # of the time budget; the rest is left for further rounds
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """A combination to try; ``words`` are flags of the recipe for this candidate only."""
-
-    precision: str
-    xla: str
-    words: Sequence[str] = ()
-    address_space: int = 0
-
-
 @dataclasses.dataclass
 class Outcome:
     """One combination's result.
@@ -105,26 +95,16 @@ class Child:
         )
         self._buffer = b""
 
-    @classmethod
-    def of(cls, request: Request) -> Child:
-        """Start a process that measures ``request``."""
-        words = json.dumps(dataclasses.asdict(request))
-        return cls([sys.executable, "-m", "amp_xla.speed.child", words])
-
-    def tell(self, **command: Any) -> None:
-        """Send a command; if the process has ended, the next ``answer`` reports how."""
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write((json.dumps(command) + "\n").encode())
-            self._process.stdin.flush()
-
     def ask(self, seconds: float, **command: Any) -> Dict[str, Any]:
         """Send a command and wait for its answer.
 
         Raises:
           ChildEnded: the process ended, or did not answer within ``seconds`` and was killed.
         """
-        self.tell(**command)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # if it has ended, ``answer`` reports how
+            self._process.stdin.write((json.dumps(command) + "\n").encode())
+            self._process.stdin.flush()
         return self.answer(seconds)
 
     def answer(self, seconds: float) -> Dict[str, Any]:
@@ -147,14 +127,6 @@ class Child:
                 if not data:
                     raise self._ended()
                 self._buffer += data
-
-    def halt(self) -> None:
-        """Suspend the process, so that another one can be timed alone."""
-        self._process.send_signal(signal.SIGSTOP)
-
-    def go_on(self) -> None:
-        """Resume the process after ``halt``."""
-        self._process.send_signal(signal.SIGCONT)
 
     def _ended(self) -> ChildEnded:
         code = self._process.wait()
@@ -184,22 +156,17 @@ class Child:
 
 
 class _Measurement:
-    """One candidate with its process, its outcome and the seconds of its steps."""
+    """One combination with its process, its outcome and the seconds of its steps."""
 
-    def __init__(self, candidate: Candidate, recipe: str, words: Sequence[str]) -> None:
-        self.request = Request(
-            recipe,
-            (*words, *candidate.words),
-            candidate.precision,
-            candidate.xla,
-            candidate.address_space,
-        )
-        self.outcome = Outcome(candidate.precision, candidate.xla)
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.outcome = Outcome(request.precision, request.xla)
         self.child: Optional[Child] = None
         self._seconds: List[float] = []
 
     def start(self, timeout: float) -> Child:
-        self.child = Child.of(self.request)
+        words = json.dumps(dataclasses.asdict(self.request))
+        self.child = Child([sys.executable, "-m", "amp_xla.speed.child", words])
         self.child.answer(timeout)
         self.outcome.warm_seconds = self.child.ask(timeout, do="warm")["warm_seconds"]
         return self.child
@@ -226,9 +193,7 @@ class _Measurement:
 
 
 def measure(
-    recipe: str,
-    words: Sequence[str],
-    candidates: Sequence[Candidate],
+    requests: Sequence[Request],
     steps: int,
     rounds: int,
     timeout: float,
@@ -236,22 +201,21 @@ def measure(
     say: Callable[[str], None] = lambda text: None,
     budget: float = 0.0,
 ) -> List[Outcome]:
-    """Measure each candidate on the same steps.
+    """Measure each combination on the same steps.
 
     Args:
-      recipe, words: see ``Request``.
-      candidates: combinations to try.
+      requests: combinations to try.
       steps: timed steps per round.
-      rounds: turns of each candidate.
+      rounds: turns of each combination.
       timeout: longest wait for one answer in seconds.
       together: keep all processes alive between their turns (on a CPU); else start a process per
         turn, so that it has the whole memory of the GPU.
       say: called with a line for each phase.
-      budget: seconds in all, 0 = no limit. Candidates that cannot start within 70% of it are
+      budget: seconds in all, 0 = no limit. Combinations that cannot start within 70% of it are
         ``not measured``; later rounds are left out once it is spent.
     """
     began = time.monotonic()
-    everyone = [_Measurement(candidate, recipe, words) for candidate in candidates]
+    everyone = [_Measurement(request) for request in requests]
 
     def spent(share: float = 1.0) -> bool:
         return bool(budget) and time.monotonic() - began >= budget * share

@@ -17,7 +17,8 @@ from amp_xla.config import flat, parse, split_words, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.recipe import recipe_module
 from amp_xla.speed import machine, table
-from amp_xla.speed.measure import Candidate, Outcome, measure
+from amp_xla.speed.child import Request
+from amp_xla.speed.measure import Outcome, measure
 from amp_xla.training.options import precision_options
 
 CPU_MINUTES = 5.0
@@ -53,9 +54,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         say(f"not tried: {name} ({why})")
     default_minutes = 0.0 if here.gpu else CPU_MINUTES
     outcomes = measure(
-        config.recipe,
-        words,
-        [Candidate(p, x) for p, x in here.ladder()],
+        [Request(config.recipe, tuple(words), p, x) for p, x in here.ladder()],
         config.steps,
         config.rounds,
         TIMEOUT,
@@ -123,8 +122,9 @@ def _largest_batch(
     space = 0 if here.gpu else int(0.9 * here.memory_gib * 2**30)
 
     def fits(size: int) -> bool:
-        candidate = Candidate(best.precision, best.xla, ("--batch-size", str(size)), space)
-        outcome = measure(config.recipe, words, [candidate], 1, 1, TIMEOUT, False)[0]
+        flags = (*words, "--batch-size", str(size))
+        request = Request(config.recipe, flags, best.precision, best.xla, space)
+        outcome = measure([request], 1, 1, TIMEOUT, together=False)[0]
         say(f"batch size {size}: {outcome.status}")
         if outcome.status in ("crashed", "refused"):
             raise AmpXlaError(f"batch size {size} cannot be tried: {outcome.why}")

@@ -66,10 +66,8 @@ class Job:
         Raises:
           NothingConvertedError, UnsupportedError: it ran something else.
         """
-        precision = self.resolved
-        executed.verify(
-            found, precision.precision, precision.machine_half, precision.reason, precision.xla
-        )
+        chosen, here = self.resolved.settings, self.resolved
+        executed.verify(found, chosen.precision, here.machine_half, here.reason, chosen.xla)
 
 
 def seed_everything(seed: int) -> None:

@@ -125,7 +125,7 @@ class TensorFlow:
         from amp_xla.backend import configuring
         from amp_xla.backend.visible import refuse_unseen_gpu
 
-        refuse_unseen_gpu(configuring.current().device, os.environ)
+        refuse_unseen_gpu(configuring.current().settings.device, os.environ)
 
     @staticmethod
     def prepare(

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.once
 PYTHON_37 = Interpreter("/opt/python3.7", (3, 7, 16))
 PYTHON_38 = Interpreter("/opt/python3.8", (3, 8, 18))
 PYTHON_312 = Interpreter("/opt/python3.12", (3, 12, 1))
-A100 = "NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 40000, 8.0, Disabled"
+A100 = "NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 8.0, Disabled"
 BROKEN = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
 
 
@@ -86,7 +86,7 @@ WITH_CUDA = r"^runtime tf2 with CUDA: "
 ON_A_GPU = {
     "A100": (A100, {}, rf"{WITH_CUDA}.*NVIDIA A100-SXM4-40GB \(8\.0, driver 535\.104\.05\); using "
              r"Python 3\.12.*; RUNTIME=nvtf1 or make docker-train for NVIDIA's TensorFlow 1\.15$"),
-    "an old driver": ("NVIDIA GeForce RTX 3090, 470.82.01, 24268, 24000, 8.6, [N/A]", {},
+    "an old driver": ("NVIDIA GeForce RTX 3090, 470.82.01, 24268, 8.6, [N/A]", {},
                       r"^runtime tf2: .*driver 470\.82\.01 is older than 525\.60, .*, CPU only"),
     "a broken driver": (BROKEN, {}, rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi says: NVIDIA-SMI"),
     "hidden": (A100, {"CUDA_VISIBLE_DEVICES": ""},

@@ -9,8 +9,9 @@ import pytest
 from amp_xla.commands.recipe_job import open_job
 from amp_xla.errors import AmpXlaError
 from amp_xla.speed import table
+from amp_xla.speed.child import Request
 from amp_xla.speed.machine import Machine
-from amp_xla.speed.measure import Candidate, Outcome, measure
+from amp_xla.speed.measure import Outcome, measure
 from amp_xla.speed.tune import largest_batch, read_recipe
 
 pytestmark = pytest.mark.timeout(600)
@@ -27,14 +28,16 @@ def outcomes(tmp_path_factory):
         "".join(f"{['rain', 'wind', 'sun'][i % 3]} day {i}\t{i % 3}\n" for i in range(60))
     )
     words = (*TINY, "--train", str(data), "--dev", str(data))
-    candidates = [
-        Candidate("fp32", "off"),
+    requests = [
+        Request("classification", words, "fp32", "off"),
         # As `ulimit -v`: enough to import nothing.
-        Candidate("fp32", "on", address_space=600 * 2**20),
+        Request("classification", words, "fp32", "on", address_space=600 * 2**20),
         # Weights that leave float32's range: NaN while it is warmed up.
-        Candidate("tf32", "off", words=("--learning-rate", "1e30", "--clip-norm", "0")),
+        Request(
+            "classification", (*words, "--learning-rate", "1e30", "--clip-norm", "0"), "tf32", "off"
+        ),
     ]
-    return measure("classification", words, candidates, 3, 2, 200, True)
+    return measure(requests, 3, 2, 200, True)
 
 
 def test_a_good_combination_is_measured(outcomes):
@@ -79,7 +82,7 @@ def test_of_equally_fast_combinations_the_simplest_is_recommended():
 
 
 def test_a_spent_budget_leaves_rows_that_say_so():
-    rows = measure("classification", TINY, [Candidate("fp32", "off")], 1, 1, 60, True, budget=1e-9)
+    rows = measure([Request("classification", TINY, "fp32")], 1, 1, 60, True, budget=1e-9)
     assert rows[0].status == "not measured" and table.recommend(rows)[0] is None
 
 
@@ -96,8 +99,8 @@ def test_a_batch_beyond_the_memory_is_tried_and_left(capsys, monkeypatch):
 
     limit = 300
 
-    def fake(recipe, words, candidates, *args):
-        rows = int(candidates[0].words[-1])
+    def fake(requests, *args, **options):
+        rows = int(requests[0].words[-1])
         return [Outcome("fp32", "off", "ok" if rows <= limit else "out of memory")]
 
     monkeypatch.setattr(tune, "measure", fake)
