@@ -1,4 +1,4 @@
-"""Drivers and GPUs that NVIDIA's TensorFlow 1.15 containers need.
+"""Drivers and GPUs that NVIDIA's TensorFlow 1.15 containers with Python 3.8 need.
 
 Source: "Driver Requirements" in NVIDIA's TensorFlow release notes, and the minimum drivers of the
 CUDA Toolkit release notes. docs/doctor.md has the same table.
@@ -33,9 +33,7 @@ class Group(NamedTuple):
 _R418, _R440, _R450, _R460 = (418, 40), (440, 33), (450, 51), (460, 27)
 _R470, _R510, _R515, _R525 = (470, 57), (510, 47), (515, 65), (525, 85)
 GROUPS: Sequence[Group] = (
-    Group((20, 3), "10.2", (440, 33), (_R418,), (7, 5)),
-    Group((20, 6), "11.0", (450, 36), (_R418, _R440), (8, 0)),
-    Group((20, 10), "11.1", (455, 23), (_R418, _R440, _R450), (8, 6)),
+    Group((20, 12), "11.1", (455, 23), (_R418, _R440, _R450), (8, 6)),
     Group((21, 2), "11.2", (460, 27), (_R418, _R440, _R450), (8, 6)),
     Group((21, 4), "11.3", (465, 19), (_R418, _R440, _R450, _R460), (8, 6)),
     Group((21, 7), "11.4", (470, 42), (_R418, _R440, _R450, _R460), (8, 6)),
@@ -47,7 +45,6 @@ GROUPS: Sequence[Group] = (
     Group((23, 3), "12.1", (530, 30), (_R450, _R470, _R510, _R515, _R525), (9, 0)),
 )
 LAST: Version = (23, 3)
-FIRST_SUPPORTED: Version = (20, 12)  # the first with Python 3.8
 # Names in nvidia-smi. GeForce, TITAN and workstation cards have no compatibility package.
 _DATACENTER = frozenset(
     "Tesla P4 P40 P100 V100 T4 A2 A10 A16 A30 A40 A100 A800 L4 L40 H100 H200 H800".split()
@@ -82,13 +79,11 @@ def knows(entry: Group, capability: Version) -> bool:
 
 
 def newest(driver: Version, gpu: str, capability: Version) -> Optional[Version]:
-    """Return the newest release with Python 3.8 for this driver and GPU, or None."""
-    for index in range(len(GROUPS) - 1, -1, -1):
-        entry = GROUPS[index]
+    """Return the newest release for this driver and GPU, or None."""
+    release: Version = LAST
+    for entry in reversed(GROUPS):
         if runs(entry, driver, gpu) and knows(entry, capability):
-            if index == len(GROUPS) - 1:
-                return LAST
-            year, month = GROUPS[index + 1].first
-            release = (year, month - 1) if month > 1 else (year - 1, 12)
-            return release if release >= FIRST_SUPPORTED else None
+            return release
+        year, month = entry.first
+        release = (year, month - 1) if month > 1 else (year - 1, 12)
     return None

@@ -42,7 +42,7 @@ class Config:
     """Check GPU, driver, TensorFlow, bert4keras, environment, memory and Docker."""
 
     container: str = "23.03"
-    """release of NVIDIA's TensorFlow 1.15 container to compare with, 20.03 to 23.03"""
+    """release of NVIDIA's TensorFlow 1.15 container to compare with, 20.12 to 23.03"""
     json: bool = False
     """print JSON"""
 
@@ -58,7 +58,7 @@ class Finding:
     fix: str = ""
 
     def __str__(self) -> str:
-        mark = {"ok": "ok", "note": "note", "warning": "WARNING", "error": "ERROR"}[self.level]
+        mark = self.level.upper() if self.level in ("warning", "error") else self.level
         lines = [f"{mark:<8}{self.about}: {self.what}", f"        {self.why}"]
         lines += [f"        fix: {self.fix}"] if self.fix else []
         return "\n".join(map(printable, lines))
@@ -70,8 +70,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     release = nvidia.version(config.container)
     if containers.group(release) is None:
         raise AmpXlaError(
-            f"--container {config.container}: allowed are 20.03 to 23.03, the releases with "
-            f"TensorFlow 1.15"
+            f"--container {config.container}: allowed are 20.12 to 23.03, the releases with "
+            f"TensorFlow 1.15 and Python 3.8"
         )
     findings = examine(os.environ, release)
     if config.json:
@@ -98,10 +98,9 @@ def examine(environ: Mapping[str, str], release: nvidia.Version) -> List[Finding
     if importlib.util.find_spec("tensorflow") is None:
         what = f"not installed for {sys.executable}"
         # An environment for JAX is complete without it.
-        has_jax = importlib.util.find_spec("jax") is not None
+        level: Level = "note" if importlib.util.find_spec("jax") is not None else "error"
         why = "recipes and most commands need it; amp_xla.precision.jax works without"
-        fix = environment_command()
-        findings.append(Finding("note" if has_jax else "error", "TensorFlow", what, why, fix))
+        findings.append(Finding(level, "TensorFlow", what, why, environment_command()))
     else:
         try:
             machine = look()
@@ -168,9 +167,6 @@ def driver(gpu: Gpu, release: nvidia.Version) -> Finding:
     fix = f"install driver {entry.driver[0]} or newer"
     if newest is not None:
         fix += f", or use: {container(TF1_IMAGE.format(containers.name(newest)))}"
-    if release < containers.FIRST_SUPPORTED:
-        why = "this project needs 3.8, which came with 20.12"
-        return Finding("error", "driver", f"{image} has Python 3.6", why, fix)
     if not containers.knows(entry, capability):
         what = f"{image} was built before compute capability {capability[0]}.{capability[1]}"
         why = "its libraries hold no code for this GPU: it starts after minutes, or not at all"
@@ -243,22 +239,16 @@ def _unset(problem: str) -> str:
 
 def memory() -> List[Finding]:
     """Return a finding about free RAM; nothing if the kernel does not report it."""
-    free = _available_gib()
-    if free is None:
-        return []
-    level: Level = "warning" if free < _LITTLE_RAM else "ok"
+    meminfo = Path("/proc/meminfo")
+    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
+    free = [int(x.split()[1]) / 2**20 for x in lines if x.startswith("MemAvailable:")]
     why = "BERT-base with Adam takes about 4 GiB on a CPU, a rehearsal of it twice that"
-    fix = "close other programs" if level == "warning" else ""
-    return [Finding(level, "memory", f"{free:.1f} GiB of RAM free", why, fix)]
-
-
-def _available_gib() -> Optional[float]:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kib = next(float(x.split()[1]) for x in lines if x.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return None
-    return kib / 2**20
+    return [
+        Finding("warning", "memory", f"{gib:.1f} GiB of RAM free", why, "close other programs")
+        if gib < _LITTLE_RAM
+        else Finding("ok", "memory", f"{gib:.1f} GiB of RAM free", why)
+        for gib in free
+    ]
 
 
 def docker() -> Finding:

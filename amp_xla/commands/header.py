@@ -15,8 +15,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import parse, within
 from amp_xla.errors import UnsupportedError
-from amp_xla.settings import Precision, Settings, flags
-from amp_xla.settings.values import plain
+from amp_xla.settings import Precision, Settings, flags, plain
 
 _WHY: Dict[str, str] = {
     "TF_KERAS": "bert4keras must use TensorFlow's own Keras",

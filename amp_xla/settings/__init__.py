@@ -1,25 +1,206 @@
-"""Settings as values, and as the environment variables that TensorFlow reads."""
+"""Precision, XLA mode and numeric constants as values. Imports no TensorFlow.
 
-from amp_xla.settings.values import (
-    MAX_HALF_INFINITY,
-    MIN_HALF_EPSILON,
-    PRECISIONS,
-    PREFIX,
-    XLA_MODES,
-    LossScaleSetting,
-    Precision,
-    Settings,
-    default_loss_scale,
-)
+``Settings`` is what the user chose, by keyword arguments or ``AMP_XLA_*`` variables (arguments
+win); ``Precision`` is what that means on this machine.
+"""
 
-__all__ = [
-    "MAX_HALF_INFINITY",
-    "MIN_HALF_EPSILON",
-    "PRECISIONS",
-    "PREFIX",
-    "XLA_MODES",
-    "LossScaleSetting",
-    "Precision",
-    "Settings",
-    "default_loss_scale",
-]
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+from amp_xla.errors import SettingsError
+
+PREFIX = "AMP_XLA_"
+PRECISIONS: Tuple[str, ...] = ("fp32", "tf32", "amp")
+XLA_MODES: Tuple[str, ...] = ("off", "on", "no_lazy", "lite")
+DEVICES: Tuple[str, ...] = ("auto", "cpu", "gpu")
+# Not a setting: a folder that replaces / in tests (backend.nvidia).
+_NO_SETTINGS = ("AMP_XLA_DRIVER_ROOT",)
+
+# Two additive masks can meet on one attention score (padding and causal), so the largest
+# infinity whose double still fits float16 (max 65504) is the bound.
+MAX_HALF_INFINITY = 32752.0
+# Below this a constant rounds to zero in float16 (half of the smallest subnormal, 2**-25).
+MIN_HALF_EPSILON = 2.0**-25
+
+LossScaleSetting = Union[float, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The user's choices, validated.
+
+    Attributes:
+      precision: ``fp32`` (true float32, TF32 off), ``tf32`` (the GPU's default) or ``amp``
+        (the auto-mixed-precision graph rewrite).
+      xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (on, every cluster compiled at first
+        sight), ``lite`` (only what XLA can fuse, matrix products stay TensorFlow's; not
+        on the stock 1.15).
+      infinity: mask value of bert4keras; None = 1e4 for amp, else bert4keras' own (1e12).
+        bert4keras 0.11.5 masks with ``where`` and has no such number.
+      epsilon: Keras' fuzz factor; None = 1e-5 for amp, else Keras' own (1e-7). bert4keras' LAMB
+        uses it as its lowest learning rate: keep it below yours.
+      loss_scale: factor of the loss in the backward pass: a number, or ``dynamic``; None = 1000
+        in float16, else 1.
+      device: ``auto`` (the GPU if there is one; a GPU that TensorFlow cannot use is an error
+        before training), ``cpu`` (never a GPU) or ``gpu`` (an error without one).
+
+    Raises:
+      SettingsError: a value is not allowed; the message lists what is.
+    """
+
+    precision: str = "amp"
+    xla: str = "off"
+    infinity: Optional[float] = None
+    epsilon: Optional[float] = None
+    loss_scale: Optional[LossScaleSetting] = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        _one_of("precision", self.precision, PRECISIONS)
+        _one_of("xla", self.xla, XLA_MODES)
+        _one_of("device", self.device, DEVICES)
+        object.__setattr__(self, "infinity", _positive("infinity", self.infinity))
+        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon))
+        object.__setattr__(self, "loss_scale", _loss_scale(self.loss_scale))
+        if self.precision == "amp":
+            if self.infinity is not None and self.infinity > MAX_HALF_INFINITY:
+                raise SettingsError(
+                    f"infinity={self.infinity:g} does not fit float16 arithmetic (two masks may "
+                    f"add up, the largest float16 is 65504): with precision=amp it must be at "
+                    f"most {MAX_HALF_INFINITY:g}; 1e4 is the tried value"
+                )
+            if self.epsilon is not None and self.epsilon < MIN_HALF_EPSILON:
+                raise SettingsError(
+                    f"epsilon={self.epsilon:g} rounds to zero in float16: with precision=amp it "
+                    f"must be at least {MIN_HALF_EPSILON:.1e}; 1e-5 is the tried value"
+                )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
+        """Read ``AMP_XLA_*``; keyword arguments that are not None win.
+
+        Raises:
+          SettingsError: an unknown ``AMP_XLA_`` name, or a value that is not allowed.
+        """
+        names = {PREFIX + f.name.upper(): f.name for f in dataclasses.fields(cls)}
+        values: Dict[str, Any] = {}
+        for key, value in environ.items():
+            if not key.startswith(PREFIX) or key in _NO_SETTINGS:
+                continue
+            if key not in names:
+                raise SettingsError(
+                    f"unknown environment variable {key}{_hint(key, names)}; "
+                    f"known are {', '.join(sorted(names))}"
+                )
+            if value.strip():
+                values[names[key]] = value.strip()
+        unknown = set(overrides) - set(names.values())
+        if unknown:
+            name = sorted(unknown)[0]
+            raise SettingsError(
+                f"unknown setting {name!r}{_hint(name, names.values())}; "
+                f"known are {', '.join(names.values())}"
+            )
+        values.update({k: v for k, v in overrides.items() if v is not None})
+        return cls(**values)
+
+
+def default_loss_scale(half: Optional[str]) -> float:
+    """Return the loss scale if none is chosen: bfloat16 has float32's range and needs none."""
+    return 1000.0 if half == "float16" else 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """Half precision and numeric constants in force, decided once and passed on.
+
+    Attributes:
+      settings: what the user chose: precision, XLA mode, device.
+      half: dtype of matrix products in mixed precision; None if all is float32.
+      machine_half: half precision that this machine can train in: ``float16``, ``bfloat16``, None.
+      reason: why, one clause.
+      loss_scale: a number, or ``dynamic``.
+      infinity, epsilon: bert4keras' and Keras' constants; None leaves their own.
+    """
+
+    settings: Settings
+    half: Optional[str]
+    machine_half: Optional[str]
+    reason: str
+    loss_scale: LossScaleSetting
+    infinity: Optional[float]
+    epsilon: Optional[float]
+
+    @classmethod
+    def of(cls, chosen: Settings, machine_half: Optional[str], reason: str = "") -> Precision:
+        """Return what ``chosen`` means on a machine with this half precision."""
+        amp = chosen.precision == "amp"
+        half = machine_half if amp else None
+        return cls(
+            chosen, half, machine_half, reason,
+            loss_scale=chosen.loss_scale or default_loss_scale(half),
+            infinity=chosen.infinity or (1e4 if amp else None),
+            epsilon=chosen.epsilon or (1e-5 if amp else None),
+        )  # fmt: skip
+
+    def describe(self) -> str:
+        """Return e.g. ``precision amp (float16), XLA off, infinity 1e4, epsilon 1e-5``."""
+        words = [f"precision {self.settings.precision}"]
+        if self.settings.precision == "amp":
+            reason = f": {self.reason}" if self.reason else ""
+            words[0] += f" ({self.half or 'float32'}{reason})"
+        words.append(f"XLA {self.settings.xla}")
+        constants = {"infinity": self.infinity, "epsilon": self.epsilon}
+        words += [f"{name} {plain(v)}" for name, v in constants.items() if v is not None]
+        return ", ".join(words)
+
+
+def plain(value: Union[float, str]) -> str:
+    """Return a number as people write it, e.g. ``1e4``, ``1e-5``, ``1000``."""
+    if isinstance(value, str):
+        return value
+    exponent = math.log10(value)
+    if exponent.is_integer() and abs(exponent) >= 4:
+        return f"1e{int(exponent)}"
+    return f"{value:g}"
+
+
+def _hint(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _one_of(name: str, value: Any, allowed: Tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise SettingsError(
+            f"{name}={value!r} is not known{_hint(str(value), allowed)}; "
+            f"allowed: {', '.join(allowed)}"
+        )
+
+
+def _number(name: str, value: Any, allowed: str) -> float:
+    shown = f"{name}={value!r}"[:60]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise SettingsError(f"{shown} is not a number; allowed: {allowed}") from None
+    if not math.isfinite(number) or number <= 0 or isinstance(value, bool):
+        raise SettingsError(f"{shown} must be finite and above 0; allowed: {allowed}")
+    return number
+
+
+def _positive(name: str, value: Any) -> Optional[float]:
+    return None if value is None else _number(name, value, "a number such as 1e4 or 1e-5")
+
+
+def _loss_scale(value: Any) -> Optional[LossScaleSetting]:
+    if value is None or value == "dynamic":
+        return value
+    number = _number("loss_scale", value, "1, a number such as 1000, or dynamic")
+    if number > 3.4e38:
+        raise SettingsError(f"loss_scale={value!r} does not fit float32; allowed: up to 3.4e38")
+    return number
