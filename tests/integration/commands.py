@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
@@ -11,7 +12,10 @@ from tests.integration.killing import MODULES, Server
 
 RECIPE = "recipes.classification"
 PREDICT, VERIFY = "amp_xla.commands.predict", "amp_xla.commands.verify"
-LOADED = (*MODULES, RECIPE, PREDICT, VERIFY, "amp_xla.models.encoders", "amp_xla.models.packed")
+LOADED = (
+    *(*MODULES, RECIPE, "recipes.pretraining", PREDICT, VERIFY),
+    *("amp_xla.models.encoders", "amp_xla.models.language_model", "amp_xla.models.packed"),
+)
 
 
 class Result(NamedTuple):
@@ -43,8 +47,8 @@ class Commands:
     def __init__(self, server: Server, folder: Path, scratch: Path) -> None:
         self._server, self.folder, self._scratch = server, folder, scratch
 
-    def __call__(self, module: str, *argv: Any) -> Result:
-        return self.job({"module": module, "argv": [str(word) for word in argv]})
+    def __call__(self, module: str, *argv: Any, **job: Any) -> Result:
+        return self.job({"module": module, "argv": [str(word) for word in argv], **job})
 
     def job(self, job: Dict[str, Any]) -> Result:
         """Any job of the fork server's."""
@@ -54,7 +58,13 @@ class Commands:
         where = {"cwd": str(self.folder), "out": str(paths[0]), "err": str(paths[1])}
         self._server.start({**where, **job})
         code = self._server.wait()
-        return Result(code, *(path.read_text("utf-8", "replace") for path in paths))
+        # Bytes: reading as text would turn a carriage return into the end of a line.
+        return Result(code, *(path.read_bytes().decode("utf-8", "replace") for path in paths))
+
+    def metrics(self, recipe: str, run: str) -> List[Dict[str, Any]]:
+        """The lines of a run's metrics.jsonl."""
+        path = self.folder / "runs" / recipe / run / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def bytes_of(folder: Path) -> Dict[str, str]:
@@ -71,8 +81,3 @@ def bytes_of(folder: Path) -> Dict[str, str]:
                 what = hashlib.sha256(path.read_bytes()).hexdigest()
             found[str(path.relative_to(folder))] = what
     return found
-
-
-def lines_of(out: str) -> List[str]:
-    """The lines a command printed."""
-    return out.splitlines()

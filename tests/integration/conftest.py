@@ -15,6 +15,16 @@ def servers() -> Any:
 
 
 @pytest.fixture(scope="session")
+def server() -> Any:
+    """A fork server that has imported what commands need."""
+    from tests.integration.commands import LOADED
+    from tests.integration.killing import Server
+
+    with Server(LOADED) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
 def reference(servers: Any, tmp_path_factory: Any) -> Any:
     """The run that nobody interrupted."""
     from tests.integration.killing import Run

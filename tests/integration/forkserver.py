@@ -23,7 +23,7 @@ A fault is chosen by the test and built in here, around the product's own functi
 Standard output and error go to the job's file "out", unless it names a file "err" for the latter.
 "stdin" is a file; "stdout" is another file, "closed", or "unread": a pipe whose reader went away;
 "encoding" is that of standard output, as PYTHONIOENCODING sets it; "file_bytes" is as large as a
-file may grow, like a disk that is full from there on.
+file may grow, like a disk that is full from there on. "code" is Python to execute before a command.
 """
 
 from __future__ import annotations
@@ -257,6 +257,7 @@ def child(job: Dict[str, Any]) -> int:
     from amp_xla.training.options import RunOptions
 
     module = importlib.import_module(job["module"])
+    exec(job.get("code", ""), {})
     if "argv" in job:
         return exit_code(module.main, job["argv"])
     config = module.Config(**job["config"])

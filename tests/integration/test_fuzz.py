@@ -20,7 +20,7 @@ import pytest
 from amp_xla.training import checkpoint
 from tests.integration.commands import PREDICT, VERIFY, Commands
 from tests.integration.damage import damage
-from tests.integration.killing import MODULES, Server
+from tests.integration.killing import Server
 
 FEW, ALL = 8, int(os.environ.get("FUZZ_SEEDS", "32"))
 TINY = "tests.integration.tiny"
@@ -36,12 +36,6 @@ def train(command: Commands, seed: int, **run: Any) -> Any:
 
 def predict(command: Commands) -> Any:
     return command(PREDICT, "--run", "runs/tiny/run", "--recipe", TINY, "--file", "texts.txt")
-
-
-@pytest.fixture(scope="module")
-def server() -> Any:
-    with Server((*MODULES, PREDICT, VERIFY)) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +102,7 @@ def one(server: Server, finished: List[Path], seed: int, place: Path) -> Tuple[s
 
 
 @pytest.mark.slow
+@pytest.mark.once
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     "seeds", [range(FEW), pytest.param(range(FEW, ALL), marks=pytest.mark.long)], ids=str

@@ -6,18 +6,18 @@ Real commands in real processes, forked from one that has TensorFlow imported.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import random
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import pytest
 
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
-from tests.integration.killing import MODULES, Run, Server
+from tests.integration.commands import PREDICT, RECIPE, Commands, Result, bytes_of
+from tests.integration.killing import Run, Server
 from tests.models import google_folder
 
 pytestmark = pytest.mark.once
@@ -35,53 +35,14 @@ LINES = [
 ]  # fmt: skip
 
 
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-class Place:
+class Place(Commands):
     """A folder with data and a trained run, and commands started in it."""
 
-    def __init__(self, folder: Path, server: Server) -> None:
-        self.folder, self._server = folder, server
-
-    def __call__(self, module: str, *argv: str, **job: Any) -> Result:
-        out, err = self.folder / "out", self.folder / "err"
-        for path in (out, err):
-            path.write_bytes(b"")
-        self._server.start(
-            {
-                "cwd": str(self.folder), "module": module, "argv": list(argv),
-                "log": "/dev/null", "out": str(out), "err": str(err), **job,
-            }
-        )  # fmt: skip
-        code = self._server.wait()
-        # Bytes: reading as text would turn a carriage return into the end of a line.
-        return Result(code, out.read_bytes().decode(), err.read_bytes().decode())
-
     def train(self, *flags: str, **job: Any) -> Result:
-        return self("recipes.classification", *TINY, *flags, **job)
+        return self(RECIPE, *TINY, *flags, **job)
 
     def predict(self, *flags: str, **job: Any) -> Result:
-        words = ("predict", "--run", "runs/classification/good")
-        return self("amp_xla.commands.cli", *words, *flags, **job)
-
-    def state(self) -> Dict[str, str]:
-        """SHA-256 of every file of the runs, and the folders."""
-        hashes = {}
-        for path in sorted((self.folder / "runs").rglob("*")):
-            data = path.read_bytes() if path.is_file() else b"folder"
-            hashes[str(path)] = hashlib.sha256(data).hexdigest()
-        return hashes
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """One for all tests here: it has imported what they start."""
-    with Server((*MODULES, "recipes.classification", "amp_xla.commands.predict")) as started:
-        yield started
+        return self(PREDICT, "--run", "runs/classification/good", *flags, **job)
 
 
 @pytest.fixture(scope="module")
@@ -101,15 +62,10 @@ def place(tmp_path_factory: Any, server: Server) -> Place:
     (folder / "many.txt").write_text("rain sun\n" * 9000)
     words = " ".join(WORDS.values()).split()
     google_folder.write(folder / "bert", vocabulary=[*SPECIAL_TOKENS, *words])
-    created = Place(folder, server)
+    created = Place(server, folder, tmp_path_factory.mktemp("scratch"))
     result = created.train("--name", "good")
     assert result.code == 0, result.err
     return created
-
-
-def errors(text: str) -> List[str]:
-    assert "Traceback" not in text
-    return [line for line in text.splitlines() if line.startswith("error: ")]
 
 
 @pytest.mark.parametrize("file", ["texts.txt", "dos.txt"])
@@ -135,7 +91,7 @@ def test_answers_are_utf8_whatever_the_locale(place: Place) -> None:
         assert (result.code, result.out) == (0, expected), result.err
 
 
-PREDICT: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
+WRONG: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
     "no such file": (("--file", "nowhere.txt"), {}, 2, "error: nowhere.txt: no such file"),
     "a folder": (("--file", "runs"), {}, 2, "error: runs: cannot be read"),
     "not UTF-8": (("--file", "utf8.txt"), {}, 2, "error: utf8.txt, line 2: is not UTF-8"),
@@ -153,15 +109,15 @@ PREDICT: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", sorted(PREDICT))
+@pytest.mark.parametrize("case", sorted(WRONG))
 def test_predict_reports_errors_in_one_line(place: Place, case: str) -> None:
-    flags, job, code, line = PREDICT[case]
-    unchanged = place.state()
+    flags, job, code, line = WRONG[case]
+    unchanged = bytes_of(place.folder / "runs")
     result = place.predict(*flags, **job)
     assert result.code == code, result.err
     (said,) = [text for text in result.err.splitlines() if not text.startswith("settings:")]
     assert said.startswith(line) and "Traceback" not in result.err
-    assert place.state() == unchanged
+    assert bytes_of(place.folder / "runs") == unchanged
 
 
 def spoil(folder: Path, what: str) -> None:
@@ -191,6 +147,11 @@ TRAIN: Dict[str, Tuple[Optional[str], Tuple[str, ...], Tuple[str, ...]]] = {
     "positions": ("", ("--max-length", "64"), ("max_position_embeddings 32", "64 tokens")),
     "bomb": (None, ("--train", "bomb.tsv.gz"), ("bomb.tsv.gz: unpacks to more than",)),
     "unknown": (None, ("--vocab", "foreign.txt"), ("of the tokens", "are [UNK]")),
+    "flag": (None, ("--epoch", "3"), ("--epochs",)),
+    "precision": (None, ("--precision", "half"), ("fp32", "tf32", "amp")),
+    "no file": (None, ("--dev", "missing.tsv"), ("missing.tsv",)),
+    "no folder": (None, ("--bert", "nowhere"), ("nowhere", "vocab.txt")),
+    "loss scale": (None, ("--loss-scale", "0"), ("loss_scale", "dynamic")),
 }
 
 
@@ -200,7 +161,7 @@ def test_training_says_what_is_wrong_before_it_begins(
 ) -> None:
     what, flags, words = TRAIN[case]
     (place.folder / "foreign.txt").write_text("\n".join([*SPECIAL_TOKENS, "мир", "труд"]) + "\n")
-    unchanged = place.state()
+    unchanged = bytes_of(place.folder / "runs")
     if what is not None:
         folder = tmp_path / "bert"
         shutil.copytree(str(place.folder / "bert"), str(folder))
@@ -208,11 +169,9 @@ def test_training_says_what_is_wrong_before_it_begins(
         flags = (*flags, "--bert", str(folder))
     result = place.train("--name", "refused", *flags)
     assert result.code == 2, result.err
-    (said,) = errors(result.err)
-    assert result.err.endswith(said + "\n")
     for word in words:
-        assert word in said
-    assert place.state() == unchanged
+        assert word in result.error
+    assert bytes_of(place.folder / "runs") == unchanged
 
 
 def test_weights_that_are_whole_are_trained_on(place: Place) -> None:

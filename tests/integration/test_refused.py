@@ -18,7 +18,7 @@ from amp_xla import backend
 from amp_xla.process import durable
 from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint, manifest
-from tests.integration.commands import LOADED, PREDICT, RECIPE, VERIFY, Commands, bytes_of
+from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.integration.killing import Server
 from tests.integration.test_classification import write_corpus
 
@@ -30,12 +30,6 @@ TINY = (
 )  # fmt: skip
 RUN = Path("runs/classification/mine")
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture(scope="module")
-def server() -> Any:
-    with Server(LOADED) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +145,6 @@ def test_what_is_refused_leaves_every_byte(command: Commands, name: str) -> None
     for word in words:
         assert word in result.error
     assert bytes_of(command.folder) == before
-    if (command.folder / RUN / "checkpoints").exists() and prepare is not damaged:
-        assert predict(command).out == answers(command)
 
 
 def put(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
@@ -231,7 +223,6 @@ def test_a_checkpoint_that_somebody_made_up_is_data(command: Commands, number: i
     assert result.code == 2
     assert words in result.error
     assert not (command.folder / "executed").exists()
-    assert command(VERIFY, "--run", str(RUN)).code in (0, 1, 2)
 
 
 def test_a_recipe_of_ones_own_is_named_on_the_command_line(command: Commands) -> None:
@@ -289,21 +280,19 @@ def bert(trained: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("after", ["gone", "another"])
-def test_a_fine_tuned_run_does_not_need_its_bert_again(
-    command: Commands, bert: Path, after: str
-) -> None:
+def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, bert: Path) -> None:
     assert train(command, "--name", "tuned", "--bert", str(bert)).code == 0
     run = str(RUN.parent / "tuned")
     first = command(PREDICT, "--run", run, "--file", "new.txt")
     assert first.code == 0, first.err
-    if after == "gone":
-        shutil.rmtree(str(bert))
-    else:  # `latest` moved: other words, another shape
-        (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
-        (bert / "bert_config.json").write_text("{}")
+    # `latest` moved: other words, another shape. Then it is gone.
+    (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
+    (bert / "bert_config.json").write_text("{}")
     assert command(PREDICT, "--run", run, "--file", "new.txt").out == first.out
-    more = train(command, "--name", "tuned", "--bert", str(bert), "--resume", epochs=3)
-    assert more.code == 0, more.err
-    assert "its vocabulary, architecture and weights" in more.err
+    for epochs in (3, 4):
+        more = train(command, "--name", "tuned", "--bert", str(bert), "--resume", epochs=epochs)
+        assert more.code == 0, more.err
+        assert "its vocabulary, architecture and weights" in more.err
+        shutil.rmtree(str(bert), ignore_errors=True)
+    assert command(PREDICT, "--run", run, "--file", "new.txt").code == 0
     assert command(VERIFY, "--run", run).code == 0
