@@ -52,27 +52,22 @@ class Ranks:
 
     def gather(self, value: Any) -> List[Any]:
         """Return the JSON-able values of all processes, in order; all must call it."""
-        return gather(value)
+        if not self.several:
+            return [value]
+        data = json.dumps(value).encode()
+        longest = int(np.max(multihost_utils.process_allgather(np.array([len(data)]))))
+        padded = np.zeros(longest, np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        every = np.asarray(multihost_utils.process_allgather(padded))
+        return [json.loads(bytes(row).rstrip(b"\0").decode()) for row in every]
 
     def from_first(self, compute: Callable[[], Any]) -> Any:
         """Return the result of ``compute``, which runs in the first process only."""
-        return gather(compute() if self.first else None)[0]
+        return self.gather(compute() if self.first else None)[0]
 
     def asking(self, agree: Callable[[], None]) -> Any:
         """Return a context; an evaluation in several processes runs to its end."""
         return contextlib.nullcontext()
-
-
-def gather(value: Any) -> List[Any]:
-    """Return the JSON-able values of all processes, in order; all must call it."""
-    if jax.process_count() == 1:
-        return [value]
-    data = json.dumps(value).encode()
-    longest = int(np.max(multihost_utils.process_allgather(np.array([len(data)]))))
-    padded = np.zeros(longest, np.uint8)
-    padded[: len(data)] = np.frombuffer(data, np.uint8)
-    every = np.asarray(multihost_utils.process_allgather(padded))
-    return [json.loads(bytes(row).rstrip(b"\0").decode()) for row in every]
 
 
 @functools.lru_cache(maxsize=None)

@@ -47,7 +47,7 @@ def encoder(
         return build_transformer_model(model=kind, hidden_act="gelu", **configs)
     config = Path(bert) / google.CONFIG
     google.read_config(config)
-    prefix = google.read(bert, configs.get("vocab_size"), length).prefix if weights else None
+    prefix = google.read(bert, configs.get("vocab_size"), length) if weights else None
     rates = {k: configs[k] for k in ("dropout_rate", "attention_dropout_rate") if k in configs}
     return build_transformer_model(str(config), prefix, model=kind, **rates)
 

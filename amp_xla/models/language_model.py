@@ -105,7 +105,7 @@ class LanguageModel:
                     f"the prepared text {vocab_size}; prepare it with --vocab {bert}/vocab.txt"
                 )
             if weights:
-                prefix = google.read(bert, vocab_size, length, language_model=True).prefix
+                prefix = google.read(bert, vocab_size, length, language_model=True)
             self.config.update(google_config)
         config = dict(self.config)
         for theirs in ("directionality", "pooler_fc_size", "pooler_num_attention_heads"):

@@ -16,7 +16,7 @@ class LAMB(AdamW):
     weight decay. If either norm is 0, the ratio is 1.
 
     Args:
-      learning_rate, beta1, beta2, epsilon, weight_decay, no_decay: as ``AdamW``.
+      learning_rate, **adamw: as ``AdamW``.
       no_adaptation: regular expression for names of variables with ratio 1, as in the authors'
         code for BERT; None = adapt all, as in the paper.
     """
@@ -24,15 +24,12 @@ class LAMB(AdamW):
     def __init__(
         self,
         learning_rate: Any = 1e-3,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        weight_decay: float = 0.01,
-        no_decay: Optional[str] = NO_DECAY,
+        *,
         no_adaptation: Optional[str] = NO_DECAY,
         name: str = "LAMB",
+        **adamw: Any,
     ) -> None:
-        super().__init__(learning_rate, beta1, beta2, epsilon, weight_decay, no_decay, name)
+        super().__init__(learning_rate, name=name, **adamw)
         self._no_adaptation = re.compile(no_adaptation) if no_adaptation else None
 
     def adapts(self, variable: Any) -> bool:

@@ -122,8 +122,9 @@ def test_texts_and_vocabulary_must_fit(good: Path) -> None:
 
 
 def test_what_is_right_is_taken(good: Path, tmp_path: Path, capfd: Any) -> None:
-    found = google.read(str(good), vocab_size=20, length=32, language_model=True)
-    assert found.config == google_folder.CONFIG
+    prefix = google.read(str(good), vocab_size=20, length=32, language_model=True)
+    assert prefix == str(good / "bert_model.ckpt")
+    assert google.read_config(good / google.CONFIG) == google_folder.CONFIG
     assert capfd.readouterr().err == ""
     # Half precision is cast when it is loaded. No head is needed for an encoder.
     values = {QUERY: np.zeros((16, 16), np.float16), "cls/predictions/output_bias": None}

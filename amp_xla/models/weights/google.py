@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -38,25 +38,13 @@ class WeightsError(AmpXlaError, ValueError):
     """Weights that cannot be used; the message names file, tensor and what is needed."""
 
 
-class Weights(NamedTuple):
-    """A checked folder.
-
-    Attributes:
-      config: ``bert_config.json``.
-      prefix: of the checkpoint, as ``tf.train.load_checkpoint`` takes it.
-    """
-
-    config: Dict[str, Any]
-    prefix: str
-
-
 def read(
     folder: str,
     vocab_size: Optional[int] = None,
     length: Optional[int] = None,
     language_model: bool = False,
-) -> Weights:
-    """Check a folder; every tensor of the BERT is read once.
+) -> str:
+    """Check a folder and return its checkpoint's prefix; every tensor of the BERT is read once.
 
     Args:
       folder: value of ``--bert``.
@@ -87,7 +75,7 @@ def read(
             f"the vocabulary has {vocab_size:,} tokens, {folder} has embeddings of "
             f"{config['vocab_size']:,}: is it the vocab.txt that came with them?"
         )
-    return Weights(config, str(prefix))
+    return str(prefix)
 
 
 def read_config(path: Path) -> Dict[str, Any]:
