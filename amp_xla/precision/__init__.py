@@ -4,8 +4,13 @@ Importing this package imports neither TensorFlow nor JAX. The framework doors a
 ``amp_xla.precision.optimizer`` (TensorFlow) and ``amp_xla.precision.jax``.
 """
 
-from amp_xla.precision.dtypes import half_dtype, set_half_dtype
-from amp_xla.precision.loss_scale import DynamicLossScale, NoOpLossScale, StaticLossScale
+from amp_xla.precision.arrays import half_dtype, set_half_dtype
+from amp_xla.precision.loss_scale import (
+    DynamicLossScale,
+    LossScaleWarning,
+    NoOpLossScale,
+    StaticLossScale,
+)
 from amp_xla.precision.policy import (
     Policy,
     PolicyRules,
@@ -17,6 +22,7 @@ from amp_xla.precision.policy import (
 
 __all__ = (
     "DynamicLossScale",
+    "LossScaleWarning",
     "NoOpLossScale",
     "Policy",
     "PolicyRules",

@@ -1,4 +1,4 @@
-"""Decisions and means over ranks: ``agreement=`` and ``reduce=`` of ``LossScaleOptimizer``.
+"""Decisions over ranks and replicas; ``agreement=`` and ``reduce=`` of ``LossScaleOptimizer``.
 
 An agreement takes a boolean scalar tensor, whether this rank's gradients are finite, and returns
 whether all ranks' are. It runs on every rank in every step. Its attribute ``total``, if it has one,
@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
-from amp_xla.precision.tensorflow import tf
+from amp_xla import backend
+from amp_xla.precision.tensorflow import in_v1_graph, tf
 
 Agreement = Callable[[Any], Any]
+# Strategies in which each replica has its own copy of a variable.
+SUPPORTED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy")
+_MODULES = [
+    module
+    for api in (backend.tensorflow(), tf)
+    for module in (api.distribute, api.distribute.experimental)
+]
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
@@ -74,3 +82,74 @@ def check_clipping(
             "agreement an attribute `total`, a function that sums a float32 scalar over ranks "
             "(agreement.horovod has it)"
         )
+
+
+def in_replica() -> bool:
+    """Return True inside a replica of a strategy, even if it is the only one."""
+    return tf.distribute.has_strategy() and tf.distribute.get_replica_context() is not None
+
+
+def replica_index() -> int:
+    """Return the number of the current replica; 0 outside strategies."""
+    context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    number = getattr(context, "replica_id_in_sync_group", 0)
+    return number if isinstance(number, int) else 0
+
+
+def replicas_agree(finite: Any) -> Any:
+    """Return whether the gradients of all replicas are finite."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return finite
+    bad = tf.cast(tf.logical_not(finite), tf.float32)
+    return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, bad), 0.0)
+
+
+def check_strategy() -> None:
+    """Raise ValueError in a strategy that would unscale gradients a wrong number of times."""
+    if not tf.distribute.has_strategy():
+        return
+    strategy = tf.distribute.get_strategy()
+    known = [getattr(module, name, None) for module in _MODULES for name in SUPPORTED]
+    if isinstance(strategy, tuple(cls for cls in known if cls is not None)):
+        return
+    name = type(strategy).__name__
+    if "TPU" in name:
+        raise ValueError(
+            f"Loss scaling is not supported with {name}: TPUs compute in bfloat16, which has "
+            f"float32's range; use the optimizer without LossScaleOptimizer there"
+        )
+    raise ValueError(
+        f"Loss scaling is not supported with the tf.distribute.Strategy: {name}. Try using a "
+        f"different Strategy, e.g. a MirroredStrategy; allowed: {', '.join(SUPPORTED)}"
+    )
+
+
+def in_all_replicas(
+    function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
+) -> Any:
+    """Call ``function(each_replica, scalars)`` once for all replicas, which then apply together.
+
+    Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So the
+    branch is built where all replicas merge, and each replica applies inside it, as in Keras.
+
+    Args:
+      function: builds the branch; ``each_replica(apply)`` inside it runs ``apply(gradients)``
+        in every replica with that replica's gradients, and returns the operations.
+      gradients: this replica's.
+      scalars: tensors with the same value in all replicas; passed on as one replica has them.
+    """
+    graph = in_v1_graph()  # elsewhere effects are in order without control dependencies
+
+    def merged(strategy: Any, grads: Any, values: Any) -> Any:
+        def each_replica(apply: Callable[[Any], Any]) -> List[Any]:
+            results = strategy.extended.call_for_each_replica(apply, args=(grads,))
+            if not graph:
+                return []
+            return [op for r in results for op in strategy.experimental_local_results(r)]
+
+        ones = [strategy.experimental_local_results(value)[0] for value in values]
+        return function(each_replica, ones)
+
+    context = tf.distribute.get_replica_context()
+    return context.merge_call(merged, args=(list(gradients), list(scalars)))

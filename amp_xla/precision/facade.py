@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from amp_xla import backend
 from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.inner import Inner, KerasInner, NewKerasInner
-from amp_xla.precision.monitor import LossScaleWarning
+from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import tf
 
 NAME = "AmpLossScaleOptimizer"  # Keras loads "LossScaleOptimizer" as its own

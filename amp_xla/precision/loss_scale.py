@@ -20,21 +20,27 @@ Source: Micikevicius et al., "Mixed Precision Training", 2017, https://arxiv.org
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from typing import Any, Callable, Dict, Optional, Tuple, TypeVar, Union
 
 import numpy as np
 
-from amp_xla.precision import arrays, pytrees
+from amp_xla.precision import arrays
 
 T = TypeVar("T")
 
 DEFAULT_INITIAL = 2.0**15
+HYPERPARAMETERS = ("growth_interval", "growth_factor", "backoff_factor", "minimum", "maximum")
 DEFAULT_GROWTH_INTERVAL = 2000  # steps; PyTorch's, Keras' and jmp's default
 # A scale is a float32 that never leaves the normal range: below it hardware flushes to zero.
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 LARGEST_SCALE = float(np.finfo(np.float32).max)
+
+
+class LossScaleWarning(UserWarning):
+    """A problem with loss scaling that training survives."""
 
 
 def next_state(
@@ -71,7 +77,7 @@ class _LossScale:
     loss_scale: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        pytrees.register()  # JAX may have been imported after this module
+        arrays.register_pytrees()  # JAX may have been imported after this module
         return super().__new__(cls)
 
     def scale(self, tree: T) -> T:
@@ -208,19 +214,16 @@ class DynamicLossScale(_LossScale):
         if not 0.0 < backoff < 1.0:
             raise ValueError(f"backoff_factor is {backoff}; allowed: between 0 and 1")
         minimum, maximum = float(concrete(self.minimum)), float(concrete(self.maximum))
-        self._check_bounds(minimum, maximum)
-        put(self, "growth_interval", int(interval))
-        put(self, "growth_factor", growth)
-        put(self, "backoff_factor", backoff)
-        put(self, "minimum", max(minimum, SMALLEST_SCALE))
-        put(self, "maximum", min(maximum, LARGEST_SCALE))
-
-    def _check_bounds(self, minimum: float, maximum: float) -> None:
         check_scale("minimum", minimum)
         check_scale("maximum", maximum)
         if minimum > maximum:
             raise ValueError(f"minimum is {minimum}, above maximum, which is {maximum}")
         check_scale("loss_scale", self.loss_scale, minimum, maximum)
+        put(self, "growth_interval", int(interval))
+        put(self, "growth_factor", growth)
+        put(self, "backoff_factor", backoff)
+        put(self, "minimum", minimum)
+        put(self, "maximum", maximum)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Return the next state; ``grads_finite`` is a boolean scalar."""
@@ -231,35 +234,23 @@ class DynamicLossScale(_LossScale):
 
     def replace(self, loss_scale: Any, counter: Any) -> DynamicLossScale:
         """Return the same hyper-parameters with another state, unchecked: it may be a tracer."""
-        new = object.__new__(type(self))
-        for field in dataclasses.fields(self):
-            object.__setattr__(new, field.name, getattr(self, field.name))
+        new = copy.copy(self)
         object.__setattr__(new, "loss_scale", loss_scale)
         object.__setattr__(new, "counter", counter)
         return new
 
     def hyperparameters(self) -> Dict[str, Any]:
         """Return the keyword arguments of ``next_state``; hashable values."""
-        return {
-            "growth_interval": self.growth_interval,
-            "growth_factor": self.growth_factor,
-            "backoff_factor": self.backoff_factor,
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-        }
+        return {name: getattr(self, name) for name in HYPERPARAMETERS}
 
     def spec(self) -> Dict[str, Any]:
         state = {"loss_scale": float(self.loss_scale), "counter": int(self.counter)}
         return {"kind": "dynamic", **state, **self.hyperparameters()}
 
 
-pytrees.declare(NoOpLossScale, (), ())
-pytrees.declare(StaticLossScale, ("loss_scale",), ())
-pytrees.declare(
-    DynamicLossScale,
-    ("loss_scale", "counter"),
-    ("growth_interval", "growth_factor", "backoff_factor", "minimum", "maximum"),
-)
+arrays.declare_pytree(NoOpLossScale, (), ())
+arrays.declare_pytree(StaticLossScale, ("loss_scale",), ())
+arrays.declare_pytree(DynamicLossScale, ("loss_scale", "counter"), HYPERPARAMETERS)
 
 LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 

@@ -21,9 +21,8 @@ from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, inner_of
 from amp_xla.precision.loss_scale import scale_loss
-from amp_xla.precision.monitor import Monitor
 from amp_xla.precision.reduction import over_ranks
-from amp_xla.precision.step import OpenSteps, Step, Updater
+from amp_xla.precision.step import Monitor, OpenSteps, Step, Updater
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     all_finite,

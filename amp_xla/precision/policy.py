@@ -13,7 +13,7 @@ import re
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
 
 from amp_xla.precision import arrays
-from amp_xla.precision.dtypes import SPELLINGS, canonical, half_dtype, scalar_type
+from amp_xla.precision.arrays import SPELLINGS, canonical, half_dtype, scalar_type
 
 T = TypeVar("T")
 

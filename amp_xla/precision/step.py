@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, List, MutableMapping, NamedTuple, Option
 
 import numpy as np
 
-from amp_xla.precision import clipping, replicas
+from amp_xla.precision import agreement, clipping
 from amp_xla.precision.clipping import Parts
-from amp_xla.precision.monitor import LossScaleWarning, Monitor
+from amp_xla.precision.loss_scale import DynamicLossScale, LossScaleWarning
 from amp_xla.precision.tensorflow import LossScaleVariables, all_finite, in_v1_graph, tf
 
 
@@ -71,10 +71,10 @@ class OpenSteps:
     def current(self) -> Step:
         """Return the open step; open one if there is none."""
         steps = self._stored("_amp_xla_steps")
-        context, step = steps.get((self, replicas.index()), (None, None))
+        context, step = steps.get((self, agreement.replica_index()), (None, None))
         if step is None or context is not _control_flow_context():
             step = Step(self.loss_scale)
-            steps[self, replicas.index()] = (_control_flow_context(), step)
+            steps[self, agreement.replica_index()] = (_control_flow_context(), step)
         return step
 
     def next(self) -> Step:
@@ -85,7 +85,7 @@ class OpenSteps:
 
     def close(self) -> None:
         """Forget the open step."""
-        self._stored("_amp_xla_steps").pop((self, replicas.index()), None)
+        self._stored("_amp_xla_steps").pop((self, agreement.replica_index()), None)
 
     def scale(self, loss: Any) -> Any:
         """Return the scaled float32 loss; this starts a step."""
@@ -120,6 +120,54 @@ class OpenSteps:
         if not hasattr(owner, name):
             setattr(owner, name, {})
         return getattr(owner, name)
+
+
+class Monitor:
+    """Warnings, once per streak, about a scale at its minimum or a constant one that overflows.
+
+    Plain Python on the host; the branch that skips calls it.
+
+    Args:
+      spec: the loss scale.
+      patience: skipped steps in a row, at the minimum, before it warns.
+    """
+
+    def __init__(self, spec: Any, patience: int) -> None:
+        self._spec = spec
+        self._patience = patience
+        self._streak = 0
+        self._skipped = 0
+        self._applied: Optional[int] = None
+
+    def skipped(self, scale: float, applied_steps: int) -> None:
+        """Note a skipped step; a larger ``applied_steps`` ends the streak.
+
+        Args:
+          scale: in force during the step.
+          applied_steps: steps applied so far.
+        """
+        if self._applied != applied_steps:
+            self._applied, self._streak = applied_steps, 0
+        self._skipped += 1
+        if not isinstance(self._spec, DynamicLossScale):
+            if self._skipped in (1, 10, 100, 1000) or self._skipped % 10000 == 0:
+                self._warn(
+                    f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
+                    f"{self._skipped} so far. A few are harmless; if they go on, lower the scale "
+                    f'or use loss_scale="dynamic"'
+                )
+            return
+        self._streak = self._streak + 1 if scale <= self._spec.minimum else 0
+        if self._streak == self._patience:
+            self._warn(
+                f"the loss scale has been at its minimum, {scale:g}, for {self._streak} steps in a "
+                f"row and gradients are still not finite, so scaling is not the cause: search for "
+                f"NaN in the data or the model, lower the learning rate, or allow a smaller minimum"
+            )
+
+    def _warn(self, message: str) -> None:
+        # Attributed to the caller that runs the step.
+        warnings.warn(message, LossScaleWarning, stacklevel=4)
 
 
 class Updater(NamedTuple):
@@ -201,8 +249,8 @@ class Updater(NamedTuple):
                 operation = tf.cond(finite, update, skip)
             return tf.group(operation, self.state.adjust(finite, scale)) if first else operation
 
-        if replicas.inside():
-            operation = replicas.together(branch, gradients, [step.finite, step.scale])
+        if agreement.in_replica():
+            operation = agreement.in_all_replicas(branch, gradients, [step.finite, step.scale])
         else:
             operation = branch(lambda run: run(gradients), [step.finite, step.scale])
         if not tf.executing_eagerly():
@@ -223,7 +271,7 @@ class Updater(NamedTuple):
             # Finite gradients can have an infinite norm, and clipping by it makes NaN.
             tests = tests + [tf.is_finite(norm())]
         finite = tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
-        finite = replicas.agree(finite)
+        finite = agreement.replicas_agree(finite)
         return finite if self.agreement is None else self.agreement(finite)
 
     def _count_skipped(self, scale: Any) -> List[Any]:
@@ -232,7 +280,7 @@ class Updater(NamedTuple):
         if monitor is not None and not _compiled():
 
             def warn(scale: Any, applied: Any) -> Any:
-                monitor.skipped(scale, applied)
+                monitor.skipped(float(scale), int(applied))
                 return np.int64(0)
 
             # Runs in skipped steps only, so other steps do not wait for the host.

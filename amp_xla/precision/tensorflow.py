@@ -45,7 +45,7 @@ def all_finite(tree: Any) -> Any:
     IndexedSlices stay sparse; only their values count. None, integers and empty trees are finite.
     """
     tests: List[Any] = []
-    for leaf in flatten(tree):
+    for leaf in tf.nest.flatten(tree):
         if leaf is None or not arrays.is_float(leaf):
             continue
         values = leaf.values if arrays.is_sparse(leaf) else tf.convert_to_tensor(leaf)
@@ -53,15 +53,6 @@ def all_finite(tree: Any) -> Any:
     if not tests:
         return tf.constant(True)
     return tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
-
-
-def flatten(tree: Any) -> List[Any]:
-    """Return the leaves of nested dicts, lists and tuples; IndexedSlices are leaves."""
-    if isinstance(tree, dict):
-        return [leaf for key in sorted(tree) for leaf in flatten(tree[key])]
-    if isinstance(tree, (list, tuple)) and not arrays.is_sparse(tree):
-        return [leaf for part in tree for leaf in flatten(part)]
-    return [tree]
 
 
 class LossScaleVariables(Module):
@@ -108,14 +99,6 @@ class LossScaleVariables(Module):
         if self.scale_variable is None:
             return loss_scale.StaticLossScale(scale)
         return self.spec.replace(scale, self.counter)
-
-    def scale(self, tree: Any) -> Any:
-        """Return the tree with floating leaves scaled in float32."""
-        return self.at(self.loss_scale).scale(tree)
-
-    def unscale(self, tree: Any) -> Any:
-        """Return the tree with floating leaves unscaled in float32."""
-        return self.at(self.loss_scale).unscale(tree)
 
     def adjust(self, grads_finite: Any, scale: Optional[Any] = None) -> Any:
         """Assign the next state.

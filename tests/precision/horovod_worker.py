@@ -1,4 +1,4 @@
-"""One rank of two. `horovodrun -np 2 python -m tests.precision.horovod_worker CASE FOLDER`.
+"""One rank of two. `horovodrun -np 2 python -m tests.precision.horovod_worker FOLDER`.
 
 Each case leaves what a rank saw in FOLDER/CASE-RANK.json; test_horovod.py compares the ranks.
 """
@@ -15,10 +15,13 @@ from amp_xla.backend import K, keras, tf
 from amp_xla.precision import DynamicLossScale, agreement
 from amp_xla.precision.compat import sok
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.precision.reduction import COMPRESSIONS, Reduction
+from amp_xla.training import distributed
 
 import horovod.tensorflow as hvd  # isort: skip  # after the backend has chosen graph mode
 
 VOCABULARY, WIDTH = 20, 4
+HEIGHT, COLUMNS, SCALE = 1000, 8, 2.0**15
 Seen = List[Dict[str, Any]]
 
 
@@ -147,22 +150,62 @@ CASES: Dict[str, Callable[[], Seen]] = {
     "distributed": lambda: _minimized(lambda: hvd.DistributedOptimizer(adam())),
     # Horovod's Keras optimizer reduces in get_gradients and clips after it.
     "keras_distributed": lambda: _minimized(keras_distributed),
+    # Sums of all gradients: a NaN on one rank is one on both, without an agreement.
+    "summed": lambda: _minimized(adam, agreement=None, reduce=Reduction(hvd)),
     # No agreement: the ranks drift apart. What the tests protect from.
     "alone": lambda: _minimized(adam, agreement=None, **OWN_TABLE),
 }
 
 
+def sums() -> Dict[str, Any]:
+    """Sums of gradients of 1e-7 and of ordinary ones, in each compression; of rows of a table."""
+    rng = np.random.RandomState(hvd.rank())
+    tiny = tf.constant(np.full(7, 1e-7, np.float32))
+    plain = tf.constant(rng.randn(5, 3) * 0.1, tf.float32)
+    unscaled = hvd.allreduce(tf.cast(tiny, tf.float16), op=hvd.Sum)
+    fetches = {"unscaled": tf.cast(unscaled, tf.float32), "mine": plain}
+    for name in COMPRESSIONS:
+        reduction = Reduction(hvd, name)
+        reduction.loss_scale = lambda: tf.constant(SCALE)
+        fetches[name] = reduction([tiny, plain])
+    for name, count in (("few", 20), ("many", 3000)):  # different rows
+        ids = tf.constant(rng.randint(0, HEIGHT, count), tf.int64)
+        values = tf.constant(rng.randn(count, COLUMNS), tf.float32)
+        gradient = tf.IndexedSlices(values, ids, tf.constant([HEIGHT, COLUMNS], tf.int64))
+        (fetches[name],) = Reduction(hvd, say=print)([gradient])
+        fetches[name + " here"] = tf.math.unsorted_segment_sum(values, ids, HEIGHT)
+    with tf.Session() as session:
+        found = session.run(fetches)
+    return tf.nest.map_structure(lambda array: array.tolist(), found)
+
+
+def exchanged(ranks: Any) -> Dict[str, Any]:
+    """Python values from all ranks; the message about a tensor that differs on one."""
+    arrays = [np.ones(3), np.full(2, float(hvd.rank())), np.zeros(1)]
+    try:
+        ranks.compare(["same", "other", "last"], arrays)
+        differing = ""
+    except distributed.RanksDiffer as error:
+        differing = str(error)
+    return {
+        "differing": differing,
+        "gathered": ranks.gather({"rank": hvd.rank(), "text": "ä" * hvd.rank()}),
+        "first": ranks.from_first(lambda: f"of rank {hvd.rank()}"),
+        "all": ranks.all_do(lambda: hvd.rank() * 10),
+        "total": ranks.total(np.arange(4).reshape(2, 2) + hvd.rank()).tolist(),
+    }
+
+
 def main() -> None:
     """Runs every case, each in a graph of its own."""
-    hvd.init()
-    folder = sys.argv[1]
-    for name, case in CASES.items():
+    ranks = distributed.join()
+    cases = {**CASES, "sums": sums, "exchanged": lambda: exchanged(ranks)}
+    for name, case in cases.items():
         K.clear_session()
         with tf.Graph().as_default():
             seen = case()
-        with open(f"{folder}/{name}-{hvd.rank()}.json", "w") as file:
-            json.dump({"size": hvd.size(), "steps": seen}, file)
-    hvd.shutdown()
+        with open(f"{sys.argv[1]}/{name}-{hvd.rank()}.json", "w") as file:
+            json.dump(seen, file)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from amp_xla.precision.jax import (
     value_and_grad,
 )
 from amp_xla.precision.jax.optax import loss_scaled
-from amp_xla.precision.monitor import LossScaleWarning, Monitor
 from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
 
 pytestmark = pytest.mark.jax
@@ -268,14 +267,6 @@ def test_devices_decide_together():
     )
     output = done.stdout.decode()
     assert output.count("ok ") == 3 and done.returncode == 0, output
-
-
-def test_monitor_takes_jax_values():
-    monitor = Monitor(DynamicLossScale(1.0), patience=2)
-    scale = DynamicLossScale(1.0)
-    monitor.observe(scale, jnp.bool_(False))
-    with pytest.warns(LossScaleWarning, match="minimum"):
-        monitor.observe(scale, jnp.bool_(False))
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])

@@ -12,7 +12,6 @@ from amp_xla.precision import DynamicLossScale, Policy, PolicyRules, get_policy
 from amp_xla.precision.compat.keras import (
     from_keras,
     graph_rewrite,
-    mixed_precision,
     set_policy,
     to_keras,
     with_rules,
@@ -202,19 +201,6 @@ def test_policy_and_graph_rewrite_refuse_each_other(monkeypatch):
     finally:
         tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})
     set_policy("mixed_float16", keras)
-
-
-def test_setting_a_policy_makes_layers_follow_it():
-    """On TensorFlow 1.15 layers ignore policies until V2 dtype behaviour is switched on."""
-    set_policy("mixed_float16", keras)
-    layer = keras.layers.Dense(2)
-    output = layer(keras.layers.Input((3,)))
-    assert K.dtype(output) == "float16"
-    # Keras' own attribute for the policy itself differs between versions.
-    assert from_keras(getattr(layer, "dtype_policy", None) or layer._dtype_policy) == get_policy(
-        "mixed_float16"
-    )
-    assert mixed_precision(keras).Policy is not None
 
 
 def test_rules_choose_policies_by_layer_name():

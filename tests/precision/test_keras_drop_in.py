@@ -223,15 +223,3 @@ def test_a_checkpoint_holds_everything_but_the_sums_of_a_window(tmp_path, kind):
     status.assert_existing_objects_matched()
     status.run_restore_ops(K.get_session())
     np.testing.assert_allclose(fit(other), after, rtol=1e-6)
-
-
-def test_refused():
-    with pytest.raises(TypeError, match="must be an instance of"):
-        LossScaleOptimizer(tf.train.AdamOptimizer())
-    with pytest.raises(TypeError, match="must be a bool"):
-        LossScaleOptimizer(keras.optimizers.SGD(1.0), 1024.0)
-    made = LossScaleOptimizer(keras.optimizers.SGD(1.0))
-    with pytest.raises(TypeError, match="cannot wrap another"):
-        LossScaleOptimizer(made)
-    with pytest.raises(ValueError, match="already wrapped"):
-        LossScaleOptimizer(made.inner_optimizer)

@@ -14,7 +14,6 @@ from hypothesis import given
 
 from amp_xla.precision import DynamicLossScale, NoOpLossScale, StaticLossScale
 from amp_xla.precision.loss_scale import from_spec
-from amp_xla.precision.monitor import LossScaleWarning, Monitor
 from tests.precision.reference import VECTORS, Case, cases, expected, of_vector, reference
 
 
@@ -129,28 +128,9 @@ def test_from_spec_takes_what_settings_have():
     assert from_spec(1) == NoOpLossScale() == from_spec(None)
 
 
-def test_monitor_warns_once_a_streak_at_the_minimum():
-    monitor = Monitor(DynamicLossScale(2.0), patience=3)
-    monitor.observe(2.0, False)
-    monitor.observe(1.0, False)
-    monitor.observe(1.0, True)  # ends the streak
-    monitor.observe(1.0, False)
-    monitor.observe(1.0, False)
-    with pytest.warns(LossScaleWarning, match="minimum, 1, for 3 steps"):
-        monitor.observe(1.0, False)
-    monitor.observe(1.0, False)  # said already
-
-
-def test_monitor_warns_of_a_constant_scale():
-    monitor = Monitor(1000)
-    with pytest.warns(LossScaleWarning, match="constant loss scale 1000: step skipped, 1 so far"):
-        monitor.observe(1000, np.bool_(False))
-    monitor.observe(1000, np.bool_(False))
-
-
 def test_importing_the_package_imports_no_framework():
     code = (
-        "import amp_xla.precision, amp_xla.precision.policy, amp_xla.precision.monitor, sys;"
+        "import amp_xla.precision, sys;"
         "found = {'tensorflow', 'jax', 'keras'} & set(sys.modules); assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import types
+import warnings
 
 import numpy as np
 import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.precision import DynamicLossScale
-from amp_xla.precision.monitor import LossScaleWarning
+from amp_xla.precision import DynamicLossScale, LossScaleWarning
 from amp_xla.precision.optimizer import LossScaleOptimizer, scale_loss
 from tests.precision.training import KINDS, Trainer, minimized, problem, same
 
@@ -287,10 +287,13 @@ def test_warnings_reach_the_session_that_runs_the_step():
     with tf.Session() as session:
         scale = DynamicLossScale(2.0)
         trainer = minimized(session, KINDS["tf.train sgd"](), scale, warn_after=2)
-        for _ in range(2):
-            trainer.step(np.nan)
+        for factor in (np.nan, np.nan, 1.0, np.nan):  # a good step ends the streak
+            trainer.step(factor)
         with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
             trainer.step(np.nan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            trainer.step(np.nan)  # said already
     with tf.Graph().as_default(), tf.Session() as session:
         trainer = minimized(session, KINDS["tf.train sgd"](), 1000.0)
         with pytest.warns(LossScaleWarning, match="constant loss scale 1000"):
@@ -318,3 +321,28 @@ def test_recompute_wants_a_tensor_to_go_back_from():
     assert optimizer.get_config()["recompute"] is True
     with pytest.raises(ValueError, match="v1 graph"):
         optimizer.minimize(lambda: task.loss, task.variables)
+
+
+@pytest.mark.parametrize("kind, window", [("tf.train adam", 1), ("keras adam", 3)])
+def test_a_saver_restores_each_bit(tmp_path, kind, window):
+    """Noise, some of it infinite; an accumulating window is under way when the graph is saved."""
+    scale = DynamicLossScale(4.0, growth_interval=5, minimum=0.25, maximum=2.0**20)
+
+    def trained(trainer, seed, steps):
+        rng = np.random.RandomState(seed)
+        for _ in range(steps):
+            trainer.step(rng.rand() if rng.rand() > 0.1 else np.inf)
+        return trainer.everything() + trainer.state()
+
+    path = str(tmp_path / "saved")
+    with tf.Session() as session:
+        trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
+        trained(trainer, 1, 34)
+        tf.train.Saver().save(session, path)
+        assert trainer.state()[2] != 4.0  # the scale has moved
+        expected = trained(trainer, 2, 50)
+    with tf.Graph().as_default(), tf.Session() as session:
+        trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
+        tf.train.Saver().restore(session, path)
+        assert same(trained(trainer, 2, 50), expected)
+        assert all(np.isfinite(w).all() for w in trainer.weights())

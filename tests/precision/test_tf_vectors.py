@@ -1,4 +1,4 @@
-"""The state machine in TensorFlow's graph, as variables and as values, and in tf.function."""
+"""The state machine in the variables of a v1 graph, and in a tf.function that it calls."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.precision import DynamicLossScale as Value
 from amp_xla.precision import arrays
-from amp_xla.precision.tensorflow import (
-    LossScaleVariables,
-    all_finite,
-)
+from amp_xla.precision.tensorflow import LossScaleVariables, all_finite
 from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
 
 
@@ -34,35 +31,12 @@ def run_graph(case, wrap=lambda step: step):
         return seen
 
 
-def run_loop(case):
-    """Run the case in a while loop of one session call, the state as values."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        flags = tf.constant(case.finite)
-        first = Value(**case.arguments)
-
-        def body(i, scale, counter, scales, counters):
-            after = first.replace(scale, counter).adjust(flags[i])
-            return (
-                i + 1,
-                after.loss_scale,
-                after.counter,
-                scales.write(i, after.loss_scale),
-                counters.write(i, after.counter),
-            )
-
-        arrays = [tf.TensorArray(t, size=len(case.finite)) for t in (tf.float32, tf.int32)]
-        start = (0, tf.constant(first.loss_scale), tf.constant(first.counter), *arrays)
-        end = tf.while_loop(lambda i, *_: i < len(case.finite), body, start)
-        scales, counters = session.run([end[3].stack(), end[4].stack()])
-        return list(zip(map(float, scales), map(int, counters)))
-
-
 def run_function(case):
     """Variables moved inside a tf.function that the graph calls."""
     return run_graph(case, lambda step: backend.tensorflow().function(lambda f: (step(f), f)[1]))
 
 
-RUNS = pytest.mark.parametrize("run", [run_graph, run_loop, run_function])
+RUNS = pytest.mark.parametrize("run", [run_graph, run_function])
 
 
 @RUNS
@@ -82,9 +56,10 @@ def test_random_sequences_equal_the_reference(run, case):
 def test_verbs_in_a_graph():
     with tf.Graph().as_default(), tf.Session() as session:
         state = LossScaleVariables(2.0**15)
-        loss = state.scale(tf.constant(4.0, tf.float16))
+        now = state.at(state.loss_scale)
+        loss = now.scale(tf.constant(4.0, tf.float16))
         rows = tf.IndexedSlices(tf.constant([[2.0**-11]], tf.float16), tf.constant([7]))
-        dense, none, sparse = state.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
+        dense, none, sparse = now.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
         assert none is None and isinstance(sparse, tf.IndexedSlices)
         assert sparse.dense_shape is None and sparse.indices is rows.indices
         assert loss.dtype == dense.dtype == sparse.dtype == tf.float32

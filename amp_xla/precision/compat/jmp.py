@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from amp_xla.precision import arrays, pytrees
-from amp_xla.precision.dtypes import SPELLINGS, canonical, half_dtype
+from amp_xla.precision import arrays
+from amp_xla.precision.arrays import SPELLINGS, canonical, half_dtype
 from amp_xla.precision.jax import all_finite, select_tree
 from amp_xla.precision.loss_scale import (
     LARGEST_SCALE,
@@ -122,8 +122,10 @@ class DynamicLossScale(_LossScale):
 
 LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 
-pytrees.declare(DynamicLossScale, ("loss_scale", "counter"), ("period", "factor", "min_loss_scale"))
-pytrees.register()
+arrays.declare_pytree(
+    DynamicLossScale, ("loss_scale", "counter"), ("period", "factor", "min_loss_scale")
+)
+arrays.register_pytrees()
 
 
 def _flatten_static(value: StaticLossScale) -> Any:

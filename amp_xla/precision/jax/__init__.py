@@ -12,8 +12,7 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar, Union
 import jax
 import jax.numpy as jnp
 
-from amp_xla.precision import pytrees
-from amp_xla.precision.arrays import map_floats, map_with_path, widen
+from amp_xla.precision.arrays import map_floats, map_with_path, register_pytrees, widen
 from amp_xla.precision.loss_scale import (
     DynamicLossScale,
     LossScale,
@@ -37,7 +36,7 @@ T = TypeVar("T")
 Axis = Union[str, Tuple[str, ...], None]
 Predicate = Callable[[str], bool]
 
-pytrees.register()
+register_pytrees()
 
 
 def all_finite(tree: Any) -> jax.Array:

@@ -10,16 +10,16 @@ import sys
 import warnings
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
-from amp_xla.precision import facade, optimizer, replicas
+from amp_xla.precision import agreement, facade, optimizer
 from amp_xla.precision.facade import Trackable, Variables
 from amp_xla.precision.inner import CLIPS, KerasInner, NewKerasInner, Pairs, inner_of
 from amp_xla.precision.loss_scale import (
     DEFAULT_GROWTH_INTERVAL,
     DEFAULT_INITIAL,
     DynamicLossScale,
+    LossScaleWarning,
     StaticLossScale,
 )
-from amp_xla.precision.monitor import LossScaleWarning
 from amp_xla.precision.tensorflow import LossScaleVariables, tf
 
 DELEGATED = ("lr", "learning_rate", *CLIPS)
@@ -66,7 +66,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         dynamic_growth_steps: Optional[int] = None,
     ) -> None:
         spec = _spec(dynamic, initial_scale, dynamic_growth_steps)
-        replicas.check_supported()
+        agreement.check_strategy()
         if getattr(inner_optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
             raise ValueError(
                 '"inner_optimizer" is already wrapped by a LossScaleOptimizer. An optimizer can '
@@ -196,7 +196,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
             raise ValueError(
                 "apply_gradients() must be called in a replica context: inside strategy.run"
             )
-        replicas.check_supported()
+        agreement.check_strategy()
         if not self._steps.ever_scaled:
             missing = "get_scaled_loss() was" if self._steps.ever_unscaled else "neither was"
             warnings.warn(
