@@ -1,8 +1,7 @@
 """BERT in Equinox, with bert4keras' arithmetic and weights.
 
-Equinox and not Flax NNX: a model here is a pytree as it stands, so that policies, loss scales,
-Optax, donation and checkpoints take it whole. NNX would have it split into graph and state before
-each of them and merged after, in every one of these files.
+Equinox and not Flax NNX: a model is a pytree, so policies, loss scales, Optax, donation and
+checkpoints take it whole. NNX splits a model into graph and state before each of them.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-_FAR = -1e30  # where attention may not look; scores are float32 there
+_FAR = -1e30  # score of padding; scores are float32
 EPSILON = 1e-12
 
 
 class Shape(NamedTuple):
-    """Sizes of a BERT, in the words of Google's ``bert_config.json``."""
+    """Sizes of a BERT, by their names in Google's ``bert_config.json``."""
 
     vocab_size: int
     hidden_size: int
@@ -31,22 +30,22 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, config: Dict[str, Any]) -> Shape:
-        """From a configuration, which may say more."""
+        """Return the sizes in a configuration; its other keys are ignored."""
         return cls(**{name: config[name] for name in cls._fields if name in config})
 
 
 class Dropout(NamedTuple):
-    """Of one step: uint32 [2] that its masks follow from, and the share to drop."""
+    """Dropout of one step: the key of its masks, uint32 [2], and the share to drop."""
 
     key: jax.Array
     rate: float
 
 
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
-    """``x`` with a share set to 0, by a hash of the step, ``place`` in the model, and element.
+    """Return ``x`` with a share set to 0, by a hash of step, ``place`` in the model, and element.
 
-    The hash asks nothing of its neighbours, so that several processes drop what one would. JAX's
-    own generator, Threefry, doubles the time of a step on a CPU, and that of its compilation.
+    An element's hash depends on no other element, so several processes drop what one would. JAX's
+    own generator, Threefry, doubles the time of a step and of its compilation on a CPU.
     """
     if dropout is None or not dropout.rate:
         return x
@@ -62,14 +61,14 @@ def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
 
 
 def _mixed(bits: jax.Array) -> jax.Array:
-    """MurmurHash3's finaliser (Appleby, 2011): every bit of a uint32 decides about every other."""
+    """Return MurmurHash3's finaliser of a uint32 (Appleby, 2011): each bit changes all others."""
     bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)
 
 
 class Dense(eqx.Module):
-    """float [..., in] -> [..., out]."""
+    """Linear layer: float [..., in] -> [..., out]."""
 
     kernel: jax.Array
     bias: jax.Array
@@ -128,7 +127,7 @@ class Layer(eqx.Module):
 
 
 class Bert(eqx.Module):
-    """int token ids and segment ids [B, L], 0 = padding -> float [B, L, hidden]."""
+    """Encoder: int token ids and segment ids [B, L], 0 = padding -> float [B, L, hidden]."""
 
     tokens: jax.Array
     segments: jax.Array
@@ -139,7 +138,7 @@ class Bert(eqx.Module):
     def __call__(
         self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
     ) -> jax.Array:
-        """``dropout`` takes the places 1 to 3 a layer, plus 1; None leaves it out."""
+        """Return the vectors; dropout has place 1 and three places per layer, None = no dropout."""
         x = self.tokens[token_ids] + self.segments[segment_ids]
         x = self.norm(x + self.positions[: token_ids.shape[1]])
         x = dropped(x, dropout, 1)
@@ -196,6 +195,6 @@ def made(shape: Shape, classes: int, seed: int) -> Classifier:
 
 
 def named(tree: Any) -> List[Tuple[str, Any]]:
-    """(path, leaf) of every array of a tree, e.g. ``.model.bert.tokens``; in the tree's order."""
+    """Return (path, leaf) of each array of a tree, e.g. ``.model.bert.tokens``, in its order."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]

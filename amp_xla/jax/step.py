@@ -22,7 +22,7 @@ Batch = Dict[str, jax.Array]
 
 
 class State(NamedTuple):
-    """All that a checkpoint must hold.
+    """Content of a checkpoint.
 
     Attributes:
       model, optimizer: float32 parameters and what Optax keeps of them.
@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
 
 def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
-    """As ``amp_xla.optimizers.schedule.warmup_decay``: int32 updates so far -> float32 rate."""
+    """Return ``warmup_decay`` of ``amp_xla.optimizers``: int32 updates so far -> float32 rate."""
 
     def rate(applied: jax.Array) -> jax.Array:
         update = applied.astype(jnp.float32) + 1.0
@@ -61,7 +61,7 @@ def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
 
 
 def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTransformation:
-    """As ``amp_xla.optimizers.adamw``: no decay on norms and biases, which are vectors."""
+    """Build ``amp_xla.optimizers.adamw``: no decay on norms and biases, which are vectors."""
 
     def decays(tree: Any) -> Any:
         return jax.tree_util.tree_map(lambda leaf: jnp.ndim(leaf) > 1, tree)
@@ -86,9 +86,9 @@ def start(model: Classifier, optimizer: optax.GradientTransformation, loss_scale
 def loss_and_accuracy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array, smoothing: float
 ) -> Tuple[jax.Array, jax.Array]:
-    """As ``amp_xla.models.losses.classification``: float32 scalars; rows of weight 0 are left out.
+    """Return the float32 scalars of ``amp_xla.models.losses.classification``, of the whole batch.
 
-    Where devices share the rows, these are the whole batch's.
+    Rows of weight 0 have no effect.
     """
     chances = jax.nn.log_softmax(logits.astype(jnp.float32))
     hard = -jnp.take_along_axis(chances, labels[:, None], 1)[:, 0]
@@ -106,7 +106,7 @@ def training_step(
     smoothing: float,
     seed: int,
 ) -> Any:
-    """(``State``, batch) -> (``State``, ``Result``), compiled once a shape; the state is donated.
+    """Build (``State``, batch) -> (``State``, ``Result``), compiled per shape; donates the state.
 
     Args:
       optimizer, rate: ``adamw`` and its ``schedule``.
@@ -141,7 +141,7 @@ def training_step(
 
 
 def inference(policy: Policy) -> Any:
-    """(model, batch) -> float32 logits [B, classes], whole on every device."""
+    """Build (model, batch) -> float32 logits [B, classes], whole on each device."""
 
     @functools.partial(jax.jit, out_shardings=processes.everywhere())
     def infer(model: Classifier, batch: Batch) -> jax.Array:

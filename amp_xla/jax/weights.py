@@ -1,7 +1,7 @@
 """A BERT's weights from a checkpoint in Google's format, read without TensorFlow.
 
 The format (TensorFlow's ``tensor_bundle``): ``*.index`` is a sorted table of LevelDB's kind, tensor
-name -> a protocol buffer with dtype, shape, place and CRC-32C; ``*.data-00000-of-00001`` holds the
+name -> a protocol buffer with dtype, shape, offset and CRC-32C; ``*.data-00000-of-00001`` holds the
 bytes. Source: tensorflow/core/util/tensor_bundle and tensorflow/core/lib/io/format.cc.
 """
 
@@ -27,7 +27,7 @@ _TRAILER = 5  # behind every block: kind of compression, CRC-32C
 
 
 class WeightsError(AmpXlaError):
-    """Weights that cannot be used as they are; names file and tensor, found and wanted."""
+    """Weights that cannot be used; the message names file, tensor, what was found and needed."""
 
 
 class Entry(NamedTuple):
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 def read_config(folder: str) -> Dict[str, Any]:
-    """``bert_config.json`` of a folder, with the sizes that it needs.
+    """Return ``bert_config.json`` of a folder.
 
     Raises:
       WeightsError: no such file, no JSON, a size is missing, or another activation than GELU.
@@ -64,7 +64,7 @@ def read_config(folder: str) -> Dict[str, Any]:
 
 
 def check_sizes(folder: str, config: Dict[str, Any], vocab_size: int, length: int) -> None:
-    """Refuses a vocabulary or sequences that a BERT has no embeddings for.
+    """Refuse a vocabulary or sequences for which a BERT has too few embeddings.
 
     Raises:
       WeightsError: naming what is too few.
@@ -82,7 +82,7 @@ def check_sizes(folder: str, config: Dict[str, Any], vocab_size: int, length: in
 
 
 def load(model: Bert, folder: str) -> Bert:
-    """``model`` with the weights of the checkpoint in ``folder``.
+    """Return ``model`` with the weights of the checkpoint in ``folder``.
 
     Raises:
       WeightsError: a file or tensor is missing, damaged or has another shape.
@@ -164,7 +164,7 @@ class Tensors:
 
 
 def _table(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
-    """(key, value) of a sorted table, in order."""
+    """Yield (key, value) of a sorted table, in order."""
     footer = data[-48:]
     if len(footer) < 48 or struct.unpack("<Q", footer[40:])[0] != _MAGIC:
         raise ValueError("not a TensorFlow checkpoint, or truncated")

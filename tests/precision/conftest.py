@@ -50,3 +50,12 @@ def graph(cleared: None) -> Iterator[Any]:
 
     with tf.Graph().as_default() as graph:
         yield graph
+
+
+@pytest.fixture
+def session(graph: Any) -> Iterator[Any]:
+    """A session of the new graph."""
+    from amp_xla.backend import tf
+
+    with tf.Session() as session:
+        yield session

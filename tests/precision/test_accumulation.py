@@ -53,71 +53,67 @@ def test_keras_fit_accumulates(kind):
 
 @pytest.mark.parametrize("where", [0, 1, 2])
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_one_bad_micro_batch_skips_its_window_and_no_other(where, bad):
-    with tf.Session() as session:
-        scale = DynamicLossScale(8.0, growth_interval=2)
-        trainer = minimized(session, keras.optimizers.Adam(0.1), scale, accumulate=3)
-        optimizer = trainer.optimizer
-        before = trainer.weights()
-        scales, verdicts = [], []
-        for step in range(3):
-            finite, used = trainer.step(
-                bad if step == where else 1.0, [optimizer.gradients_finite, optimizer.loss_scale]
-            )
-            verdicts.append(bool(finite))
-            scales.append(float(used))
-        assert same(before, trainer.weights())
-        assert verdicts == [True, True, False]  # known when the window is full
-        assert scales == [8.0] * 3  # constant within a window
-        assert session.run(optimizer.loss_scale) == 4.0
-        for _ in range(6):
-            trainer.step()
-        assert all(np.isfinite(w).all() for w in trainer.weights())
-        assert not same(before, trainer.weights())
-        assert trainer.state() == [2, 1, 8.0, 0]
-        assert not any(v.any() for v in session.run(optimizer.window.state_variables))
-        assert session.run(optimizer.iterations) == 2
+def test_one_bad_micro_batch_skips_its_window_and_no_other(session, where, bad):
+    scale = DynamicLossScale(8.0, growth_interval=2)
+    trainer = minimized(session, keras.optimizers.Adam(0.1), scale, accumulate=3)
+    optimizer = trainer.optimizer
+    before = trainer.weights()
+    scales, verdicts = [], []
+    for step in range(3):
+        finite, used = trainer.step(
+            bad if step == where else 1.0, [optimizer.gradients_finite, optimizer.loss_scale]
+        )
+        verdicts.append(bool(finite))
+        scales.append(float(used))
+    assert same(before, trainer.weights())
+    assert verdicts == [True, True, False]  # known when the window is full
+    assert scales == [8.0] * 3  # constant within a window
+    assert session.run(optimizer.loss_scale) == 4.0
+    for _ in range(6):
+        trainer.step()
+    assert all(np.isfinite(w).all() for w in trainer.weights())
+    assert not same(before, trainer.weights())
+    assert trainer.state() == [2, 1, 8.0, 0]
+    assert not any(v.any() for v in session.run(optimizer.window.state_variables))
+    assert session.run(optimizer.iterations) == 2
 
 
-def test_the_learning_rate_follows_applied_steps():
+def test_the_learning_rate_follows_applied_steps(session):
     """bert4keras' own accumulation counts micro-batches in its schedule."""
     optimizers = backend.bert4keras("optimizers")
     cls = optimizers.extend_with_piecewise_linear_lr(optimizers.Adam)
-    with tf.Session() as session:
-        inner = cls(1.0, lr_schedule={4: 1, 8: 0})
-        trainer = minimized(session, inner, accumulate=2)
-        rates = []
-        for _ in range(8):
-            rates.append(float(session.run(inner._decayed_lr(tf.float32))))
-            trainer.step()
-        assert rates == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+    inner = cls(1.0, lr_schedule={4: 1, 8: 0})
+    trainer = minimized(session, inner, accumulate=2)
+    rates = []
+    for _ in range(8):
+        rates.append(float(session.run(inner._decayed_lr(tf.float32))))
+        trainer.step()
+    assert rates == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
 
 
 @pytest.mark.parametrize("window", [1, 2])
-def test_clipping_is_of_the_window_mean(window):
-    with tf.Session() as session:
-        inner = tf.train.GradientDescentOptimizer(1.0)
-        trainer = minimized(session, inner, 1024.0, accumulate=window, global_clipnorm=1e-3)
-        before = trainer.weights()
-        for factor in (1.0, 3.0)[-window:]:
-            norm = trainer.step(factor, trainer.optimizer.gradient_norm)
-        moved = [a - b for a, b in zip(before, trainer.weights())]
-        length = np.sqrt(sum(float((d**2).sum()) for d in moved))
-        assert length == pytest.approx(1e-3, rel=1e-2) and norm > 1.0
+def test_clipping_is_of_the_window_mean(session, window):
+    inner = tf.train.GradientDescentOptimizer(1.0)
+    trainer = minimized(session, inner, 1024.0, accumulate=window, global_clipnorm=1e-3)
+    before = trainer.weights()
+    for factor in (1.0, 3.0)[-window:]:
+        norm = trainer.step(factor, trainer.optimizer.gradient_norm)
+    moved = [a - b for a, b in zip(before, trainer.weights())]
+    length = np.sqrt(sum(float((d**2).sum()) for d in moved))
+    assert length == pytest.approx(1e-3, rel=1e-2) and norm > 1.0
 
 
-def test_ranks_reduce_once_a_window():
-    with tf.Session() as session:
-        calls = tf.get_variable("calls", initializer=0, trainable=False)
+def test_ranks_reduce_once_a_window(session):
+    calls = tf.get_variable("calls", initializer=0, trainable=False)
 
-        def reduce(gradient):
-            with tf.control_dependencies([calls.assign_add(1)]):
-                return tf.identity(gradient)
+    def reduce(gradient):
+        with tf.control_dependencies([calls.assign_add(1)]):
+            return tf.identity(gradient)
 
-        trainer = minimized(session, KINDS["tf.train sgd"](), accumulate=3, reduce=reduce)
-        for _ in range(6):
-            trainer.step()
-        assert session.run(calls) == 2 * len(trainer.task.variables)
+    trainer = minimized(session, KINDS["tf.train sgd"](), accumulate=3, reduce=reduce)
+    for _ in range(6):
+        trainer.step()
+    assert session.run(calls) == 2 * len(trainer.task.variables)
 
 
 def test_groups_applied_apart_are_refused():

@@ -106,28 +106,27 @@ def test_a_group_unscaled_after_the_decision_is_an_error():
         optimizer.get_unscaled_gradients([g for g, _ in rest])
 
 
-def test_several_optimizers_share_the_decision():
-    with tf.Session() as session:
-        every = variables(ORDERS[1])
-        factor = tf.placeholder(tf.float32, [])
-        logits = forward(every, tf.constant([1, 7]))
-        loss = tf.reduce_sum(tf.square(logits)) + tf.reduce_sum(every[0]) * factor
-        table = tf.train.GradientDescentOptimizer(0.5)
-        rest = keras.optimizers.SGD(0.25)
-        optimizer = LossScaleOptimizer(
-            rest, DynamicLossScale(4.0), groups=[(is_embedding_variable, table)]
-        )
-        operation = optimizer.minimize(loss, every)
-        grads = [tf.convert_to_tensor(g) for g in tf.gradients(loss, every)]
-        session.run(tf.global_variables_initializer())
-        before, slopes = session.run([every, grads], {factor: 1.0})
-        session.run(operation, {factor: np.nan})
-        assert same(before, session.run(every))
-        session.run(operation, {factor: 1.0})
-        for variable, old, new, slope in zip(every, before, session.run(every), slopes):
-            rate = 0.5 if is_embedding_variable(variable) else 0.25
-            np.testing.assert_allclose(new, old - rate * slope, rtol=1e-5, atol=1e-6)
-        assert session.run(optimizer.state_variables) == [1, 1, 2.0, 1]
+def test_several_optimizers_share_the_decision(session):
+    every = variables(ORDERS[1])
+    factor = tf.placeholder(tf.float32, [])
+    logits = forward(every, tf.constant([1, 7]))
+    loss = tf.reduce_sum(tf.square(logits)) + tf.reduce_sum(every[0]) * factor
+    table = tf.train.GradientDescentOptimizer(0.5)
+    rest = keras.optimizers.SGD(0.25)
+    optimizer = LossScaleOptimizer(
+        rest, DynamicLossScale(4.0), groups=[(is_embedding_variable, table)]
+    )
+    operation = optimizer.minimize(loss, every)
+    grads = [tf.convert_to_tensor(g) for g in tf.gradients(loss, every)]
+    session.run(tf.global_variables_initializer())
+    before, slopes = session.run([every, grads], {factor: 1.0})
+    session.run(operation, {factor: np.nan})
+    assert same(before, session.run(every))
+    session.run(operation, {factor: 1.0})
+    for variable, old, new, slope in zip(every, before, session.run(every), slopes):
+        rate = 0.5 if is_embedding_variable(variable) else 0.25
+        np.testing.assert_allclose(new, old - rate * slope, rtol=1e-5, atol=1e-6)
+    assert session.run(optimizer.state_variables) == [1, 1, 2.0, 1]
 
 
 def test_split_keeps_order_and_pairs():
@@ -165,7 +164,7 @@ def reached(tensors):
 @pytest.mark.parametrize("kind", ["sgd", "adagrad", "keras sgd"])
 @pytest.mark.parametrize("with_shape", [True, False])
 @pytest.mark.parametrize("clip", [None, 1.0])
-def test_sparse_gradients_are_never_dense(graph, kind, with_shape, clip):
+def test_sparse_gradients_are_never_dense(session, graph, kind, with_shape, clip):
     every = variables(ORDERS[2])
     table = next(v for v in every if is_embedding_variable(v))
     make = {
@@ -195,12 +194,11 @@ def test_sparse_gradients_are_never_dense(graph, kind, with_shape, clip):
         if out.shape.ndims is not None and out.shape.as_list() == whole
     ]
     assert not dense and len(places[0]) > 10
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        before = session.run(table)
-        session.run(operation)
-        moved = np.abs(session.run(table) - before).sum(axis=1)
-        assert set(np.flatnonzero(moved)) == {1, 7}
+    session.run(tf.global_variables_initializer())
+    before = session.run(table)
+    session.run(operation)
+    moved = np.abs(session.run(table) - before).sum(axis=1)
+    assert set(np.flatnonzero(moved)) == {1, 7}
 
 
 def test_reached_would_see_a_dense_gradient():

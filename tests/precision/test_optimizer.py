@@ -35,12 +35,11 @@ def plain(session, inner):
 
 @KIND
 @pytest.mark.parametrize("scale", [None, 2.0**10, "dynamic"])
-def test_a_power_of_two_changes_no_bit(kind, scale):
-    with tf.Session() as session:
-        ours = minimized(session, KINDS[kind](), scale)
-        for _ in range(6):
-            ours.step()
-        got = ours.weights()
+def test_a_power_of_two_changes_no_bit(session, kind, scale):
+    ours = minimized(session, KINDS[kind](), scale)
+    for _ in range(6):
+        ours.step()
+    got = ours.weights()
     with tf.Graph().as_default(), tf.Session() as session:
         theirs = plain(session, KINDS[kind]())
         for _ in range(6):
@@ -48,43 +47,39 @@ def test_a_power_of_two_changes_no_bit(kind, scale):
         assert same(got, theirs.weights())
 
 
-@KIND
-@pytest.mark.parametrize("bad", BAD)
-def test_a_skipped_step_leaves_everything_alone(kind, bad):
-    with tf.Session() as session:
-        trainer = minimized(session, KINDS[kind](), DynamicLossScale(8.0, growth_interval=3))
-        trainer.step()
-        before = trainer.everything()
-        optimizer = trainer.optimizer
-        finite, scale = trainer.step(bad, [optimizer.gradients_finite, optimizer.loss_scale])
-        assert not finite and scale == 8.0
-        assert same(before, trainer.everything())
-        assert trainer.state() == [1, 1, 4.0, 0]
-        finite, scale = trainer.step(1.0, [optimizer.gradients_finite, optimizer.loss_scale])
-        assert finite and scale == 4.0
-        assert not same(before, trainer.everything())
-        assert trainer.state() == [2, 1, 4.0, 1]
+@pytest.mark.parametrize("kind, bad", zip(sorted(KINDS), BAD * 2))
+def test_a_skipped_step_leaves_everything_alone(session, kind, bad):
+    trainer = minimized(session, KINDS[kind](), DynamicLossScale(8.0, growth_interval=3))
+    trainer.step()
+    before = trainer.everything()
+    optimizer = trainer.optimizer
+    finite, scale = trainer.step(bad, [optimizer.gradients_finite, optimizer.loss_scale])
+    assert not finite and scale == 8.0
+    assert same(before, trainer.everything())
+    assert trainer.state() == [1, 1, 4.0, 0]
+    finite, scale = trainer.step(1.0, [optimizer.gradients_finite, optimizer.loss_scale])
+    assert finite and scale == 4.0
+    assert not same(before, trainer.everything())
+    assert trainer.state() == [2, 1, 4.0, 1]
 
 
 @pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
 @pytest.mark.parametrize("count_skipped", [False, True])
-def test_iterations_count_skipped_steps_only_when_asked(kind, count_skipped):
-    with tf.Session() as session:
-        trainer = minimized(session, KINDS[kind](), count_skipped=count_skipped)
-        for factor in (1.0, np.inf, 1.0):
-            trainer.step(factor)
-        assert session.run(trainer.optimizer.iterations) == (3 if count_skipped else 2)
-        assert trainer.state() == [2, 1]
+def test_iterations_count_skipped_steps_only_when_asked(session, kind, count_skipped):
+    trainer = minimized(session, KINDS[kind](), count_skipped=count_skipped)
+    for factor in (1.0, np.inf, 1.0):
+        trainer.step(factor)
+    assert session.run(trainer.optimizer.iterations) == (3 if count_skipped else 2)
+    assert trainer.state() == [2, 1]
 
 
 @pytest.mark.parametrize("scale", [None, 1000.0])
-def test_constant_scales_skip_and_count_too(scale):
-    with tf.Session() as session:
-        trainer = minimized(session, tf.train.AdamOptimizer(0.1), scale)
-        before = trainer.weights()
-        for bad in BAD:
-            trainer.step(bad)
-        assert same(before, trainer.weights()) and trainer.state() == [0, 3]
+def test_constant_scales_skip_and_count_too(session, scale):
+    trainer = minimized(session, tf.train.AdamOptimizer(0.1), scale)
+    before = trainer.weights()
+    for bad in BAD:
+        trainer.step(bad)
+    assert same(before, trainer.weights()) and trainer.state() == [0, 3]
 
 
 def test_the_update_is_of_the_unscaled_gradient():
@@ -105,11 +100,10 @@ def test_the_update_is_of_the_unscaled_gradient():
     assert raw > 5 * bare
 
 
-def test_scale_loss_takes_tensors_and_keras_losses():
-    with tf.Session() as session:
-        assert session.run(scale_loss(tf.constant(4.0, tf.float16), 2**15)) == 2.0**17
-        mse = scale_loss(lambda y_true, y_pred: tf.square(y_true - y_pred), 10)
-        assert session.run(mse(tf.constant(1.0), tf.constant(3.0))) == 40.0
+def test_scale_loss_takes_tensors_and_keras_losses(session):
+    assert session.run(scale_loss(tf.constant(4.0, tf.float16), 2**15)) == 2.0**17
+    mse = scale_loss(lambda y_true, y_pred: tf.square(y_true - y_pred), 10)
+    assert session.run(mse(tf.constant(1.0), tf.constant(3.0))) == 40.0
     for bad in (0, -1, np.inf, np.nan):
         with pytest.raises(ValueError, match="loss_scale is"):
             scale_loss(tf.constant(1.0), bad)
@@ -131,23 +125,21 @@ def test_the_optimizers_clipping_comes_after_unscaling(name):
 
 
 @pytest.mark.parametrize("kind", ["tf.train sgd", "keras adam", "duck"])
-def test_global_clipnorm_and_gradient_norm(kind):
-    with tf.Session() as session:
-        trainer = minimized(session, KINDS[kind](), 1024.0, global_clipnorm=1e-3)
-        task = trainer.task
-        # Dense, since a row of the table occurs twice in the batch.
-        dense = [tf.convert_to_tensor(g) for g in tf.gradients(task.loss, task.variables)]
-        true = tf.global_norm(dense)
-        ours, norm = trainer.step(1.0, [trainer.optimizer.gradient_norm, true])
-        assert ours == pytest.approx(norm, rel=1e-6) and norm > 1e-3
+def test_global_clipnorm_and_gradient_norm(session, kind):
+    trainer = minimized(session, KINDS[kind](), 1024.0, global_clipnorm=1e-3)
+    task = trainer.task
+    # Dense, since a row of the table occurs twice in the batch.
+    dense = [tf.convert_to_tensor(g) for g in tf.gradients(task.loss, task.variables)]
+    true = tf.global_norm(dense)
+    ours, norm = trainer.step(1.0, [trainer.optimizer.gradient_norm, true])
+    assert ours == pytest.approx(norm, rel=1e-6) and norm > 1e-3
 
 
-def test_finite_gradients_of_infinite_norm_are_a_skipped_step():
-    with tf.Session() as session:
-        trainer = minimized(session, KINDS["tf.train sgd"](), 1.0, global_clipnorm=1.0)
-        before = trainer.weights()
-        trainer.step(1e25)
-        assert same(before, trainer.weights()) and trainer.state() == [0, 1]
+def test_finite_gradients_of_infinite_norm_are_a_skipped_step(session):
+    trainer = minimized(session, KINDS["tf.train sgd"](), 1.0, global_clipnorm=1.0)
+    before = trainer.weights()
+    trainer.step(1e25)
+    assert same(before, trainer.weights()) and trainer.state() == [0, 1]
 
 
 def test_hyper_parameters_are_the_inner_optimizers():
@@ -198,29 +190,27 @@ def test_a_scaled_loss_whose_gradients_were_never_unscaled_is_said():
         optimizer.apply_gradients(zip(grads, [x]))
 
 
-def test_gradients_scaled_and_unscaled_by_hand_are_a_step_each():
-    with tf.Session() as session:
-        x = tf.get_variable("x", initializer=1.0)
-        factor = tf.placeholder(tf.float32, [])
-        optimizer = LossScaleOptimizer(KINDS["keras adam"](), DynamicLossScale(8.0))
-        (gradient,) = tf.gradients(x * factor * optimizer.loss_scale, [x])
-        pair = [(gradient / optimizer.loss_scale, x)]
-        first, second = optimizer.apply_gradients(pair), optimizer.apply_gradients(pair)
-        session.run(tf.global_variables_initializer())
-        session.run(first, {factor: np.inf})
-        session.run(second, {factor: 1.0})
-        assert session.run(optimizer.state_variables) == [1, 1, 4.0, 1]
+def test_gradients_scaled_and_unscaled_by_hand_are_a_step_each(session):
+    x = tf.get_variable("x", initializer=1.0)
+    factor = tf.placeholder(tf.float32, [])
+    optimizer = LossScaleOptimizer(KINDS["keras adam"](), DynamicLossScale(8.0))
+    (gradient,) = tf.gradients(x * factor * optimizer.loss_scale, [x])
+    pair = [(gradient / optimizer.loss_scale, x)]
+    first, second = optimizer.apply_gradients(pair), optimizer.apply_gradients(pair)
+    session.run(tf.global_variables_initializer())
+    session.run(first, {factor: np.inf})
+    session.run(second, {factor: 1.0})
+    assert session.run(optimizer.state_variables) == [1, 1, 4.0, 1]
 
 
-def test_what_was_unscaled_and_never_applied_does_not_judge_another_step():
-    with tf.Session() as session:
-        task = problem()
-        optimizer = LossScaleOptimizer(KINDS["tf.train sgd"](), 8.0)
-        optimizer.get_unscaled_gradients([tf.constant(np.nan)])
-        operation = optimizer.minimize(task.loss, task.variables)
-        trainer = Trainer(session, task, optimizer, operation)
-        trainer.step()
-        assert trainer.state() == [1, 0]
+def test_what_was_unscaled_and_never_applied_does_not_judge_another_step(session):
+    task = problem()
+    optimizer = LossScaleOptimizer(KINDS["tf.train sgd"](), 8.0)
+    optimizer.get_unscaled_gradients([tf.constant(np.nan)])
+    operation = optimizer.minimize(task.loss, task.variables)
+    trainer = Trainer(session, task, optimizer, operation)
+    trainer.step()
+    assert trainer.state() == [1, 0]
 
 
 def test_clipping_by_a_norm_that_ranks_do_not_share_is_refused():
@@ -283,36 +273,34 @@ def test_no_gradients_are_refused():
         LossScaleOptimizer(tf.train.AdamOptimizer()).apply_gradients([])
 
 
-def test_warnings_reach_the_session_that_runs_the_step():
-    with tf.Session() as session:
-        scale = DynamicLossScale(2.0)
-        trainer = minimized(session, KINDS["tf.train sgd"](), scale, warn_after=2)
-        for factor in (np.nan, np.nan, 1.0, np.nan):  # a good step ends the streak
-            trainer.step(factor)
-        with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
-            trainer.step(np.nan)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            trainer.step(np.nan)  # said already
+def test_warnings_reach_the_session_that_runs_the_step(session):
+    scale = DynamicLossScale(2.0)
+    trainer = minimized(session, KINDS["tf.train sgd"](), scale, warn_after=2)
+    for factor in (np.nan, np.nan, 1.0, np.nan):  # a good step ends the streak
+        trainer.step(factor)
+    with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
+        trainer.step(np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trainer.step(np.nan)  # said already
     with tf.Graph().as_default(), tf.Session() as session:
         trainer = minimized(session, KINDS["tf.train sgd"](), 1000.0)
         with pytest.warns(LossScaleWarning, match="constant loss scale 1000"):
             trainer.step(np.nan)
 
 
-def test_given_counter_and_global_step():
-    with tf.Session() as session:
-        mine = tf.get_variable("mine", initializer=np.int64(5))
-        global_step = tf.train.create_global_step()
-        task = problem()
-        rate = tf.cast(mine, tf.float32) * 0.01
-        inner = tf.train.GradientDescentOptimizer(rate)
-        optimizer = LossScaleOptimizer(inner, 8.0, applied_steps=mine)
-        operation = optimizer.minimize(task.loss, task.variables, global_step=global_step)
-        trainer = Trainer(session, task, optimizer, operation)
-        for factor in (1.0, np.nan, 1.0):
-            trainer.step(factor)
-        assert session.run([mine, global_step]) == [7, 2]
+def test_given_counter_and_global_step(session):
+    mine = tf.get_variable("mine", initializer=np.int64(5))
+    global_step = tf.train.create_global_step()
+    task = problem()
+    rate = tf.cast(mine, tf.float32) * 0.01
+    inner = tf.train.GradientDescentOptimizer(rate)
+    optimizer = LossScaleOptimizer(inner, 8.0, applied_steps=mine)
+    operation = optimizer.minimize(task.loss, task.variables, global_step=global_step)
+    trainer = Trainer(session, task, optimizer, operation)
+    for factor in (1.0, np.nan, 1.0):
+        trainer.step(factor)
+    assert session.run([mine, global_step]) == [7, 2]
 
 
 def test_recompute_wants_a_tensor_to_go_back_from():
@@ -324,7 +312,7 @@ def test_recompute_wants_a_tensor_to_go_back_from():
 
 
 @pytest.mark.parametrize("kind, window", [("tf.train adam", 1), ("keras adam", 3)])
-def test_a_saver_restores_each_bit(tmp_path, kind, window):
+def test_a_saver_restores_each_bit(session, tmp_path, kind, window):
     """Noise, some of it infinite; an accumulating window is under way when the graph is saved."""
     scale = DynamicLossScale(4.0, growth_interval=5, minimum=0.25, maximum=2.0**20)
 
@@ -335,12 +323,11 @@ def test_a_saver_restores_each_bit(tmp_path, kind, window):
         return trainer.everything() + trainer.state()
 
     path = str(tmp_path / "saved")
-    with tf.Session() as session:
-        trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
-        trained(trainer, 1, 34)
-        tf.train.Saver().save(session, path)
-        assert trainer.state()[2] != 4.0  # the scale has moved
-        expected = trained(trainer, 2, 50)
+    trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
+    trained(trainer, 1, 34)
+    tf.train.Saver().save(session, path)
+    assert trainer.state()[2] != 4.0  # the scale has moved
+    expected = trained(trainer, 2, 50)
     with tf.Graph().as_default(), tf.Session() as session:
         trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
         tf.train.Saver().restore(session, path)

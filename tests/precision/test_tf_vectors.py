@@ -53,34 +53,32 @@ def test_random_sequences_equal_the_reference(run, case):
     assert run(case) == reference(case)
 
 
-def test_verbs_in_a_graph():
-    with tf.Graph().as_default(), tf.Session() as session:
-        state = LossScaleVariables(2.0**15)
-        now = state.at(state.loss_scale)
-        loss = now.scale(tf.constant(4.0, tf.float16))
-        rows = tf.IndexedSlices(tf.constant([[2.0**-11]], tf.float16), tf.constant([7]))
-        dense, none, sparse = now.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
-        assert none is None and isinstance(sparse, tf.IndexedSlices)
-        assert sparse.dense_shape is None and sparse.indices is rows.indices
-        assert loss.dtype == dense.dtype == sparse.dtype == tf.float32
-        assert session.run([loss, dense, sparse.values[0, 0]]) == [2.0**17, 2.0**-26, 2.0**-26]
-        assert state.state_variables == []
+def test_verbs_in_a_graph(session):
+    state = LossScaleVariables(2.0**15)
+    now = state.at(state.loss_scale)
+    loss = now.scale(tf.constant(4.0, tf.float16))
+    rows = tf.IndexedSlices(tf.constant([[2.0**-11]], tf.float16), tf.constant([7]))
+    dense, none, sparse = now.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
+    assert none is None and isinstance(sparse, tf.IndexedSlices)
+    assert sparse.dense_shape is None and sparse.indices is rows.indices
+    assert loss.dtype == dense.dtype == sparse.dtype == tf.float32
+    assert session.run([loss, dense, sparse.values[0, 0]]) == [2.0**17, 2.0**-26, 2.0**-26]
+    assert state.state_variables == []
 
 
-def test_all_finite_judges_values_and_ignores_the_rest():
-    with tf.Graph().as_default(), tf.Session() as session:
-        x = tf.placeholder(tf.float32, [2])
-        rows = tf.IndexedSlices(x, tf.constant([5, 6]))
-        trees = [
-            {"a": [x, None], "b": tf.constant(3)},
-            [rows],
-            (tf.cast(x, tf.float16), tf.ones(1)),
-        ]
-        verdicts = [all_finite(tree) for tree in trees]
-        assert session.run(verdicts, {x: [1, 2]}) == [True] * 3
-        for bad in (np.inf, -np.inf, np.nan):
-            assert session.run(verdicts, {x: [1, bad]}) == [False] * 3
-        assert session.run(all_finite([])) and session.run(all_finite([None]))
+def test_all_finite_judges_values_and_ignores_the_rest(session):
+    x = tf.placeholder(tf.float32, [2])
+    rows = tf.IndexedSlices(x, tf.constant([5, 6]))
+    trees = [
+        {"a": [x, None], "b": tf.constant(3)},
+        [rows],
+        (tf.cast(x, tf.float16), tf.ones(1)),
+    ]
+    verdicts = [all_finite(tree) for tree in trees]
+    assert session.run(verdicts, {x: [1, 2]}) == [True] * 3
+    for bad in (np.inf, -np.inf, np.nan):
+        assert session.run(verdicts, {x: [1, bad]}) == [False] * 3
+    assert session.run(all_finite([])) and session.run(all_finite([None]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
