@@ -137,10 +137,10 @@ def precision(config: Config) -> Tuple[Any, str, Any]:
     name = config.policy or (f"mixed_{half}" if requested == "amp" and half else "float32")
     if name == "mixed_float16":  # which holds neither bert4keras' 1e12 nor Keras' 1e-7
         resolved = configuring.resolve(**switches, precision="tf32", infinity=1e4, epsilon=1e-5)
-    from amp_xla.backend import keras
+    from amp_xla.backend import keras  # noqa: F401  # sets graph mode before the policy
     from amp_xla.precision.compat.keras import set_policy
 
-    set_policy(name, keras)
+    set_policy(name)
     scale = resolved.settings.loss_scale or default_loss_scale(name.rpartition("_")[2])
     return resolved, name, scale
 

@@ -24,7 +24,7 @@ from tests.precision.training import KINDS, same
 @pytest.fixture(autouse=True)
 def float32_afterwards(cleared):
     yield
-    set_policy("float32", keras)
+    set_policy("float32")
 
 
 RNG = np.random.RandomState(0)
@@ -149,7 +149,7 @@ def test_a_mixed_float16_classifier_reaches_the_fp32_accuracy():
     accuracies = {}
     for name in ("float32", "mixed_float16"):
         K.clear_session()
-        set_policy(name, keras)
+        set_policy(name)
         model = classifier()
         optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.01), DynamicLossScale(2.0**20))
         model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
@@ -175,39 +175,39 @@ def test_a_mixed_float16_classifier_reaches_the_fp32_accuracy():
     ],
 )
 def test_policies_to_and_from_keras(text, name):
-    made = to_keras(get_policy(text), keras)
+    made = to_keras(get_policy(text))
     assert made.name == name
     assert from_keras(made) == from_keras(name) == get_policy(text)
 
 
 def test_policies_that_keras_cannot_express_are_refused():
     with pytest.raises(ValueError, match="give the last layer dtype='float32'"):
-        to_keras("c=f16,o=f32", keras)
+        to_keras("c=f16,o=f32")
     with pytest.raises(ValueError, match="float16 variables and float32 compute"):
-        to_keras(Policy("f16", "f32", "f32"), keras)
+        to_keras(Policy("f16", "f32", "f32"))
 
 
 def test_policy_and_graph_rewrite_refuse_each_other(monkeypatch):
     assert graph_rewrite() is None
     monkeypatch.setenv("TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE", "1")
     with pytest.raises(SettingsError, match="GRAPH_REWRITE"):
-        set_policy("mixed_float16", keras)
-    set_policy("float32", keras)  # nothing to convert
+        set_policy("mixed_float16")
+    set_policy("float32")  # nothing to convert
     monkeypatch.delenv("TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE")
     tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})
     try:
         with pytest.raises(SettingsError, match="option auto_mixed_precision"):
-            set_policy("mixed_float16", keras)
+            set_policy("mixed_float16")
     finally:
         tf.config.optimizer.set_experimental_options({"auto_mixed_precision": False})
-    set_policy("mixed_float16", keras)
+    set_policy("mixed_float16")
 
 
 def test_rules_choose_policies_by_layer_name():
-    set_policy("float32", keras)
+    set_policy("float32")
     model = classifier()
     rules = PolicyRules("mixed_float16", [("softmax|norm|logits|probabilities", "float32")])
-    mixed = with_rules(model, rules, keras)
+    mixed = with_rules(model, rules)
     dtypes = {layer.name: K.dtype(layer.output) for layer in mixed.layers}
     assert dtypes["hidden"] == "float16"
     assert dtypes["logits"] == dtypes["probabilities"] == "float32"
@@ -223,7 +223,7 @@ def test_rules_reach_bert4keras_layers(request):
         source.K.set_infinity(1e4)  # its own, 1e12, is past float16
         request.addfinalizer(lambda: source.K.set_infinity(before))
     model = encoder()
-    mixed = with_rules(model, PolicyRules("mixed_float16", [("Norm", "float32")]), keras)
+    mixed = with_rules(model, PolicyRules("mixed_float16", [("Norm", "float32")]))
     dtypes = {layer.name: K.dtype(layer.output) for layer in mixed.layers}
     assert dtypes["Transformer-0-FeedForward"] == "float16"
     assert dtypes["Transformer-0-FeedForward-Norm"] == "float32"

@@ -49,8 +49,7 @@ def test_str_is_read_back(names):
     assert pickle.loads(pickle.dumps(policy)) == copy.deepcopy(policy) == policy
 
 
-def space(draw):
-    return draw(st.sampled_from(["", " ", "  "]))
+SPACE = st.sampled_from(["", " ", "  "])
 
 
 @st.composite
@@ -63,8 +62,8 @@ def written(draw):
         word = draw(st.sampled_from(sorted(SPELLED)))
         meant[key] = SPELLED[word]
         name = draw(st.sampled_from([key, long[key]]))
-        pieces = [space(draw), name, space(draw), "=", space(draw), word, space(draw)]
-        parts.append("".join(pieces))
+        before, after = draw(SPACE), draw(SPACE)
+        parts.append(f"{before}{name}{after}={before}{word}{after}")
     params = meant.get("p", "float32")
     compute = meant.get("c", params)
     return ",".join(parts), (params, compute, meant.get("o", compute))
@@ -77,14 +76,11 @@ def test_the_whole_grammar(case):
     assert get_policy(str(get_policy(text))).names == names
 
 
-@pytest.mark.parametrize("word", sorted(SPELLED))
-def test_one_word_is_all_three(word):
-    assert get_policy(f" {word} ").names == (SPELLED[word],) * 3
-
-
-def test_keras_names():
-    assert get_policy("mixed_float16").names == ("float32", "float16", "float16")
-    assert get_policy("mixed_bfloat16").names == ("float32", "bfloat16", "bfloat16")
+def test_one_word_is_all_three_or_keras_name():
+    for word, name in SPELLED.items():
+        assert get_policy(f" {word} ").names == (name,) * 3
+    for half in ("float16", "bfloat16"):
+        assert get_policy(f"mixed_{half}").names == ("float32", half, half)
 
 
 @pytest.mark.parametrize(

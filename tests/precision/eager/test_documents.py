@@ -17,7 +17,7 @@ tf = backend.tensorflow()
 @pytest.fixture(autouse=True)
 def float32_afterwards():
     yield
-    set_policy("float32", tf_keras)
+    set_policy("float32")
 
 
 @pytest.mark.parametrize("family", [tf_keras.optimizers.legacy, tf_keras.optimizers])

@@ -181,7 +181,7 @@ def test_fit_is_keras_own(strategies, family, how):
     def fitted(cls):
         scope = strategies[2].scope() if how == "mirrored" else tf.distribute.get_strategy().scope()
         if how == "mixed_float16":
-            set_policy("mixed_float16", tf_keras)
+            set_policy("mixed_float16")
         try:
             with scope:
                 model = sequential()
@@ -190,7 +190,7 @@ def test_fit_is_keras_own(strategies, family, how):
                 )
                 model.compile(optimizer, "mse", jit_compile=how == "jit")
         finally:
-            set_policy("float32", tf_keras)
+            set_policy("float32")
         assert model.optimizer is optimizer
         model.fit(X_BAD, Y_BAD, batch_size=8, epochs=2, verbose=0, shuffle=False)
         found = [number(optimizer.loss_scale), int(optimizer.iterations.numpy())]

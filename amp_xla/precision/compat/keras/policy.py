@@ -22,12 +22,11 @@ REWRITE_VARIABLES = (
 REWRITE_OPTIONS = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16")
 
 
-def to_keras(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
+def to_keras(policy: Union[Policy, str]) -> Any:
     """Return a Keras policy object, for a layer's ``dtype``.
 
     Args:
       policy: params and compute of one dtype, or float32 params and half-precision compute.
-      keras: the Keras module; None = ``tensorflow.keras``.
 
     Raises:
       ValueError: Keras has no such policy: its layers output their compute dtype.
@@ -47,9 +46,9 @@ def to_keras(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
             f"Keras has no policy with {params} variables and {compute} compute; allowed: one "
             f"dtype for both, or float32 variables with float16 or bfloat16 compute"
         )
-    module = mixed_precision(keras)
+    module = _module()
     if not hasattr(module, "set_global_policy"):  # TensorFlow 1.15
-        _enable_layer_dtypes(keras)
+        _enable_layer_dtypes()
         # No loss scale in it: Keras would wrap the optimizer in its own on compile.
         return module.Policy(name, loss_scale=None)
     return module.Policy(name)
@@ -63,53 +62,53 @@ def from_keras(policy: Any) -> Policy:
     return Policy(policy.variable_dtype or compute, compute, compute)
 
 
-def set_policy(policy: Union[Policy, str], keras: Optional[Any] = None) -> Any:
+def set_policy(policy: Union[Policy, str]) -> Any:
     """Make a policy the default of layers built from now on; return Keras' object for it.
 
     Raises:
       SettingsError: the graph rewrite is on as well.
       ValueError: as ``to_keras``.
     """
-    keras_policy = to_keras(policy, keras)
+    keras_policy = to_keras(policy)
     switch = graph_rewrite()
     if switch is not None and keras_policy.compute_dtype in ("float16", "bfloat16"):
         raise SettingsError(
             f"policy '{keras_policy.name}' and the graph rewrite ({switch}) would both convert the "
             f"model; use one: for the policy, set AMP_XLA_PRECISION=fp32 and unset {switch}"
         )
-    _set_global_policy(keras, keras_policy)
+    _set_global_policy(keras_policy)
     return keras_policy
 
 
-def with_rules(model: Any, rules: PolicyRules, keras: Optional[Any] = None) -> Any:
+def with_rules(model: Any, rules: PolicyRules) -> Any:
     """Return a copy of a model, weights too, in which each layer has the policy of its name.
 
     Models inside the model are copied alike. Example: softmax, norms and logits in float32::
 
         with_rules(model, PolicyRules("mixed_float16", [("softmax|norm|logits", "float32")]))
     """
-    module = _keras(keras)
+    keras = backend.tensorflow().keras
 
     def clone(layer: Any) -> Any:
-        if isinstance(layer, module.Model):
-            return with_rules(layer, rules, module)
-        policy = to_keras(rules.policy_for(layer.name), module)
+        if isinstance(layer, keras.Model):
+            return with_rules(layer, rules)
+        policy = to_keras(rules.policy_for(layer.name))
         cloned = type(layer).from_config({**layer.get_config(), "dtype": policy})
         build = cloned.build
 
         def build_parts(*args: Any, **kwargs: Any) -> Any:
             # Layers created inside a layer, as in bert4keras, use the global policy.
-            global_policy = _global_policy(module)
-            _set_global_policy(module, policy)
+            global_policy = _global_policy()
+            _set_global_policy(policy)
             try:
                 return build(*args, **kwargs)
             finally:
-                _set_global_policy(module, global_policy)
+                _set_global_policy(global_policy)
 
         vars(cloned)["build"] = build_parts
         return cloned
 
-    copy = module.models.clone_model(model, clone_function=clone)
+    copy = keras.models.clone_model(model, clone_function=clone)
     copy.set_weights(model.get_weights())
     return copy
 
@@ -126,31 +125,25 @@ def graph_rewrite() -> Optional[str]:
     return None
 
 
-def mixed_precision(keras: Optional[Any] = None) -> Any:
+def _module() -> Any:
     """Return Keras' module of policies: ``mixed_precision``, on 1.15 its ``experimental``."""
-    module = _keras(keras).mixed_precision
+    # Not tf.compat.v1.keras, which has no policies on TensorFlow 2.
+    module = backend.tensorflow().keras.mixed_precision
     return module if hasattr(module, "Policy") else module.experimental
 
 
-def _keras(keras: Optional[Any]) -> Any:
-    # Not tf.compat.v1.keras, which has no policies on TensorFlow 2.
-    return backend.tensorflow().keras if keras is None else keras
+def _set_global_policy(policy: Any) -> None:
+    (getattr(_module(), "set_global_policy", None) or _module().set_policy)(policy)
 
 
-def _set_global_policy(keras: Optional[Any], policy: Any) -> None:
-    module = mixed_precision(keras)
-    (getattr(module, "set_global_policy", None) or module.set_policy)(policy)
-
-
-def _global_policy(keras: Optional[Any]) -> Any:
+def _global_policy() -> Any:
     """Return Keras' current default; TensorFlow 1.15 does not export it."""
-    module = mixed_precision(keras)
-    if hasattr(module, "global_policy"):
-        return module.global_policy()
-    return sys.modules[module.Policy.__module__].global_policy()
+    if hasattr(_module(), "global_policy"):
+        return _module().global_policy()
+    return sys.modules[_module().Policy.__module__].global_policy()
 
 
-def _enable_layer_dtypes(keras: Optional[Any]) -> None:
+def _enable_layer_dtypes() -> None:
     """Make TensorFlow 1.15's layers follow policies."""
     from tensorflow.python.keras.engine import base_layer_utils
 
