@@ -35,7 +35,7 @@ SMALL = (
 ).split()
 PRETRAINING = (
     "--data data --steps 6 --heldout 32 --log-every 1 --evaluate-every 3 --precision fp32 "
-    "--layers 2 --hidden 64 --global-batch 16 --micro-batch 4"
+    "--global-batch 16 --micro-batch 4"
 ).split()
 # A key's bias moves all scores of a query alike: its gradient is zero, but for rounding, which Adam
 # makes as large as any other.
