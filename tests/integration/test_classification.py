@@ -1,20 +1,19 @@
-"""The classification recipe as users run it: real processes, small data made here."""
+"""The classification recipe as users run it: small data made here."""
 
 from __future__ import annotations
 
 import json
 import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.running import ROOT, environment, run_python
+from tests.integration.commands import PREDICT, RECIPE, Commands
+from tests.running import environment, run_python
 
 TINY = (
     "--layers", "1", "--hidden", "64", "--max-length", "24", "--shapes", "2", "--batch-size", "16",
@@ -42,27 +41,32 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("classification")
     write_corpus(path / "train.tsv", 400, 1)
     write_corpus(path / "dev.tsv", 80, 2)
+    (path / "new.txt").write_text("snow and wind\nsalt the soup\n")
     return path
 
 
-def recipe(folder, *flags, env=None):
-    words = ("-m", "recipes.classification", "--train", "train.tsv", "--dev", "dev.tsv", *TINY)
-    return run_python(*words, *flags, env=env, cwd=folder)
+DATA = ("--train", "train.tsv", "--dev", "dev.tsv", *TINY)
+
+
+@pytest.fixture(scope="module")
+def command(server, folder, tmp_path_factory):
+    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
 
 
 @pytest.fixture(scope="module")
 def trained(folder):
-    result = recipe(folder, "--epochs", "3", "--name", "good")
+    """A run in a process as users start it."""
+    words = ("-m", RECIPE, *DATA, "--epochs", "3", "--name", "good")
+    result = run_python(*words, cwd=folder)
     assert result.code == 0, result.err
     return folder / "runs" / "classification" / "good", result
 
 
-def test_an_update_of_three_batches_and_layers_computed_again(folder):
+def test_an_update_of_three_batches_and_layers_computed_again(command):
     flags = ("--layers", "2", "--epochs", "1", "--name", "recomputed", "--log-every", "1")
-    result = recipe(folder, *flags, "--accumulate", "3", "--recompute")
+    result = command(RECIPE, *DATA, *flags, "--accumulate", "3", "--recompute")
     assert result.code == 0, result.err
-    lines = (folder / "runs/classification/recomputed/metrics.jsonl").read_text().splitlines()
-    logged = [line for line in map(json.loads, lines) if "loss" in line]
+    logged = [line for line in command.metrics("classification", "recomputed") if "loss" in line]
     assert [line["step"] for line in logged] == list(range(1, len(logged) + 1))
     assert logged[-1]["applied_steps"] == len(logged) == 9  # 400 texts, 48 per update
 
@@ -100,15 +104,10 @@ def test_prints_no_wall_of_warnings(trained):
     assert noise == [] and len(lines) < 60
 
 
-@pytest.mark.parametrize("by_file", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_predicts_from_a_file_and_from_standard_input(trained, folder, by_file):
-    text = "snow and wind\nsalt the soup\n"
-    (folder / "new.txt").write_text(text)
-    words = ("-m", "amp_xla", "predict", "--run", "runs/classification/good")
-    if by_file:
-        result = run_python(*words, "--file", "new.txt", cwd=folder)
-    else:
-        result = run_python(*words, stdin=text, cwd=folder)
+@pytest.mark.once
+def test_predicts_from_a_file_and_from_standard_input(trained, command):
+    words = (PREDICT, "--run", "runs/classification/good")
+    result = command(*words, "--file", "new.txt")
     assert result.code == 0, result.err
     rows = [line.split("\t") for line in result.out.splitlines()]
     assert [(row[0], row[2]) for row in rows] == [
@@ -116,8 +115,10 @@ def test_predicts_from_a_file_and_from_standard_input(trained, folder, by_file):
         ("kitchen", "salt the soup"),
     ]
     assert all(0.5 < float(row[1]) <= 1 for row in rows)
+    assert command(*words, stdin="new.txt").out == result.out
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_a_reader_that_ends_early_gets_no_traceback(trained, folder):
     (folder / "many.txt").write_text("".join(f"snow and wind {i}\n" for i in range(9999)))
@@ -131,95 +132,62 @@ def test_a_reader_that_ends_early_gets_no_traceback(trained, folder):
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_losses(trained, folder):
-    result = recipe(folder, "--epochs", "3", "--name", "again")
-    assert result.code == 0, result.err
-
-    def losses(name):
-        path = folder / "runs" / "classification" / name / "metrics.jsonl"
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        return [line["loss"] for line in lines if "loss" in line]
-
-    assert losses("again") == losses("good")
+def test_ctrl_c_leaves_a_checkpoint_and_the_resumed_run_has_the_same_losses(trained, command):
+    words = (RECIPE, *DATA, "--epochs", "3", "--name", "stopped")
+    fault = {"step": [9, "after"], "signal": "SIGINT"}
+    stopped = command(*words, faults=fault, log="faults.jsonl")
+    assert stopped.code == 130, stopped.err
+    assert "stopped by SIGINT after step 10" in stopped.err
+    answer = command(PREDICT, "--run", "runs/classification/stopped", "--file", "new.txt")
+    assert answer.code == 0, answer.err
+    resumed = command(*words, "--resume")
+    assert resumed.code == 0, resumed.err
+    whole, again = (
+        [line["loss"] for line in command.metrics("classification", name) if "loss" in line]
+        for name in ("good", "stopped")
+    )
+    assert again == whole
 
 
 @pytest.mark.slow
-def test_xla_runs_in_clusters_when_asked_for(folder):
-    result = recipe(folder, "--epochs", "1", "--name", "xla", "--xla", "on")
+def test_xla_runs_in_clusters_when_asked_for(command):
+    result = command(RECIPE, *DATA, "--epochs", "1", "--name", "xla", "--xla", "on")
     assert result.code == 0, result.err
-    executed = json.loads((folder / "runs/classification/xla/executed.json").read_text())
+    run = command.folder / "runs" / "classification" / "xla"
+    executed = json.loads((run / "executed.json").read_text())
     assert executed["clusters"] > 0
     # The nodes are counted although XLA hides them.
     assert (executed["half_nodes"] > 0) == (backend.half_dtype()[0] is not None)
 
 
-@pytest.mark.slow
-def test_xla_asked_for_and_not_there_is_an_error(folder):
-    env = {"TF_XLA_FLAGS": "--tf_xla_min_cluster_size=1000000"}
-    result = recipe(folder, "--epochs", "1", "--name", "no-xla", "--xla", "on", env=env)
+# An operation in two lists makes TensorFlow log a failure and go on in float32.
+LIST = "BLACKLIST" if backend.kind() == "tf1" else "DENYLIST"
+SILENT = [
+    pytest.param(
+        "xla", "TF_XLA_FLAGS", "--tf_xla_min_cluster_size=1000000", "xla=on is set",
+        marks=pytest.mark.slow,
+    ),
+    pytest.param(
+        "amp", f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{LIST}_ADD", "MatMul",
+        "the graph rewrite did not run",
+        marks=pytest.mark.skipif(
+            backend.half_dtype()[0] is None, reason="this machine has no half precision"
+        ),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "variable", "value", "message"), SILENT)
+def test_what_silently_does_not_happen_stops_the_run(folder, what, variable, value, message):
+    words = (*DATA, "--epochs", "1", "--name", f"no-{what}", *["--xla", "on"] * (what == "xla"))
+    result = run_python("-m", RECIPE, *words, env={variable: value}, cwd=folder)
     assert result.code == 2
-    assert "xla=on is set" in result.err and "Traceback" not in result.err
+    assert message in result.err and "Traceback" not in result.err
 
 
-@pytest.mark.skipif(backend.half_dtype()[0] is None, reason="this machine has no half precision")
-def test_a_rewrite_that_silently_fails_stops_the_run(folder):
-    # An operation in two lists makes TensorFlow log a failure and go on in float32.
-    kind = "BLACKLIST" if backend.kind() == "tf1" else "DENYLIST"
-    env = {f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{kind}_ADD": "MatMul"}
-    result = recipe(folder, "--epochs", "1", "--name", "silent", env=env)
-    assert result.code == 2
-    assert "the graph rewrite did not run" in result.err and "Traceback" not in result.err
-
-
-@pytest.mark.slow
-def test_ctrl_c_leaves_a_checkpoint_that_predicts(folder):
-    words = ("--train", "train.tsv", "--dev", "dev.tsv", *TINY, "--epochs", "500", "--name", "stop")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "recipes.classification", *words],
-        stderr=subprocess.PIPE,
-        env=environment(),
-        cwd=str(folder),
-    )
-    assert process.stderr is not None
-    log = []
-    for line in process.stderr:
-        log.append(line.decode())
-        if line.startswith(b"step 10/"):
-            process.send_signal(signal.SIGINT)
-            break
-    began = time.monotonic()
-    log.append(process.stderr.read().decode())
-    assert process.wait(60) == 130, "".join(log)
-    assert time.monotonic() - began < 30
-    assert "stopped by SIGINT" in "".join(log)
-    done = run_python(
-        "-m", "amp_xla", "predict", "--run", "runs/classification/stop",
-        stdin="rain\n", cwd=folder,
-    )  # fmt: skip
-    assert done.code == 0 and done.out.endswith("\train\n"), done.err
-
-
-@pytest.mark.parametrize(
-    "flags, words",
-    [
-        (("--epoch", "3"), ["--epochs"]),
-        (("--precision", "half"), ["fp32", "tf32", "amp"]),
-        (("--dev", "missing.tsv"), ["missing.tsv"]),
-        (("--bert", "nowhere"), ["nowhere", "vocab.txt"]),
-        (("--loss-scale", "0"), ["loss_scale", "dynamic"]),
-    ],
-)
-def test_a_mistake_is_named_in_a_line_not_in_a_traceback(folder, flags, words):
-    result = recipe(folder, *flags)
-    assert result.code == 2
-    assert "Traceback" not in result.err
-    for word in words:
-        assert word in result.err
-
-
+@pytest.mark.once
 def test_help_lists_every_field_with_a_word_on_it():
-    result = run_python("-m", "recipes.classification", "--help")
+    result = run_python("-m", RECIPE, "--help")
     assert result.code == 0
     for flag in ("--max-length", "--on-bad-line", "--precision", "--loss-scale", "--seed"):
         assert flag in result.out
-    assert ROOT.joinpath("recipes/classification.py").read_text().count("\n") <= 250

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import third_recipe
+from tests.integration.commands import Commands
 from tests.running import run_python
 
 pytestmark = pytest.mark.once
@@ -24,17 +25,19 @@ def folder(tmp_path_factory):
 SETTINGS = ("--", "--name", "a", "--rows", "4", "--passes", "10")
 
 
-def command(folder: Path, name: str, *words: str, stdin: str = "") -> str:
-    done = run_python("-m", "amp_xla", name, *words, cwd=folder, stdin=stdin)
-    assert done.code == 0, done.err
-    return done.out + done.err
+CLI = "amp_xla.commands.cli"
 
 
 @pytest.fixture(scope="module")
-def trained(folder):
-    said = command(folder, "train", "--recipe", "majority.py", *SETTINGS)
-    assert "done: best dev accuracy" in said
-    return folder / "runs" / "majority" / "a"
+def command(server, folder, tmp_path_factory):
+    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+
+
+@pytest.fixture(scope="module")
+def trained(command):
+    done = command(CLI, "train", "--recipe", "majority.py", *SETTINGS)
+    assert done.code == 0 and "done: best dev accuracy" in done.err, done.err
+    return command.folder / "runs" / "majority" / "a"
 
 
 def test_it_trains_and_leaves_its_settings(trained):
@@ -43,62 +46,69 @@ def test_it_trains_and_leaves_its_settings(trained):
     assert json.loads((trained / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 100
 
 
-def test_it_is_resumed_with_what_may_change_and_not_with_what_may_not(trained, folder):
-    words = ["train", "--recipe", str(folder / "majority.py"), *SETTINGS, "--resume"]
-    said = command(folder, *words, "--colour", "blue", "--log-every", "5")
-    assert "resumed from step-00000100" in said
-    done = run_python("-m", "amp_xla", *words, "--learning-rate", "0.5", cwd=folder)
-    assert done.code == 2 and "setting learning_rate: 0.02 then, 0.5 now" in done.err
+def test_it_is_resumed_with_what_may_change_and_not_with_what_may_not(trained, command):
+    recipe = str(command.folder / "majority.py")
+    words = [CLI, "train", "--recipe", recipe, *SETTINGS, "--resume"]
+    done = command(*words, "--colour", "blue", "--log-every", "5")
+    assert done.code == 0 and "resumed from step-00000100" in done.err, done.err
+    done = command(*words, "--learning-rate", "0.5")
+    assert done.code == 2 and "setting learning_rate: 0.02 then, 0.5 now" in done.error
 
 
-def test_it_predicts_where_the_user_says_which_file_it_is(trained, folder):
+def test_it_predicts_where_the_user_says_which_file_it_is(trained, command):
     # Texts it was trained on: forty are too few to ask it about others.
     texts, labels = third_recipe.texts(40, 1)
-    text = "".join(" ".join(map(str, words)) + "\n" for words in texts)
-    said = command(folder, "predict", "--run", str(trained), "--recipe", "majority.py", stdin=text)
-    answers = [line.split("\t")[0] == "high" for line in said.splitlines()[: len(texts)]]
+    lines = [" ".join(map(str, words)) + "\n" for words in texts]
+    (command.folder / "texts.txt").write_text("".join(lines))
+    words = [CLI, "predict", str(trained), "texts.txt"]
+    said = command(*words, "--recipe", "majority.py").out
+    answers = [line.split("\t")[0] == "high" for line in said.splitlines()]
     assert sum(answer == bool(label) for answer, label in zip(answers, labels)) >= 36
-    done = run_python("-m", "amp_xla", "predict", "--run", str(trained), cwd=folder, stdin=text)
-    assert done.code == 2 and "majority" in done.err and "--recipe" in done.err
+    done = command(*words)
+    assert done.code == 2 and "majority" in done.error and "--recipe" in done.error
+
+
+def in_a_new_process(folder: Path, *words: str) -> str:
+    done = run_python("-m", "amp_xla", *words, cwd=folder)
+    assert done.code == 0, done.err
+    return done.out + done.err
 
 
 @pytest.mark.slow
 def test_it_is_inspected_and_rehearsed(folder):
-    said = command(folder, "inspect", "--recipe", "majority.py", "--", "--breadth", "64")
+    words = ["--recipe", "majority.py"]
+    said = in_a_new_process(folder, "inspect", *words, "--", "--breadth", "64")
     assert "a virtual GPU 8.0" in said and "Mix" in said
     assert (folder / "runs" / "majority" / "inspect" / "amp.json").is_file()
-    said = command(folder, "rehearse", "--recipe", "majority.py", "--steps", "4")
+    said = in_a_new_process(folder, "rehearse", *words, "--steps", "4")
     assert "suggested constant loss scale" in said
     assert (folder / "runs" / "majority" / "rehearse" / "rehearsal.json").is_file()
 
 
-def test_what_has_no_layers_to_compute_again_says_so(folder):
+def test_what_has_no_layers_to_compute_again_says_so(command):
     words = ("--recipe", "majority.py", "--", "--name", "again", "--recompute")
-    done = run_python("-m", "amp_xla", "train", *words, cwd=folder)
+    done = command(CLI, "train", *words)
     assert done.code == 2
-    assert done.err.splitlines()[-1].startswith("error: --recompute: the loss depends on 0 layers")
-    assert not (folder / "runs" / "majority" / "again").exists()
+    assert done.error.startswith("error: --recompute: the loss depends on 0 layers")
+    assert not (command.folder / "runs" / "majority" / "again").exists()
 
 
 @pytest.mark.long
 def test_it_can_be_tuned(folder):
     words = ["--recipe", "majority.py", "--steps", "2", "--rounds", "2", "--minutes", "1"]
-    assert "fastest: " in command(folder, "tune", *words)
+    assert "fastest: " in in_a_new_process(folder, "tune", *words)
 
 
-@pytest.mark.parametrize(
-    "recipe, message",
-    [
+def test_a_recipe_that_cannot_be(command):
+    (command.folder / "files").mkdir()
+    for name in ("no-name.py", "json.py"):
+        (command.folder / "files" / name).write_text("raise SystemExit(9)\n")
+    for recipe, message in (
         ("nowhere.py", "there is no recipe"),
         ("files/no-name.py", "needs another name"),
         ("files/json.py", "needs another name"),
         ("nothing", "there is no recipes/nothing.py"),
-    ],
-)
-def test_a_recipe_that_cannot_be(tmp_path, recipe, message):
-    (tmp_path / "files").mkdir()
-    for name in ("no-name.py", "json.py"):
-        (tmp_path / "files" / name).write_text("raise SystemExit(9)\n")
-    done = run_python("-m", "amp_xla", "train", "--recipe", recipe, cwd=tmp_path)
-    assert done.code == 2 and message in done.err
-    assert done.err.startswith("error: ") and done.err.count("\n") == 1
+    ):
+        done = command(CLI, "train", "--recipe", recipe)
+        assert done.code == 2 and message in done.error
+        assert done.err.count("\n") == 1
