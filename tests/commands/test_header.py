@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from amp_xla import backend
+from amp_xla.commands import header
+from amp_xla.config import parse
+from amp_xla.errors import AmpXlaError
 from tests.running import run_python
 
 VERSION = {"tf1": "1.15", "tf2": "2.x"}[backend.kind()]
@@ -33,10 +36,13 @@ print(losses[0], losses[-1])
 """
 
 
-def header(*flags):
-    result = run_python("-m", "amp_xla", "header", *flags)
-    assert result.code == 0, result.err
-    return result.out
+def block(*flags):
+    return header.block(parse(header.Config, flags, "amp-xla header"))
+
+
+def run(folder, text):
+    (folder / "train.py").write_text(text)
+    return run_python("train.py", cwd=folder, env={"PYTHONPATH": ""})
 
 
 @pytest.mark.parametrize(
@@ -48,14 +54,13 @@ def header(*flags):
     ],
 )
 def test_a_pasted_header_trains(tmp_path, flags):
-    block = header(*flags)
-    assert block.startswith(f"# ---- amp_xla header for TensorFlow {VERSION}: precision ")
-    assert "amp_xla" not in block.partition("\n")[2], "the block stands on its own"
-    scaled = "LOSS_SCALE" in block
+    text = block(*flags)
+    assert text.startswith(f"# ---- amp_xla header for TensorFlow {VERSION}: precision ")
+    assert "amp_xla" not in text.partition("\n")[2], "the block stands on its own"
+    scaled = "LOSS_SCALE" in text
     loss = "scale_loss(keras.losses.sparse_categorical_crossentropy)"
     script = SCRIPT.replace("LOSS", loss if scaled else "'sparse_categorical_crossentropy'")
-    (tmp_path / "train.py").write_text(block + script)
-    result = run_python("train.py", cwd=tmp_path, env={"PYTHONPATH": ""})
+    result = run(tmp_path, text + script)
     assert result.code == 0, result.err
     first, last = map(float, result.out.splitlines()[-1].split())
     assert last < 0.9 * first
@@ -63,8 +68,7 @@ def test_a_pasted_header_trains(tmp_path, flags):
 
 
 def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
-    (tmp_path / "train.py").write_text(header("--runtime", OTHER) + "print('trained')")
-    result = run_python("train.py", cwd=tmp_path, env={"PYTHONPATH": ""})
+    result = run(tmp_path, block("--runtime", OTHER) + "print('trained')")
     assert result.code == 1 and result.out == ""
     assert result.err.splitlines()[-1].startswith("this header is for TensorFlow ")
     assert "Traceback" not in result.err
@@ -72,8 +76,7 @@ def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
 
 def test_a_pasted_header_refuses_crf_where_padding_would_not_be_masked(tmp_path):
     script = "from bert4keras.layers import ConditionalRandomField as CRF; CRF(); print('built')"
-    (tmp_path / "train.py").write_text(header() + script)
-    result = run_python("train.py", cwd=tmp_path, env={"PYTHONPATH": ""})
+    result = run(tmp_path, block() + script)
     if backend.bert4keras_version() >= backend.SAFE_MASKS:
         assert result.out == "built\n"
     else:
@@ -88,6 +91,5 @@ def test_a_pasted_header_refuses_crf_where_padding_would_not_be_masked(tmp_path)
     ],
 )
 def test_what_no_header_can_do_is_refused(flags, word):
-    result = run_python("-m", "amp_xla", "header", *flags)
-    assert result.code == 2 and result.out == ""
-    assert word in result.err and "Traceback" not in result.err
+    with pytest.raises(AmpXlaError, match=word):
+        block(*flags)

@@ -16,7 +16,10 @@ from typing import Any, Callable, Iterator, List
 import psutil
 import pytest
 
+from amp_xla.commands import ranks
+from amp_xla.errors import AmpXlaError
 from tests.horovod import ROOT, need_horovod
+from tests.running import run_python
 
 LAUNCHER = """
 import sys
@@ -73,7 +76,13 @@ def test_it_waits_for_a_step_longer_than_its_patience(launcher: Any, tmp_path: P
     assert launcher.wait(30) == 143
 
 
-def test_the_second_signal_kills(launcher: Any, tmp_path: Path) -> None:
+def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
+    launcher: Any, tmp_path: Path
+) -> None:
+    process = psutil.Process(launcher.pid)
+    connections = getattr(process, "net_connections", None) or process.connections
+    listening = [c.laddr.ip for c in connections() if c.status == "LISTEN"]
+    assert listening == ["127.0.0.1"]
     launcher.terminate()
     until((tmp_path / "stopping-0").exists)
     time.sleep(1)  # sooner it counts as the first one
@@ -84,23 +93,6 @@ def test_the_second_signal_kills(launcher: Any, tmp_path: Path) -> None:
 def test_ranks_stop_in_order_if_it_is_killed(launcher: Any, tmp_path: Path) -> None:
     launcher.kill()
     until(lambda: all((tmp_path / f"stopping-{rank}").exists() for rank in (0, 1)))
-
-
-def test_it_listens_on_the_loopback_only(launcher: Any) -> None:
-    process = psutil.Process(launcher.pid)
-    connections = getattr(process, "net_connections", None) or process.connections
-    listening = [c.laddr.ip for c in connections() if c.status == "LISTEN"]
-    assert listening == ["127.0.0.1"]
-
-
-def command(*words: str, **variables: str) -> Any:
-    return subprocess.run(
-        [sys.executable, "-m", "amp_xla", *words],
-        capture_output=True,
-        cwd=str(ROOT),
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **variables},
-        timeout=120,
-    )
 
 
 @pytest.mark.parametrize(
@@ -114,13 +106,12 @@ def command(*words: str, **variables: str) -> Any:
 )
 def test_what_cannot_be_started(flags: List[str], message: str) -> None:
     need_horovod()
-    done = command("ranks", *flags, "--", "--epochs", "1")
-    assert done.returncode == 2
-    assert message in done.stderr.decode()
-    assert len(done.stderr.decode().splitlines()) == 1
+    with pytest.raises(AmpXlaError, match=message):
+        ranks.main([*flags, "--", "--epochs", "1"])
 
 
-def test_a_rank_outside_the_world_is_refused(tmp_path: Path) -> None:
-    done = command("train", "--", "--epochs", "1", HOROVOD_RANK="5", HOROVOD_SIZE="2")
-    assert done.returncode == 2
-    assert "rank 5 of 2 ranks: allowed is 0 to 1" in done.stderr.decode()
+def test_a_rank_outside_the_world_is_refused() -> None:
+    variables = {"HOROVOD_RANK": "5", "HOROVOD_SIZE": "2"}
+    done = run_python("-m", "amp_xla", "train", "--", "--epochs", "1", env=variables)
+    assert done.code == 2
+    assert "rank 5 of 2 ranks: allowed is 0 to 1" in done.err
