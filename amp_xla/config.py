@@ -1,4 +1,4 @@
-"""Configuration: frozen dataclasses as command lines, as saved files, and as flat dictionaries.
+"""Configuration: frozen dataclasses as command lines and as flat dictionaries.
 
 A field states its range, and whether a resumed run may change it; its docstring is the help text:
 
@@ -12,11 +12,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import math
 import re
 import sys
-from pathlib import Path
 from typing import (
     Any,
     Dict,
@@ -274,24 +272,6 @@ def split_words(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at + 1 :]
-
-
-def load(config: Type[T], path: Path) -> T:
-    """Read a saved configuration.
-
-    Raises:
-      SettingsError: the file cannot be read, or has unknown fields or values.
-    """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot read the configuration {path}: {error}") from error
-    if not isinstance(values, dict):
-        raise SettingsError(f"the configuration {path} is not a JSON object")
-    try:
-        return make(config, **values)
-    except SettingsError as error:
-        raise SettingsError(f"the configuration {path}: {error}") from error
 
 
 def make(config: Type[T], **values: Any) -> T:
