@@ -24,7 +24,9 @@ from tests.running import run_python
 LAUNCHER = """
 import sys
 from amp_xla.commands import ranks
+from amp_xla.process import stopping
 from amp_xla.process.exits import exit_code
+stopping._GRACE_SECONDS = 0.5  # a program without anything to save ends after this time
 stand_in = [sys.executable, "stand_in.py"]
 sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2, None).wait()))
 """
@@ -70,7 +72,7 @@ def launcher(tmp_path: Path) -> Iterator[Any]:
 def test_it_waits_for_a_step_longer_than_its_patience(launcher: Any, tmp_path: Path) -> None:
     launcher.terminate()
     until((tmp_path / "stopping-0").exists)
-    time.sleep(6)  # a program without anything to save ends after 5 s
+    time.sleep(2)
     assert launcher.poll() is None
     (tmp_path / "step-ended").touch()
     assert launcher.wait(30) == 143

@@ -16,6 +16,7 @@ PROGRAM = """
 import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a parent's nohup is inherited
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import stopping
 from amp_xla.process.exits import exit_code
 def bug(): raise MemoryError
 def user(): raise AmpXlaError("no file \\x1b[31m\\n.tsv")
@@ -27,6 +28,7 @@ def swallow():
     except BaseException as error:
         raise ImportError('swallowed') from error
 def never():
+    stopping._GRACE_SECONDS = 0.5
     waiting = [os.getpid()]
     while True:
         try:
