@@ -28,15 +28,14 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
-from amp_xla.errors import AmpXlaError
+from amp_xla.errors import AmpXlaError, RankLost
+from amp_xla.process.stopping import SAME_SIGNAL_SECONDS
 from amp_xla.process.typed import ROOT, in_checkout
 from amp_xla.process.world import ENDS_WITH_STDIN
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
 _GRACE_SECONDS = 12.0
-_SAME_SIGNAL_SECONDS = 0.5  # a process group and its launcher may both receive one signal
-_RANK_LOST = 75  # exit code of a rank that another one has left
 _KEPT_LINES = 40
 # Environment variables for remote ranks. In a container sshd does not pass on its PATHs.
 _TRAVELS = re.compile(
@@ -160,17 +159,11 @@ class Rank:
         if errors:
             return errors[-1][len("error: ") :]
         code = self.code or 0
-        if code > 128:
-            return f"was killed by {_signal_name(code - 128)}"
+        killed_by = {128 + number: number.name for number in signal.Signals}
+        if code in killed_by:
+            return f"was killed by {killed_by[code]}"
         last = next((line for line in reversed(self.lines) if line.strip()), "")
         return f"ended with exit code {code}" + (f": {last[:300]}" if last else "")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Launcher:
@@ -192,8 +185,9 @@ class Launcher:
         )
         self._received: Optional[Tuple[int, float]] = None
         # The signal watch of a program without work to save would end this one.
-        self._wakeup = signal.set_wakeup_fd(-1)
-        self._before = {number: signal.signal(number, self._forward) for number in _SIGNALS}
+        signal.set_wakeup_fd(-1)
+        for number in _SIGNALS:
+            signal.signal(number, self._forward)
         self.ranks: List[Rank] = []
         for slot in plan:
             variables = {**shared, **gloo_run.create_slot_env_vars(slot), ENDS_WITH_STDIN: "1"}
@@ -212,7 +206,7 @@ class Launcher:
             self._received = number, seconds
             for rank in self.ranks[:1]:
                 rank.send(number)
-        elif seconds - self._received[1] > _SAME_SIGNAL_SECONDS:
+        elif seconds - self._received[1] > SAME_SIGNAL_SECONDS:
             for rank in self.ranks:
                 rank.send(signal.SIGKILL)
 
@@ -228,9 +222,6 @@ class Launcher:
             silent = [rank for rank in self.ranks if rank.code is None]
             for rank in silent:
                 rank.send(signal.SIGKILL)
-            for number, handler in self._before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(self._wakeup)
         return self._verdict(silent)
 
     def _verdict(self, silent: List[Rank]) -> int:
@@ -239,7 +230,7 @@ class Launcher:
             return codes.pop() or 0  # rank 0 has printed the reason
         failed = [rank for rank in self.ranks if rank.code and rank not in silent]
         failed.sort(key=lambda rank: rank.ended)
-        guilty = [rank for rank in failed if rank.code != _RANK_LOST]
+        guilty = [rank for rank in failed if rank.code != RankLost.exit_code]
         time.sleep(0.2)  # for the last lines
         if guilty:
             # Rank 0 has printed its own error, which the others may share.
@@ -252,7 +243,7 @@ class Launcher:
         if silent:
             names = " and ".join(f"rank {rank.number} on {rank.host}" for rank in silent)
             _say(f"{names} did not answer, and was killed; continue with --resume")
-            return _RANK_LOST
+            return RankLost.exit_code
         return failed[0].code or 0 if failed else 0
 
 

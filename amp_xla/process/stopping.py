@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Optional
 # Slurm sends SIGUSR1 in time before it ends a job, and its run has not failed.
 _EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
 # Launchers forward a signal that the process group has received already.
-_SAME_SIGNAL_SECONDS = 0.5
+SAME_SIGNAL_SECONDS = 0.5
 # Time to clean up if there is nothing to save: a library call may run no Python for minutes.
 _GRACE_SECONDS = 5.0
 
@@ -135,7 +135,7 @@ class SignalWatch:
             name = signal.Signals(data[0]).name
             if name not in _EXIT_CODES:
                 continue
-            if first and time.monotonic() - began > _SAME_SIGNAL_SECONDS:
+            if first and time.monotonic() - began > SAME_SIGNAL_SECONDS:
                 _end(128 + data[0], "second signal: ended at once; the last checkpoint is whole\n")
             if not first:
                 first, began = name, time.monotonic()
