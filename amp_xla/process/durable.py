@@ -6,7 +6,6 @@ after it.
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
@@ -36,14 +35,10 @@ def write(path: Path, data: bytes) -> None:
 
     A symbolic link at ``path`` is replaced, not followed.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    try:
-        descriptor = os.open(str(path), flags | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
+    if path.is_symlink():
         os.unlink(str(path))
-        descriptor = os.open(str(path), flags | os.O_EXCL, 0o666)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    descriptor = os.open(str(path), flags, 0o666)
     try:
         rest = memoryview(data)
         while len(rest):
