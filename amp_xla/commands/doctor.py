@@ -104,8 +104,8 @@ def examine(environ: Mapping[str, str], release: nvidia.Version) -> List[Finding
     else:
         try:
             machine = look()
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            text = (getattr(error, "stderr", None) or str(error).encode()).decode(errors="replace")
+        except subprocess.CalledProcessError as error:
+            text = error.stderr.decode(errors="replace")
             what = f"cannot be imported: {text.strip().splitlines()[-1]}"
             why = "nothing can be trained here"
             findings.append(Finding("error", "TensorFlow", what, why, environment_command()))

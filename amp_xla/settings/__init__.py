@@ -63,9 +63,11 @@ class Settings:
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("xla", self.xla, XLA_MODES)
         _one_of("device", self.device, DEVICES)
-        object.__setattr__(self, "infinity", _positive("infinity", self.infinity))
-        object.__setattr__(self, "epsilon", _positive("epsilon", self.epsilon))
-        object.__setattr__(self, "loss_scale", _loss_scale(self.loss_scale))
+        object.__setattr__(self, "infinity", _number("infinity", self.infinity))
+        object.__setattr__(self, "epsilon", _number("epsilon", self.epsilon))
+        if self.loss_scale != "dynamic":
+            allowed = "1, a number such as 1000, or dynamic"
+            object.__setattr__(self, "loss_scale", _number("loss_scale", self.loss_scale, allowed))
         if self.precision == "amp":
             if self.infinity is not None and self.infinity > MAX_HALF_INFINITY:
                 raise SettingsError(
@@ -182,25 +184,16 @@ def _one_of(name: str, value: Any, allowed: Tuple[str, ...]) -> None:
         )
 
 
-def _number(name: str, value: Any, allowed: str) -> float:
+def _number(
+    name: str, value: Any, allowed: str = "a number such as 1e4 or 1e-5"
+) -> Optional[float]:
+    if value is None:
+        return None
     shown = f"{name}={value!r}"[:60]
     try:
         number = float(value)
     except (TypeError, ValueError):
         raise SettingsError(f"{shown} is not a number; allowed: {allowed}") from None
-    if not math.isfinite(number) or number <= 0 or isinstance(value, bool):
-        raise SettingsError(f"{shown} must be finite and above 0; allowed: {allowed}")
-    return number
-
-
-def _positive(name: str, value: Any) -> Optional[float]:
-    return None if value is None else _number(name, value, "a number such as 1e4 or 1e-5")
-
-
-def _loss_scale(value: Any) -> Optional[LossScaleSetting]:
-    if value is None or value == "dynamic":
-        return value
-    number = _number("loss_scale", value, "1, a number such as 1000, or dynamic")
-    if number > 3.4e38:
-        raise SettingsError(f"loss_scale={value!r} does not fit float32; allowed: up to 3.4e38")
+    if not 0 < number < 3.4e38 or isinstance(value, bool):
+        raise SettingsError(f"{shown} must be above 0 and finite in float32; allowed: {allowed}")
     return number
