@@ -9,11 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Callable, List, Optional
 
+from amp_xla.commands.predict import SavedOptions
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
-from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.checkpoint import find
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 
@@ -25,23 +24,14 @@ class Config:
     run: str = "runs/recommendation/latest"
     """run folder, as printed at the end of training"""
     to: Optional[str] = None
-    """folder to write, which must not exist (default: export in the run folder)"""
-    checkpoint: Optional[str] = None
-    """name of a checkpoint in the run folder (default: the best)"""
-    recipe: Optional[str] = None
-    """path of the recipe's file, if it is not one of this project (default: the run's)"""
+    """folder to write, which must not exist; none = export in the run folder"""
+    saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
     """Run the command."""
     config = parse(Config, argv, "amp-xla export RUN")
-    saved = find(Path(config.run), config.checkpoint)
-    recipe = config.recipe or own_recipe(saved.recipe)
-    export = getattr(recipe_module(recipe), "export", None)
-    if export is None:
-        raise AmpXlaError(
-            f"{config.run} has recipe {recipe}, which cannot be exported; recommendation can"
-        )
+    saved, export = config.saved.open(config.run, "export", "recommendation can")
     folder = Path(config.run, "export") if config.to is None else Path(config.to)
     if folder.exists():
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")

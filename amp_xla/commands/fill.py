@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import List, Optional
 
 from typing_extensions import Annotated
 
-from amp_xla.commands.predict import lines_of
+from amp_xla.commands.predict import SavedOptions, lines_of
 from amp_xla.config import parse, within
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import Filling
 from amp_xla.process import output
-from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.checkpoint import find
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +27,7 @@ class Config:
     """texts, one per line, instead of --text; none = standard input"""
     top: Annotated[int, within(1, 1000)] = 5
     """predictions per [MASK]"""
-    checkpoint: Optional[str] = None
-    """name of a checkpoint in the run folder; none = best"""
-    recipe: Optional[str] = None
-    """path of the recipe's file if it is not one of this project; none = the run's recipe"""
+    saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
@@ -44,14 +38,8 @@ def main(argv: List[str]) -> int:
     config = parse(Config, argv, "amp-xla fill RUN")
     if config.text is not None and config.file is not None:
         raise AmpXlaError("--text and --file: give one of them")
-    saved = find(Path(config.run), config.checkpoint)
-    recipe = config.recipe or own_recipe(saved.recipe)
-    fill = getattr(recipe_module(recipe), "fill", None)
-    if fill is None:
-        raise AmpXlaError(
-            f"{config.run}: recipe {recipe} has no [MASK] to fill in; give a pretraining run: "
-            "amp-xla fill runs/pretraining/latest"
-        )
+    advice = "give a pretraining run: amp-xla fill runs/pretraining/latest"
+    saved, fill = config.saved.open(config.run, "fill", advice)
     lines = [config.text] if config.text is not None else lines_of(config.file)
     for number, line in enumerate(lines, 1):
         if line.strip() and MASK not in line:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from amp_xla.config import parse
 from amp_xla.data.slots.lines import LineError
@@ -13,7 +13,30 @@ from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.checkpoint import find
+from amp_xla.training.checkpoint import Checkpoint, find
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedOptions:
+    """The checkpoint of a run, and the run's recipe."""
+
+    checkpoint: Optional[str] = None
+    """name of a checkpoint in the run folder; none = best"""
+    recipe: Optional[str] = None
+    """path of the recipe's file, for other recipes than this project's; none = the run's"""
+
+    def open(self, run: str, function: str, advice: str) -> Tuple[Checkpoint, Any]:
+        """Return the checkpoint and a function of the recipe's module.
+
+        Raises:
+          AmpXlaError: the recipe has no such function; the message ends with ``advice``.
+        """
+        saved = find(Path(run), self.checkpoint)
+        recipe = self.recipe or own_recipe(saved.recipe)
+        found = getattr(recipe_module(recipe), function, None)
+        if found is None:
+            raise AmpXlaError(f"{run}: recipe {recipe} cannot {function}; {advice}")
+        return saved, found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +47,7 @@ class Config:
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
     """one text per line, also gzipped; for pairs a tab before the second; none = standard input"""
-    checkpoint: Optional[str] = None
-    """name of a checkpoint in the run folder; none = best"""
-    recipe: Optional[str] = None
-    """path of the recipe's file, for other recipes than this project's; none = the run's"""
+    saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
@@ -36,14 +56,8 @@ def main(argv: List[str]) -> int:
     Line i of the output answers line i of the input; the answer to a blank line is blank.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
-    saved = find(Path(config.run), config.checkpoint)
-    recipe = config.recipe or own_recipe(saved.recipe)
-    predict = getattr(recipe_module(recipe), "predict", None)
-    if predict is None:
-        raise AmpXlaError(
-            f"recipe {recipe} has nothing to predict; its weights start another recipe: "
-            f"amp-xla train classification -- --bert {config.run}"
-        )
+    advice = f"a classifier starts from it: amp-xla train classification -- --bert {config.run}"
+    saved, predict = config.saved.open(config.run, "predict", advice)
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     try:

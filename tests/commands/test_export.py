@@ -10,7 +10,7 @@ from typing import Any, List
 
 import pytest
 
-from amp_xla.commands import export
+from amp_xla.commands import export, predict
 from amp_xla.process.exits import exit_code
 
 
@@ -30,9 +30,9 @@ def test_a_full_disk_is_one_line_and_the_repetition_works(
         return "its signature"
 
     found = SimpleNamespace(recipe="any", path=tmp_path)
-    monkeypatch.setattr(export, "find", lambda *_: found)
-    monkeypatch.setattr(export, "own_recipe", lambda name: name)
-    monkeypatch.setattr(export, "recipe_module", lambda name: SimpleNamespace(export=write))
+    monkeypatch.setattr(predict, "find", lambda *_: found)
+    monkeypatch.setattr(predict, "own_recipe", lambda name: name)
+    monkeypatch.setattr(predict, "recipe_module", lambda name: SimpleNamespace(export=write))
     words = ["--run", str(tmp_path), "--to", str(tmp_path / "models" / "first")]
     for _ in range(2):
         assert exit_code(export.main, words) == 2
