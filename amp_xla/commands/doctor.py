@@ -34,12 +34,11 @@ Level = Literal["ok", "note", "warning", "error"]
 IN_CONTAINER = Path("/.dockerenv")
 TF1_IMAGE = "nvcr.io/nvidia/tensorflow:{}-tf1-py3"
 TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
-_LITTLE_RAM = 4.0  # GiB
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Check GPU, driver, TensorFlow, bert4keras, environment, memory and Docker."""
+    """Check GPU, driver, TensorFlow, bert4keras, environment and Docker."""
 
     container: str = "23.03"
     """release of NVIDIA's TensorFlow 1.15 container to compare with, 20.12 to 23.03"""
@@ -112,7 +111,7 @@ def examine(environ: Mapping[str, str], release: nvidia.Version) -> List[Finding
     if machine is not None:
         usable = environ.get(DEVICE) != "cpu" and not seen.hidden
         findings += tensorflow(machine, seen.gpus if usable else (), environ)
-    return [*findings, *environment(environ, machine), *memory(), docker()]
+    return [*findings, *environment(environ, machine), docker()]
 
 
 def graphics(seen: nvidia.Driver) -> List[Finding]:
@@ -235,20 +234,6 @@ def _unset(problem: str) -> str:
     words = [word.split("=")[0].strip(",;:") for word in problem.split()]
     names = [word for word in words if word.isupper() and "_" in word]
     return f"unset {names[0]}" if names else ""
-
-
-def memory() -> List[Finding]:
-    """Return a finding about free RAM; nothing if the kernel does not report it."""
-    meminfo = Path("/proc/meminfo")
-    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
-    free = [int(x.split()[1]) / 2**20 for x in lines if x.startswith("MemAvailable:")]
-    why = "BERT-base with Adam takes about 4 GiB on a CPU, a rehearsal of it twice that"
-    return [
-        Finding("warning", "memory", f"{gib:.1f} GiB of RAM free", why, "close other programs")
-        if gib < _LITTLE_RAM
-        else Finding("ok", "memory", f"{gib:.1f} GiB of RAM free", why)
-        for gib in free
-    ]
 
 
 def docker() -> Finding:
