@@ -37,17 +37,17 @@ class Config:
     """Print the block to paste on top of a bert4keras script."""
 
     runtime: Optional[Literal["tf1", "tf2"]] = None
-    """TensorFlow of the script: 1.15 or 2.x with tf-keras (default: the one installed here)"""
-    precision: Optional[Literal["fp32", "tf32", "amp"]] = None
-    """(default: amp)"""
-    xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """(default: off)"""
+    """TensorFlow of the script: 1.15 or 2.x with tf-keras; none = the one installed here"""
+    precision: Literal["fp32", "tf32", "amp"] = "amp"
+    """float32, TF32, or mixed precision by the graph rewrite"""
+    xla: Literal["off", "on", "no_lazy", "lite"] = "off"
+    """XLA mode"""
     infinity: Annotated[Optional[float], within(above=0)] = None
-    """mask value of bert4keras (default: 1e4 for amp)"""
+    """mask value of bert4keras; none = 1e4 for amp"""
     epsilon: Annotated[Optional[float], within(above=0)] = None
-    """Keras' fuzz factor (default: 1e-5 for amp)"""
+    """Keras' fuzz factor; none = 1e-5 for amp"""
     loss_scale: Optional[str] = None
-    """factor of the loss (default: 1000 for amp)"""
+    """factor of the loss; none = 1000 for amp"""
     gpu: bool = True
     """--no-gpu adds the flag that XLA needs on a CPU"""
 

@@ -50,7 +50,7 @@ class Config:
     np: str = "auto"
     """number of ranks; auto = number of GPUs of this machine"""
     hosts: Optional[str] = None
-    """machines and ranks on each, e.g. a:8,b:8, reached by ssh (default: this machine); slurm =
+    """machines and ranks on each, e.g. a:8,b:8, reached by ssh; none = this machine; slurm =
     this process is a task of srun and becomes one rank"""
     recipe: str = "classification"
     """name of a recipe, or path of its file"""
