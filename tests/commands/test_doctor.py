@@ -45,8 +45,8 @@ def path(tmp_path: Path, monkeypatch: Any) -> Path:
 def test_gpus(path: Path, smi: Optional[str], level: str, words: str) -> None:
     if smi:
         program(path, "nvidia-smi", smi)
-    found = doctor.graphics(nvidia.look(os.environ))
-    assert found[0].level == level and words in str(found[0])
+    findings = doctor.graphics(nvidia.look(os.environ))
+    assert findings[0].level == level and words in str(findings[0])
 
 
 @pytest.mark.parametrize("name, version, capability, release, level, fix", [
@@ -59,8 +59,8 @@ def test_gpus(path: Path, smi: Optional[str], level: str, words: str) -> None:
 def test_driver_and_gpu_against_the_container(
     name: str, version: str, capability: Any, release: Any, level: str, fix: str
 ) -> None:
-    found = doctor.driver(doctor.Gpu(name, version, 24.0, capability), release)
-    assert found.level == level and fix in found.fix
+    finding = doctor.driver(doctor.Gpu(name, version, 24.0, capability), release)
+    assert finding.level == level and fix in finding.fix
 
 
 def test_the_page_in_the_documents_is_the_table() -> None:
@@ -80,12 +80,12 @@ def machine(**changes: Any) -> Machine:
 
 def test_tensorflow_and_bert4keras() -> None:
     gpu = doctor.Gpu("NVIDIA A100", "470.82.01", 24.0, (8, 0))
-    found = doctor.tensorflow(machine(), [gpu], os.environ)
-    assert [f.level for f in found] == ["ok", "error", "note", "note"]
-    assert "TensorFlow sees none" in found[1].what and "CRF and MEMM" in found[3].why
+    findings = doctor.tensorflow(machine(), [gpu], os.environ)
+    assert [f.level for f in findings] == ["ok", "error", "note", "note"]
+    assert "TensorFlow sees none" in findings[1].what and "CRF and MEMM" in findings[3].why
     best = machine(fork=True, gpu=True, half_dtype="float16", bert4keras="0.11.5")
-    found = doctor.tensorflow(best, [], {})
-    assert [f.level for f in found] == ["ok", "ok"] and "XLA Lite" in found[0].why
+    findings = doctor.tensorflow(best, [], {})
+    assert [f.level for f in findings] == ["ok", "ok"] and "XLA Lite" in findings[0].why
 
 
 @pytest.mark.parametrize("environ, words, fix", [
@@ -95,9 +95,9 @@ def test_tensorflow_and_bert4keras() -> None:
      "NVIDIA's own dynamic loss scaling", "TF_ENABLE_AUTO_MIXED_PRECISION"),
 ])  # fmt: skip
 def test_environment(environ: Dict[str, str], words: str, fix: str) -> None:
-    found = doctor.environment(environ, machine())
-    assert [f.level for f in found] == ["error"]
-    assert words in found[0].what and found[0].fix == f"unset {fix}"
+    findings = doctor.environment(environ, machine())
+    assert [f.level for f in findings] == ["error"]
+    assert words in findings[0].what and findings[0].fix == f"unset {fix}"
 
 
 @pytest.mark.parametrize("runtimes, smi, level, words", [
@@ -114,18 +114,18 @@ def test_docker(
         program(path, "docker", runtimes)
     if smi:
         program(path, "nvidia-smi", OLD_DRIVER)
-    found = doctor.docker()
-    assert found.level == level and words in found.what
+    finding = doctor.docker()
+    assert finding.level == level and words in finding.what
 
 
 def test_the_command(tmp_path: Path) -> None:
     program(tmp_path, "nvidia-smi", "NVIDIA GeForce RTX 3090, 460.32.03, 24268, 8.6")
     environ = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     done = run_python("-m", "amp_xla", "doctor", "--json", "--container", "21.09", env=environ)
-    found = json.loads(done.out)
-    wrong = [f for f in found if f["level"] == "error"]
+    findings = json.loads(done.out)
+    wrong = [f for f in findings if f["level"] == "error"]
     assert done.code == 1 and [f["about"] for f in wrong] == ["driver", "TensorFlow"]
     assert "460.32.03 is too old for container 21.09 (CUDA 11.4)" in wrong[0]["what"]
-    assert all(f["what"] and f["why"] for f in found)
+    assert all(f["what"] and f["why"] for f in findings)
     with pytest.raises(AmpXlaError, match=r"allowed are 20\.12 to 23\.03"):
         doctor.main(["--container", "24.01"])

@@ -29,8 +29,8 @@ def test_a_full_disk_is_one_line_and_the_repetition_works(
             raise errors.pop()
         return "its signature"
 
-    found = SimpleNamespace(recipe="any", path=tmp_path)
-    monkeypatch.setattr(predict, "find", lambda *_: found)
+    saved_run = SimpleNamespace(recipe="any", path=tmp_path)
+    monkeypatch.setattr(predict, "find", lambda *_: saved_run)
     monkeypatch.setattr(predict, "own_recipe", lambda name: name)
     monkeypatch.setattr(predict, "recipe_module", lambda name: SimpleNamespace(export=write))
     words = ["--run", str(tmp_path), "--to", str(tmp_path / "models" / "first")]

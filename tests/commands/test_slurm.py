@@ -1,4 +1,4 @@
-"""What Slurm writes for its tasks, as ranks."""
+"""Slurm's variables of a task, read as a rank."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_every_task_has_a_rank_of_its_own() -> None:
     for node, slots in enumerate((2, 2, 2, 1)):
         for local in range(slots):
             place = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local)}
-            found = slurm.variables(slurm.read({**STEP, **place}), "10.0.0.1", "eth0")
-            assert (found["HOROVOD_SIZE"], found["HOROVOD_LOCAL_RANK"]) == ("7", str(local))
-            assert found["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.1"
-            assert (found["HOROVOD_CROSS_RANK"], found["HOROVOD_CROSS_SIZE"]) == (
+            variables = slurm.variables(slurm.read({**STEP, **place}), "10.0.0.1", "eth0")
+            assert (variables["HOROVOD_SIZE"], variables["HOROVOD_LOCAL_RANK"]) == ("7", str(local))
+            assert variables["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.0.0.1"
+            assert (variables["HOROVOD_CROSS_RANK"], variables["HOROVOD_CROSS_SIZE"]) == (
                 str(node),
                 "3" if local else "4",
             )
-            seen.append(int(found["HOROVOD_RANK"]))
+            seen.append(int(variables["HOROVOD_RANK"]))
     assert seen == list(range(7))
 
 

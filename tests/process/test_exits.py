@@ -1,4 +1,4 @@
-"""How programs end: the documented exit code, and one line if the user can fix the error."""
+"""Ends of programs: the documented exit code, and one line if the user can fix the error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which processes a test has started, straight from the kernel."""
+"""Processes that a test has started, from the kernel's files."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import List
 
 def children(pid: int) -> List[int]:
     """Processes whose parent is ``pid`` and that have not ended, oldest first."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
         except OSError:  # it has just ended
             continue
         if int(parent) == pid and state != "Z":
-            found.append(int(path.parent.name))
-    return sorted(found)
+            pids.append(int(path.parent.name))
+    return sorted(pids)
 
 
 def alive(pid: int) -> bool:
-    """False for a process that has ended, also where nobody has taken note yet."""
+    """Return False for a process that has ended, also if its parent has not waited for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -30,7 +30,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pids: List[int], seconds: float = 10.0) -> bool:
-    """Waits until none of ``pids`` is alive."""
+    """Wait until none of ``pids`` is alive."""
     until = time.monotonic() + seconds
     while any(map(alive, pids)):
         if time.monotonic() > until:
@@ -40,14 +40,14 @@ def gone(pids: List[int], seconds: float = 10.0) -> bool:
 
 
 def wait_for_children(pid: int, count: int, seconds: float = 60.0) -> List[int]:
-    """Waits until ``pid`` has ``count`` children; returns them."""
+    """Wait until ``pid`` has ``count`` children; return them."""
     until = time.monotonic() + seconds
-    before: List[int] = []
+    last_pids: List[int] = []
     while True:
-        found = children(pid)
+        pids = children(pid)
         # Twice the same ones: a shell that make asks something lives for a moment only.
-        if len(found) >= count and found == before:
-            return found
-        assert time.monotonic() < until and os.path.exists(f"/proc/{pid}"), found
-        before = found
+        if len(pids) >= count and pids == last_pids:
+            return pids
+        assert time.monotonic() < until and os.path.exists(f"/proc/{pid}"), pids
+        last_pids = pids
         time.sleep(0.1)

@@ -92,8 +92,8 @@ def test_a_wrong_command_line_is_one_line(words, message, capsys):
 
 
 def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
-    given = parse(Config, ["--rate", "0.5", "--count", "7", "--name", "a"], "try")
-    assert given == Config(group=Group(0.5, 7), run=Run("a"))
+    config = parse(Config, ["--rate", "0.5", "--count", "7", "--name", "a"], "try")
+    assert config == Config(group=Group(0.5, 7), run=Run("a"))
     with pytest.raises(SystemExit) as end:
         parse(Config, ["--help"], "try")
     assert end.value.code == 0

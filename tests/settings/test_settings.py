@@ -19,9 +19,13 @@ from amp_xla.settings import Precision, Settings
     ({"precision": "fp32"}, "float16", None, None, 1.0, "precision fp32, XLA off"),
 ])  # fmt: skip
 def test_one_value_says_what_the_settings_mean(settings, half, infinity, epsilon, scale, words):
-    found = Precision.of(Settings(**settings), half)
-    assert (found.infinity, found.epsilon, found.loss_scale) == (infinity, epsilon, scale)
-    assert found.describe() == words
+    precision = Precision.of(Settings(**settings), half)
+    assert (precision.infinity, precision.epsilon, precision.loss_scale) == (
+        infinity,
+        epsilon,
+        scale,
+    )
+    assert precision.describe() == words
 
 
 def test_reads_the_environment_and_lets_arguments_win():

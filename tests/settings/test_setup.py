@@ -31,14 +31,14 @@ run.run_options = tf.RunOptions(output_partition_graphs=True)
 run.run_metadata = tf.RunMetadata()
 losses = [model.train_on_batch(batch, np.zeros((4, 16, 64))) for _ in range(2)]
 assert losses[1] < losses[0], losses
-found = executed.count(run.run_metadata.partition_graphs)
+counted = executed.count(run.run_metadata.partition_graphs)
 options = session()._config.graph_options.rewrite_options
-own = tf.Session(config=tf.ConfigProto())._config.graph_options.rewrite_options
+plain_session = tf.Session(config=tf.ConfigProto())._config.graph_options.rewrite_options
 print(dict(
     rewrite=options.auto_mixed_precision == 1,
     bfloat16=getattr(options, "auto_mixed_precision_onednn_bfloat16", 0) == 1,
-    own=own.auto_mixed_precision == 1,
-    half=found.half_nodes, clusters=found.clusters, epsilon=K.epsilon(),
+    own=plain_session.auto_mixed_precision == 1,
+    half=counted.half_nodes, clusters=counted.clusters, epsilon=K.epsilon(),
     infinity=getattr(K, "infinity", lambda: None)()))
 """
 
