@@ -19,6 +19,11 @@ from amp_xla.settings import Precision, Settings, flags
 
 _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
 _IMPORT = re.compile(rf"\s*(import|from)\s+(.*,\s*)?({'|'.join(_WATCHED)})\b")
+# Variables that an earlier configuration may have set.
+_MANAGED = (
+    *(flags.XLA_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING, flags.TF32_OVERRIDE),
+    flags.VISIBLE_DEVICES,
+)
 _CRF_THRESHOLD = 1e6
 _OWN_INFINITY = 1e12  # bert4keras' default
 
@@ -51,7 +56,7 @@ def configure(**overrides: Any) -> Precision:
     variables = flags.environment(settings, _original_environment, gpu)
     _refuse_misspelt(None)
     _refuse_if_late(settings, variables)
-    for name in set(_managed()) - set(variables):
+    for name in set(_MANAGED) - set(variables):
         _restore(name)
     os.environ.update(variables)
 
@@ -107,15 +112,6 @@ def _apply(precision: Precision) -> None:
     backend.K.set_epsilon(precision.epsilon or 1e-7)
 
 
-def _managed() -> Dict[str, str]:
-    """Return the variables that an earlier configuration may have set."""
-    names = (
-        *(flags.XLA_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING, flags.TF32_OVERRIDE),
-        flags.VISIBLE_DEVICES,
-    )
-    return {name: os.environ[name] for name in names if name in os.environ}
-
-
 def _restore(name: str) -> None:
     if name in _original_environment:
         os.environ[name] = _original_environment[name]
@@ -124,7 +120,7 @@ def _restore(name: str) -> None:
 
 
 def _refuse_if_late(settings: Settings, variables: Dict[str, str]) -> None:
-    target = {**{n: _original_environment.get(n) for n in _managed()}, **variables}
+    target = {**{n: _original_environment.get(n) for n in _MANAGED}, **variables}
     missing = {n: v for n, v in target.items() if os.environ.get(n) != v}
     if _current is None:
         loaded = [name for name in _WATCHED if name in sys.modules]

@@ -98,9 +98,8 @@ def hidden(environ: Mapping[str, str]) -> str:
 
 def has_device(environ: Mapping[str, str]) -> bool:
     """Return True if the kernel shows an NVIDIA GPU that is not hidden."""
-    root = Path(environ.get(ROOT_VARIABLE) or "/") / "dev"
-    names = ("dxg", *(f"nvidia{i}" for i in range(32)))
-    return not hidden(environ) and any((root / name).exists() for name in names)
+    folder = Path(environ.get(ROOT_VARIABLE) or "/") / "dev"
+    return not hidden(environ) and any([*folder.glob("nvidia[0-9]*"), *folder.glob("dxg")])
 
 
 def _list(environ: Mapping[str, str]) -> Tuple[List[Gpu], str]:
