@@ -148,12 +148,12 @@ def _culprit() -> str:
     return "the first import of tensorflow, keras or bert4keras"
 
 
+@functools.lru_cache(maxsize=None)
 def _guard_crf() -> None:
     layers = backend.bert4keras("layers")
     for name in backend.CRF_LAYERS:
         layer = getattr(layers, name)
-        if not hasattr(layer.__init__, "guarded_by_amp_xla"):
-            layer.__init__ = _guarded(name, layer.__init__)
+        layer.__init__ = _guarded(name, layer.__init__)
 
 
 def _guarded(name: str, init: Any) -> Any:
@@ -174,5 +174,4 @@ def _guarded(name: str, init: Any) -> Any:
         backend.bert4keras().set_infinity(chosen)  # amp's 1e4, which nothing needs in float32
         init(self, *args, **kwargs)
 
-    checked.guarded_by_amp_xla = True  # type: ignore[attr-defined]
     return checked
