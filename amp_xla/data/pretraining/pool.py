@@ -15,7 +15,7 @@ from typing import Any, Callable, Deque, Iterable, Iterator, Optional
 
 from amp_xla.errors import DataError
 
-AHEAD = 4  # items per process that are submitted early
+AHEAD = 2  # items per process that are submitted early
 
 
 class Pool:

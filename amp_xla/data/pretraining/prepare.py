@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -195,10 +196,11 @@ def _sample(config: Config, files: List[str]) -> List[str]:
     every = max(1, int(total / (config.vocab_mb * 2**20)))
     texts: List[str] = []
     size = 0
-    for number, unit in enumerate(units(files, config.reading)):
-        if number % every == 0 and size < config.vocab_mb * 2**20:
-            texts += _selected(texts_of(unit, config.reading)[0], config)[0]
-            size += unit.size
+    for unit in itertools.islice(units(files, config.reading), 0, None, every):
+        if size >= config.vocab_mb * 2**20:
+            break
+        texts += _selected(texts_of(unit, config.reading)[0], config)[0]
+        size += len(unit.data)
     if not texts:
         raise DataError(
             f"the corpus {config.corpus} is empty: no text of the given lengths and languages"
@@ -289,7 +291,7 @@ def _make_shards(
             if number % parts != part:
                 continue
             if prepared.unit_done(config.out, unit.name, settings):
-                bar.update(unit.size)
+                bar.update(len(unit.data))
             else:
                 yield unit, copies.get(unit.name)
 
@@ -340,7 +342,7 @@ def make_shards(
             "bytes": size,
         }
     prepared.write_note(config.out, unit.name, note)
-    return unit.size
+    return len(unit.data)
 
 
 def _tokens(texts: List[str], cutter: words.Cutter) -> List[np.ndarray]:

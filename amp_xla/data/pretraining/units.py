@@ -1,8 +1,7 @@
-"""Units of a corpus: stretches of text, JSON lines and Wikipedia dumps that are read independently.
+"""Units of a corpus: whole documents of text files, JSON lines and Wikipedia dumps.
 
 The cut depends on the corpus alone, so any number of machines and processes gets the same units. A
-document belongs to the unit in which its line, its page, or the blank line before it, begins.
-Plain files are cut by byte offset without being read; compressed files are streamed.
+file is read as a stream, compressed or not, so a unit and the rest of a document are in memory.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ import dataclasses
 import functools
 import glob
 import gzip
-import io
 import json
 import os
 import re
-from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Pattern, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Pattern, Tuple
 
 from amp_xla.data.pretraining import wikipedia
-from amp_xla.data.text.lines import UTF16_MARKS, unpacked
+from amp_xla.data.text.lines import refuse_utf16, unpacked
 from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -42,25 +40,17 @@ class Reading:
     on_bad_line: str = "error"
 
 
-@dataclasses.dataclass(frozen=True)
-class Unit:
-    """Bytes ``begin`` to ``end`` of a file, decompressed.
+class Unit(NamedTuple):
+    """Whole documents: ``data``, from byte ``begin`` of a file, decompressed.
 
-    ``name`` sorts in corpus order; ``kind`` is ``text``, ``json`` or ``dump``; ``data`` holds the
-    bytes of a compressed file.
+    ``name`` sorts in corpus order; ``kind`` is ``text``, ``json`` or ``dump``.
     """
 
     name: str
     path: str
+    kind: str
     begin: int
-    end: int
-    kind: str = "text"
-    data: Optional[bytes] = dataclasses.field(default=None, repr=False)
-
-    @property
-    def size(self) -> int:
-        """Number of bytes."""
-        return self.end - self.begin
+    data: bytes
 
 
 def files_of(corpus: str) -> List[str]:
@@ -127,10 +117,7 @@ def kind_of(path: str) -> str:
     """
     with opened(path) as file:
         head = next(unpacked(path, file, os.path.getsize(path), 1024), b"")
-    if head[:2] in UTF16_MARKS or head.count(0) * 4 > len(head):
-        raise DataError(
-            f"{path}: the file is UTF-16; UTF-8 is needed (iconv -f UTF-16 -t UTF-8 FILE > NEW)"
-        )
+    refuse_utf16(path, head)
     name = _unpacked_name(path)
     if name.endswith(DUMP_SUFFIXES):
         return "dump"
@@ -142,22 +129,43 @@ def kind_of(path: str) -> str:
 
 def units(files: List[str], reading: Reading) -> Iterator[Unit]:
     """Yield the units of a corpus in order."""
-    sizes = [os.path.getsize(path) for path in files]
-    target = min(max(sum(sizes) // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
-    for number, (path, size) in enumerate(zip(files, sizes)):
+    total = sum(map(os.path.getsize, files))
+    target = min(max(total // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
+    for number, path in enumerate(files):
         kind = kind_of(path)
-        most = min(target, wikipedia.UNIT_BYTES) if kind == "dump" else target
-        whole = reading.documents == "file" and kind == "text"
-        if path.endswith(COMPRESSED):
-            begin = 0
-            for part, data in enumerate(_streamed(path, most, _border(kind, reading), whole)):
-                end = begin + len(data)
-                yield Unit(f"{number:05d}-{part:05d}", path, begin, end, kind, data)
-                begin = end
-            continue
-        cuts = [0, size] if whole else [*range(0, size, most), size]
-        for part, (begin, end) in enumerate(zip(cuts, cuts[1:])):
-            yield Unit(f"{number:05d}-{part:05d}", path, begin, end, kind)
+        size = min(target, wikipedia.UNIT_BYTES) if kind == "dump" else target
+        begin = 0
+        for part, data in enumerate(_parts(path, size, _border(kind, reading))):
+            yield Unit(f"{number:05d}-{part:05d}", path, kind, begin, data)
+            begin += len(data)
+
+
+def _border(kind: str, reading: Reading) -> Optional[Pattern[bytes]]:
+    """Return the pattern between two documents, or None if a file is one document."""
+    if kind == "dump":
+        return wikipedia.BORDER
+    if kind == "json" or reading.documents == "line":
+        return re.compile(rb"\n")
+    return re.compile(rb"\n(?:[ \t\r]*\n)+") if reading.documents == "blank" else None
+
+
+def _parts(path: str, size: int, border: Optional[Pattern[bytes]]) -> Iterator[bytes]:
+    """Yield the content of a file, cut at the first border behind each multiple of ``size``."""
+    rest, begin, needed = bytearray(), 0, size
+    with opened(path) as file:
+        for data in unpacked(path, file, os.path.getsize(path), size):
+            rest += data
+            while border and len(rest) >= needed:
+                match = border.search(rest, needed - 1)
+                if match is None:
+                    break
+                end = match.end()
+                yield bytes(rest[:end])
+                del rest[:end]
+                begin += end
+                needed = size - begin % size
+    if rest:
+        yield bytes(rest)
 
 
 def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
@@ -168,14 +176,14 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
     """
     texts: List[str] = []
     bad = 0
-    for offset, raw in _raw_documents(unit, reading.documents):
+    for offset, raw in _raw_documents(unit, reading):
         try:
             texts.append(_text(raw, unit, reading.field))
         except ValueError as error:
             if reading.on_bad_line == "error":
                 raise DataError(
-                    f"{unit.path}, byte {offset}: {error}; correct it, or leave out bad lines "
-                    "with --on-bad-line skip"
+                    f"{unit.path}, byte {unit.begin + offset}: {error}; correct it, or leave out "
+                    "bad lines with --on-bad-line skip"
                 ) from None
             bad += 1
     return [text for text in texts if text.strip()], bad
@@ -190,7 +198,7 @@ def _text(raw: bytes, unit: Unit, field: str) -> str:
         raise ValueError(f"not UTF-8 (0x{raw[error.start]:02x})") from None
     if unit.kind == "dump":
         return wikipedia.text_of(line, _link_prefixes(unit.path))
-    line = line.lstrip("\ufeff")
+    line = line.lstrip("\ufeff").strip("\r\n")
     fields = [name.strip() for name in field.split(",")]
     if unit.kind == "text":
         if not all(map(str.isdecimal, fields)):
@@ -233,77 +241,19 @@ def _link_prefixes(path: str) -> FrozenSet[str]:
         return wikipedia.prefixes(file.read(wikipedia.HEAD_BYTES))
 
 
-def _raw_documents(unit: Unit, documents: str) -> Iterator[Tuple[int, bytes]]:
-    """Yield (byte offset, bytes) of the documents that belong to a unit."""
-    cut = wikipedia.pages
-    if unit.kind != "dump":
-        cut = functools.partial(_split, documents="line" if unit.kind == "json" else documents)
-    if unit.data is not None:
-        for offset, raw in cut(io.BytesIO(unit.data), 0, unit.size):
-            yield unit.begin + offset, raw
+def _raw_documents(unit: Unit, reading: Reading) -> Iterator[Tuple[int, bytes]]:
+    """Yield (byte offset in the unit, bytes) of its documents."""
+    border = _border(unit.kind, reading)
+    if border is None:
+        yield 0, unit.data
+    elif unit.kind == "dump":
+        yield from wikipedia.pages(unit.data)
     else:
-        with opened(unit.path) as file:
-            yield from cut(file, unit.begin, unit.end)
-
-
-def _split(file: Any, begin: int, end: int, documents: str) -> Iterator[Tuple[int, bytes]]:
-    if documents == "file":
-        file.seek(begin)
-        yield begin, file.read(end - begin)
-        return
-    position = begin
-    if begin:  # the line that crosses into this unit belongs to the previous one
-        file.seek(begin - 1)
-        position = begin - 1 + len(file.readline())
-    if documents == "line":
-        while position < end:
-            line = file.readline()
-            if not line:
-                return
-            yield position, line.rstrip(b"\r\n")
-            position += len(line)
-        return
-    in_own_document = begin == 0  # the file's first document has no blank line before it
-    start = position
-    lines: List[bytes] = []
-    while True:
-        line = file.readline()
-        if line.strip():
-            if in_own_document:
-                lines.append(line)
-            elif position >= end:
-                return
-        else:
-            if lines:
-                yield start, b"".join(lines)
-            if not line or position >= end:
-                return
-            in_own_document, lines, start = True, [], position + len(line)
-        position += len(line)
-
-
-def _border(kind: str, reading: Reading) -> Pattern[bytes]:
-    """Return the pattern that ends a document."""
-    if kind == "dump":
-        return wikipedia.BORDER
-    blank = kind == "text" and reading.documents == "blank"
-    return re.compile(rb"\n[ \t\r]*\n" if blank else rb"\n")
-
-
-def _streamed(path: str, target: int, border: Pattern[bytes], whole: bool) -> Iterator[bytes]:
-    """Yield a compressed file in parts of about ``target`` bytes that end with a document."""
-    rest = b""
-    with opened(path) as file:
-        for data in unpacked(path, file, os.path.getsize(path), target):
-            rest += data
-            if whole or len(rest) < target:
-                continue
-            ends = [match.end() for match in border.finditer(rest)]
-            if ends:
-                yield rest[: ends[-1]]
-                rest = rest[ends[-1] :]
-    if rest:
-        yield rest
+        start = 0
+        for match in border.finditer(unit.data):
+            yield start, unit.data[start : match.start()]
+            start = match.end()
+        yield start, unit.data[start:]
 
 
 @contextlib.contextmanager

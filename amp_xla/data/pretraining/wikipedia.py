@@ -1,8 +1,8 @@
 """Wikipedia's XML dumps (``...-pages-articles.xml.bz2``): each article is a document.
 
 A page is cut out of the dump by its tags before XML is parsed; text between tags has no bare ``<``.
-So memory is bounded by a page, a damaged page does not affect others, and a page cannot declare
-entities that expand without limit.
+So a damaged page does not affect others, and a page cannot declare entities that expand without
+limit.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from xml.etree import ElementTree
 
 from amp_xla.errors import DataError
 
-BEGIN, END = b"<page>", b"</page>"
 BORDER = re.compile(rb"</page>\s*")
+_PAGE = re.compile(rb"<page>.*?(?:</page>|(?=<page>)|\Z)", re.DOTALL)
 UNIT_BYTES = 8 << 20  # parsing takes a second or more per MB
-PAGE_BYTES = 16 << 20  # MediaWiki allows 2 MiB before XML escapes
-CHUNK = 1 << 20
 HEAD_BYTES = 1 << 16  # contains the names of the namespaces
 # Media, files and categories: English names work in every wiki, local names are in the head.
 NAMESPACES = ("-2", "6", "14")
@@ -35,37 +33,10 @@ _VARIANT = re.compile(r"(zh[a-z-]*)\s*:([^;]*)")
 PREFERRED = ("zh-hans", "zh-cn", "zh")
 
 
-def pages(file: Any, begin: int, end: int) -> Iterator[Tuple[int, bytes]]:
-    """Yield (byte offset, bytes) of the pages that begin between ``begin`` and ``end``.
-
-    A page without an end tag is cut at the next page, or at ``PAGE_BYTES``.
-    """
-    file.seek(begin)
-    buffer, position, at_end = b"", begin, False
-    while True:
-        start = buffer.find(BEGIN)
-        if start < 0:
-            rest = min(len(buffer), len(BEGIN) - 1)
-            buffer, position = buffer[len(buffer) - rest :], position + len(buffer) - rest
-            if position >= end:
-                return
-        else:
-            buffer, position = buffer[start:], position + start
-            if position >= end:
-                return
-            stop = buffer.find(END)
-            following = buffer.find(BEGIN, len(BEGIN), None if stop < 0 else stop)
-            stop = stop + len(END) if following < 0 <= stop else following
-            if stop < 0 and (len(buffer) > PAGE_BYTES or at_end):
-                stop = min(len(buffer), PAGE_BYTES)
-            if stop >= 0:
-                yield position, buffer[:stop]
-                buffer, position = buffer[stop:], position + stop
-                continue
-        if at_end:
-            return
-        data = file.read(CHUNK)
-        at_end, buffer = not data, buffer + data
+def pages(data: bytes) -> Iterator[Tuple[int, bytes]]:
+    """Yield (byte offset, bytes) of each page; one without an end tag is cut at the next page."""
+    for match in _PAGE.finditer(data):
+        yield match.start(), match.group()
 
 
 def prefixes(head: bytes) -> FrozenSet[str]:
@@ -86,7 +57,7 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
       ValueError: the page is incomplete, not XML, or has several revisions.
       DataError: the package mwparserfromhell is missing.
     """
-    if not page.endswith(END.decode()):
+    if not page.endswith("</page>"):
         raise ValueError("a <page> without its </page>")
     try:
         root = ElementTree.fromstring(page)

@@ -49,11 +49,7 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
         text does.
     """
     data = _decompressed(path, read_bytes(path))
-    if _is_utf16(data):
-        raise DataError(
-            f"{called(path)}: the file is UTF-16; UTF-8 is needed "
-            f"(iconv -f UTF-16 -t UTF-8 {path} > new-file)"
-        )
+    refuse_utf16(path, data)
     if data.startswith(UTF8_MARK):
         data = data[len(UTF8_MARK) :]
     lines: List[str] = []
@@ -161,11 +157,15 @@ def _first_bytes(descriptor: int, path: str) -> bytes:
         time.sleep(0.05)
 
 
-def _is_utf16(data: bytes) -> bool:
-    """Return whether data begins like UTF-16: its mark, or a zero in every other byte."""
+def refuse_utf16(path: str, data: bytes) -> None:
+    """Raise ``DataError`` if data begins with UTF-16's mark, or every other byte is zero."""
     begin = data[:1024]
     zeros = max(begin[0::2].count(0), begin[1::2].count(0))
-    return data[:2] in UTF16_MARKS or (len(begin) > 3 and 4 * zeros > len(begin))
+    if data[:2] in UTF16_MARKS or (len(begin) > 3 and 4 * zeros > len(begin)):
+        raise DataError(
+            f"{called(path)}: the file is UTF-16; UTF-8 is needed "
+            f"(iconv -f UTF-16 -t UTF-8 {path} > new-file)"
+        )
 
 
 def _decompressed(path: str, data: bytes) -> bytes:

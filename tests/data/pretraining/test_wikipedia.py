@@ -104,8 +104,6 @@ def test_an_article_is_its_text(tmp_path):
 @pytest.mark.parametrize("unit", [1, 100, 4096, 1 << 20])
 def test_units_cut_anywhere_and_pages_stay_whole(tmp_path, monkeypatch, packed, unit):
     monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (unit, unit))
-    if unit == 1:
-        monkeypatch.setattr(wikipedia, "CHUNK", 5)
     data, words = many(9 if unit == 1 else 60)
     if packed == "multistream.bz2":  # as Wikipedia's: streams of some pages each, end to end
         data = b"".join(bz2.compress(data[i : i + 3000]) for i in range(0, len(data), 3000))
