@@ -7,9 +7,9 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.token_dropout import TokenDropout
 from amp_xla.data.text import corpora
-from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 
 

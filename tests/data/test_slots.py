@@ -9,7 +9,7 @@ from typing import Any, List
 import numpy as np
 import pytest
 
-from amp_xla.data.slots import built_in
+from amp_xla.data.slots import options
 from amp_xla.data.slots.batches import SlotBatches
 from amp_xla.data.slots.lines import Lines
 from amp_xla.errors import DataError
@@ -115,7 +115,7 @@ def test_gzip_is_known_by_content_and_damage_is_named(file: Any, tmp_path: Path)
 
 
 def test_the_built_in_task_keeps_sides_apart() -> None:
-    train, dev = built_in.two_packages()
+    train, dev = options.two_packages()
     texts = [{slot for line in side.decode().splitlines() for slot in line.split("\t")[1:]}
              for side in (train, dev)]  # fmt: skip
     assert not texts[0] & texts[1]

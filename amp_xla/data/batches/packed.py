@@ -15,9 +15,9 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.batches.buckets import Samples, filled
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.batches.samples import Samples, filled
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
 

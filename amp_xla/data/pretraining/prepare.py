@@ -28,7 +28,7 @@ from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
 from amp_xla.data.pretraining.sequences import to_sequences
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
-from amp_xla.data.text import docstrings
+from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
 from amp_xla.errors import DataError, SettingsError
@@ -260,8 +260,8 @@ def _built_in(config: Config, pool: Pool, note: Note) -> str:
     path = os.path.join(config.out, BUILT_IN_FILE)
     if not os.path.exists(path):
         note("collecting the docstrings of the installed packages ...")
-        groups = docstrings.sources(BUILT_IN_SOURCE_MB * 10**6)
-        texts = docstrings.distinct(pool.map(docstrings.documents, groups))
+        groups = corpora.package_files(BUILT_IN_SOURCE_MB * 10**6)
+        texts = dict.fromkeys(t for some in pool.map(corpora.docstrings, groups) for t in some)
         if not texts:
             raise DataError("this Python has no .py files with docstrings; give --corpus")
         lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)

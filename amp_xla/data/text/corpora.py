@@ -1,4 +1,4 @@
-"""The built-in corpus to classify: docstrings of the running Python's standard library."""
+"""The built-in corpora: docstrings of the standard library and of installed packages."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import ast
 import collections
 import functools
 import hashlib
+import math
 import os
 import platform
 import re
 import sysconfig
 import warnings
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
-from amp_xla.data.text.dataset import Dataset
+from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
 PACKAGES = 12  # classes: the packages with most docstrings
 DEV_SHARE = 0.15
 MIN_WORDS = 3  # "See also" and the like belong to every package
-# `test` is the largest and documents nothing; the others are not the standard library.
-SKIPPED = frozenset(["test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"])
+# Tests document nothing; the others are not the standard library.
+SKIPPED = frozenset("test tests testing idle_test site-packages dist-packages __pycache__".split())
+GROUP = 50  # files per task of a process
 
 
 @functools.lru_cache(maxsize=None)
@@ -37,7 +39,7 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
-            by_package[name] = sorted(set(_docstrings(folder)))
+            by_package[name] = sorted(set(_public_docstrings(folder)))
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
     labels = sorted(name for name in largest if by_package[name])
     if len(labels) < 2:
@@ -57,7 +59,7 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     source = f"pydoc (Python {platform.python_version()})"
     sides = []
     for dev in (False, True):
-        side = [(text, label) for text, label in samples if is_dev(text) == dev]
+        side = [(text, label) for text, label in samples if _is_dev(text) == dev]
         sides.append(
             Dataset(
                 texts=[text for text, _ in side],
@@ -68,26 +70,19 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     return sides[0], sides[1]
 
 
-def is_dev(text: str) -> bool:
+def _is_dev(text: str) -> bool:
     """Return whether a text is a dev text, which follows from the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
 
 
-def _docstrings(folder: str) -> Iterator[str]:
+def _python_files(folder: str) -> Iterator[str]:
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - SKIPPED)
-        for name in sorted(files):
-            if name.endswith(".py"):
-                yield from _docstrings_of(os.path.join(here, name))
+        yield from (os.path.join(here, name) for name in sorted(files) if name.endswith(".py"))
 
 
-def _docstrings_of(path: str) -> Iterator[str]:
-    tree = parsed(path)
-    return filter(is_text, _public(tree)) if tree else iter(())
-
-
-def parsed(path: str) -> Optional[ast.Module]:
+def _parsed(path: str) -> Optional[ast.Module]:
     """Return the syntax tree of a file, None if it is not Python 3.
 
     It is not imported: nothing runs, and missing modules do not matter.
@@ -100,13 +95,19 @@ def parsed(path: str) -> Optional[ast.Module]:
         return None
 
 
-def is_text(docstring: str) -> bool:
+def _is_text(docstring: str) -> bool:
     """Return whether a docstring can be written in UTF-8, and has no NUL."""
     try:
         docstring.encode("utf-8")
     except UnicodeEncodeError:
         return False
     return "\0" not in docstring
+
+
+def _public_docstrings(folder: str) -> Iterator[str]:
+    for path in _python_files(folder):
+        tree = _parsed(path)
+        yield from filter(_is_text, _public(tree)) if tree else ()
 
 
 def _public(node: ast.AST) -> Iterator[str]:
@@ -122,3 +123,55 @@ def _public(node: ast.AST) -> Iterator[str]:
             return  # definitions inside a function are not public
     for child in ast.iter_child_nodes(node):
         yield from _public(child)
+
+
+def package_files(most_bytes: int) -> List[List[Tuple[str, str]]]:
+    """Return groups of (package, path of a .py file): the standard library, then other packages.
+
+    Args:
+      most_bytes: source text per package; of a larger one every n-th file is taken. Without a
+        limit half of the text would be TensorFlow's documentation.
+    """
+    packages: Dict[str, List[str]] = {}
+    paths = sysconfig.get_paths()
+    for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
+        for path in _python_files(root):
+            if not os.path.basename(path).startswith("test_"):
+                package = os.path.relpath(path, root).split(os.sep)[0]
+                package = package[:-3] if package.endswith(".py") else package
+                packages.setdefault(package, []).append(path)
+    chosen: List[Tuple[str, str]] = []
+    for package, files in packages.items():
+        every = max(1, math.ceil(sum(map(os.path.getsize, files)) / most_bytes))
+        chosen += [(package, path) for path in files[::every]]
+    return [chosen[i : i + GROUP] for i in range(0, len(chosen), GROUP)]
+
+
+def docstrings(group: List[Tuple[str, str]]) -> List[str]:
+    """Return all docstrings of a few words or more, except ``pydoc``'s dev texts, in one line each.
+
+    Args:
+      group: (package, path of a .py file).
+    """
+    texts: List[str] = []
+    for package, path in group:
+        package_name = re.compile(re.escape(package), re.IGNORECASE)
+        for text in _all_docstrings(path):
+            text = " ".join(text.split())
+            # ``pydoc`` removes a package's name first.
+            without_name = " ".join(package_name.sub(" ", text).split())
+            if len(text.split()) >= MIN_WORDS and not _is_dev(without_name):
+                texts.append(text)
+    return texts
+
+
+def _all_docstrings(path: str) -> Iterator[str]:
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    todo: List[Any] = [_parsed(path)]
+    while todo:
+        node = todo.pop()
+        if node is not None:
+            text = ast.get_docstring(node)
+            if text and _is_text(text):
+                yield text
+            todo += [child for child in reversed(node.body) if isinstance(child, kinds)]

@@ -8,9 +8,8 @@ import os
 import stat
 import sys
 import time
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List, NamedTuple, Tuple
 
-from amp_xla.data.text.dataset import BadLine
 from amp_xla.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -23,6 +22,17 @@ CHUNK = 16 << 20
 FIFO_SECONDS = 10.0  # wait for a writer
 
 Line = Tuple[int, str]
+
+
+class BadLine(NamedTuple):
+    """An unusable line: ``line`` counts from 1, ``reason`` describes it."""
+
+    path: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}"
 
 
 def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:

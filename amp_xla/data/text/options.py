@@ -11,8 +11,8 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.text import readers
-from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.lines import count
+from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 

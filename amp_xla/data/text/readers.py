@@ -2,19 +2,80 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.dataset import BadLine, Dataset
-from amp_xla.data.text.fields import Fields, choose, is_header
-from amp_xla.data.text.lines import Line, read_lines
+from amp_xla.data.text.lines import BadLine, Line, read_lines
 from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 EXAMINED = 100  # JSON lines whose keys are collected: the first line may lack one
 SHOWN_BAD_LINES = 5
 WITHOUT_HEADER = {2: ["text", "label"], 3: ["text", "pair", "label"]}  # by number of columns
+# Names that need no flag, (text, pair), the first match wins: GLUE's and CLUE's, then usual names.
+KNOWN_TEXTS: Tuple[Tuple[str, Optional[str]], ...] = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("premise", "hypothesis"),
+    ("question", "sentence"),  # GLUE QNLI
+    ("#1 string", "#2 string"),  # GLUE MRPC
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("query", "title"),
+    *((name, None) for name in ("sentence", "text", "review", "content", "question")),
+    *((name, None) for name in ("文本", "内容", "评论")),
+)
+KNOWN_LABELS = tuple(
+    "label gold_label is_duplicate quality labels class category sentiment 标签 类别".split()
+)
+KNOWN_OTHERS = ("index", "id", "idx")
+
+
+class Fields(NamedTuple):
+    """Names of the fields to read; None = no second text, or not given by a flag."""
+
+    text: Optional[str]
+    pair: Optional[str]
+    label: Optional[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Texts in file order, with second texts and labels if the file has them."""
+
+    texts: List[str]
+    pairs: Optional[List[str]] = None
+    labels: Optional[List[str]] = None
+    source: str = ""
+    bad_lines: List[BadLine] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 (hex) of texts, pairs and labels in order, without ``source``."""
+        digest = hashlib.sha256()
+        for column in (self.texts, self.pairs, self.labels):
+            digest.update(b"-" if column is None else b"%d:" % len(column))
+            for value in column or ():
+                data = value.encode("utf-8", "surrogatepass")
+                digest.update(b"%d:" % len(data))  # length first: ["ab"] is not ["a", "b"]
+                digest.update(data)
+        return digest.hexdigest()
+
+    def take(self, indices: Iterable[int]) -> Dataset:
+        """Return the samples at ``indices``, in that order."""
+        chosen = [int(i) for i in indices]
+        return dataclasses.replace(
+            self,
+            texts=[self.texts[i] for i in chosen],
+            pairs=None if self.pairs is None else [self.pairs[i] for i in chosen],
+            labels=None if self.labels is None else [self.labels[i] for i in chosen],
+        )
+
 
 Sample = Tuple[str, Optional[str], str]
 # The fields, the lines with samples, and a function from a line to (text, pair, label).
@@ -79,13 +140,13 @@ def _tab_separated(path: str, lines: Sequence[Line], given: Fields) -> Format:
     """Return the format of columns between tabs. Nothing is quoted, as in GLUE."""
     number, line = lines[0]
     columns = [name.strip() for name in line.split("\t")]
-    header = is_header(columns)
+    header = _is_header(columns)
     names = [name for name in given if name is not None]
     if names and not header and all(map(str.isdigit, names)):
         columns = [str(i) for i in range(len(columns))]
-        fields = choose(path, columns, given)
+        fields = _choose(path, columns, given)
     elif names or header:
-        fields = choose(path, columns, given)
+        fields = _choose(path, columns, given)
         lines = lines[1:]
     elif len(columns) in WITHOUT_HEADER:
         columns = WITHOUT_HEADER[len(columns)]
@@ -129,7 +190,7 @@ def _json_lines(path: str, lines: Sequence[Line], given: Fields) -> Format:
         raise DataError(
             f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    fields = choose(path, list(keys), given)
+    fields = _choose(path, list(keys), given)
 
     def parse(line: str) -> Any:
         record = _object(line)
@@ -191,3 +252,45 @@ def _unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     return DataError(
         "\n".join([f"{path}: {len(bad):,} of {total:,} lines cannot be used:", *listed, advice])
     )
+
+
+def _choose(path: str, columns: Sequence[str], given: Fields) -> Fields:
+    """Return the fields to read: those ``given`` by flags, and known names for the others.
+
+    Raises:
+      DataError: A name is missing, or two are the same; the message lists ``columns``.
+    """
+    names = ", ".join(map(repr, columns))
+    for kind, name in zip(Fields._fields, given):
+        if name is not None and name not in columns:
+            raise DataError(f"{path}: no field {name!r} for --{kind}-field; found: {names}")
+    lower = {name.strip().lower(): name for name in reversed(columns)}
+    text, pair, label = given
+    if text is None:
+        for known, known_pair in KNOWN_TEXTS:
+            if known in lower and (known_pair is None or known_pair in lower):
+                text = lower[known]
+                if pair is None and known_pair is not None:
+                    pair = lower[known_pair]
+                break
+    if label is None:
+        label = next((lower[known] for known in KNOWN_LABELS if known in lower), None)
+    for kind, name in (("text", text), ("label", label)):
+        if name is None:
+            raise DataError(
+                f"{path}: which field is the {kind}? found: {names}; name it with --{kind}-field"
+            )
+    used = [name for name in (text, pair, label) if name is not None]
+    if len(set(used)) < len(used):
+        raise DataError(
+            f"{path}: text, second text and label must be different fields; they are "
+            f"{', '.join(map(repr, used))} of {names}"
+        )
+    return Fields(text, pair, label)
+
+
+def _is_header(columns: Sequence[str]) -> bool:
+    """Return whether the cells of a first line look like names of columns."""
+    names = {name.strip().lower() for name in columns}
+    texts = names & {name for known in KNOWN_TEXTS for name in known if name is not None}
+    return bool(texts) and (len(texts) > 1 or bool(names & {*KNOWN_LABELS, *KNOWN_OTHERS}))

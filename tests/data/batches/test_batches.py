@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.lengths import choose_lengths
+from amp_xla.data.batches.options import choose_lengths
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora

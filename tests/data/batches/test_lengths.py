@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.batches.lengths import MULTIPLE, choose_lengths
+from amp_xla.data.batches.options import MULTIPLE, choose_lengths
 
 
 def bucket_tokens(sizes: Sequence[int], buckets: Sequence[int]) -> int:

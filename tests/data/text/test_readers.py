@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_xla.data.text.dataset import Dataset
 from amp_xla.data.text.lines import count, every_line, read_lines, unpacked
-from amp_xla.data.text.readers import read
+from amp_xla.data.text.readers import Dataset, read
 from amp_xla.errors import AmpXlaError, DataError
 
 TEXTS = ["good book", 'a "quoted" one', "第三本 很好\u2028really"]
