@@ -29,8 +29,8 @@ from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data.pretraining import prepare
 from amp_xla.data.pretraining.masking import special_ids
 from amp_xla.data.pretraining.options import LengthOptions
-from amp_xla.data.pretraining.phases import in_turn, read
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
+from amp_xla.data.pretraining.stream import in_turn, read
 from amp_xla.models import presets
 from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.exits import exit_code

@@ -30,10 +30,15 @@ class LengthOptions:
         """Return (tokens per sequence, updates) of each phase, the first of the prepared length.
 
         Raises:
-          DataError: a phase has no update.
+          DataError: a phase has no update, or the second no multiple of the prepared length.
         """
         if self.phase2_length is None:
             return [(length, self.steps)]
+        if self.phase2_length % length or self.phase2_length == length:
+            raise DataError(
+                f"the prepared text has sequences of {length} tokens; --phase2-length is a "
+                f"multiple of that, not {self.phase2_length}"
+            )
         last = round(self.steps * self.phase2_share)
         if not 0 < last < self.steps:
             raise DataError(

@@ -23,10 +23,9 @@ from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import check, parse, within
-from amp_xla.data.pretraining import duplicates, languages, prepared, words
+from amp_xla.data.pretraining import prepared, selection, words
 from amp_xla.data.pretraining.pool import Pool
-from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest
-from amp_xla.data.pretraining.sequences import to_sequences
+from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest, to_sequences
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -123,7 +122,7 @@ def prepare(config: Config, show: bool = True) -> Optional[Manifest]:
     done = Manifest.found(config.out)
     note: Note = _note if show else lambda text: None
     if config.language is not None:
-        languages.codes(config.language)  # raises before any work
+        selection.language_codes(config.language)  # raises before any work
     files = [] if config.corpus is None else files_of(config.corpus)
     _refuse_out_in_corpus(config)
     with Pool(config.workers) as pool:
@@ -251,7 +250,7 @@ def _copies(config: Config, files: List[str], pool: Pool, note: Note) -> Dict[st
         return {}
     note("looking for copies of documents ...")
     reading = config.reading
-    found, total = duplicates.copies(units(files, reading), reading, pool, config.dedup == "near")
+    found, total = selection.copies(units(files, reading), reading, pool, config.dedup == "near")
     note(f"{sum(map(len, found.values())):,} of {total:,} documents are copies and are left out")
     return found
 
@@ -362,8 +361,8 @@ def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, in
     fitting = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
     selected = fitting
     if config.language is not None:
-        codes = languages.codes(config.language)
-        selected = [text for text in fitting if languages.of(text) in codes]
+        codes = selection.language_codes(config.language)
+        selected = [text for text in fitting if selection.language_of(text) in codes]
     return selected, {
         "other_lengths": len(texts) - len(fitting),
         "other_languages": len(fitting) - len(selected),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import json
@@ -13,7 +12,6 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.data.pretraining.sequences import joined
 from amp_xla.data.text import vocabulary
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
@@ -45,21 +43,13 @@ def row_type(length: int, vocab_size: int) -> np.dtype:
 def write(path: str, data: bytes) -> None:
     """Write a file; it has its name only when all of it is on the disk.
 
-    After a power cut the name may be missing, and prepare writes the file again. So folders are not
-    synchronized per file, which would double the waits for the disk.
-
     Raises:
       DataError: no space or no permission.
     """
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, durable.TEMPORARY + name)
     try:
-        os.makedirs(folder or ".", exist_ok=True)
-        durable.write(Path(temporary), data)
-        os.replace(temporary, path)
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        durable.replace(Path(path), data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            os.remove(temporary)
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
 
 
@@ -78,6 +68,83 @@ def write_rows(path: str, token_ids: np.ndarray, starts: np.ndarray, vocab_size:
 def _checksums(rows: np.ndarray) -> np.ndarray:
     raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)[:, :-4]
     return np.array([zlib.crc32(row) for row in raw], np.uint32)
+
+
+def to_sequences(
+    token_ids: np.ndarray,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    length: int,
+    cls_id: int,
+    sep_id: int,
+    pad_id: int = 0,
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Return ``[CLS] ... [SEP]`` rows with a [SEP] between two documents of a row.
+
+    A document that does not fit continues in the next row, as in RoBERTa's FULL-SENTENCES
+    (arXiv 1907.11692, section 4.2).
+
+    Args:
+      token_ids: int [tokens], all documents without special tokens.
+      starts: bool [tokens], True at word starts.
+      counts: int [documents], tokens of each; empty documents are ignored.
+      length: L, tokens per row.
+      cls_id, sep_id, pad_id: special tokens.
+
+    Returns:
+      (int32 [rows, L], bool [rows, L] word starts; special tokens count as words).
+    """
+    counts = np.asarray(counts, np.int64)
+    counts = counts[counts > 0]
+    if not counts.size:
+        return np.zeros((0, length), np.int32), np.zeros((0, length), bool)
+    body = length - 2
+    size = int((counts + 1).sum()) - 1  # a [SEP] after each document but the last
+    rows = -(-size // body)
+    stream = np.full(rows * body, pad_id, np.int32)
+    words = np.ones(rows * body, bool)
+    inside = np.ones(size, bool)
+    inside[np.cumsum(counts[:-1] + 1) - 1] = False
+    stream[:size] = sep_id
+    stream[:size][inside], words[:size][inside] = token_ids, starts
+    out = np.full((rows, length), sep_id, np.int32)
+    out[:, 0] = cls_id
+    out[:, 1:-1] = stream.reshape(rows, body)
+    begins = np.ones((rows, length), bool)
+    begins[:, 1:-1] = words.reshape(rows, body)
+    begins[:, 1] = True  # the visible part of a word that began in the previous row
+    last = 1 + size - (rows - 1) * body
+    out[-1, last], out[-1, last + 1 :] = sep_id, pad_id
+    return out, begins
+
+
+def joined(token_ids: np.ndarray, starts: np.ndarray, each: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Join each ``each`` rows of ``to_sequences`` to one ``[CLS] ... [SEP]`` row.
+
+    Args:
+      token_ids: int32 [rows, L].
+      starts: bool [rows, L].
+      each: rows per joined row; the last may have fewer.
+
+    Returns:
+      (int32 [ceil(rows / each), each * L], bool of that shape), padded at the end. The [CLS] and
+      [SEP] between rows are removed, except a [SEP] before padding, which ends a document.
+    """
+    rows, length = token_ids.shape
+    joined_rows = -(-rows // each)
+    out = np.zeros((joined_rows, each * length), np.int32)
+    begins = np.ones((joined_rows, each * length), bool)
+    copied = token_ids != 0
+    copied[:, 0] = copied[:, -1] = False
+    copied[::each, 0] = True
+    lasts = np.minimum(np.arange(1, joined_rows + 1) * each, rows) - 1
+    copied[lasts, -1] |= token_ids[lasts, -1] != 0
+    for row in range(joined_rows):
+        part = slice(row * each, min((row + 1) * each, rows))
+        count = int(copied[part].sum())
+        out[row, :count] = token_ids[part][copied[part]]
+        begins[row, :count] = starts[part][copied[part]]
+    return out, begins
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +170,6 @@ class Manifest:
             return None
         values = _read_json(path)
         try:
-            if values["settings"]["format"] != FORMAT:
-                raise DataError(
-                    f"{path}: format {values['settings']['format']} instead of {FORMAT}; delete "
-                    "the folder and prepare the corpus again"
-                )
             manifest = cls(folder, values["settings"], values["counts"], values["shards"])
             shards = [shard for split in SPLITS for shard in manifest.shards[split]]
             complete = all(_has_size(folder, shard["file"], shard["bytes"]) for shard in shards)
@@ -156,7 +218,6 @@ class Manifest:
         values = {"settings": settings, "counts": counts, "shards": shards}
         data = json.dumps(values, ensure_ascii=False, indent=1).encode()
         write(os.path.join(folder, MANIFEST), data)
-        durable.sync_folder(Path(folder))
         return cls(folder, settings, counts, shards)
 
     def tokenizer(self) -> Tokenizer:
@@ -200,17 +261,21 @@ class Sequences:
     Args:
       manifest: of a prepared folder.
       split: ``train`` or ``heldout``.
+      length: tokens per sequence, a multiple of the prepared length; None = that length.
     """
 
-    def __init__(self, manifest: Manifest, split: str = "train") -> None:
-        self.length: int = manifest.settings["length"]
-        self._type = row_type(self.length, manifest.settings["vocab_size"])
+    def __init__(
+        self, manifest: Manifest, split: str = "train", length: Optional[int] = None
+    ) -> None:
+        self._row_length: int = manifest.settings["length"]
+        self.length = length or self._row_length
+        self._type = row_type(self._row_length, manifest.settings["vocab_size"])
         shards = manifest.shards[split]
         self._paths = [os.path.join(manifest.folder, shard["file"]) for shard in shards]
         self._ends = np.cumsum([0, *(shard["sequences"] for shard in shards)])
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return -(-int(self._ends[-1]) // (self.length // self._row_length))
 
     def read(self, first: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
         """Return sequences ``first`` to ``first + count``: int32 [count, L] ids, bool word starts.
@@ -218,16 +283,18 @@ class Sequences:
         Raises:
           DataError: a file is damaged; the message names it.
         """
+        each = self.length // self._row_length
+        begin, end = first * each, min((first + count) * each, int(self._ends[-1]))
         parts = [np.zeros(0, self._type)]
-        end = first + count
-        while first < end:
-            shard = int(np.searchsorted(self._ends, first, side="right")) - 1
-            begin, stop = int(self._ends[shard]), min(end, int(self._ends[shard + 1]))
-            parts.append(self._rows(self._paths[shard], first - begin, stop - begin))
-            first = stop
+        while begin < end:
+            shard = int(np.searchsorted(self._ends, begin, side="right")) - 1
+            base, stop = int(self._ends[shard]), min(end, int(self._ends[shard + 1]))
+            parts.append(self._rows(self._paths[shard], begin - base, stop - base))
+            begin = stop
         rows = np.concatenate(parts)
-        starts = np.unpackbits(rows["starts"], axis=1)[:, : self.length]
-        return rows["token_ids"].astype(np.int32), starts.astype(bool)
+        starts = np.unpackbits(rows["starts"], axis=1)[:, : self._row_length].astype(bool)
+        token_ids = rows["token_ids"].astype(np.int32)
+        return (token_ids, starts) if each == 1 else joined(token_ids, starts, each)
 
     def _rows(self, path: str, begin: int, end: int) -> np.ndarray:
         try:
@@ -241,36 +308,6 @@ class Sequences:
         if wrong.size:
             raise _damaged(path, f"the checksum of row {begin + wrong[0]} does not match")
         return np.asarray(rows)
-
-
-class Joined:
-    """Longer sequences of the same text: several rows of ``Sequences`` in one.
-
-    Args:
-      sequences: the rows to join.
-      length: tokens per joined sequence, a multiple of theirs.
-
-    Raises:
-      DataError: another length.
-    """
-
-    def __init__(self, sequences: Sequences, length: int) -> None:
-        self._each, rest = divmod(length, sequences.length)
-        if rest or self._each < 2:
-            raise DataError(
-                f"the prepared text has sequences of {sequences.length} tokens; longer ones have "
-                f"a multiple of that, not {length}"
-            )
-        self.length, self._sequences = length, sequences
-
-    def __len__(self) -> int:
-        return -(-len(self._sequences) // self._each)
-
-    def read(self, first: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Return joined sequences as ``Sequences.read`` does."""
-        begin = first * self._each
-        end = min((first + count) * self._each, len(self._sequences))
-        return joined(*self._sequences.read(begin, end - begin), self._each)
 
 
 def write_note(folder: str, name: str, note: Dict[str, Any]) -> None:

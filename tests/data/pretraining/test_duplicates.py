@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from amp_xla.data.pretraining import prepare
-from amp_xla.data.pretraining.duplicates import copies
 from amp_xla.data.pretraining.pool import Pool
+from amp_xla.data.pretraining.selection import copies
 from amp_xla.data.pretraining.units import Reading, files_of, texts_of, units
 from amp_xla.errors import DataError
 
@@ -107,7 +107,7 @@ def test_near_copies_of_chinese_and_of_short_texts(tmp_path):
 
 
 def test_the_signature_is_the_same_in_all_versions_of_datasketch():
-    from amp_xla.data.pretraining.duplicates import _bands
+    from amp_xla.data.pretraining.selection import _bands
 
     text = " ".join(f"word{i}" for i in range(5000))
     assert _bands(text)[:2] == [5486219423157818680, 9945212521489154100]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_xla.data.pretraining import languages, prepare
+from amp_xla.data.pretraining import prepare, selection
 from amp_xla.errors import DataError
 
 pytest.importorskip("py3langid", reason="telling languages apart is an extra")
@@ -26,7 +26,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("code", sorted(TEXTS))
 def test_a_language_is_found(code):
-    assert [languages.of(text) for text in TEXTS[code]] == [code] * len(TEXTS[code])
+    assert [selection.language_of(text) for text in TEXTS[code]] == [code] * len(TEXTS[code])
 
 
 @pytest.mark.parametrize("language, kept", [("en", ["en"]), ("zh, de", ["zh", "de"])])

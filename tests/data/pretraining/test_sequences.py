@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from amp_xla.data.pretraining import stream as streams
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.options import LengthOptions
-from amp_xla.data.pretraining.phases import Phases
-from amp_xla.data.pretraining.prepared import Joined
-from amp_xla.data.pretraining.sequences import joined, to_sequences
-from amp_xla.data.pretraining.stream import Stream
+from amp_xla.data.pretraining.prepared import joined, to_sequences
+from amp_xla.data.pretraining.stream import Phases, Stream
 from amp_xla.errors import DataError
 
 CLS, SEP, LENGTH = 2, 3, 16
@@ -194,8 +192,10 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
 
 def test_phases_that_do_not_fit_are_refused():
     for length in (LENGTH, 40):
-        with pytest.raises(DataError, match="sequences of 16 tokens; longer ones have a multiple"):
-            Joined(Rows(10), length)
+        with pytest.raises(
+            DataError, match="of 16 tokens; --phase2-length is a multiple"
+        ):
+            LengthOptions(phase2_length=length).plan(LENGTH)
     with pytest.raises(DataError, match="of --steps 6 leaves a phase without an update"):
         LengthOptions(steps=6, phase2_length=64, phase2_share=0.01).plan(LENGTH)
 

@@ -1,6 +1,7 @@
-"""Documents that occur in a corpus more than once; all but the first are left out.
+"""Documents to leave out of a corpus: later copies, and other languages.
 
-Memory is 8 bytes per document for exact copies and 112 bytes for near ones.
+Copies need 8 bytes of memory per document, near copies 112. Languages are py3langid's: no download,
+and the same result on all Pythons.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import functools
 import hashlib
 import inspect
 import re
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Tuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ WORDS, BANDS, HASHES = 5, 14, 8
 # A Chinese character counts as a word; case and punctuation do not count.
 _CHARACTERS = "\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(f"[{_CHARACTERS}]|[^\\W{_CHARACTERS}]+")
+LANGUAGE_CHARACTERS = 1000  # from the middle of a document
 _BATCH = 4096  # runs that are hashed at once: 4 MB
 
 
@@ -92,3 +94,33 @@ def _empty_signature() -> Any:
 
 def _hash(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
+
+
+def language_codes(names: str) -> FrozenSet[str]:
+    """Return the language codes in ``names``, which are separated by commas.
+
+    Raises:
+      DataError: an unknown code, or the package py3langid is missing.
+    """
+    requested = [name.strip() for name in names.split(",")]
+    known = _identifier().nb_classes
+    for code in requested:
+        if code not in known:
+            allowed = ", ".join(sorted(known))
+            raise DataError(f"--language {code}: allowed are {allowed}, separated by commas")
+    return frozenset(requested)
+
+
+def language_of(text: str) -> str:
+    """Return the ISO 639-1 code of the most likely language of ``text``."""
+    middle = max(0, len(text) - LANGUAGE_CHARACTERS) // 2
+    return str(_identifier().classify(text[middle : middle + LANGUAGE_CHARACTERS])[0])
+
+
+@functools.lru_cache(maxsize=1)
+def _identifier() -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        raise DataError("--language needs the package py3langid (pip install py3langid)") from None
+    return LanguageIdentifier.from_pickled_model(MODEL_FILE)
