@@ -22,7 +22,7 @@ import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import check, parse, within
+from amp_xla.config import parse, within
 from amp_xla.data.pretraining import prepared, selection, words
 from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest, to_sequences
@@ -30,7 +30,7 @@ from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, un
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
-from amp_xla.errors import DataError, SettingsError
+from amp_xla.errors import DataError
 from amp_xla.process.stopping import Stopped
 
 BUILT_IN_FILE = "corpus.jsonl"
@@ -51,13 +51,7 @@ class Config:
     corpus: Optional[str] = None
     """files, folders and globs, separated by commas: text, JSON lines, Wikipedia .xml, each also
     .bz2, .gz, .zst; none = built-in"""
-    field: str = "text"
-    """JSON key of the text, or several: title,content; a number is a tab-separated column, from 0,
-    of a text file"""
-    documents: Literal["line", "blank", "file"] = "line"
-    """a document of a text file is a line, the text between blank lines, or the whole file"""
-    on_bad_line: Literal["error", "skip"] = "error"
-    """for lines that are not UTF-8, contain a NUL, or are not JSON: stop, or leave out and count"""
+    reading: Reading = Reading()
     dedup: Literal["off", "exact", "near"] = "off"
     """exact leaves out documents that occurred earlier, white space aside; near also those that
     differ in a few words"""
@@ -89,10 +83,6 @@ class Config:
     """i/n, i from 0: do part i of n; the last to finish writes the manifest"""
 
     def __post_init__(self) -> None:
-        try:
-            check(self)
-        except SettingsError as error:
-            raise DataError(str(error)) from None
         if 0 < self.longest < self.shortest:
             raise DataError(f"--longest {self.longest}: allowed is 0, or --shortest and more")
         if self.length % 8:
@@ -106,11 +96,6 @@ class Config:
         if number.isdecimal() and count.isdecimal() and int(number) < int(count):
             return int(number), int(count)
         raise DataError(f"--shard {self.shard}: allowed is i/n with i from 0 to n - 1, e.g. 0/4")
-
-    @property
-    def reading(self) -> Reading:
-        """Format of the corpus."""
-        return Reading(self.field, self.documents, self.on_bad_line)
 
 
 def prepare(config: Config, show: bool = True) -> Optional[Manifest]:

@@ -17,6 +17,8 @@ import os
 import re
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Pattern, Tuple
 
+from typing_extensions import Literal
+
 from amp_xla.data.pretraining import wikipedia
 from amp_xla.data.text.lines import refuse_utf16, unpacked
 from amp_xla.errors import DataError
@@ -33,11 +35,15 @@ UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """Format of the documents in a corpus, as the flags of these names describe it."""
+    """Format of the corpus."""
 
     field: str = "text"
-    documents: str = "line"
-    on_bad_line: str = "error"
+    """JSON key of the text, or several: title,content; a number is a tab-separated column, from 0,
+    of a text file"""
+    documents: Literal["line", "blank", "file"] = "line"
+    """a document of a text file is a line, the text between blank lines, or the whole file"""
+    on_bad_line: Literal["error", "skip"] = "error"
+    """for lines that are not UTF-8, contain a NUL, or are not JSON: stop, or leave out and count"""
 
 
 class Unit(NamedTuple):

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from amp_xla.config import make
 from amp_xla.data.pretraining import prepare, words
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -305,8 +306,8 @@ def test_a_full_disk_leaves_nothing_that_looks_whole(tmp_path, vocab, corpus):
     ],
 )
 def test_settings_out_of_range_are_named(options, word):
-    with pytest.raises(DataError, match=word):
-        prepare.Config(**options)
+    with pytest.raises(ValueError, match=word):
+        make(prepare.Config, **options)
 
 
 def test_chinese_words_are_those_of_jieba(tmp_path):

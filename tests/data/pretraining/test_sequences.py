@@ -192,9 +192,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
 
 def test_phases_that_do_not_fit_are_refused():
     for length in (LENGTH, 40):
-        with pytest.raises(
-            DataError, match="of 16 tokens; --phase2-length is a multiple"
-        ):
+        with pytest.raises(DataError, match="of 16 tokens; --phase2-length is a multiple"):
             LengthOptions(phase2_length=length).plan(LENGTH)
     with pytest.raises(DataError, match="of --steps 6 leaves a phase without an update"):
         LengthOptions(steps=6, phase2_length=64, phase2_share=0.01).plan(LENGTH)
