@@ -56,7 +56,7 @@ class Config:
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
         resumed = resumed_settings("jax_classification", self.run)
-        texts = labelled.text_count(self.files) if self.encoder.bert and not resumed else 0
+        texts = self.files.count() if self.encoder.bert and not resumed else 0
         return resumed or fine_tuning.defaults(self.encoder.bert, texts)
 
 

@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
 
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.token_dropout import TokenDropout
-from amp_xla.data.text import corpora
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.readers import Dataset
@@ -59,7 +58,7 @@ def read(
     Raises:
       DataError: A file cannot be read, or cannot be trained on.
     """
-    train, dev = files.read(corpora.pydoc, seed)
+    train, dev = files.read(seed)
     labels = Labels.fit(train.labels or [])
     tokenizer = vocabulary.tokenizer(train.texts, bert)
     encoded, encoded_dev = (
@@ -71,14 +70,10 @@ def read(
     description = (
         f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
         f"{tokenizer.vocab_size} tokens; {batches.describe()}"
-        f"{tokenizer.warnings(encoded)}{labels.warnings(dev.labels or [])}"
+        f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded)}"
+        f"{labels.warnings(dev.labels or [])}"
     )
     return Labelled(train, dev, labels, tokenizer, batches, dev_batches, description)
-
-
-def text_count(files: TextFiles) -> int:
-    """Return about how many training texts ``read`` finds, 0 = unknown."""
-    return files.count(corpora.pydoc)
 
 
 def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:

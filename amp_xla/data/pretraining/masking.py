@@ -16,7 +16,6 @@ from amp_xla.data.batches.order import uniform
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
-UNITS = ("word", "span", "token")
 # SpanBERT (arXiv 1907.10529): geometric lengths, p = 0.2, at most 10 words.
 SPAN_P, SPAN_WORDS = 0.2, 10
 # Longer "words" are hashes or paths; they are masked in parts of this many tokens.
@@ -44,16 +43,6 @@ def special_ids(tokenizer: Tokenizer) -> Tuple[int, ...]:
     return tuple(i for i, token in enumerate(tokenizer.tokens) if token in SPECIAL)
 
 
-def positions_for(length: int, rate: float) -> int:
-    """Return K: up to a third above the mean number of masked tokens, if possible a multiple of 8.
-
-    At the usual rate of 15% the vocabulary projection runs on at most 20% of the positions.
-    """
-    mean = length * rate
-    most, aligned = int(mean * 4 / 3), int(mean * 4 / 3) // 8 * 8
-    return max(1, aligned if aligned >= 1.2 * mean else most)
-
-
 @dataclasses.dataclass(frozen=True)
 class Masking:
     """Masks sequences.
@@ -77,12 +66,8 @@ class Masking:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise DataError(f"mask unit {self.unit!r}: allowed are {', '.join(UNITS)}")
         if not 0.0 < self.rate <= 0.5:
             raise DataError(f"mask rate {self.rate} is not in (0, 0.5]; BERT has 0.15")
-        if self.vocab_size <= len(self.special_ids):
-            raise DataError(f"a vocabulary of {self.vocab_size} has only special tokens")
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, length: int, rate: float, unit: str, seed: int) -> Masking:
@@ -92,8 +77,13 @@ class Masking:
 
     @property
     def positions(self) -> int:
-        """K, the predicted positions per sequence."""
-        return positions_for(self.length, self.rate)
+        """K: up to a third above the mean number of masked tokens, if possible a multiple of 8.
+
+        At the usual rate of 15% the vocabulary projection runs on at most 20% of the positions.
+        """
+        mean = self.length * self.rate
+        most, aligned = int(mean * 4 / 3), int(mean * 4 / 3) // 8 * 8
+        return max(1, aligned if aligned >= 1.2 * mean else most)
 
     def __call__(
         self, token_ids: np.ndarray, starts: np.ndarray, epoch: int, samples: np.ndarray

@@ -20,7 +20,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, P
 from typing_extensions import Literal
 
 from amp_xla.data.pretraining import wikipedia
-from amp_xla.data.text.lines import refuse_utf16, unpacked
+from amp_xla.data.text.lines import refuse_utf16, text_problem, unpacked
 from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -232,12 +232,9 @@ def _value(record: Any, field: str) -> str:
     text = record[field]
     if not isinstance(text, str):
         raise ValueError(f"{field!r} is a JSON {type(text).__name__}; a string is needed")
-    if "\0" in text:
-        raise ValueError("a NUL character")
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair") from None
+    problem = text_problem(text)
+    if problem:
+        raise ValueError(f"{field!r}: {problem}")
     return text
 
 

@@ -8,12 +8,12 @@ import functools
 import hashlib
 import math
 import os
-import platform
 import re
 import sysconfig
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
+from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
@@ -56,17 +56,11 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
             if len(text.split()) >= MIN_WORDS:
                 owners[text].add(label)
     samples = sorted((text, min(label)) for text, label in owners.items() if len(label) == 1)
-    source = f"pydoc (Python {platform.python_version()})"
     sides = []
     for dev in (False, True):
         side = [(text, label) for text, label in samples if _is_dev(text) == dev]
-        sides.append(
-            Dataset(
-                texts=[text for text, _ in side],
-                labels=[label for _, label in side],
-                source=f"{source}, {'dev' if dev else 'train'}",
-            )
-        )
+        texts, names = [text for text, _ in side], [label for _, label in side]
+        sides.append(Dataset(texts, labels=names))
     return sides[0], sides[1]
 
 
@@ -95,19 +89,11 @@ def _parsed(path: str) -> Optional[ast.Module]:
         return None
 
 
-def _is_text(docstring: str) -> bool:
-    """Return whether a docstring can be written in UTF-8, and has no NUL."""
-    try:
-        docstring.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in docstring
-
-
 def _public_docstrings(folder: str) -> Iterator[str]:
     for path in _python_files(folder):
         tree = _parsed(path)
-        yield from filter(_is_text, _public(tree)) if tree else ()
+        if tree is not None:
+            yield from (text for text in _public(tree) if not text_problem(text))
 
 
 def _public(node: ast.AST) -> Iterator[str]:
@@ -172,6 +158,6 @@ def _all_docstrings(path: str) -> Iterator[str]:
         node = todo.pop()
         if node is not None:
             text = ast.get_docstring(node)
-            if text and _is_text(text):
+            if text and not text_problem(text):
                 yield text
             todo += [child for child in reversed(node.body) if isinstance(child, kinds)]

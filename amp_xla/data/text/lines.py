@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import time
-from typing import Any, Iterator, List, NamedTuple, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from amp_xla.errors import DataError
 
@@ -80,6 +80,17 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
             text = ""
         lines.append(text)
     return lines, bad
+
+
+def text_problem(text: str) -> Optional[str]:
+    """Return why a text cannot be used, or None."""
+    if "\0" in text:
+        return "holds a NUL character"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:  # JSON's \ud800 without its other half
+        return f"character {error.start + 1} is half a surrogate pair"
+    return None
 
 
 def called(path: str) -> str:

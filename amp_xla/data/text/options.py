@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Callable, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.text import readers
+from amp_xla.data.text import corpora, readers
 from amp_xla.data.text.lines import count
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -37,13 +37,10 @@ class TextFiles:
     train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
     """share of the training data to use; the seed decides which"""
 
-    def read(
-        self, built_in: Callable[[], Tuple[Dataset, Dataset]], seed: int
-    ) -> Tuple[Dataset, Dataset]:
-        """Return training and dev texts.
+    def read(self, seed: int) -> Tuple[Dataset, Dataset]:
+        """Return training and dev texts, of the built-in corpus if no files are given.
 
         Args:
-          built_in: returns both if no files are given.
           seed: decides which ``train_fraction``.
 
         Raises:
@@ -52,7 +49,7 @@ class TextFiles:
         if (self.train is None) != (self.dev is None):
             raise DataError("--train and --dev belong together: give both, or neither")
         if self.train is None or self.dev is None:
-            train, dev = built_in()
+            train, dev = corpora.pydoc()
         else:
             train, dev = (
                 readers.read(
@@ -66,9 +63,9 @@ class TextFiles:
             train = train.take(np.sort(chosen[: max(1, int(len(train) * self.train_fraction))]))
         return train, dev
 
-    def count(self, built_in: Callable[[], Tuple[Dataset, Dataset]]) -> int:
+    def count(self) -> int:
         """Return about how many training texts there are, 0 = unknown."""
-        texts = len(built_in()[0]) if self.train is None else count(self.train)
+        texts = len(corpora.pydoc()[0]) if self.train is None else count(self.train)
         return int(texts * self.train_fraction)
 
 

@@ -8,7 +8,7 @@ import json
 import math
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.lines import BadLine, Line, read_lines
+from amp_xla.data.text.lines import BadLine, Line, read_lines, text_problem
 from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -44,19 +44,21 @@ class Fields(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Texts in file order, with second texts and labels if the file has them."""
+    """Texts in file order, with second texts and labels if the file has them.
+
+    ``bad_lines`` were left out.
+    """
 
     texts: List[str]
     pairs: Optional[List[str]] = None
     labels: Optional[List[str]] = None
-    source: str = ""
     bad_lines: List[BadLine] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 (hex) of texts, pairs and labels in order, without ``source``."""
+        """Return the SHA-256 (hex) of texts, pairs and labels in order."""
         digest = hashlib.sha256()
         for column in (self.texts, self.pairs, self.labels):
             digest.update(b"-" if column is None else b"%d:" % len(column))
@@ -65,6 +67,12 @@ class Dataset:
                 digest.update(b"%d:" % len(data))  # length first: ["ab"] is not ["a", "b"]
                 digest.update(data)
         return digest.hexdigest()
+
+    def warnings(self) -> str:
+        """Return a warning line, after a line break, if lines were left out."""
+        if not self.bad_lines:
+            return ""
+        return f"\nwarning: {len(self.bad_lines):,} lines left out, such as {self.bad_lines[0]}"
 
     def take(self, indices: Iterable[int]) -> Dataset:
         """Return the samples at ``indices``, in that order."""
@@ -133,7 +141,7 @@ def read(
     if not samples:
         raise DataError(f"{path}: a header and no sample below it")
     texts, pairs, labels = (list(column) for column in zip(*samples))
-    return Dataset(texts, None if fields.pair is None else pairs, labels, path, bad)
+    return Dataset(texts, None if fields.pair is None else pairs, labels, bad)
 
 
 def _tab_separated(path: str, lines: Sequence[Line], given: Fields) -> Format:
@@ -231,13 +239,9 @@ def _checked(sample: Sample, fields: Fields) -> Sample:
             continue
         if not value.strip():
             raise Unusable(f"{field} is empty")
-        if "\0" in value:
-            raise Unusable(f"{field} holds a NUL character")
-        try:
-            value.encode("utf-8")
-        except UnicodeEncodeError as error:  # JSON's \ud800 without its other half
-            place = error.start + 1
-            raise Unusable(f"{field}: character {place} is half a surrogate pair") from None
+        problem = text_problem(value)
+        if problem:
+            raise Unusable(f"{field}: {problem}")
     text, pair, label = sample
     return text, pair, label.strip()
 

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import unicodedata
+from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -26,11 +27,11 @@ from tokenizers.models import WordPiece
 from amp_xla.data.text.vocabulary import (
     WORD_MAX_CHARS,
     load_vocab,
-    save_vocab,
     train_vocab,
     warnings,
 )
 from amp_xla.errors import DataError
+from amp_xla.process import durable
 
 CHUNK = 4096  # texts cut into words at a time: bounds the memory
 MAX_KNOWN_WORDS = 2_000_000  # about 300 MB; then forget and start again
@@ -163,7 +164,7 @@ class Tokenizer:
 
     def save(self, path: str) -> None:
         """Write ``vocab.txt``; ``load`` of it gives the same ids."""
-        save_vocab(path, self.tokens)
+        durable.write(Path(path), "".join(token + "\n" for token in self.tokens).encode("utf-8"))
 
     def save_settings(self, path: str) -> None:
         """Write ``tokenizer_config.json``: the settings beside the vocabulary."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import hashlib
-from pathlib import Path
 from typing import Iterable, List, Sequence
 
 from tokenizers import Tokenizer as HFTokenizer
@@ -14,7 +13,6 @@ from tokenizers.trainers import WordPieceTrainer
 
 from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
-from amp_xla.process import durable
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut
@@ -25,13 +23,8 @@ UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # shares of a text's tokens
 
 def load_vocab(path: str) -> List[str]:
     """Return the tokens in id order. The id is the line number from 0, blank lines included."""
-    return parse_vocab(read_bytes(path), path)
-
-
-def parse_vocab(data: bytes, path: str) -> List[str]:
-    """Return the tokens in the content of ``path``, as ``load_vocab``."""
     try:
-        text = data.decode("utf-8-sig")
+        text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a UTF-8 vocabulary: {error}") from None
     lines = text.replace("\r\n", "\n").split("\n")
@@ -79,11 +72,6 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
             raise DataError(message)
         lines += f"\nwarning: {message}"
     return lines
-
-
-def save_vocab(path: str, tokens: Sequence[str]) -> None:
-    """Write one token per line."""
-    durable.write(Path(path), "".join(token + "\n" for token in tokens).encode("utf-8"))
 
 
 def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> List[str]:

@@ -86,7 +86,7 @@ def test_formats(tmp_path: Path, name: str) -> None:
     data = read(path, **options)
     assert (data.texts, data.labels) == (TEXTS, LABELS)
     assert data.pairs == (PAIRS if pairs else None)
-    assert data.bad_lines == [] and data.source == path
+    assert data.bad_lines == []
 
 
 def test_labels_of_any_kind(tmp_path: Path) -> None:
@@ -142,6 +142,7 @@ def test_bad_lines_are_named_with_file_and_number(tmp_path: Path, line: bytes, r
     assert data.texts == ["good", "good too"] and data.labels == ["1", "0"]
     ((name, number, why),) = data.bad_lines
     assert (name, number) == (path, 3) and reason in why
+    assert data.warnings().startswith(f"\nwarning: 1 lines left out, such as {path}:3: ")
 
 
 def test_skipping_every_line_is_an_error(tmp_path: Path) -> None:
