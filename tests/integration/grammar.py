@@ -22,6 +22,5 @@ def prepared(folder: Path) -> None:
         prepare.Config(
             out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=192,
             length=32, heldout=0.05, workers=1,
-        ),
-        show=False,
+        )
     )  # fmt: skip

@@ -16,13 +16,13 @@ import os
 import sys
 import zlib
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import parse, within
+from amp_xla.config import flat, parse, within
 from amp_xla.data.pretraining import prepared, selection, words
 from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest, to_sequences
@@ -31,15 +31,15 @@ from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
 from amp_xla.errors import DataError
+from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
 
 BUILT_IN_FILE = "corpus.jsonl"
 BUILT_IN_SOURCE_MB = 2  # Python source per package; about a tenth of it are docstrings
 LARGE = 2**30  # bytes whose reading is announced
 STRETCH = 1 << 20  # characters that are tokenized at once
+SAME_CONTENT = frozenset(["out", "vocab", "vocab_mb", "vocab_only", "workers", "shard"])
 VOCAB_MULTIPLE = 64  # an efficient height of the embedding matrix on tensor cores
-
-Note = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,40 +98,35 @@ class Config:
         raise DataError(f"--shard {self.shard}: allowed is i/n with i from 0 to n - 1, e.g. 0/4")
 
 
-def prepare(config: Config, show: bool = True) -> Optional[Manifest]:
+def prepare(config: Config) -> Optional[Manifest]:
     """Do this machine's part; return the manifest if the whole corpus is done.
 
     Raises:
       DataError: no or bad text, no space, or ``out`` was prepared with other settings.
     """
     done = Manifest.found(config.out)
-    note: Note = _note if show else lambda text: None
     if config.language is not None:
         selection.language_codes(config.language)  # raises before any work
     files = [] if config.corpus is None else files_of(config.corpus)
     _refuse_out_in_corpus(config)
     with Pool(config.workers) as pool:
-        files = files or [_built_in(config, pool, note)]
-        tokenizer = _vocabulary(config, files, note)
+        files = files or [_built_in(config, pool)]
+        tokenizer = _vocabulary(config, files)
         if config.vocab_only:
             return None
-        settings = _settings(config, _corpus_sha256(files, pool, note), tokenizer)
+        settings = _settings(config, _corpus_sha256(files, pool), tokenizer)
         if done is not None:
             prepared.require(config.out, done.settings, settings)
             note(f"{config.out} is already prepared: {done.describe()}")
             return done
-        copies = _copies(config, files, pool, note)
-        names = _make_shards(config, files, settings, copies, pool, show)
+        copies = _copies(config, files, pool)
+        names = _make_shards(config, files, settings, copies, pool)
     manifest = Manifest.collect(config.out, names, settings)
     if manifest is None:
         note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
         return None
     note(f"prepared {config.out}: {manifest.describe()}")
     return manifest
-
-
-def _note(text: str) -> None:
-    tqdm.write(text, file=sys.stderr)
 
 
 def _refuse_out_in_corpus(config: Config) -> None:
@@ -149,7 +144,7 @@ def _refuse_out_in_corpus(config: Config) -> None:
             )
 
 
-def _vocabulary(config: Config, files: List[str], note: Note) -> Tokenizer:
+def _vocabulary(config: Config, files: List[str]) -> Tokenizer:
     path = os.path.join(config.out, VOCAB)
     requested = None if config.vocab is None else Tokenizer.load(config.vocab, config.lowercase)
     if not os.path.exists(path):
@@ -192,7 +187,7 @@ def _sample(config: Config, files: List[str]) -> List[str]:
     return texts
 
 
-def _corpus_sha256(files: List[str], pool: Pool, note: Note) -> str:
+def _corpus_sha256(files: List[str], pool: Pool) -> str:
     """Return a hash of the files' contents, in order, independent of their names."""
     size = sum(map(os.path.getsize, files))
     if size > LARGE:
@@ -213,23 +208,19 @@ def _sha256(path: str) -> str:
 
 def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[str, Any]:
     """Return the settings that decide the content of the shards."""
+    values = {name: value for name, value in flat(config).items() if name not in SAME_CONTENT}
     return {
+        **values,
         "format": FORMAT,
         "vocab_size": tokenizer.vocab_size,
         "vocab_sha256": fingerprint(tokenizer.tokens),
         "words": words.resolve(config.words, tokenizer),
         "corpus": config.corpus or "built-in",
         "corpus_sha256": corpus_sha256,
-        **dataclasses.asdict(config.reading),
-        **{
-            name: getattr(config, name)
-            for name in ("lowercase", "length", "heldout", "dedup", "shortest", "longest")
-        },
-        "language": config.language,
     }
 
 
-def _copies(config: Config, files: List[str], pool: Pool, note: Note) -> Dict[str, np.ndarray]:
+def _copies(config: Config, files: List[str], pool: Pool) -> Dict[str, np.ndarray]:
     """Return unit name -> numbers of the documents to leave out."""
     if config.dedup == "off":
         return {}
@@ -240,7 +231,7 @@ def _copies(config: Config, files: List[str], pool: Pool, note: Note) -> Dict[st
     return found
 
 
-def _built_in(config: Config, pool: Pool, note: Note) -> str:
+def _built_in(config: Config, pool: Pool) -> str:
     path = os.path.join(config.out, BUILT_IN_FILE)
     if not os.path.exists(path):
         note("collecting the docstrings of the installed packages ...")
@@ -259,14 +250,13 @@ def _make_shards(
     settings: Dict[str, Any],
     copies: Dict[str, np.ndarray],
     pool: Pool,
-    show: bool,
 ) -> List[str]:
     """Do the unfinished units of this part; return the names of all units of the corpus."""
     part, parts = config.part
     names: List[str] = []
     bar = tqdm(
         total=sum(map(os.path.getsize, files)) // parts, unit="B", unit_scale=True,
-        disable=not (show and sys.stderr.isatty()), desc="preparing",
+        disable=not sys.stderr.isatty(), desc="preparing",
     )  # fmt: skip
 
     def unfinished() -> Iterator[Tuple[Unit, Optional[np.ndarray]]]:
@@ -306,7 +296,7 @@ def make_shards(
         copied = set(copies.tolist())
         texts = [text for number, text in enumerate(texts) if number not in copied]
     texts, left_out = _selected(texts, config)
-    note: Dict[str, Any] = {"settings": settings, "bad_lines": bad, **left_out}
+    record: Dict[str, Any] = {"settings": settings, "bad_lines": bad, **left_out}
     for split, documents in zip(SPLITS, _split(texts, config.heldout)):
         ids, starts, counts = _tokens(documents, cutter)
         marks = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
@@ -315,7 +305,7 @@ def make_shards(
         if len(rows):
             path = os.path.join(config.out, file)
             size = prepared.write_rows(path, rows, begins, settings["vocab_size"])
-        note[split] = {
+        record[split] = {
             "file": file,
             "sequences": len(rows),
             "documents": len(documents),
@@ -325,7 +315,7 @@ def make_shards(
             "padding": int((rows == tokenizer.pad_id).sum()),
             "bytes": size,
         }
-    prepared.write_note(config.out, unit.name, note)
+    prepared.write_note(config.out, unit.name, record)
     return len(unit.data)
 
 
@@ -354,13 +344,10 @@ def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, in
     }
 
 
-def _split(texts: List[str], heldout: float) -> Tuple[List[str], List[str]]:
+def _split(texts: List[str], heldout: float) -> List[List[str]]:
     """Return training and held-out documents; equal texts are on the same side."""
     held = [zlib.crc32(text.encode()) / 2**32 < heldout for text in texts]
-    return (
-        [text for text, is_held in zip(texts, held) if not is_held],
-        [text for text, is_held in zip(texts, held) if is_held],
-    )
+    return [[t for t, is_held in zip(texts, held) if is_held == side] for side in (False, True)]
 
 
 def main(argv: Optional[List[str]] = None) -> int:

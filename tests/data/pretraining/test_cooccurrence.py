@@ -79,7 +79,7 @@ def test_a_large_corpus_is_sampled_evenly(tmp_path, monkeypatch):
     corpus.write_text("".join(f"word{i // 40} " * 14 + "\n" for i in range(1200)))
     prepare.prepare(
         prepare.Config(out=str(tmp_path / "data"), corpus=str(corpus), vocab_size=128, length=16,
-                       heldout=0, workers=1), show=False)  # fmt: skip
+                       heldout=0, workers=1))  # fmt: skip
     sequences = Sequences(Manifest.load(str(tmp_path / "data")))
     whole = cooccurrence.sample(sequences)
     assert len(whole) == len(sequences) > 1100

@@ -57,7 +57,7 @@ def test_the_first_of_each_text_stays(planted):
 
 def prepared(folder, out, **settings):
     config = prepare.Config(corpus=str(folder), out=str(out), vocab_size=128, length=32, **settings)
-    return prepare.prepare(config, show=False)
+    return prepare.prepare(config)
 
 
 def test_shards_on_two_machines_leave_out_what_one_does(planted, tmp_path):

@@ -39,7 +39,7 @@ def test_others_are_left_out_and_counted(tmp_path, language, kept):
             out=str(tmp_path / out), corpus=str(path), vocab_size=256, heldout=0.0, workers=1,
             shortest=10, language=language, vocab=vocab,
         )  # fmt: skip
-        return prepare.prepare(config, show=False)
+        return prepare.prepare(config)
 
     found = prepared("out", language)
     count = sum(len(TEXTS[code]) for code in kept)
@@ -59,5 +59,5 @@ def test_others_are_left_out_and_counted(tmp_path, language, kept):
 
 def test_a_code_that_is_none_is_named(tmp_path):
     with pytest.raises(DataError, match=r"--language english: allowed are af, .*, zh, zu"):
-        prepare.prepare(prepare.Config(out=str(tmp_path / "out"), language="en,english"), False)
+        prepare.prepare(prepare.Config(out=str(tmp_path / "out"), language="en,english"))
     assert not (tmp_path / "out").exists()

@@ -60,7 +60,7 @@ def config(tmp_path, vocab, corpus, out="out", **options):
 
 
 def prepared(*args, **options):
-    return prepare.prepare(config(*args, **options), show=False)
+    return prepare.prepare(config(*args, **options))
 
 
 def contents(folder):
