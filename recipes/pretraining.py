@@ -30,7 +30,7 @@ from amp_xla.data.pretraining import prepare
 from amp_xla.data.pretraining.masking import special_ids
 from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
-from amp_xla.data.pretraining.stream import in_turn, read
+from amp_xla.data.pretraining.stream import Phases, read
 from amp_xla.models import presets
 from amp_xla.models.options import Filling, LanguageModelOptions
 from amp_xla.process.exits import exit_code
@@ -129,7 +129,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         data, tokenizer, amount.plan(data.settings["length"]), size, config.heldout,
         config.objective, config.mask, config.mask_rate, config.seed,
     )  # fmt: skip
-    batches = ranks.share(in_turn(phases), accumulate)
+    batches = ranks.share(Phases(*(phase.batches for phase in phases)), accumulate)
     step_input = dropout.install(config.seed)
     lm = config.encoder.language_model(
         tokenizer.vocab_size, phases[-1].length, config.objective, not resume_from, len(phases) > 1

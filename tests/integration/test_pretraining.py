@@ -335,32 +335,41 @@ def test_a_run_that_was_stopped_goes_on_bitwise(place, trained):
     assert one == two
 
 
+SMALLER = """
+import amp_xla.setup
+from amp_xla.models import language_model
+language_model.SIZES["tiny"] = (2, 64, 2)
+"""
+
+
 @pytest.mark.slow
 def test_a_second_phase_has_longer_sequences_and_its_border_is_no_place_to_get_lost(place):
-    phases = ["--steps", "16", "--phase2-length", "96", "--phase2-share", "0.25"]
-    often = ["--log-every", "1", "--checkpoint-every", "4"]
+    phases = ["--steps", "8", "--phase2-length", "64", "--phase2-share", "0.25"]
+    often = ["--log-every", "1", "--checkpoint-every", "3"]
     common = ["--data", "data", "--dropout", "0.1", *phases, *SMALL, *often]
-    code, output = recipe(place, "pretraining", *common, "--name", "phases")
+    code, output = recipe(place, "pretraining", *common, "--name", "phases", code=SMALLER)
     assert code == 0, output
-    assert "12 updates = " in output and "6 of 32 positions predicted, then 4 updates" in output
-    assert "of 96 positions predicted" in output
+    assert "6 updates = " in output and "6 of 32 positions predicted, then 2 updates" in output
+    assert "of 64 positions predicted" in output
     lines = metrics(place, "phases")
     (judged,) = (line for line in lines if "dev_loss" in line)
     assert np.isfinite(judged["dev_loss"]) and np.isfinite(judged["dev_loss_32"])
-    assert [line["samples"] for line in lines if "loss" in line][-1] == 128  # as many a step
+    assert [line["samples"] for line in lines if "loss" in line][-1] == 64  # as many a step
     rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
-    assert rates[-1] < rates[12] < rates[10]  # one schedule: it falls on across the border
+    assert rates[-1] < rates[6] < rates[4]  # one schedule: it falls on across the border
 
     # One stops on the border; the other is killed behind it, and begins again on it.
-    stops = (("stopped", 23, "SIGTERM", 143), ("killed", 26, "SIGKILL", -9))
+    stops = (("stopped", 11, "SIGTERM", 143), ("killed", 14, "SIGKILL", -9))
     for name, number, sent, status in stops:
         code, output = recipe(
             place, "pretraining", *common, "--name", name,
-            code="import amp_xla.setup\n" + KILL.format(number=number, signal=sent),
+            code=SMALLER + KILL.format(number=number, signal=sent),
         )  # fmt: skip
         assert code == status, output
-        code, output = recipe(place, "pretraining", *common, "--name", name, "--resume")
-        assert code == 0 and "resumed from step-00000012" in output, output
+        code, output = recipe(
+            place, "pretraining", *common, "--name", name, "--resume", code=SMALLER
+        )
+        assert code == 0 and "resumed from step-00000006" in output, output
         one, two = (
             (place / "runs/pretraining" / run / "bert_model.ckpt.data-00000-of-00001").read_bytes()
             for run in ("phases", name)

@@ -82,11 +82,10 @@ def _signals_blocked() -> Iterator[None]:
 
 def _start_worker(parent: int) -> None:
     """Make a worker end when its parent is gone."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=_follow, args=(parent,), daemon=True).start()
 
+    def follow() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
 
-def _follow(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+    threading.Thread(target=follow, daemon=True).start()

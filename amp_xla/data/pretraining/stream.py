@@ -249,37 +249,29 @@ def read(
     return phases
 
 
-def in_turn(phases: Sequence[Phase]) -> Any:
-    """Return the training batches of all phases, one phase after the other."""
-    streams = [phase.batches for phase in phases]
-    return Phases(*streams) if len(streams) > 1 else streams[0]
-
-
 class Phases:
-    """The micro-batches of one stream, then of another, with steps counted through.
+    """The micro-batches of several streams one after the other, with steps counted through.
 
     Args:
-      first, second: streams with the same number of sequences per micro-batch.
+      streams: with the same number of sequences per micro-batch.
     """
 
     padding_share = 0.0
 
-    def __init__(self, first: Stream, second: Stream) -> None:
-        self._streams = (first, second)
-        self.border = first.steps_per_epoch()
+    def __init__(self, *streams: Stream) -> None:
+        self._streams = streams
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
-        """(B, L) of both."""
+        """(B, L) of all."""
         return [shape for stream in self._streams for shape in stream.shapes]
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the micro-batches of both."""
+        """Return the micro-batches of all."""
         return sum(stream.steps_per_epoch() for stream in self._streams)
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield micro-batches from ``start`` on."""
-        first, second = self._streams
-        if start < self.border:
-            yield from first.epoch(epoch, start)
-        yield from second.epoch(epoch, max(start - self.border, 0))
+        for stream in self._streams:
+            yield from stream.epoch(epoch, start)
+            start = max(start - stream.steps_per_epoch(), 0)

@@ -18,21 +18,21 @@ from amp_xla.errors import DataError
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """Three files with 20,000 texts in all; each fourth is a copy of an earlier one."""
+    """Three files with 8,000 texts in all; each fourth is a copy of an earlier one."""
     folder = tmp_path_factory.mktemp("planted")
     rng = random.Random(1)
     texts, originals = [], []
-    for i in range(20000):
+    for i in range(8000):
         if i % 4 == 3:
             words = rng.choice(originals).split(" ")
             texts.append(("  " if i % 8 == 3 else " ").join(words))
         else:
             originals.append(f"text {i} " + " ".join(rng.choice("abcdefgh") * 3 for _ in range(30)))
             texts.append(originals[-1])
-    (folder / "a.txt").write_text("\n".join(texts[:7000]) + "\n")
+    (folder / "a.txt").write_text("\n".join(texts[:3000]) + "\n")
     with gzip.open(str(folder / "b.txt.gz"), "wt") as file:
-        file.write("\n".join(texts[7000:14000]) + "\n")
-    rows = (json.dumps({"text": text}) for text in texts[14000:])
+        file.write("\n".join(texts[3000:6000]) + "\n")
+    rows = (json.dumps({"text": text}) for text in texts[6000:])
     (folder / "c.jsonl").write_text("\n".join(rows) + "\n")
     return folder, originals
 

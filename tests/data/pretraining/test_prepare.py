@@ -32,9 +32,9 @@ def sentences(n, seed=0):
     return [" ".join(rng.choice(WORDS, rng.randint(3, 40))) + f" {i}" for i in range(n)]
 
 
-@pytest.fixture
-def vocab(tmp_path):
-    path = tmp_path / "vocab.txt"
+@pytest.fixture(scope="module")
+def vocab(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
     pieces = ["un", "##believ", "##ably", "seven", "##teen", *(w for w in WORDS if len(w) < 8)]
     digits = [str(d) for d in range(10)] + [f"##{d}" for d in range(10)]
     path.write_text("\n".join(SPECIAL + sorted(set(pieces)) + digits) + "\n")
@@ -128,22 +128,30 @@ def run_command(*args, **options):
     )  # fmt: skip
 
 
-@pytest.fixture
-def large(tmp_path, vocab):
-    """Arguments for a corpus of several units."""
-    path = tmp_path / "large.txt"
-    path.write_text("\n".join(sentences(16_000)) + "\n")
-    return "--corpus", path, "--vocab", vocab, "--length", 32
+@pytest.fixture(scope="module")
+def large(tmp_path_factory, vocab):
+    """Arguments for a corpus of several units, and its shards."""
+    folder = tmp_path_factory.mktemp("large")
+    (folder / "large.txt").write_text("\n".join(sentences(16_000)) + "\n")
+    shards = contents(prepared(folder, vocab, folder / "large.txt").folder)
+    words = ("--corpus", folder / "large.txt", "--vocab", vocab, "--length", 32, "--heldout", 0.1)
+    return words, shards
+
+
+def first_unit(process, out):
+    """Wait for a finished unit; return the process' children."""
+    while not list((out / "units").glob("[0-9]*.json")) and process.poll() is None:
+        time.sleep(0.01)
+    return trees.children(process.pid)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_command_continues(tmp_path, large, sent):
     """Ctrl-C and Slurm signal the whole process group."""
-    args = ("--out", tmp_path / "out", *large, "--workers", 2)
+    words, shards = large
+    args = ("--out", tmp_path / "out", *words, "--workers", 2)
     process = run_command(*args, start_new_session=True)
-    while not list((tmp_path / "out" / "units").glob("[0-9]*.json")) and process.poll() is None:
-        time.sleep(0.01)
-    children = trees.children(process.pid)
+    children = first_unit(process, tmp_path / "out")
     os.killpg(process.pid, sent)
     output = process.communicate(timeout=60)[0].decode()
     assert trees.gone(children)
@@ -157,18 +165,14 @@ def test_an_interrupted_command_continues(tmp_path, large, sent):
     assert again.returncode == 0, output
     after = stamps(tmp_path / "out")
     assert any(after[name] == stamp for name, stamp in before.items())  # not done again
-    clean = run_command("--out", tmp_path / "clean", *large, "--workers", 1)
-    assert clean.wait(120) == 0
-    assert contents(tmp_path / "clean") == contents(tmp_path / "out")
+    assert contents(tmp_path / "out") == shards
 
 
 @pytest.mark.parametrize("who", ["worker", "parent"])
 def test_killed_processes(tmp_path, large, who):
     """A lost worker is one line, and a lost parent takes its workers along."""
-    process = run_command("--out", tmp_path / "out", *large, "--workers", 2)
-    while not list((tmp_path / "out" / "units").glob("[0-9]*.json")) and process.poll() is None:
-        time.sleep(0.01)
-    children = trees.children(process.pid)
+    process = run_command("--out", tmp_path / "out", *large[0], "--workers", 2)
+    children = first_unit(process, tmp_path / "out")
     os.kill(children[-1] if who == "worker" else process.pid, signal.SIGKILL)
     output = process.communicate(timeout=120)[0].decode()
     assert trees.gone(children)
