@@ -59,7 +59,7 @@ class Config:
     """masked words (RoBERTa), the next token (GPT), or the second of two segments (UniLM)"""
     mask: Literal["word", "span", "token"] = "word"
     """unit of masking; masks are new in every epoch"""
-    mask_rate: Annotated[float, within(above=0, below=1)] = 0.15
+    mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
     topic: Annotated[float, within(at_least=0)] = 1.0
     """final weight of the bag-of-words loss; 0 = none"""

@@ -48,9 +48,9 @@ WRONG = {
         "--accumulate 0", f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
     ],
     "recipes.pretraining": [
-        "--steps 0", "--steps -1", "--mask-rate 0", "--mask-rate nan", "--topic -1",
-        "--global-batch 0", "--micro-batch 0", "--average 1", "--heldout 0", "--dropout 1",
-        "--warmup 2", "--seed -1", "--log-every 0", "--learning-rate 0",
+        "--steps 0", "--steps -1", "--mask-rate 0", "--mask-rate 0.6", "--mask-rate nan",
+        "--topic -1", "--global-batch 0", "--micro-batch 0", "--average 1", "--heldout 0",
+        "--dropout 1", "--warmup 2", "--seed -1", "--log-every 0", "--learning-rate 0",
     ],
     "rehearse": ["--steps 0"],
     "prepare": ["--length 20", "--length 8", "--heldout 1", "--workers -1", "--vocab-mb 0"],

@@ -14,7 +14,6 @@ import numpy as np
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import DataError
 
 _STREAM = 1  # apart from the order's numbers
 
@@ -30,14 +29,9 @@ class TokenDropout:
       rate: share of the tokens, 0 <= rate < 1.
       tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
       seed: decides which tokens.
-
-    Raises:
-      DataError: The rate is outside [0, 1).
     """
 
     def __init__(self, batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> None:
-        if not 0.0 <= rate < 1.0:
-            raise DataError(f"token dropout is {rate}; it must be at least 0 and below 1")
         self._batches, self._rate, self._seed = batches, rate, seed
         self._hidden = tokenizer.hidden_id
         self._special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]

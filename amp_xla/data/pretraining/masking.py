@@ -14,7 +14,6 @@ import numpy as np
 
 from amp_xla.data.batches.order import uniform
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import DataError
 
 # SpanBERT (arXiv 1907.10529): geometric lengths, p = 0.2, at most 10 words.
 SPAN_P, SPAN_WORDS = 0.2, 10
@@ -64,10 +63,6 @@ class Masking:
     rate: float = 0.15
     unit: str = "word"
     seed: int = 1
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.rate <= 0.5:
-            raise DataError(f"mask rate {self.rate} is not in (0, 0.5]; BERT has 0.15")
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, length: int, rate: float, unit: str, seed: int) -> Masking:
