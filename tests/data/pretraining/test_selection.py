@@ -1,4 +1,4 @@
-"""Planted copies are left out, and the first of each stays."""
+"""Planted copies are left out, and the first of each stays; so are documents in other languages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from amp_xla.data.pretraining import prepare
 from amp_xla.data.pretraining.pool import Pool
-from amp_xla.data.pretraining.selection import copies
+from amp_xla.data.pretraining.selection import copies, language_of
 from amp_xla.data.pretraining.units import Reading, files_of, texts_of, units
 from amp_xla.errors import DataError
 
@@ -56,8 +56,8 @@ def test_the_first_of_each_text_stays(planted):
 
 
 def prepared(folder, out, **settings):
-    config = prepare.Config(corpus=str(folder), out=str(out), vocab_size=128, length=32, **settings)
-    return prepare.prepare(config)
+    settings = {"vocab_size": 128, "length": 32, **settings}
+    return prepare.prepare(prepare.Config(corpus=str(folder), out=str(out), **settings))
 
 
 def test_shards_on_two_machines_leave_out_what_one_does(planted, tmp_path):
@@ -111,3 +111,58 @@ def test_the_signature_is_the_same_in_all_versions_of_datasketch():
 
     text = " ".join(f"word{i}" for i in range(5000))
     assert _bands(text)[:2] == [5486219423157818680, 9945212521489154100]
+
+
+LANGUAGES = "telling languages apart is an extra"
+TEXTS = {
+    "en": [
+        "The quick brown fox jumps over the lazy dog while seventeen cats are watching it.",
+        "Returns a copy of the array, with its elements sorted along the given axis.",
+    ],
+    "zh": [
+        "我来到北京清华大学，学习自然语言处理。",
+        "这家酒店的服务很好，房间也很干净，下次还会再来。",
+    ],
+    "de": ["Der schnelle braune Fuchs springt über den faulen Hund, und alle sehen ihm zu."],
+    "fr": ["Le vif renard brun saute par-dessus le chien paresseux, et tout le monde le regarde."],
+    "ja": ["素早い茶色の狐がのろまな犬を飛び越えるのを、みんなで見ていました。"],
+}
+
+
+@pytest.mark.parametrize("code", sorted(TEXTS))
+def test_a_language_is_found(code):
+    pytest.importorskip("py3langid", reason=LANGUAGES)
+    assert [language_of(text) for text in TEXTS[code]] == [code] * len(TEXTS[code])
+
+
+@pytest.mark.parametrize("language, kept", [("en", ["en"]), ("zh, de", ["zh", "de"])])
+def test_others_are_left_out_and_counted(tmp_path, language, kept):
+    pytest.importorskip("py3langid", reason=LANGUAGES)
+    path = tmp_path / "some.txt"
+    path.write_text("\n".join(t for texts in TEXTS.values() for t in texts) + "\nab\n", "utf-8")
+
+    def leaving_out(out, language, vocab=None):
+        options = dict(vocab_size=256, heldout=0.0, workers=1, shortest=10, vocab=vocab)
+        return prepared(path, tmp_path / out, language=language, **options)
+
+    found = leaving_out("out", language)
+    count = sum(len(TEXTS[code]) for code in kept)
+    assert found.counts["train"]["documents"] == count
+    assert found.counts["other_languages"] == 7 - count and found.counts["other_lengths"] == 1
+    assert f"{7 - count} documents in other languages left out" in found.describe()
+    # The vocabulary is learnt from what stays.
+    assert ("的" in found.tokenizer().tokens) == ("zh" in kept)
+    with pytest.raises(DataError, match="language is"):
+        leaving_out("out", None)
+    with pytest.raises(DataError, match="is empty: no text of the given lengths and languages"):
+        leaving_out("none", "sw")
+    vocab = str(tmp_path / "out" / "vocab.txt")
+    with pytest.raises(DataError, match="is empty.* 7 documents in other languages"):
+        leaving_out("none", "sw", vocab)
+
+
+def test_a_code_that_is_none_is_named(tmp_path):
+    pytest.importorskip("py3langid", reason=LANGUAGES)
+    with pytest.raises(DataError, match=r"--language english: allowed are af, .*, zh, zu"):
+        prepare.prepare(prepare.Config(out=str(tmp_path / "out"), language="en,english"))
+    assert not (tmp_path / "out").exists()
