@@ -30,6 +30,7 @@ SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
 COMPRESSED = (".bz2", ".gz", ".zst")
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
 UNIT_BYTES = (1 << 18, 16 << 20)
+LONGEST_BORDER = 64  # bytes; a longer one that crosses two reads is passed over
 UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
 
 
@@ -162,7 +163,9 @@ def _parts(path: str, size: int, border: Optional[Pattern[bytes]]) -> Iterator[b
         for data in unpacked(path, file, os.path.getsize(path), size):
             rest += data
             while border and len(rest) >= needed:
-                match = border.search(rest, needed - 1)
+                # What came before these data has no border behind ``needed``.
+                start = max(needed - 1, len(rest) - len(data) - LONGEST_BORDER)
+                match = border.search(rest, start)
                 if match is None:
                     break
                 end = match.end()
