@@ -259,7 +259,8 @@ def _raw_documents(unit: Unit, reading: Reading) -> Iterator[Tuple[int, bytes]]:
         for match in border.finditer(unit.data):
             yield start, unit.data[start : match.start()]
             start = match.end()
-        yield start, unit.data[start:]
+        if start < len(unit.data):
+            yield start, unit.data[start:]
 
 
 @contextlib.contextmanager
