@@ -107,12 +107,11 @@ def main() -> int:
 
 def write_corpus(config: Config, path: str) -> Dict[str, Any]:
     """Write the recipe's token ids to ``path``; return the shape for the peers."""
-    from amp_xla.data.text import corpora
     from amp_xla.data.text.labels import Labels
     from recipes import classification
 
     recipe = make(classification.Config, train=config.train, dev=config.dev, vocab=config.vocab)
-    train, dev = recipe.files.read(corpora.pydoc, recipe.seed)
+    train, dev = recipe.files.read(recipe.seed)
     tokenizer = recipe.vocabulary.tokenizer(train.texts)
     labels = Labels.fit(train.labels or [])
     parts = []
