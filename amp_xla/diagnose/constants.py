@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -16,14 +15,12 @@ ROUNDS_TO_ZERO = 2.0**-25  # half of the smallest subnormal
 _PASS_ON = frozenset(("Cast", "Identity", "Enter", "BroadcastTo", "Fill"))
 
 
-@dataclasses.dataclass(frozen=True)
-class Misfit:
+class Misfit(NamedTuple):
     """A constant that changes when it is rounded to half.
 
     Attributes:
       node: name of the Const node.
-      value: the largest or the smallest element, whichever does not fit.
-      becomes: its value after rounding to half.
+      value, becomes: the element that does not fit, before and after rounding to half.
       problem: ``overflows``, ``vanishes`` or ``loses bits`` (subnormal).
       half: whether it is rounded to half before a node computes with it.
     """
@@ -36,11 +33,7 @@ class Misfit:
 
 
 def misfits(nodes: Mapping[str, Any]) -> List[Misfit]:
-    """Return the constants that half cannot hold; those that are rounded come first.
-
-    Args:
-      nodes: name -> NodeDef of the rewritten graph.
-    """
+    """Return a rewritten graph's constants that half cannot hold, first those it rounds."""
     readers = consumers(nodes)
     out = []
     for node in nodes.values():

@@ -1,24 +1,26 @@
-"""The first non-finite node, as the overflow finder reports it."""
+"""The first non-finite node, as the overflow finder reports it, and its remedies."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional, Tuple
+import math
+from typing import Any, Dict, List, Optional, Tuple
 
+from amp_xla import backend
+from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.node_origins import Source
 from amp_xla.diagnose.recorder import Range
+from amp_xla.graph import lists as op_lists
 
 OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
+_MARGIN = 2.0  # between the largest number seen and the limit, for the next batches
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
     """An input of the reported node, before the pass' cast.
 
-    Attributes:
-      name, op: the node that made it.
-      range: its values.
-      to_half: whether it was rounded to half on the way.
+    ``to_half``: whether it was rounded to half on the way.
     """
 
     name: str
@@ -27,14 +29,9 @@ class Input:
     to_half: bool
 
     @property
-    def beyond_float16(self) -> bool:
-        """True if a finite element becomes infinite when it is rounded."""
-        return self.range.largest >= OVERFLOW
-
-    @property
     def lost(self) -> bool:
         """True if it was rounded to half and a finite element became infinite."""
-        return self.to_half and self.beyond_float16
+        return self.to_half and self.range.largest >= OVERFLOW
 
     def __str__(self) -> str:
         text = f"{self.name} ({self.op}): {self.range}"
@@ -48,16 +45,15 @@ class Finding:
     """The first node that is not finite.
 
     Attributes:
-      node, op, layer, phase: the node; ``phase`` is ``forward`` or ``backward``.
+      phase: ``forward`` or ``backward``.
       half: whether it computes in half.
       output: its result before rounding to half.
-      inputs: its inputs.
       source: the line of code that made it (for a gradient: its forward operation), if known.
       problem: one sentence about the cause.
       float32_too: float32 fails on this batch as well, so mixed precision is not the cause.
-      remedies: commands and environment lines to copy, the best first.
       float32_loss, half_loss: losses of the two replays.
       loss_scale: in force when it happened.
+      remedies: commands and environment lines to copy, the best first.
     """
 
     node: str
@@ -70,10 +66,10 @@ class Finding:
     source: Optional[Source]
     problem: str
     float32_too: bool
-    remedies: Tuple[str, ...]
     float32_loss: float
     half_loss: float
     loss_scale: float
+    remedies: Tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -95,3 +91,63 @@ class Finding:
         values["source"] = None if self.source is None else str(self.source)
         values.update(float32_loss=str(self.float32_loss), half_loss=str(self.half_loss))
         return values
+
+
+def remedies(
+    finding: Finding, layer: Any, constant: float, lists: Optional[op_lists.OpLists]
+) -> Tuple[str, ...]:
+    """Return remedies for a finding, the best first.
+
+    Args:
+      finding: without remedies.
+      layer: its Keras layer, or None.
+      constant: the largest constant that reaches its inputs, before rounding.
+      lists: the op lists in force.
+    """
+    scaled = finding.phase == "backward" and finding.loss_scale > 1.0
+    if finding.float32_too and scaled:
+        return (_lower_scale(finding),)
+    if finding.float32_too:
+        return (
+            "look at the batch (saved beside this report) for NaN, empty rows or labels out of "
+            "range; lower the learning rate, or lengthen the warm-up; clip gradients",
+        )
+    version = backend.bert4keras_version()
+    old, text = version < backend.SAFE_MASKS, ".".join(map(str, version))
+    if old and type(layer).__name__ in backend.CRF_LAYERS:
+        return (
+            f"use bert4keras 0.11.5: {type(layer).__name__} of {text} recognizes "
+            f"padding by a score below -1e6, which no float16 number is, so no infinity is right "
+            f"for it; or train in tf32: AMP_XLA_PRECISION=tf32",
+        )
+    advice: List[str] = []
+    largest, source = finding.output.largest, finding.source
+    masks = source is not None and (
+        source.path.startswith("bert4keras/") or source.function == "banned"
+    )
+    if constant > LARGEST and old and masks:
+        advice += [
+            f"K.set_infinity(1e4), which `import amp_xla.setup` does for you "
+            f"(AMP_XLA_INFINITY=1e4): bert4keras {text} masks with {constant:g}, which float16 "
+            f"cannot hold",
+            "use bert4keras 0.11.5, which masks with `where` instead",
+        ]
+    elif constant > LARGEST:
+        advice.append(f"replace the constant {constant:g} by one below {LARGEST:g}")
+    elif scaled:
+        advice.append(_lower_scale(finding))
+    elif finding.phase == "forward" and largest > LARGEST:
+        advice.append(
+            f"bring the activations down: {largest:.4g} is {largest / LARGEST:.3g} times what "
+            f"float16 holds (a normalisation before this layer, or a smaller initialisation)"
+        )
+    line = op_lists.keep_in_float32(finding.op, backend.kind(), lists)
+    return (*advice, f"keep {finding.op} in float32 (all of them): {line}")
+
+
+def _lower_scale(finding: Finding) -> str:
+    largest, scale = finding.output.largest, finding.loss_scale
+    if largest > LARGEST and not finding.float32_too:
+        fitting = 2.0 ** math.floor(math.log2(scale * LARGEST / largest / _MARGIN))
+        return f"lower the loss scale from {scale:g} to {fitting:g}: --loss-scale {fitting:g}"
+    return f"lower the loss scale from {scale:g}, or use --loss-scale dynamic"

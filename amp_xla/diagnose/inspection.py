@@ -27,13 +27,29 @@ from amp_xla.graph.virtual_gpu import Rewritten
 
 def inspect(
     model: Any,
-    gpu: str,
-    lists: Optional[str],
+    gpu: str = "8.0",
+    lists: Optional[str] = None,
     batch: Optional[Sequence[Any]] = None,
     batch_size: int = 32,
     length: int = 128,
 ) -> Report:
-    """Do as ``amp_xla.diagnose.inspect``."""
+    """Run TensorFlow's auto-mixed-precision pass on a model's training graph and report.
+
+    Args:
+      model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
+      gpu: compute capability of the virtual GPU: 7.0, 8.0, 8.6, 9.0, ...
+      lists: ``fork`` (NVIDIA's TensorFlow 1.15), ``stock``, or None = fork on 1.15, stock on 2.x.
+      batch: arrays for the placeholders, or (inputs, targets) as for ``fit``; FLOPs and bytes are
+        computed for their shapes.
+      batch_size, length: without ``batch``, the first and the other unknown dimensions.
+
+    Returns:
+      The report; ``print`` it for tables, ``to_json`` is amp.json.
+
+    Raises:
+      PassFailedError: the pass failed, was skipped or converted nothing; with its reason.
+      UnsupportedError: the model is not compiled, or ``gpu`` or ``lists`` is not possible.
+    """
     training = training_graph.view(model)
     if batch is None:
         feed_shapes = {
@@ -49,13 +65,7 @@ def inspect(
 
 
 class _Inspection:
-    """Builds the report on one rewritten graph.
-
-    Args:
-      training: the view of the graph.
-      rewritten: the pass' result.
-      feed_shapes: placeholder op name -> shape, for FLOPs and bytes.
-    """
+    """Builds the report on one rewritten graph, with FLOPs and bytes for ``feed_shapes``."""
 
     def __init__(
         self, training: TrainingGraph, rewritten: Rewritten, feed_shapes: Mapping[str, List[int]]
@@ -68,7 +78,7 @@ class _Inspection:
         self._products, self._unmeasured = shapes.matmuls(rewritten.before, self._shapes)
 
     def report(self) -> Report:
-        rewritten = self._rewritten
+        rewritten, counts = self._rewritten, self._rewritten.counts
         total = sum(p.flops for p in self._products)
         half = sum(p.flops for p in self._products if p.name in self._half)
         layers, blockers = self._layers_and_blockers()
@@ -78,7 +88,6 @@ class _Inspection:
             if n.op == "Cast"
         )
         activations = activation_bytes(self._after, self._shapes)
-        half_ops = {op: n for op, n in rewritten.counts.half_ops.items() if op != "Cast"}
         nvidia = " (NVIDIA)" if backend.is_fork() else ""
         return Report(
             tensorflow=backend.tensorflow().__version__ + nvidia,
@@ -86,10 +95,9 @@ class _Inspection:
             lists=rewritten.lists_name,
             batch=self._feed_shapes,
             nodes=len(self._after),
-            half_nodes=sum(half_ops.values()),
+            half_nodes=counts.half_nodes - counts.half_ops.get("Cast", 0),
             casts_to_half=casts[FLOAT, HALF],
             casts_to_float=casts[HALF, FLOAT],
-            half_ops=dict(sorted(half_ops.items(), key=lambda entry: -entry[1])),
             matmul_flops=total,
             half_flops_share=half / total if total else 0.0,
             unmeasured=self._unmeasured,
@@ -131,12 +139,9 @@ class _Inspection:
             roles.append({role: ratios.get((name, phase, role), Ratio()) for role in ROLES})
             counter = float32.get((name, phase), Counter())
             size += sum(counter.values())
-            blockers.append(next((key for key, _ in counter.most_common() if key[0]), ("", "")))
-        (op, node), (backward_op, _) = blockers
-        forward, backward = roles
-        return LayerReport(
-            name, forward, backward, size, op, self._origins.source_text(node), backward_op
-        )
+            blockers += [key for key, _ in counter.most_common() if key[0]][:1]
+        op, node = blockers[0] if blockers else ("", "")
+        return LayerReport(name, roles[0], roles[1], size, op, self._origins.source_text(node))
 
     def _blockers(self, blocked: Mapping[Any, List[Tuple[str, int, str]]]) -> List[BlockerReport]:
         reports = []
@@ -172,12 +177,7 @@ class _Inspection:
     def _constants(self) -> List[ConstantReport]:
         return [
             ConstantReport(
-                self._origins.of(m.node).layer,
-                m.value,
-                m.becomes,
-                m.problem,
-                m.half,
-                self._origins.source_text(m.node),
+                self._origins.of(m.node).layer, *m[1:], self._origins.source_text(m.node)
             )
             for m in constants.misfits(self._after)
             # The optimizer's constants stay in float32 and do no harm.

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from amp_xla.diagnose.node_origins import OUTSIDE
 from amp_xla.diagnose.report_text import columns, jsonable, si
 
-ROLES = ("matmul", "softmax", "mask", "norm", "other")
+ROLES = ("matmul", "softmax", "norm", "other")
 _NUMBERED = re.compile(r"^(.*?-)(\d+)(-.*)?$")
 _WORTH_NAMING = 1e-3  # of all FLOPs
 _REASONS = {
@@ -38,12 +38,11 @@ class LayerReport:
     """One Keras layer, forward and backward pass (the update is never half).
 
     Attributes:
-      layer: its name.
-      forward, backward: role (``matmul``, ``softmax``, ``mask``, ``norm``, ``other``) -> Ratio.
+      forward, backward: role, one of ``ROLES`` -> Ratio.
       float32_bytes: bytes of the results that stay in float32.
-      blocked_by: the op that keeps most bytes of the forward pass in float32; empty if none.
-      source: the line of code that made ``blocked_by``.
-      backward_blocked_by: as ``blocked_by``, for the backward pass.
+      blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
+        in float32; empty if none.
+      source: the line of code that made it.
     """
 
     layer: str
@@ -52,7 +51,6 @@ class LayerReport:
     float32_bytes: int
     blocked_by: str
     source: str
-    backward_blocked_by: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +58,9 @@ class BlockerReport:
     """An op type that keeps nodes in float32, in the ``forward`` or ``backward`` phase.
 
     Attributes:
-      op, reason, phase: as in ``blockers.Blocker``.
+      reason: as in ``blockers.Blocker``.
       nodes: number of nodes that it keeps, itself included.
-      float32_bytes: bytes of their results.
-      layers: their layers.
+      float32_bytes, layers: bytes of their results, and their layers.
       example, source: one such op and the line of code that made it.
     """
 
@@ -110,19 +107,16 @@ class Report:
     """The result of ``amp_xla.diagnose.inspect``; ``amp.json`` has its fields.
 
     Attributes:
-      tensorflow, gpu, lists: versions and options.
       batch: placeholder -> shape.
       nodes: nodes of the rewritten training graph (pruned, constants folded).
       half_nodes: those that compute in half, casts not counted.
       casts_to_half, casts_to_float: casts that the pass inserted.
-      half_ops: op type -> number of half nodes.
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: the share of them in half precision, 0 to 1.
       unmeasured: matrix products of unknown size.
       kept_bytes: activations kept from the forward to the backward pass.
       recomputed_bytes: activations that --recompute recomputes at once, of the largest layer.
-      layers: in the order of the model.
-      blockers, alignment, constants: see their classes; the largest first.
+      layers: in the order of the model; ``blockers`` and ``alignment``: the largest first.
     """
 
     tensorflow: str
@@ -133,7 +127,6 @@ class Report:
     half_nodes: int
     casts_to_half: int
     casts_to_float: int
-    half_ops: Mapping[str, int]
     matmul_flops: int
     half_flops_share: float
     unmeasured: Sequence[str]
@@ -178,16 +171,16 @@ def _head(report: Report) -> str:
 
 
 def _layers(report: Report) -> str:
-    header = ("layer", "matmul", "backward", "softmax", "mask", "norm", "other", "stays", "by")
+    header = ("layer", "matmul", "backward", "softmax", "norm", "other", "stays", "by")
     # Layers that differ in their number only, with equal cells, share a row.
     groups: Dict[Any, List[str]] = {}
     for layer in report.layers:
         cells = (
             str(layer.forward["matmul"]),
             str(layer.backward["matmul"]),
-            *(str(layer.forward[role]) for role in ("softmax", "mask", "norm", "other")),
+            *(str(layer.forward[role]) for role in ("softmax", "norm", "other")),
             si(layer.float32_bytes) + "B",
-            layer.blocked_by or layer.backward_blocked_by,
+            layer.blocked_by,
         )
         match = _NUMBERED.match(layer.layer)
         name = (match.group(1), match.group(3) or "") if match else (layer.layer, "")

@@ -17,9 +17,6 @@ _NOT_MODELS = re.compile(
 )
 # Code with a layer's formula: bert4keras and the derivatives that replace some of its formulas.
 _FORMULAS = re.compile(r"/bert4keras/|/amp_xla/models/derivatives")
-_MASKING = frozenset(
-    ("sequence_masking", "lm_mask", "unilm_mask", "compute_attention_bias", "banned")
-)
 
 Frame = Tuple[str, int, str, str]  # file, line, function, code
 
@@ -106,15 +103,13 @@ class NodeOrigins:
         return OUTSIDE
 
     def role(self, name: str, op: str) -> str:
-        """Return ``matmul``, ``softmax``, ``mask``, ``norm`` or ``other``."""
+        """Return ``matmul``, ``softmax``, ``norm`` or ``other``."""
         if "MatMul" in op or "Einsum" in op:
             return "matmul"
         if op in ("Softmax", "LogSoftmax"):
             return "softmax"
-        if "Norm" in type(self._layers.get(self.of(name).layer)).__name__:
-            return "norm"
-        frames = _model_frames(self._forward_operation(name))[-3:]
-        return "mask" if _MASKING.intersection(frame[2] for frame in frames) else "other"
+        layer = type(self._layers.get(self.of(name).layer)).__name__
+        return "norm" if "Norm" in layer else "other"
 
     def source(self, name: str) -> Optional[Source]:
         """Return the line of the model's code that made a node.
@@ -124,19 +119,17 @@ class NodeOrigins:
         """
         original = self.original(name)
         if original not in self._sources:
-            self._sources[original] = _model_line(_model_frames(self._forward_operation(name)))
+            operation = self._operations.get(original)
+            # Gradients refer to the operation that they differentiate.
+            forward = getattr(operation, "_original_op", None)
+            frames = _model_frames(operation if forward is None else forward)
+            self._sources[original] = _model_line(frames)
         return self._sources[original]
 
     def source_text(self, name: str) -> str:
         """Return the source line of a node as text; empty if unknown."""
         source = self.source(name) if name else None
         return "" if source is None else str(source)
-
-    def _forward_operation(self, name: str) -> Optional[Any]:
-        operation = self._operations.get(self.original(name))
-        # Gradients refer to the operation that they differentiate.
-        forward = getattr(operation, "_original_op", None)
-        return operation if forward is None else forward
 
 
 def _model_frames(operation: Any) -> List[Frame]:

@@ -15,11 +15,12 @@ An infinite mask, or the logarithm of zero that a loss discards, is none of thes
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from amp_xla.diagnose import emulate, remedies
+from amp_xla.diagnose import emulate
 from amp_xla.diagnose.constants import LARGEST
-from amp_xla.diagnose.finding import OVERFLOW, Finding, Input
+from amp_xla.diagnose.finding import OVERFLOW, Finding, Input, remedies
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.diagnose.recorder import Range, Recorder, Tensor
 from amp_xla.diagnose.stage import Stage
@@ -82,10 +83,8 @@ def find(
     """Replay one batch and name the first non-finite node.
 
     Args:
-      training: the view of the training graph.
       values: variable op name -> the weights (and loss scale) that the batch failed with.
-      batch: as for ``TrainingGraph.arrays``.
-      step: number of the step, for dropout masks.
+      batch, step: as for ``Stage.feed``.
       capability, lists: as for ``virtual_gpu.rewrite``.
       half: False replays in float32 only, because training did not run in float16.
       scale: the loss scale of the failed step, if ``values`` hold another by now.
@@ -116,10 +115,7 @@ def replay(
 ) -> Optional[Finding]:
     """Do as ``find``, with graphs that the pass has already rewritten.
 
-    Args:
-      training, values, batch, step, scale: as for ``find``.
-      float32: GraphDef in float32, exported for ``fetches``.
-      rewritten: the pass' result; None replays in float32 only.
+    ``float32`` is exported for ``fetches``; without ``rewritten``, float32 only is replayed.
     """
     case = (training, values, batch, step, scale)
     if rewritten is None:
@@ -225,19 +221,7 @@ class _Search:
         node, origin = replay.nodes[name], self._origins.of(name)
         values, half = replay.ranges[tensor], name in replay.rounded
         inputs = tuple(replay.inputs(node))
-        source = self._origins.source(name)
-        case = remedies.Case(
-            op=node.op,
-            phase=origin.phase,
-            layer=self._training.layers.get(origin.layer),
-            source=source,
-            largest_output=values.largest,
-            largest_constant=self._constant_behind(tensor),
-            loss_scale=replay.scale,
-            float32_too=float32_too,
-            lists=self._lists,
-        )
-        return Finding(
+        finding = Finding(
             node=name,
             op=node.op,
             layer=origin.layer,
@@ -245,14 +229,16 @@ class _Search:
             half=half or nodes.is_half(node),
             output=values,
             inputs=inputs,
-            source=source,
+            source=self._origins.source(name),
             problem=_problem(values, half, inputs, float32_too),
             float32_too=float32_too,
-            remedies=tuple(remedies.advise(case)),
             float32_loss=self._plain.loss,
             half_loss=replay.loss,
             loss_scale=replay.scale,
         )
+        layer, constant = self._training.layers.get(origin.layer), self._constant_behind(tensor)
+        advice = remedies(finding, layer, constant, self._lists)
+        return dataclasses.replace(finding, remedies=advice)
 
     def _constant_behind(self, tensor: Tensor) -> float:
         """Return the largest constant among the large tensors behind a tensor; 0 if none."""

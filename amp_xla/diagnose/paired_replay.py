@@ -7,25 +7,16 @@ tensors recorded. Their difference is the effect of the pass, without that of tr
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
-from amp_xla.diagnose import emulate, overflow
-from amp_xla.diagnose.finding import Finding
+from amp_xla.diagnose import emulate
 from amp_xla.diagnose.recorder import Magnitudes, Recorder
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph, op_of
-
-
-class Trained(NamedTuple):
-    """One training step: its loss, and whether it and all gradients were finite."""
-
-    loss: float
-    finite: bool
 
 
 class Compared(NamedTuple):
@@ -46,10 +37,6 @@ class Compared(NamedTuple):
 
 class PairedReplay(Stage):
     """The copies ``fp32``, ``amp``, ``check`` and ``seen``.
-
-    Args:
-      training: the view of the graph.
-      capability, lists: as for ``virtual_gpu.rewrite``.
 
     Attributes:
       rewritten: the pass' result.
@@ -83,32 +70,19 @@ class PairedReplay(Stage):
                 if operation.type == "VarHandleOp" and operation.name.startswith("check/")
             }
 
-    def start(self, values: Mapping[str, Any]) -> None:
-        """Load the same weights, variable op name -> array, into both copies."""
-        self.load("fp32", values)
-        self.load("amp", values)
-
-    def train(self, copy: str, batch: Sequence[Any], step: int) -> Trained:
-        """Run one training step.
-
-        Args:
-          copy: ``fp32`` or ``amp``.
-          batch: as for ``TrainingGraph.arrays``.
-          step: number of the step, for dropout masks.
-        """
+    def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
+        """Run one training step; return its loss, and whether it and all gradients were finite."""
         training, names = self.training, [f"{copy}/{self.training.loss}:0"]
         names += [f"{copy}/{training.finite}"] if training.finite else []
         names += [f"{copy}/{name}" for name in training.train]
         out = self.run(names, batch, step, 1.0)
         finite = bool(np.isfinite(out[0])) and (not training.finite or bool(out[1]))
-        return Trained(float(out[0]), finite)
+        return float(out[0]), finite
 
     def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> List[Compared]:
         """Compare the gradients of ``seen`` and ``check``, in the order of the view's.
 
-        Args:
-          batch, step: as for ``train``.
-          seed: multiplies all gradients of the backward pass, on top of the loss scale.
+        ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
         """
         for histogram in self.histograms.values():
             histogram.clear()
@@ -124,24 +98,6 @@ class PairedReplay(Stage):
         if self.training.loss_scale is None:
             return 1.0
         return float(self.run([f"amp/{self.training.loss_scale}"], batch, step, 1.0)[0])
-
-    def find_overflow(
-        self, values: Mapping[str, Any], batch: Sequence[Any], step: int, scale: float
-    ) -> Optional[Finding]:
-        """Find the first non-finite node of a batch; see ``overflow.find``.
-
-        Args:
-          values: variable op name -> the weights that it failed with.
-          batch, step: as for ``train``.
-          scale: the loss scale that it failed at.
-        """
-        names = overflow.fetches(self.training)
-        float32, half = (
-            tf.graph_util.extract_sub_graph(graph_def, names)
-            for graph_def in (self.rewritten.before, self.rewritten.graph_def)
-        )
-        rewritten = dataclasses.replace(self.rewritten, before=float32, graph_def=half)
-        return overflow.replay(self.training, float32, rewritten, values, batch, step, scale)
 
     def weights(self) -> Dict[str, Any]:
         """Return the values of ``amp``'s variables that gradients depend on, by op name."""

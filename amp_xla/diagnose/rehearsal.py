@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 import numpy as np
 
 from amp_xla import backend
+from amp_xla.diagnose import overflow
 from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.finding import Finding
 from amp_xla.diagnose.node_origins import NodeOrigins
@@ -35,14 +36,32 @@ def rehearse(
     lists: Optional[str] = None,
     say: Callable[[Step], None] = lambda step: None,
 ) -> Rehearsal:
-    """Do as ``amp_xla.diagnose.rehearse``; ``say`` is called with each finished step."""
+    """Train a float32 copy and a mixed-precision copy of the model on a CPU, side by side.
+
+    The model itself is not trained. Half precision is modelled as tensor cores compute it: half
+    inputs and results, float32 in between.
+
+    Args:
+      model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialised.
+      batches: one batch per step, as for ``inspect``.
+      steps: number of steps; ends early if mixed precision is not finite.
+      gpu, lists: as for ``inspect``.
+      say: called with each finished step.
+
+    Returns:
+      The report; ``print`` it for tables.
+
+    Raises:
+      PassFailedError, UnsupportedError: as for ``inspect``.
+    """
     if steps < 1:
         raise AmpXlaError(f"steps={steps}; allowed: 1 or more")
     training = training_graph.view(model)
     values = training.values(training_graph.session_of(training.graph))
     replay = PairedReplay(training, gpu, lists)
     try:
-        replay.start(values)
+        for copy in ("fp32", "amp"):
+            replay.load(copy, values)
         return _Rehearsing(training, replay, values).run(batches, steps, say)
     finally:
         replay.close()
@@ -96,17 +115,20 @@ class _Rehearsing:
 
     def _step(self, batch: Any, number: int) -> None:
         replay, weights_before = self._replay, self._weights
-        plain, mixed = (replay.train(copy, batch, number) for copy in ("fp32", "amp"))
-        finite = mixed.finite
+        float32_loss, _ = replay.train("fp32", batch, number)
+        half_loss, finite = replay.train("amp", batch, number)
         if not self._training.finite:
             # Nothing is skipped, so a gradient that is not finite shows in the weights.
             self._weights = replay.weights()
             finite = finite and all(np.isfinite(w).all() for w in self._weights.values())
-        self._steps.append(Step(number, plain.loss, mixed.loss, self._scale, finite))
+        self._steps.append(Step(number, float32_loss, half_loss, self._scale, finite))
         if not finite:
             weights = replay.weights() if self._training.finite else weights_before
             values = {**self._values, **weights}
-            self._finding = replay.find_overflow(values, batch, number, self._scale)
+            rewritten = replay.rewritten
+            self._finding = overflow.replay(
+                self._training, rewritten.before, rewritten, values, batch, number, self._scale
+            )
 
     def _examine(self, batch: Any, number: int) -> None:
         self._compared.append(self._replay.examine(batch, number))

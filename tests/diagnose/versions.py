@@ -10,8 +10,6 @@ from pathlib import Path
 from scripts.environment.uv import uv
 
 ROOT = Path(__file__).resolve().parents[2]
-# As requirements/tf1.txt and tf2.txt pin them.
-VERSIONS = ("0.11.3", "0.11.5")
 
 
 def folder(version: str) -> Path:
