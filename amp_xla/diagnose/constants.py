@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
+from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph.nodes import FLOAT, HALF, closure, consumers, is_half
 
 LARGEST = 65504.0  # largest float16
@@ -15,39 +17,45 @@ ROUNDS_TO_ZERO = 2.0**-25  # half of the smallest subnormal
 _PASS_ON = frozenset(("Cast", "Identity", "Enter", "BroadcastTo", "Fill"))
 
 
-class Misfit(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Misfit:
     """A constant that changes when it is rounded to half.
 
     Attributes:
-      node: name of the Const node.
+      layer, source: where it is, and the line of code that made it.
       value, becomes: the element that does not fit, before and after rounding to half.
       problem: ``overflows``, ``vanishes`` or ``loses bits`` (subnormal).
       half: whether it is rounded to half before a node computes with it.
     """
 
-    node: str
+    layer: str
     value: float
     becomes: float
     problem: str
     half: bool
+    source: str
 
 
-def misfits(nodes: Mapping[str, Any]) -> List[Misfit]:
+def misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
     """Return a rewritten graph's constants that half cannot hold, first those it rounds."""
     readers = consumers(nodes)
     out = []
-    for node in nodes.values():
+    for name, node in nodes.items():
         if node.op != "Const" or node.attr["dtype"].type not in (FLOAT, HALF):
             continue
         values = tf.make_ndarray(node.attr["value"].tensor)
         misfit = _misfit(np.asarray(values, np.float32).ravel())
-        if misfit is not None:
-            value, problem = misfit
-            with np.errstate(over="ignore"):
-                becomes = float(np.float16(value))
-            half = _read_as_half(nodes, readers, node.name)
-            out.append(Misfit(node.name, value, becomes, problem, half))
-    return sorted(out, key=lambda m: (not m.half, m.problem, m.node))
+        if misfit is None:
+            continue
+        value, problem = misfit
+        with np.errstate(over="ignore"):
+            becomes = float(np.float16(value))
+        half, origin = _read_as_half(nodes, readers, name), origins.of(name)
+        # The optimizer's constants stay in float32 and do no harm.
+        if half or origin.phase != "update":
+            source = origins.source_text(name)
+            out.append(Misfit(origin.layer, value, becomes, problem, half, source))
+    return sorted(out, key=lambda m: (not m.half, m.problem))
 
 
 def _misfit(values: Any) -> Optional[Tuple[float, str]]:
@@ -67,10 +75,7 @@ def _misfit(values: Any) -> Optional[Tuple[float, str]]:
 def _read_as_half(nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:
     """Return whether a constant reaches a half node, or a cast to half, unchanged."""
 
-    def passed_on(name: str) -> List[str]:
-        passes = name in starts or nodes[name].op in _PASS_ON
-        return readers[name] if passes else []
+    def passed_on(reached: str) -> List[str]:
+        return readers[reached] if reached == name or nodes[reached].op in _PASS_ON else []
 
-    starts = {name}
-    reached = closure(starts, passed_on)
-    return any(is_half(nodes[target]) for target in reached)
+    return any(is_half(nodes[target]) for target in closure([name], passed_on))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla import backend
 from amp_xla.diagnose import constants
-from amp_xla.diagnose.blockers import Blame, computing, half_nodes
+from amp_xla.diagnose.blockers import Blame, Blocker, computing, half_nodes
 from amp_xla.diagnose.inspection_report import (
     ROLES,
     AlignmentReport,
     BlockerReport,
-    ConstantReport,
     LayerReport,
     Ratio,
     Report,
@@ -64,6 +63,17 @@ def inspect(
     return _Inspection(training, rewritten, feed_shapes).report()
 
 
+class _Node(NamedTuple):
+    """A computing node; ``size`` (bytes) and ``blocker`` are those of a node in float32."""
+
+    layer: str
+    phase: str
+    role: str
+    half: bool
+    size: int = 0
+    blocker: Blocker = Blocker("", "", "")
+
+
 class _Inspection:
     """Builds the report on one rewritten graph, with FLOPs and bytes for ``feed_shapes``."""
 
@@ -72,7 +82,7 @@ class _Inspection:
     ) -> None:
         self._rewritten, self._feed_shapes = rewritten, feed_shapes
         self._origins = NodeOrigins(training)
-        self._before, self._after = by_name(rewritten.before), by_name(rewritten.graph_def)
+        self._after = by_name(rewritten.graph_def)
         self._half = half_nodes(rewritten.graph_def)
         self._shapes = shapes.static_shapes(rewritten.before, training.fetches, feed_shapes)
         self._products, self._unmeasured = shapes.matmuls(rewritten.before, self._shapes)
@@ -81,7 +91,7 @@ class _Inspection:
         rewritten, counts = self._rewritten, self._rewritten.counts
         total = sum(p.flops for p in self._products)
         half = sum(p.flops for p in self._products if p.name in self._half)
-        layers, blockers = self._layers_and_blockers()
+        nodes = list(self._nodes())
         casts = Counter(
             (n.attr["SrcT"].type, n.attr["DstT"].type)
             for n in self._after.values()
@@ -103,83 +113,72 @@ class _Inspection:
             unmeasured=self._unmeasured,
             kept_bytes=activations.saved,
             recomputed_bytes=activations.recomputed,
-            layers=layers,
-            blockers=blockers,
+            layers=self._layers(nodes),
+            blockers=self._blockers(nodes),
             alignment=self._alignment(total),
-            constants=self._constants(),
+            constants=constants.misfits(self._after, self._origins),
         )
 
-    def _layers_and_blockers(self) -> Tuple[List[LayerReport], List[BlockerReport]]:
-        blame = Blame(self._before, self._half, self._rewritten.lists)
-        ratios: Dict[Tuple[str, str, str], Ratio] = {}
-        float32: Dict[Tuple[str, str], Counter] = {}
-        blocked: Dict[Tuple[str, str, str], List[Tuple[str, int, str]]] = {}
-        for name in sorted(computing(self._before.values(), self._half)):
-            origin, op = self._origins.of(name), self._before[name].op
+    def _nodes(self) -> Iterator[_Node]:
+        """Yield the computing nodes of the forward and backward pass (the update is never half)."""
+        before = by_name(self._rewritten.before)
+        blame = Blame(before, self._half, self._rewritten.lists)
+        for name in sorted(computing(before.values(), self._half)):
+            origin, role = self._origins.of(name), self._origins.role(name, before[name].op)
             if origin.phase == "update":
                 continue
-            key = (*origin, self._origins.role(name, op))
-            ratios[key] = ratios.get(key, Ratio()) + Ratio(int(name in self._half), 1)
             if name in self._half:
-                continue
-            size = shapes.element_bytes(self._shapes.get(name, []))
-            blocker = blame.of(name)
-            float32.setdefault(origin, Counter())[blocker.op, blocker.node] += size
-            if blocker.op:
-                group = (blocker.op, blocker.reason, origin.phase)
-                blocked.setdefault(group, []).append((origin.layer, size, blocker.node))
+                yield _Node(*origin, role, True)
+            else:
+                size = shapes.element_bytes(self._shapes.get(name, []))
+                yield _Node(*origin, role, False, size, blame.of(name))
+
+    def _layers(self, nodes: Sequence[_Node]) -> List[LayerReport]:
+        members: Dict[str, List[_Node]] = {}
+        for node in nodes:
+            members.setdefault(node.layer, []).append(node)
         positions = self._origins.layer_positions()
-        names = {layer for layer, _, _ in ratios}
-        ordered = sorted(names, key=lambda n: (positions.get(n, len(positions)), n))
-        return [self._layer(n, ratios, float32) for n in ordered], self._blockers(blocked)
+        ordered = sorted(members, key=lambda n: (positions.get(n, len(positions)), n))
+        return [self._layer(name, members[name]) for name in ordered]
 
-    def _layer(self, name: str, ratios: Any, float32: Mapping[Any, Counter]) -> LayerReport:
-        roles, blockers, size = [], [], 0
+    def _layer(self, name: str, nodes: Sequence[_Node]) -> LayerReport:
+        ratios = []
+        blockers: List[Blocker] = []
         for phase in ("forward", "backward"):
-            roles.append({role: ratios.get((name, phase, role), Ratio()) for role in ROLES})
-            counter = float32.get((name, phase), Counter())
-            size += sum(counter.values())
-            blockers += [key for key, _ in counter.most_common() if key[0]][:1]
-        op, node = blockers[0] if blockers else ("", "")
-        return LayerReport(name, roles[0], roles[1], size, op, self._origins.source_text(node))
+            here = [node for node in nodes if node.phase == phase]
+            half = Counter(node.role for node in here if node.half)
+            total = Counter(node.role for node in here)
+            ratios.append({role: Ratio(half[role], total[role]) for role in ROLES})
+            sizes: Counter = Counter()
+            for node in here:
+                if node.blocker.op:
+                    sizes[node.blocker] += node.size
+            blockers += [blocker for blocker, _ in sizes.most_common(1)]
+        blocker = blockers[0] if blockers else Blocker("", "", "")
+        source = self._origins.source_text(blocker.node)
+        size = sum(node.size for node in nodes)
+        return LayerReport(name, ratios[0], ratios[1], size, blocker.op, source)
 
-    def _blockers(self, blocked: Mapping[Any, List[Tuple[str, int, str]]]) -> List[BlockerReport]:
+    def _blockers(self, nodes: Sequence[_Node]) -> List[BlockerReport]:
+        blocked: Dict[Tuple[str, str, str], List[_Node]] = {}
+        for node in nodes:
+            if node.blocker.op:
+                key = (node.blocker.op, node.blocker.reason, node.phase)
+                blocked.setdefault(key, []).append(node)
         reports = []
         for (op, reason, phase), members in blocked.items():
-            example = Counter(node for _, _, node in members).most_common(1)[0][0]
-            reports.append(
-                BlockerReport(
-                    op,
-                    reason,
-                    phase,
-                    len(members),
-                    sum(size for _, size, _ in members),
-                    tuple(sorted({layer for layer, _, _ in members})),
-                    example,
-                    self._origins.source_text(example),
-                )
-            )
+            size = sum(node.size for node in members)
+            layers = tuple(sorted({node.layer for node in members}))
+            example = Counter(node.blocker.node for node in members).most_common(1)[0][0]
+            source = self._origins.source_text(example)
+            reports.append(BlockerReport(op, reason, phase, len(members), size, layers, source))
         return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
 
     def _alignment(self, total: int) -> List[AlignmentReport]:
-        groups: Dict[Any, List[shapes.MatMul]] = {}
+        shares: Dict[Tuple[str, Tuple[int, ...]], float] = {}
         for product in self._products:
             if product.unaligned:
-                layer = self._origins.of(product.name).layer
-                key = (layer, product.m, product.n, product.k, product.unaligned)
-                groups.setdefault(key, []).append(product)
-        reports = []
-        for (layer, m, n, k, unaligned), members in groups.items():
-            count, flops = sum(p.batch for p in members), sum(p.flops for p in members)
-            reports.append(AlignmentReport(layer, m, n, k, unaligned, count, flops / max(total, 1)))
+                key = (self._origins.of(product.name).layer, product.unaligned)
+                shares[key] = shares.get(key, 0.0) + product.flops / max(total, 1)
+        reports = [AlignmentReport(*key, share) for key, share in shares.items()]
         return sorted(reports, key=lambda r: -r.flops_share)
-
-    def _constants(self) -> List[ConstantReport]:
-        return [
-            ConstantReport(
-                self._origins.of(m.node).layer, *m[1:], self._origins.source_text(m.node)
-            )
-            for m in constants.misfits(self._after)
-            # The optimizer's constants stay in float32 and do no harm.
-            if m.half or self._origins.of(m.node).phase != "update"
-        ]

@@ -6,12 +6,12 @@ import dataclasses
 import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+from amp_xla.diagnose.constants import Misfit
 from amp_xla.diagnose.node_origins import OUTSIDE
 from amp_xla.diagnose.report_text import columns, jsonable, si
 
 ROLES = ("matmul", "softmax", "norm", "other")
 _NUMBERED = re.compile(r"^(.*?-)(\d+)(-.*)?$")
-_WORTH_NAMING = 1e-3  # of all FLOPs
 _REASONS = {
     "black": "on the list of ops that never run in half",
     "unlisted": "on no list, so it never runs in half",
@@ -25,9 +25,6 @@ class Ratio:
 
     half: int = 0
     total: int = 0
-
-    def __add__(self, other: Any) -> Ratio:
-        return Ratio(self.half + other.half, self.total + other.total)
 
     def __str__(self) -> str:
         return f"{self.half}/{self.total}" if self.total else "-"
@@ -61,7 +58,7 @@ class BlockerReport:
       reason: as in ``blockers.Blocker``.
       nodes: number of nodes that it keeps, itself included.
       float32_bytes, layers: bytes of their results, and their layers.
-      example, source: one such op and the line of code that made it.
+      source: the line of code that made such an op.
     """
 
     op: str
@@ -70,36 +67,19 @@ class BlockerReport:
     nodes: int
     float32_bytes: int
     layers: Tuple[str, ...]
-    example: str
     source: str
 
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentReport:
-    """Matrix products of one size with a dimension that is not a multiple of 8.
+    """A layer's matrix products with dimensions that are not multiples of 8.
 
     ``flops_share``: their share of all matmul FLOPs.
     """
 
     layer: str
-    m: int
-    n: int
-    k: int
     unaligned: Tuple[int, ...]
-    count: int
     flops_share: float
-
-
-@dataclasses.dataclass(frozen=True)
-class ConstantReport:
-    """A constant that half precision cannot hold; ``half``: whether it is rounded to half."""
-
-    layer: str
-    value: float
-    becomes: float
-    problem: str
-    half: bool
-    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +115,7 @@ class Report:
     layers: Sequence[LayerReport]
     blockers: Sequence[BlockerReport]
     alignment: Sequence[AlignmentReport]
-    constants: Sequence[ConstantReport]
+    constants: Sequence[Misfit]
 
     def to_json(self) -> Dict[str, Any]:
         """Return the content of amp.json; non-finite numbers as text, because JSON has none."""
@@ -221,19 +201,14 @@ def _blockers(report: Report) -> str:
 def _alignment(report: Report) -> str:
     if not report.alignment:
         return "All dimensions of all matrix products are multiples of 8."
-    share = sum(a.flops_share for a in report.alignment)
+    share = sum(entry.flops_share for entry in report.alignment)
     lines = [
-        f"Dimensions that are not multiples of 8: {share:.2%} of the matmul FLOPs. Such a product "
-        f"runs on slower kernels (no tensor cores at all before cuBLAS 11):"
+        f"Dimensions that are not multiples of 8 (slower kernels; no tensor cores at all before "
+        f"cuBLAS 11): {share:.2%} of the matmul FLOPs"
     ]
-    for entry in [a for a in report.alignment if a.flops_share >= _WORTH_NAMING][:6]:
+    for entry in report.alignment[:6]:
         sizes = ", ".join(f"{d} -> {-(-d // 8) * 8}" for d in entry.unaligned)
-        lines.append(
-            f"  {entry.layer}: {entry.m} x {entry.k} x {entry.n} ({entry.count} times), "
-            f"{entry.flops_share:.2%} of the FLOPs; {sizes} would be aligned"
-        )
-    if len(lines) == 1:
-        lines.append(f"  each less than {_WORTH_NAMING:.1%}; not worth a change")
+        lines.append(f"  {entry.layer}: {entry.flops_share:.2%}; {sizes} would be aligned")
     return "\n".join(lines)
 
 
