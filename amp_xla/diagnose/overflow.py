@@ -25,6 +25,7 @@ from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.diagnose.recorder import Range, Recorder, Tensor
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, virtual_gpu
+from amp_xla.graph.lists import OpLists
 from amp_xla.graph.training_graph import TrainingGraph, op_of
 
 _PRODUCTS = frozenset(("Mul", "RealDiv", *nodes.MATMULS))
@@ -70,35 +71,6 @@ class _Replay(NamedTuple):
         return inputs
 
 
-def find(
-    training: TrainingGraph,
-    values: Mapping[str, Any],
-    batch: Sequence[Any],
-    step: int,
-    capability: str = "8.0",
-    lists: Optional[str] = None,
-    half: bool = True,
-    scale: Optional[float] = None,
-) -> Optional[Finding]:
-    """Replay one batch and name the first non-finite node.
-
-    Args:
-      values: variable op name -> the weights (and loss scale) that the batch failed with.
-      batch, step: as for ``Stage.feed``.
-      capability, lists: as for ``virtual_gpu.rewrite``.
-      half: False replays in float32 only, because training did not run in float16.
-      scale: the loss scale of the failed step, if ``values`` hold another by now.
-
-    Returns:
-      None if everything was finite in the replay.
-    """
-    graph_def = training.export(fetches(training))
-    if not half:
-        return replay(training, graph_def, None, values, batch, step, scale)
-    rewritten = virtual_gpu.rewrite(graph_def, fetches(training), capability, lists)
-    return replay(training, rewritten.before, rewritten, values, batch, step, scale)
-
-
 def fetches(training: TrainingGraph) -> List[str]:
     """Return the operations that a replay runs: loss, gradients, loss scale."""
     return training.ends + ([] if training.loss_scale is None else [op_of(training.loss_scale)])
@@ -106,27 +78,35 @@ def fetches(training: TrainingGraph) -> List[str]:
 
 def replay(
     training: TrainingGraph,
-    float32: Any,
     rewritten: Optional[virtual_gpu.Rewritten],
     values: Mapping[str, Any],
     batch: Sequence[Any],
     step: int,
     scale: Optional[float] = None,
 ) -> Optional[Finding]:
-    """Do as ``find``, with graphs that the pass has already rewritten.
+    """Replay one batch and name the first non-finite node.
 
-    ``float32`` is exported for ``fetches``; without ``rewritten``, float32 only is replayed.
+    Args:
+      rewritten: the graph behind ``fetches`` after the pass; None replays in float32 only,
+        because training did not run in float16.
+      values: variable op name -> the weights (and loss scale) that the batch failed with.
+      batch, step: as for ``Stage.feed``.
+      scale: the loss scale of the failed step, if ``values`` hold another by now.
+
+    Returns:
+      None if everything was finite in the replay.
     """
     case = (training, values, batch, step, scale)
     if rewritten is None:
+        float32 = training.export(fetches(training))
         plain = _run(float32, nodes.by_name(float32), *case)
         return _Search(training, plain, plain, None).run() if plain.fails(training) else None
     emulated = emulate.tensor_cores(rewritten.graph_def)
     mixed = _run(emulated, nodes.by_name(rewritten.graph_def), *case)
     if not mixed.fails(training):
         return None
-    plain = _run(float32, nodes.by_name(float32), *case)
-    return _Search(training, plain, mixed, rewritten).run()
+    plain = _run(rewritten.before, nodes.by_name(rewritten.before), *case)
+    return _Search(training, plain, mixed, rewritten.lists).run()
 
 
 def _run(
@@ -162,10 +142,9 @@ class _Search:
         training: TrainingGraph,
         plain: _Replay,
         mixed: _Replay,
-        rewritten: Optional[virtual_gpu.Rewritten],
+        lists: Optional[OpLists],
     ) -> None:
-        self._training, self._plain, self._mixed = training, plain, mixed
-        self._lists = None if rewritten is None else rewritten.lists
+        self._training, self._plain, self._mixed, self._lists = training, plain, mixed, lists
         self._origins = NodeOrigins(training)
         self._trained = _trained(mixed.nodes)
 

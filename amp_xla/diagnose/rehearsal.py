@@ -125,9 +125,8 @@ class _Rehearsing:
         if not finite:
             weights = replay.weights() if self._training.finite else weights_before
             values = {**self._values, **weights}
-            rewritten = replay.rewritten
             self._finding = overflow.replay(
-                self._training, rewritten.before, rewritten, values, batch, number, self._scale
+                self._training, replay.rewritten, values, batch, number, self._scale
             )
 
     def _examine(self, batch: Any, number: int) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.diagnose import overflow
-from amp_xla.graph import training_graph
+from amp_xla.graph import training_graph, virtual_gpu
 from amp_xla.process.progress import note
 
 
@@ -63,9 +63,12 @@ class Diagnosis:
         arrays = self._job.step.arrays(feed, micro_batch)
         training = training_graph.view(self._job)
         values = training.values(backend.session())
-        half = self._job.resolved.half == "float16"
-        capability = "{}.{}".format(*(backend.compute_capability() or (8, 0)))
-        lists = "fork" if backend.is_fork() else "stock"
-        return overflow.find(
-            training, values, arrays, micro_batch, capability, lists, half, scale=float(loss_scale)
-        )
+        rewritten = None
+        if self._job.resolved.half == "float16":
+            capability = "{}.{}".format(*(backend.compute_capability() or (8, 0)))
+            lists = "fork" if backend.is_fork() else "stock"
+            fetches = overflow.fetches(training)
+            graph_def = training.export(fetches)
+            rewritten = virtual_gpu.rewrite(graph_def, fetches, capability, lists)
+        scale = float(loss_scale)
+        return overflow.replay(training, rewritten, values, arrays, micro_batch, scale)

@@ -33,9 +33,7 @@ def rows(infinity: str) -> List[Dict[str, Any]]:
     for lists in ("stock", "fork") if backend.kind() == "tf1" else ("stock",):
         for entry, rewritten in zip(built, virtual_gpu.rewrite_all(graphs, lists=lists)):
             name, head, training, values, _ = entry
-            finding = overflow.replay(
-                training, rewritten.before, rewritten, values, head.arrays, step=0
-            )
+            finding = overflow.replay(training, rewritten, values, head.arrays, step=0)
             record: Dict[str, Any] = {"head": name, "infinity": infinity, "lists": lists}
             record["finding"] = None if finding is None else finding.to_json()
             records.append(record)
