@@ -17,7 +17,6 @@ from amp_xla.graph.nodes import MATMULS, by_name, parse_input
 
 Shape = Optional[Tuple[int, ...]]  # None if a dimension is unknown
 _MAX_ROUNDS = 8  # each round resolves one more level of shape arithmetic; 3 usually suffice
-_INT = {"int32": np.int32, "int64": np.int64}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,44 +87,27 @@ def _shape(proto: Any) -> Shape:
 
 
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
-    """Replace placeholders by random numbers of the given shape.
+    """Give placeholders a default of the given shape.
 
-    Placeholders have no shape in shape inference, and a constant would be folded with all nodes
-    that depend on it.
+    Without one they have no shape in shape inference, and a constant in their place would be folded
+    with all nodes that depend on it.
     """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)
     for node in list(result.node):
         node.attr.pop("_class", None)
-        if node.op == "Placeholder":
-            shape = placeholders.get(node.name)
-            if shape is None:
-                shape = _shape(node.attr["shape"].shape)
-            if shape is not None:
-                _make_random(result, node, tf.as_dtype(node.attr["dtype"].type), shape)
+        if node.op != "Placeholder":
+            continue
+        shape = placeholders.get(node.name, _shape(node.attr["shape"].shape))
+        if shape is not None:
+            default = result.node.add(name=f"{node.name}/default", op="Const")
+            default.attr["dtype"].type = dtype = node.attr["dtype"].type
+            default.attr["value"].tensor.dtype = dtype
+            proto = tf.TensorShape(shape).as_proto()
+            default.attr["value"].tensor.tensor_shape.CopyFrom(proto)  # without values: zeros
+            node.op, node.input[:] = "PlaceholderWithDefault", [default.name]
+            node.attr["shape"].shape.CopyFrom(proto)
     return result
-
-
-def _make_random(graph_def: Any, node: Any, dtype: Any, shape: Sequence[int]) -> None:
-    name = node.name
-    if not (dtype.is_floating or dtype.name in _INT):
-        return
-    node.Clear()
-    node.name = name
-    node.attr["T"].type = tf.int32.as_datatype_enum
-    inputs = [("shape", np.array(shape, np.int32))]
-    if dtype.is_floating:
-        node.op = "RandomUniform"
-        node.attr["dtype"].type = dtype.as_datatype_enum
-    else:
-        node.op = "RandomUniformInt"
-        node.attr["Tout"].type = dtype.as_datatype_enum
-        inputs += [(n, np.array(v, _INT[dtype.name])) for n, v in (("minval", 0), ("maxval", 1))]
-    for suffix, value in inputs:
-        constant = graph_def.node.add(name=f"{name}/{suffix}", op="Const")
-        constant.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
-        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-        node.input.append(constant.name)
 
 
 def matmuls(graph_def: Any, shapes: Mapping[str, List[Shape]]) -> Tuple[List[MatMul], List[str]]:
