@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Any
+from typing import Any, List
 
 from amp_xla import backend
 from amp_xla.backend import tf
@@ -33,7 +33,7 @@ def ceiling(dtype: str) -> float:
     config = tf.ConfigProto(allow_soft_placement=True)
     config.graph_options.optimizer_options.CopyFrom(options)
     config.gpu_options.allow_growth = True
-    seconds = []
+    seconds: List[float] = []
     with tf.Session(graph=graph, config=config) as session:
         session.run(start)
         # The operation, not its value: nothing is copied, and a fetched operation is not pruned.

@@ -7,7 +7,7 @@ planned is named: which input, which dimension, from what to what, and the setti
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from amp_xla import backend
 from amp_xla.data.batches.protocol import BatchSource
@@ -46,18 +46,14 @@ def watched(step: Any, batches: BatchSource, xla: str, say: Callable[[str], None
             f"warning: the batches have {planned} shapes, and XLA stops compiling after "
             f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
         )
-    longest = MAX_COMPILE_SECONDS if backend.is_fork() and lazy else None
-    return _WatchedStep(step, planned, say, longest)
+    return _WatchedStep(step, planned, say, limited=backend.is_fork() and lazy)
 
 
 class _WatchedStep:
     """A training step that names unplanned shapes; other attributes are the step's."""
 
-    def __init__(
-        self, step: Any, planned: int, say: Callable[[str], None], longest: Optional[float]
-    ) -> None:
-        self._step, self._say = step, say
-        self._planned, self._longest = planned, longest
+    def __init__(self, step: Any, planned: int, say: Callable[[str], None], limited: bool) -> None:
+        self._step, self._planned, self._say, self._limited = step, planned, say, limited
         self._runs: Dict[Signature, int] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -71,40 +67,32 @@ class _WatchedStep:
 
     def _look(self, shape: Signature, seconds: float, step: int) -> None:
         runs = self._runs[shape] = self._runs.get(shape, 0) + 1
-        if self._longest is not None and seconds > self._longest and runs <= LAZY_REQUESTS + 1:
+        if self._limited and seconds > MAX_COMPILE_SECONDS and runs <= LAZY_REQUESTS + 1:
             self._say(
                 f"step {step} took {seconds:.0f} s: this TensorFlow stops compiling a cluster that "
-                f"took more than {self._longest:.0f} s. Use --xla no_lazy, or lite, whose clusters "
-                f"are small"
+                f"took more than {MAX_COMPILE_SECONDS:.0f} s. Use --xla no_lazy, or lite, whose "
+                f"clusters are small"
             )
         elif runs == 1 and len(self._runs) > self._planned:
             known = [signature for signature in self._runs if signature != shape]
             changes = min((_differences(earlier, shape) for earlier in known), key=len)
+            parts = [
+                f"dimension {dimension} of {', '.join(names)} went from {old} to {new}"
+                for (dimension, old, new), names in sorted(changes.items())
+            ]
+            advice = [_ADVICE[d] for d in sorted({d for d, _, _ in changes}) if d in _ADVICE]
             self._say(
                 f"step {step} took {seconds:.1f} s: XLA compiles for a shape beyond the "
-                f"{self._planned} planned: {_describe(changes)}"
+                f"{self._planned} planned: {'; '.join(parts)}"
+                + (f". To stop it: {'; '.join(advice)}" if advice else "")
             )
 
 
 def _differences(old: Signature, new: Signature) -> Dict[Tuple[int, int, int], List[str]]:
-    """Return (dimension, old size, new size) -> inputs; a changed rank is dimension -1."""
-    old_shapes = dict(old)
+    """Return (dimension, old size, new size) -> inputs."""
     changes: Dict[Tuple[int, int, int], List[str]] = {}
-    for name, shape in new:
-        old_shape = old_shapes.get(name, ())
-        if len(old_shape) != len(shape):
-            changes.setdefault((-1, len(old_shape), len(shape)), []).append(name)
-            continue
-        for dimension, (a, b) in enumerate(zip(old_shape, shape)):
-            if a != b:
-                changes.setdefault((dimension, a, b), []).append(name)
+    for (name, old_shape), (_, shape) in zip(old, new):
+        for dimension, (before, after) in enumerate(zip(old_shape, shape)):
+            if before != after:
+                changes.setdefault((dimension, before, after), []).append(name)
     return changes
-
-
-def _describe(changes: Mapping[Tuple[int, int, int], List[str]]) -> str:
-    parts = []
-    for (dimension, old, new), names in sorted(changes.items()):
-        what = "the rank" if dimension < 0 else f"dimension {dimension}"
-        parts.append(f"{what} of {', '.join(names)} went from {old} to {new}")
-    advice = [_ADVICE[d] for d in sorted({d for d, _, _ in changes}) if d in _ADVICE]
-    return "; ".join(parts) + (". To stop it: " + "; ".join(advice) if advice else "")
