@@ -10,6 +10,7 @@ from amp_xla import backend
 from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.node_origins import Source
 from amp_xla.diagnose.recorder import Range
+from amp_xla.diagnose.report_text import jsonable
 from amp_xla.graph import lists as op_lists
 
 OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
@@ -86,11 +87,9 @@ class Finding:
         return "\n".join(lines)
 
     def to_json(self) -> Dict[str, Any]:
-        """Return plain values; losses as text, because JSON has no NaN."""
-        values = dataclasses.asdict(self)
-        values["source"] = None if self.source is None else str(self.source)
-        values.update(float32_loss=str(self.float32_loss), half_loss=str(self.half_loss))
-        return values
+        """Return plain values; non-finite losses as text, because JSON has none."""
+        source = None if self.source is None else str(self.source)
+        return jsonable({**dataclasses.asdict(self), "source": source})
 
 
 def remedies(

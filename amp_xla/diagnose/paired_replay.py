@@ -7,7 +7,7 @@ tensors recorded. Their difference is the effect of the pass, without that of tr
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,22 +17,6 @@ from amp_xla.diagnose.recorder import Magnitudes, Recorder
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph, op_of
-
-
-class Compared(NamedTuple):
-    """A gradient in mixed precision beside the float32 one, at the same weights.
-
-    Attributes:
-      error: norm of the difference; NaN or infinite if the gradient is.
-      norm: of the float32 gradient.
-      elements: number of non-zero elements of the float32 gradient.
-      lost: number of these that are zero in mixed precision.
-    """
-
-    error: float
-    norm: float
-    elements: int
-    lost: int
 
 
 class PairedReplay(Stage):
@@ -79,19 +63,21 @@ class PairedReplay(Stage):
         finite = bool(np.isfinite(out[0])) and (not training.finite or bool(out[1]))
         return float(out[0]), finite
 
-    def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> List[Compared]:
-        """Compare the gradients of ``seen`` and ``check``, in the order of the view's.
+    def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Any:
+        """Compare the gradients of ``seen`` and ``check``.
 
         ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
+
+        Returns:
+          float64 [gradients, 4], in the order of the view's: the squared norms of the difference
+          (NaN or infinite if the gradient is) and of the float32 gradient, the number of its
+          non-zero elements, the number of these that are zero in mixed precision.
         """
         for histogram in self.histograms.values():
             histogram.clear()
         count = len(self._comparisons)
         out = self.run([*self._comparisons, *self._targets], batch, step, seed)[:count]
-        return [
-            Compared(np.sqrt(error) / seed, np.sqrt(norm) / seed, int(elements), int(lost))
-            for error, norm, elements, lost in (values.astype(np.float64) for values in out)
-        ]
+        return np.array(out).reshape(count, 4) / [seed**2, seed**2, 1.0, 1.0]
 
     def loss_scale(self, batch: Sequence[Any], step: int) -> float:
         """Return the loss scale of the mixed-precision copy; 1 if it has none."""

@@ -16,7 +16,7 @@ from amp_xla.diagnose import overflow
 from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.finding import Finding
 from amp_xla.diagnose.node_origins import NodeOrigins
-from amp_xla.diagnose.paired_replay import Compared, PairedReplay
+from amp_xla.diagnose.paired_replay import PairedReplay
 from amp_xla.diagnose.recorder import Magnitudes, Tensor
 from amp_xla.diagnose.rehearsal_report import LayerHealth, Lost, Rehearsal, Step
 from amp_xla.errors import AmpXlaError
@@ -81,7 +81,7 @@ class _Rehearsing:
         self._origins = NodeOrigins(training)
         self._steps: List[Step] = []
         self._histograms: Dict[Tensor, Magnitudes] = {}
-        self._compared: List[List[Compared]] = []
+        self._compared: List[Any] = []  # as ``PairedReplay.examine``
         self._finding: Optional[Finding] = None
         self._scale = 1.0
         self._examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
@@ -99,17 +99,16 @@ class _Rehearsing:
         if not self._steps:
             raise AmpXlaError("there is no batch to rehearse with")
         suggested, compared_then = self._try_suggested()
-        histograms_then = self._replay.histograms
         rewritten = self._replay.rewritten
         return Rehearsal(
             tensorflow=backend.tensorflow().__version__,
             gpu=rewritten.capability,
             lists=rewritten.lists_name,
             steps=self._steps,
-            layers=self._layers(compared_then, histograms_then),
+            layers=self._layers(compared_then),
             loss_scale=self._scale,
             suggested_loss_scale=suggested,
-            lost=self._lost(histograms_then),
+            lost=self._lost(),
             finding=self._finding,
         )
 
@@ -135,7 +134,7 @@ class _Rehearsing:
             self._histograms.setdefault(tensor, Magnitudes()).merge(histogram)
         self._examined = batch, number
 
-    def _try_suggested(self) -> Tuple[float, List[Compared]]:
+    def _try_suggested(self) -> Tuple[float, Any]:
         """Examine the last examined step again with the suggested loss scale."""
         backward = [
             histogram.largest
@@ -147,29 +146,27 @@ class _Rehearsing:
         scale = 2.0 ** math.floor(math.log2(scale))
         for _ in range(8):
             compared = self._replay.examine(*self._examined, seed=scale / self._scale)
-            if all(math.isfinite(entry.error) for entry in compared):
+            if np.isfinite(compared[:, 0]).all():
                 break
             scale /= 2.0  # a tensor that is not recorded overflowed, e.g. a float32 product
         return scale, compared
 
-    def _layers(
-        self, compared_then: List[Compared], histograms_then: Mapping[Tensor, Magnitudes]
-    ) -> List[LayerHealth]:
+    def _layers(self, compared_then: Any) -> List[LayerHealth]:
         layers: Dict[str, LayerHealth] = {}
 
         def health(layer: str) -> LayerHealth:
             return layers.setdefault(layer, LayerHealth(layer))
 
-        for (layer, phase), histogram in self._by_origin(self._histograms).items():
+        merged: Dict[Tuple[str, str], Magnitudes] = {}
+        for (name, _), histogram in self._histograms.items():
+            merged.setdefault(self._origins.of(name), Magnitudes()).merge(histogram)
+        for (layer, phase), histogram in merged.items():
             if phase == "forward":
                 health(layer).largest_activation = histogram.largest / LARGEST
                 health(layer).activations_lost = histogram.share_lost
             else:
                 health(layer).largest_gradient = histogram.largest / LARGEST
                 health(layer).backward_lost = histogram.share_lost
-        for (layer, phase), histogram in self._by_origin(histograms_then).items():
-            if phase != "forward":
-                health(layer).backward_lost_then = histogram.share_lost
         for compared in self._compared:
             for layer, (error, lost) in self._by_layer(compared).items():
                 error = math.inf if math.isnan(error) else error
@@ -180,27 +177,18 @@ class _Rehearsing:
         positions = self._origins.layer_positions()
         return sorted(layers.values(), key=lambda h: positions.get(h.layer, len(positions)))
 
-    def _by_origin(
-        self, histograms: Mapping[Tensor, Magnitudes]
-    ) -> Dict[Tuple[str, str], Magnitudes]:
-        merged: Dict[Tuple[str, str], Magnitudes] = {}
-        for (name, _), histogram in histograms.items():
-            merged.setdefault(self._origins.of(name), Magnitudes()).merge(histogram)
-        return merged
-
-    def _by_layer(self, compared: Sequence[Compared]) -> Dict[str, Tuple[float, float]]:
+    def _by_layer(self, compared: Any) -> Dict[str, Tuple[float, float]]:
         """Return layer -> (relative error, share lost) of all its weights together."""
-        sums: Dict[str, List[float]] = {}
-        for (variable, _), entry in zip(self._training.gradients, compared):
-            total = sums.setdefault(self._origins.layer_of(variable), [0.0] * 4)
-            for i, value in enumerate((entry.error**2, entry.norm**2, entry.elements, entry.lost)):
-                total[i] += value
+        sums: Dict[str, Any] = {}
+        for (variable, _), row in zip(self._training.gradients, compared):
+            layer = self._origins.layer_of(variable)
+            sums[layer] = sums.get(layer, 0.0) + row
         return {
             layer: (math.sqrt(error / norm) if norm else 0.0, lost / max(elements, 1.0))
             for layer, (error, norm, elements, lost) in sums.items()
         }
 
-    def _lost(self, histograms_then: Mapping[Tensor, Magnitudes]) -> List[Lost]:
+    def _lost(self) -> List[Lost]:
         lost = []
         for tensor, histogram in self._histograms.items():
             if histogram.share_lost < _NAMED_LOSS:
@@ -213,7 +201,7 @@ class _Rehearsing:
                     origin.layer,
                     origin.phase,
                     histogram.share_lost,
-                    histograms_then.get(tensor, Magnitudes()).share_lost,
+                    self._replay.histograms[tensor].share_lost,  # of the suggested scale
                     histogram.largest,
                     self._origins.source_text(name),
                 )

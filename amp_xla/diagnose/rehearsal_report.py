@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from amp_xla.diagnose.finding import Finding
 from amp_xla.diagnose.report_text import columns, jsonable
@@ -13,7 +13,8 @@ _NAMED = 5
 _SHOWN_STEPS = 10
 
 
-class Step(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Step:
     """One step of both copies; ``finite``: mixed precision had no NaN and no infinity."""
 
     step: int
@@ -47,7 +48,7 @@ class LayerHealth:
       gradient_error: relative error (norms) of its weights' gradients, the worst step.
       gradients_lost: share of its weights' gradients that are zero in mixed precision but not in
         float32.
-      gradients_lost_then, backward_lost_then: the same at the suggested loss scale.
+      gradients_lost_then: the same at the suggested loss scale.
     """
 
     layer: str
@@ -58,7 +59,6 @@ class LayerHealth:
     gradient_error: float = 0.0
     gradients_lost: float = 0.0
     gradients_lost_then: float = 0.0
-    backward_lost_then: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,9 +109,7 @@ class Rehearsal:
 
     def to_json(self) -> Dict[str, Any]:
         """Return the content of rehearsal.json."""
-        values = {**vars(self), "layers": [vars(layer) for layer in self.layers]}
-        values["steps"] = [step._asdict() for step in self.steps]
-        values["lost"] = [vars(entry) for entry in self.lost]
+        values = dataclasses.asdict(self)
         values["finding"] = None if self.finding is None else self.finding.to_json()
         return jsonable(values)
 
