@@ -46,16 +46,11 @@ def tensor_cores(graph_def: Any) -> Any:
         if node.op == "Cast":
             _cast(copy, new)
         elif is_half(node):
-            _compute_in_float32(copy, node, new, moved)
-    fresh: Set[str] = {node.name for node in new}
-    result.node.extend(new)
+            _compute_in_float32(copy, output_types(node), new, moved)
     for node in result.node:
-        if node.name in fresh:
-            continue
         for position, text in enumerate(node.input):
-            replacement = moved.get(parse_input(text))
-            if replacement is not None:
-                node.input[position] = replacement
+            node.input[position] = moved.get(parse_input(text), text)
+    result.node.extend(new)
     return result
 
 
@@ -71,32 +66,26 @@ def rounding(graph_def: Any) -> Set[str]:
     return {parse_input(node.input[0])[0] for node in casts}
 
 
-def _compute_in_float32(copy: Any, node: Any, new: List[Any], moved: Dict) -> None:
-    types = output_types(node)
-    for attr in copy.attr.values():
+def _compute_in_float32(
+    node: Any, types: List[int], new: List[Any], moved: Dict[Tuple[str, int], str]
+) -> None:
+    """Make a half node a float32 one; round its outputs, which had ``types``, in ``new`` nodes."""
+    for attr in node.attr.values():
         if attr.type == HALF:
             attr.type = FLOAT
         for position, dtype in enumerate(attr.list.type):
             if dtype == HALF:
                 attr.list.type[position] = FLOAT
     if node.op == "Const":
-        _float_constant(copy)
+        tensor = node.attr["value"].tensor
+        tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(tensor).astype("float32")))
     elif node.op not in EXACT:
         for index, dtype in enumerate(types):
             if dtype == HALF:
                 name = node.name + SUFFIX + (f"_{index}" if index else "")
-                new += _rounding(name, f"{node.name}:{index}")
+                new.append(_cast_node(name + "/half", f"{node.name}:{index}", FLOAT, HALF))
+                new.append(_cast_node(name, name + "/half"))
                 moved[node.name, index] = name
-
-
-def _float_constant(copy: Any) -> None:
-    tensor = copy.attr["value"].tensor
-    tensor.CopyFrom(tf.make_tensor_proto(tf.make_ndarray(tensor).astype("float32")))
-
-
-def _rounding(name: str, source: str) -> List[Any]:
-    """Build nodes that round a float32 tensor to half and back; the last one is ``name``."""
-    return [_cast_node(name + "/half", source, FLOAT, HALF), _cast_node(name, name + "/half")]
 
 
 def _cast_node(name: str, source: str, before: int = HALF, after: int = FLOAT) -> Any:
