@@ -34,11 +34,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Inspect a recipe, print the tables and write amp.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
-    from amp_xla.diagnose import inspect
     from amp_xla.process.progress import note
 
     note(f"building {config.recipe} ...")
     job = recipe_job.open_job(config.recipe, words)
+    from amp_xla.diagnose import inspect  # imports TensorFlow, which the recipe has set up
+
     note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
     report = inspect(job, config.gpu, config.lists, next(recipe_job.feeds(job)))
     print(report)

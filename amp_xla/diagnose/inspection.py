@@ -9,7 +9,6 @@ from amp_xla import backend
 from amp_xla.diagnose import constants
 from amp_xla.diagnose.blockers import Blame, Blocker, computing, half_nodes
 from amp_xla.diagnose.inspection_report import (
-    ROLES,
     AlignmentReport,
     BlockerReport,
     LayerReport,
@@ -124,7 +123,7 @@ class _Inspection:
         before = by_name(self._rewritten.before)
         blame = Blame(before, self._half, self._rewritten.lists)
         for name in sorted(computing(before.values(), self._half)):
-            origin, role = self._origins.of(name), self._origins.role(name, before[name].op)
+            origin, role = self._origins.of(name), _role(before[name].op)
             if origin.phase == "update":
                 continue
             if name in self._half:
@@ -141,23 +140,26 @@ class _Inspection:
         ordered = sorted(members, key=lambda n: (positions.get(n, len(positions)), n))
         return [self._layer(name, members[name]) for name in ordered]
 
-    def _layer(self, name: str, nodes: Sequence[_Node]) -> LayerReport:
-        ratios = []
-        blockers: List[Blocker] = []
-        for phase in ("forward", "backward"):
-            here = [node for node in nodes if node.phase == phase]
-            half = Counter(node.role for node in here if node.half)
-            total = Counter(node.role for node in here)
-            ratios.append({role: Ratio(half[role], total[role]) for role in ROLES})
-            sizes: Counter = Counter()
-            for node in here:
-                if node.blocker.op:
-                    sizes[node.blocker] += node.size
-            blockers += [blocker for blocker, _ in sizes.most_common(1)]
-        blocker = blockers[0] if blockers else Blocker("", "", "")
-        source = self._origins.source_text(blocker.node)
-        size = sum(node.size for node in nodes)
-        return LayerReport(name, ratios[0], ratios[1], size, blocker.op, source)
+    @staticmethod
+    def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
+        def ratio(phase: str, role: str) -> Ratio:
+            chosen = [node.half for node in nodes if (node.phase, node.role) == (phase, role)]
+            return Ratio(sum(chosen), len(chosen))
+
+        sizes: Dict[str, Counter] = {"forward": Counter(), "backward": Counter()}
+        for node in nodes:
+            if node.blocker.op:
+                sizes[node.phase][node.blocker.op] += node.size
+        blockers = (sizes["forward"] or sizes["backward"]).most_common(1)
+        return LayerReport(
+            layer=name,
+            matmul=ratio("forward", "matmul"),
+            backward=ratio("backward", "matmul"),
+            softmax=ratio("forward", "softmax"),
+            other=ratio("forward", "other"),
+            float32_bytes=sum(node.size for node in nodes),
+            blocked_by=blockers[0][0] if blockers else "",
+        )
 
     def _blockers(self, nodes: Sequence[_Node]) -> List[BlockerReport]:
         blocked: Dict[Tuple[str, str, str], List[_Node]] = {}
@@ -182,3 +184,9 @@ class _Inspection:
                 shares[key] = shares.get(key, 0.0) + product.flops / max(total, 1)
         reports = [AlignmentReport(*key, share) for key, share in shares.items()]
         return sorted(reports, key=lambda r: -r.flops_share)
+
+
+def _role(op: str) -> str:
+    if "MatMul" in op or "Einsum" in op:
+        return "matmul"
+    return "softmax" if op in ("Softmax", "LogSoftmax") else "other"

@@ -10,7 +10,6 @@ from amp_xla.diagnose.constants import Misfit
 from amp_xla.diagnose.node_origins import OUTSIDE
 from amp_xla.diagnose.report_text import columns, jsonable, si
 
-ROLES = ("matmul", "softmax", "norm", "other")
 _NUMBERED = re.compile(r"^(.*?-)(\d+)(-.*)?$")
 _REASONS = {
     "black": "on the list of ops that never run in half",
@@ -32,22 +31,23 @@ class Ratio:
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """One Keras layer, forward and backward pass (the update is never half).
+    """One Keras layer (the update is never half).
 
     Attributes:
-      forward, backward: role, one of ``ROLES`` -> Ratio.
-      float32_bytes: bytes of the results that stay in float32.
+      matmul, softmax, other: nodes of the forward pass.
+      backward: matrix products of the backward pass.
+      float32_bytes: bytes of the results that stay in float32, both passes.
       blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
         in float32; empty if none.
-      source: the line of code that made it.
     """
 
     layer: str
-    forward: Mapping[str, Ratio]
-    backward: Mapping[str, Ratio]
+    matmul: Ratio
+    backward: Ratio
+    softmax: Ratio
+    other: Ratio
     float32_bytes: int
     blocked_by: str
-    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,14 +151,12 @@ def _head(report: Report) -> str:
 
 
 def _layers(report: Report) -> str:
-    header = ("layer", "matmul", "backward", "softmax", "norm", "other", "stays", "by")
+    header = ("layer", "matmul", "backward", "softmax", "other", "stays", "by")
     # Layers that differ in their number only, with equal cells, share a row.
     groups: Dict[Any, List[str]] = {}
     for layer in report.layers:
         cells = (
-            str(layer.forward["matmul"]),
-            str(layer.backward["matmul"]),
-            *(str(layer.forward[role]) for role in ("softmax", "norm", "other")),
+            *map(str, (layer.matmul, layer.backward, layer.softmax, layer.other)),
             si(layer.float32_bytes) + "B",
             layer.blocked_by,
         )

@@ -1,4 +1,4 @@
-"""Finds a node's origin: Keras layer, phase, role and source line."""
+"""Finds a node's origin: Keras layer, phase and source line."""
 
 from __future__ import annotations
 
@@ -101,15 +101,6 @@ class NodeOrigins:
                 if name in self._layers:
                     return name
         return OUTSIDE
-
-    def role(self, name: str, op: str) -> str:
-        """Return ``matmul``, ``softmax``, ``norm`` or ``other``."""
-        if "MatMul" in op or "Einsum" in op:
-            return "matmul"
-        if op in ("Softmax", "LogSoftmax"):
-            return "softmax"
-        layer = type(self._layers.get(self.of(name).layer)).__name__
-        return "norm" if "Norm" in layer else "other"
 
     def source(self, name: str) -> Optional[Source]:
         """Return the line of the model's code that made a node.

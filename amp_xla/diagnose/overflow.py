@@ -157,7 +157,7 @@ class _Search:
         if not any(self._plain.carries((name, 0)) for name in self._training.ends):
             # Float32 is fine, so mixed precision is the cause, by one of these.
             return self._finding([t for t in poisoned if not self._plain.bad(t)], False)
-        return self._finding(turned or [t for t in poisoned if self._starts(t, poisoned)], True)
+        return self._finding(turned or list(poisoned), True)
 
     def _turns_bad(self, tensor: Tensor) -> bool:
         """Return whether a node turns bad; see the top of this file."""
@@ -186,10 +186,6 @@ class _Search:
 
         ends = [(name, 0) for name in self._training.ends if replay.carries((name, 0))]
         return {t for t in nodes.closure(ends, sources) if replay.bad(t)}
-
-    def _starts(self, tensor: Tensor, poisoned: Set[Tensor]) -> bool:
-        node = self._mixed.nodes[tensor[0]]
-        return not any(nodes.parse_input(text) in poisoned for text in node.input)
 
     def _finding(self, tensors: Sequence[Tensor], float32_too: bool) -> Optional[Finding]:
         """Report the first of some tensors, in the order in which the model was built."""
