@@ -30,7 +30,6 @@ class _Embedding(tf.keras.layers.Layer):
         **layer: Any,
     ) -> None:
         super().__init__(**layer)
-        ranks.require()
         if out_of_range not in OUT_OF_RANGE:
             raise AmpXlaError(
                 f"out_of_range is {out_of_range!r}; allowed: {', '.join(OUT_OF_RANGE)}"
@@ -77,7 +76,7 @@ class _Embedding(tf.keras.layers.Layer):
                     f"; allowed: 0 to {self.rows.height - 1}",
                 ],
             )
-            with tf.control_dependencies([check] if check is not None else []):
+            with tf.control_dependencies([check]):
                 ids = tf.identity(ids)
         else:
             ids = tf.where(known, ids, tf.zeros_like(ids))

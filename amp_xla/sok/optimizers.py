@@ -6,7 +6,6 @@ import contextlib
 from typing import Any, Iterable, Iterator
 
 from amp_xla import backend
-from amp_xla.errors import AmpXlaError
 from amp_xla.sok import table
 
 tf: Any = backend.tensorflow()
@@ -45,25 +44,21 @@ class LazyAdam(_legacy.Adam):
         v_rows = state["beta_2_t"] * tf.gather(v, indices) + state["one_minus_beta_2_t"] * grad**2
         # Keras' rate contains the bias correction.
         moved = state["lr"] * m_rows / (tf.sqrt(v_rows) + state["epsilon"])
+        update = tf.raw_ops.ResourceScatterUpdate
         return tf.group(
-            self._scatter(m, indices, m_rows),
-            self._scatter(v, indices, v_rows),
+            update(resource=m.handle, indices=indices, updates=m_rows),
+            update(resource=v.handle, indices=indices, updates=v_rows),
             self._resource_scatter_add(var, indices, -moved),
-        )
-
-    @staticmethod
-    def _scatter(slot: Any, indices: Any, values: Any) -> Any:
-        return tf.raw_ops.ResourceScatterUpdate(
-            resource=slot.handle, indices=indices, updates=values
         )
 
 
 @contextlib.contextmanager
 def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
-    """Create optimizers of tables within the block, as in SparseOperationKit."""
+    """Create optimizers of tables within the block, as in SparseOperationKit.
+
+    Raises:
+      AmpXlaError: a variable is no table.
+    """
     for variable in trainable_variables:
-        try:
-            table.rows(variable)
-        except AmpXlaError as error:
-            raise AmpXlaError(f"OptimizerScope is for tables: {error}") from None
+        table.rows(variable)
     yield

@@ -54,12 +54,12 @@ def hvd() -> Optional[Any]:
 
 
 def place() -> Tuple[int, int]:
-    """Return the global rank and the number of ranks."""
+    """Return the global rank and the number of ranks.
+
+    Raises:
+      AmpXlaError: several ranks were started, and ``Init`` was not called.
+    """
     module = hvd()
-    return (0, 1) if module is None else (module.rank(), module.size())
-
-
-def require() -> None:
-    """Raise ``AmpXlaError`` if several ranks were started and ``Init`` was not called."""
-    if world().size > 1 and hvd() is None:
+    if module is None and world().size > 1:
         raise AmpXlaError(f"{world().size} ranks were started: call Init before making a layer")
+    return (0, 1) if module is None else (module.rank(), module.size())

@@ -133,7 +133,7 @@ def test_what_is_not_allowed_is_said(alone):
             ("a table of 0 rows of 1",),
             ("out_of_range is 'clip'; allowed: error, zero",),
             ("global_batch_size is 0; allowed is a multiple of the 1 ranks",),
-            ("OptimizerScope is for tables", "shared"),
+            ("shared", "is no table"),
             ("shared", "is no table"),
             ("nowhere needs the files of one table", "there: none"),
             ("values of shape (6, 2) do not fit a table of [7, 2]",),
