@@ -22,7 +22,7 @@ from amp_xla.diagnose import emulate
 from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.finding import OVERFLOW, Finding, Input, remedies
 from amp_xla.diagnose.node_origins import NodeOrigins
-from amp_xla.diagnose.recorder import Range, Recorder, Tensor
+from amp_xla.diagnose.recorder import Range, Tensor, watch
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, virtual_gpu
 from amp_xla.graph.lists import OpLists
@@ -119,8 +119,7 @@ def _run(
     scale: Optional[float],
 ) -> _Replay:
     """Run ``graph_def`` once; ``graph`` has the nodes, by name, to record and search."""
-    recorder = Recorder()
-    watched, targets, ranges = recorder.watch(graph_def, nodes.ancestors(graph, training.ends))
+    watched, targets, ranges = watch(graph_def, nodes.ancestors(graph, training.ends))
     stage = Stage(training, graph_def)
     stage.add("replay", watched, "replay")
     stage.load("replay", values)

@@ -13,7 +13,7 @@ import numpy as np
 
 from amp_xla.backend import tf
 from amp_xla.diagnose import emulate
-from amp_xla.diagnose.recorder import Magnitudes, Recorder
+from amp_xla.diagnose.recorder import Magnitudes, watch
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph, op_of
@@ -40,8 +40,7 @@ class PairedReplay(Stage):
         self.add("amp", emulated, "amp")
         self.add("check", tf.graph_util.extract_sub_graph(float32, training.ends), "amp")
         seen = tf.graph_util.extract_sub_graph(emulated, training.ends)
-        self._recorder = Recorder(Magnitudes)
-        watched, targets, self.histograms = self._recorder.watch(seen, emulate.rounding(seen))
+        watched, targets, self.histograms = watch(seen, emulate.rounding(seen), Magnitudes)
         self.add("seen", watched, "amp")
         self._targets = [f"seen/{name}" for name in targets]
         with self.graph.as_default():

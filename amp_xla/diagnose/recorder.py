@@ -113,60 +113,57 @@ class Magnitudes:
         return int(self.counts[1 : self.BIAS - 25].sum()) / numbers if numbers else 0.0
 
 
-class Recorder:
-    """Records tensors as ``Range`` or ``Magnitudes``; keep it as long as the graph is run."""
+def watch(
+    graph_def: Any, nodes: Set[str], kind: Callable[[], Any] = Range
+) -> Tuple[Any, List[str], Dict[Tensor, Any]]:
+    """Add a recording node to each float32 output of ``nodes``.
 
-    def __init__(self, kind: Callable[[], Any] = Range) -> None:
-        self._kind = kind
-        self._references: List[Any] = []  # TensorFlow does not own the functions that it calls
-
-    def watch(self, graph_def: Any, nodes: Set[str]) -> Tuple[Any, List[str], Dict[Tensor, Any]]:
-        """Add a recording node to each float32 output of ``nodes``.
-
-        Returns:
-          The GraphDef with recording nodes; names of operations to run with it; the records, filled
-          while it runs. Records of nodes that never run (an untaken branch) stay empty.
-        """
-        result = tf.GraphDef()
-        result.CopyFrom(graph_def)
-        loops = inside_loops(by_name(graph_def))
-        records: Dict[Tensor, Any] = {}
-        targets: List[str] = []
-        moved: Dict[Tensor, str] = {}
-        watches = []
-        for node in graph_def.node:
-            if node.name not in nodes or node.op in _LOOP_OPS:
+    Returns:
+      The GraphDef with recording nodes; names of operations to run with it; the records, each a
+      ``kind()``, filled while it runs. Keep them as long as the graph is run. Records of nodes that
+      never run (an untaken branch) stay empty.
+    """
+    result = tf.GraphDef()
+    result.CopyFrom(graph_def)
+    loops = inside_loops(by_name(graph_def))
+    records: Dict[Tensor, Any] = {}
+    targets: List[str] = []
+    moved: Dict[Tensor, str] = {}
+    watches = []
+    for node in graph_def.node:
+        if node.name not in nodes or node.op in _LOOP_OPS:
+            continue
+        for index, dtype in enumerate(output_types(node)):
+            if dtype != FLOAT:
                 continue
-            for index, dtype in enumerate(output_types(node)):
-                if dtype != FLOAT:
-                    continue
-                record = records[node.name, index] = self._kind()
-                name, inside = f"{node.name}/watch_{index}", node.name in loops
-                watches.append(self._node(name, f"{node.name}:{index}", record, inside))
-                if inside:
-                    moved[node.name, index] = name
-                else:
-                    targets.append(name)
-        for node in result.node:
-            for position, text in enumerate(node.input):
-                node.input[position] = moved.get(parse_input(text), text)
-        result.node.extend(watches)
-        return result, targets, records
+            record = records[node.name, index] = kind()
+            name, inside = f"{node.name}/watch_{index}", node.name in loops
+            watches.append(_recording_node(name, f"{node.name}:{index}", record, inside))
+            if inside:
+                moved[node.name, index] = name
+            else:
+                targets.append(name)
+    for node in result.node:
+        for position, text in enumerate(node.input):
+            node.input[position] = moved.get(parse_input(text), text)
+    result.node.extend(watches)
+    return result, targets, records
 
-    def _node(self, name: str, source: str, record: Any, passes: bool) -> Any:
-        """Build a PyFunc that records a tensor; inside a loop it passes it on, so that it runs."""
-        from tensorflow.python.ops import script_ops
 
-        def look(values: Any) -> Any:
-            record.add(np.asarray(values))
-            return values if passes else ()
+def _recording_node(name: str, source: str, record: Any, passes: bool) -> Any:
+    """Build a PyFunc that records a tensor; inside a loop it passes it on, so that it runs."""
+    from tensorflow.python.ops import script_ops
 
-        token = script_ops._py_funcs.insert(look)
-        self._references += [look, token]
-        node = tf.NodeDef(name=name, op="PyFunc", input=[source])
-        node.attr["token"].s = token.encode()
-        node.attr["Tin"].list.type.append(FLOAT)
-        node.attr["Tout"].list.SetInParent()
-        if passes:
-            node.attr["Tout"].list.type.append(FLOAT)
-        return node
+    def look(values: Any) -> Any:
+        record.add(np.asarray(values))
+        return values if passes else ()
+
+    token = script_ops._py_funcs.insert(look)
+    record.function = look  # TensorFlow does not own the functions that it calls
+    node = tf.NodeDef(name=name, op="PyFunc", input=[source])
+    node.attr["token"].s = token.encode()
+    node.attr["Tin"].list.type.append(FLOAT)
+    node.attr["Tout"].list.SetInParent()
+    if passes:
+        node.attr["Tout"].list.type.append(FLOAT)
+    return node
