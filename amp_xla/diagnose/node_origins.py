@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set
 
 from amp_xla.graph.nodes import ancestors, cast_source
 from amp_xla.graph.training_graph import TrainingGraph, op_of
@@ -17,8 +17,6 @@ _NOT_MODELS = re.compile(
 )
 # Code with a layer's formula: bert4keras and the derivatives that replace some of its formulas.
 _FORMULAS = re.compile(r"/bert4keras/|/amp_xla/models/derivatives")
-
-Frame = Tuple[str, int, str, str]  # file, line, function, code
 
 
 class Origin(NamedTuple):
@@ -113,8 +111,7 @@ class NodeOrigins:
             operation = self._operations.get(original)
             # Gradients refer to the operation that they differentiate.
             forward = getattr(operation, "_original_op", None)
-            frames = _model_frames(operation if forward is None else forward)
-            self._sources[original] = _model_line(frames)
+            self._sources[original] = _model_line(operation if forward is None else forward)
         return self._sources[original]
 
     def source_text(self, name: str) -> str:
@@ -123,16 +120,10 @@ class NodeOrigins:
         return "" if source is None else str(source)
 
 
-def _model_frames(operation: Any) -> List[Frame]:
-    """Return an operation's frames, outermost first, without those of TensorFlow and Keras."""
-    try:  # TensorFlow 1 has tuples, 2 has objects
-        frames = [(f[0], f[1], f[2], f[3] or "") for f in operation.traceback or []]
-    except (AttributeError, IndexError, TypeError):
-        return []
-    return [f for f in frames if not _NOT_MODELS.search(f[0].replace(os.sep, "/"))]
-
-
-def _model_line(frames: List[Frame]) -> Optional[Source]:
+def _model_line(operation: Any) -> Optional[Source]:
+    # TensorFlow 1 has tuples, 2 has objects.
+    frames = [(f[0], f[1], f[2], f[3]) for f in operation.traceback or []] if operation else []
+    frames = [f for f in frames if not _NOT_MODELS.search(f[0].replace(os.sep, "/"))]
     library = [f for f in frames if _FORMULAS.search(f[0].replace(os.sep, "/"))]
     # bert4keras' models build every layer through a method called apply, which tells nothing.
     chosen = [f for f in library if f[2] != "apply"] or library or frames

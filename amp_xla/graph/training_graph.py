@@ -40,7 +40,6 @@ class TrainingGraph:
       finite: tensor name of a boolean that is false if the update was skipped; None if nothing is
         ever skipped.
       layers: Keras layers by name, nested models opened.
-      variables: all variables of the graph.
     """
 
     graph: Any
@@ -52,7 +51,6 @@ class TrainingGraph:
     loss_scale: Optional[str]
     finite: Optional[str]
     layers: Mapping[str, Any]
-    variables: Sequence[Any]
 
     @property
     def fetches(self) -> List[str]:
@@ -119,8 +117,9 @@ class TrainingGraph:
     def values(self, session: Any) -> Dict[str, Any]:
         """Return variable op name -> value for all initialized variables."""
         with self.graph.as_default():
-            flags = session.run([tf.is_variable_initialized(v) for v in self.variables])
-            ready = [v for v, flag in zip(self.variables, flags) if flag]
+            variables = tf.global_variables()
+            flags = session.run([tf.is_variable_initialized(v) for v in variables])
+            ready = [v for v, flag in zip(variables, flags) if flag]
             return {v.op.name: x for v, x in zip(ready, session.run(ready))}
 
 
@@ -158,18 +157,16 @@ def _make_stateless(node: Any, graph_def: Any) -> None:
 
 def view(model: Any) -> TrainingGraph:
     """Return the view of a ``Job``, a ``TrainStep`` or a compiled Keras model."""
-    step = getattr(model, "step", None)
-    if step is not None and hasattr(step, "train_op"):
-        return from_step(step, model.model)
-    return from_step(model) if hasattr(model, "train_op") else from_model(model)
+    if isinstance(model, keras.models.Model):
+        return from_model(model)
+    return from_step(getattr(model, "step", model), getattr(model, "model", None))
 
 
 def from_step(step: Any, model: Any = None) -> TrainingGraph:
     """Return the view of a ``TrainStep``; the layers of ``model`` name the nodes."""
-    graph = step.loss.graph
     names = {id(v): v.op.name for v in step.variables}
     return TrainingGraph(
-        graph=graph,
+        graph=step.loss.graph,
         feeds={tensor.op.name: _static_shape(tensor) for tensor in step._inputs},
         constants={},
         loss=step.loss.op.name,
@@ -178,7 +175,6 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
         loss_scale=step.optimizer.loss_scale.name,
         finite=step.optimizer.gradients_finite.name,
         layers=_layers(model),
-        variables=_variables(graph),
     )
 
 
@@ -186,7 +182,7 @@ def from_model(model: Any) -> TrainingGraph:
     """Return the view of a compiled Keras model; builds its training function if need be."""
     if getattr(model, "optimizer", None) is None or not hasattr(model, "total_loss"):
         raise UnsupportedError(
-            f"model {getattr(model, 'name', model)!r} is not compiled, so it has no training "
+            f"model {model.name!r} is not compiled, so it has no training "
             f"graph; call model.compile(loss=..., optimizer=...) first"
         )
     model._make_train_function()
@@ -222,7 +218,6 @@ def from_model(model: Any) -> TrainingGraph:
         loss_scale=None if scale is None else scale.name,
         finite=None if finite is None else finite.name,
         layers=_layers(model),
-        variables=_variables(loss.graph),
     )
 
 
@@ -266,11 +261,6 @@ def _dense_name(gradient: Any, scale: Any = None) -> str:
     with values.graph.as_default():
         values = values if scale is None else values / scale
         return tf.identity(values, name="rehearsal/gradient").name
-
-
-def _variables(graph: Any) -> List[Any]:
-    with graph.as_default():
-        return list(tf.global_variables())
 
 
 def _layers(model: Any) -> Dict[str, Any]:

@@ -8,7 +8,6 @@ from the environment, logs through C++, and aborts on a malformed switch.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -27,8 +26,7 @@ from amp_xla.settings import flags
 # Passes that a session's grappler runs before this one, so that it meets the same graph here.
 PASSES = ("pruning", "function", "constfold", "shape", "auto_mixed_precision")
 _CUDA = {"tf1": ("11000", "8000"), "tf2": ("12030", "8900")}
-_TIMEOUT = 600  # seconds; BERT-large takes about 30
-_REQUEST, _GRAPH, _RESULT = "request.json", "graph.pb", "result.pb"
+_GRAPH, _RESULT = "graph.pb", "result.pb"
 
 
 class PassFailedError(AmpXlaError, RuntimeError):
@@ -61,7 +59,7 @@ def rewrite(
     """Return the training graph as mixed precision would run it.
 
     Args:
-      graph: tf.Graph or GraphDef of the whole training step.
+      graph: GraphDef of the whole training step.
       fetches: names of the operations that a step runs; they keep their dtype.
       capability: compute capability of the virtual GPU.
       lists: ``fork``, ``stock`` or None for the lists that this runtime trains with.
@@ -90,11 +88,8 @@ def rewrite_all(
             path = Path(folder) / str(number)
             path.mkdir()
             folders.append(path)
-            graph_def = graph.as_graph_def() if hasattr(graph, "as_graph_def") else graph
-            (path / _GRAPH).write_bytes(graph_def.SerializeToString())
-            request = {"capability": capability, "fetches": list(fetches)}
-            (path / _REQUEST).write_text(json.dumps(request), encoding="utf-8")
-        log = _run_worker(folders, environment)
+            (path / _GRAPH).write_bytes(optimized.item(graph, fetches).SerializeToString())
+        log = _run_worker([capability, *map(str, folders)], environment)
         return [_read(path, log, capability, lists) for path in folders]
 
 
@@ -114,17 +109,10 @@ def _environment(lists: str) -> Dict[str, str]:
     return environment
 
 
-def _run_worker(folders: Sequence[Path], environment: Dict[str, str]) -> str:
-    """Run the pass on the request in each folder; return its log."""
-    command = [sys.executable, "-m", "amp_xla.graph.virtual_gpu", *map(str, folders)]
-    try:
-        process = subprocess.run(
-            command, env=environment, capture_output=True, timeout=_TIMEOUT, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise PassFailedError(
-            f"the auto-mixed-precision pass took more than {_TIMEOUT} s"
-        ) from None
+def _run_worker(arguments: Sequence[str], environment: Dict[str, str]) -> str:
+    """Run the pass on the graph in each folder; return its log."""
+    command = [sys.executable, "-m", "amp_xla.graph.virtual_gpu", *arguments]
+    process = subprocess.run(command, env=environment, capture_output=True, check=False)
     log = process.stderr.decode("utf-8", "replace")
     if process.returncode:
         last = "".join(log.strip().splitlines()[-1:]).split("] ", 1)[-1]
@@ -175,12 +163,11 @@ def _reason(log: str, counts: executed.ExecutedGraph) -> str:
     return converted.group(0) if converted else f"{counts.describe()}; it logged: {log[-500:]!r}"
 
 
-def run_pass(folder: Path) -> None:
-    """Run grappler on the request in a folder; the pass leaves its own files there too."""
+def run_pass(folder: Path, capability: str) -> None:
+    """Run grappler on the graph in a folder; the pass leaves its own files there too."""
     os.environ[op_lists.PREFIX + "LOG_PATH"] = str(folder)
-    request = json.loads((folder / _REQUEST).read_text(encoding="utf-8"))
     cuda, cudnn = _CUDA[backend.kind()]
-    properties = {"architecture": request["capability"], "cuda": cuda, "cudnn": cudnn}
+    properties = {"architecture": capability, "cuda": cuda, "cudnn": cudnn}
     prefix = "/job:localhost/replica:0/task:0/device:"
     devices = [
         optimized.named_device(prefix + "CPU:0", "CPU", frequency=2000),
@@ -191,11 +178,12 @@ def run_pass(folder: Path) -> None:
     options.optimizers.extend(PASSES)
     options.min_graph_nodes = -1
     options.meta_optimizer_iterations = options.ONE
-    graph_def = tf.GraphDef.FromString((folder / _GRAPH).read_bytes())
-    result = optimized.optimize(graph_def, config, request["fetches"], devices)
+    item = tf.MetaGraphDef.FromString((folder / _GRAPH).read_bytes())
+    fetches = item.collection_def["train_op"].node_list.value
+    result = optimized.optimize(item.graph_def, config, fetches, devices)
     (folder / _RESULT).write_bytes(result.SerializeToString())
 
 
 if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        run_pass(Path(argument))
+    for path in sys.argv[2:]:
+        run_pass(Path(path), sys.argv[1])
