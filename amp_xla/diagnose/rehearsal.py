@@ -77,7 +77,6 @@ class _Rehearsing:
         values: Mapping[str, Any],
     ) -> None:
         self._training, self._replay, self._values = training, replay, values
-        self._weights: Mapping[str, Any] = {}
         self._origins = NodeOrigins(training)
         self._steps: List[Step] = []
         self._histograms: Dict[Tensor, Magnitudes] = {}
@@ -113,16 +112,14 @@ class _Rehearsing:
         )
 
     def _step(self, batch: Any, number: int) -> None:
-        replay, weights_before = self._replay, self._weights
+        replay, weights = self._replay, self._replay.weights()
         float32_loss, _ = replay.train("fp32", batch, number)
         half_loss, finite = replay.train("amp", batch, number)
         if not self._training.finite:
             # Nothing is skipped, so a gradient that is not finite shows in the weights.
-            self._weights = replay.weights()
-            finite = finite and all(np.isfinite(w).all() for w in self._weights.values())
+            finite = finite and all(np.isfinite(w).all() for w in replay.weights().values())
         self._steps.append(Step(number, float32_loss, half_loss, self._scale, finite))
         if not finite:
-            weights = replay.weights() if self._training.finite else weights_before
             values = {**self._values, **weights}
             self._finding = overflow.replay(
                 self._training, replay.rewritten, values, batch, number, self._scale

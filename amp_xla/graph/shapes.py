@@ -6,8 +6,7 @@ placeholders' shapes given, constant folding evaluates those computations.
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -19,33 +18,17 @@ Shape = Optional[Tuple[int, ...]]  # None if a dimension is unknown
 _MAX_ROUNDS = 8  # each round resolves one more level of shape arithmetic; 3 usually suffice
 
 
-@dataclasses.dataclass(frozen=True)
-class MatMul:
+class MatMul(NamedTuple):
     """One matrix product.
 
     Attributes:
-      batch: number of products of this size.
-      m, n, k: rows, columns and the dimension summed over; for an Einsum the product of the
-        dimensions of each kind.
-      dimensions: m, n, k, for an Einsum split into single dimensions; alignment looks at these.
+      flops: a multiplication and an addition per element.
+      unaligned: dimensions that are not multiples of 8, as fp16 tensor cores need.
     """
 
     name: str
-    batch: int
-    m: int
-    n: int
-    k: int
-    dimensions: Tuple[int, ...]
-
-    @property
-    def flops(self) -> int:
-        """A multiplication and an addition per element."""
-        return 2 * self.batch * self.m * self.n * self.k
-
-    @property
-    def unaligned(self) -> Tuple[int, ...]:
-        """Dimensions that are not multiples of 8, as fp16 tensor cores need."""
-        return tuple(sorted({d for d in self.dimensions if d % 8}))
+    flops: int
+    unaligned: Tuple[int, ...]
 
 
 def static_shapes(
@@ -149,36 +132,32 @@ def _matmul(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
     # Stored as [m, k], or as [k, m] if it is transposed.
     k, m = left[-2:] if swap_left else left[-2:][::-1]
     n = right[-2] if swap_right else right[-1]
-    batch = np.broadcast(np.empty(left[:-2]), np.empty(right[:-2])).size if left[:-2] else 1
-    return MatMul(node.name, int(batch), m, n, k, (m, n, k))
+    batch = np.broadcast(np.empty(left[:-2]), np.empty(right[:-2])).shape if left[:-2] else ()
+    return _product(node.name, batch, (m, n, k))
 
 
 def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
-    equation = node.attr["equation"].s.decode().replace(" ", "")
-    left, _, output = equation.partition("->")
+    left, _, output = node.attr["equation"].s.decode().replace(" ", "").partition("->")
     terms = left.split(",")
-    sizes: Dict[str, int] = {}
-    for term, shape in zip(terms, inputs):
-        if "..." in term:
-            head, _, tail = term.partition("...")
-            middle = shape[len(head) : len(shape) - len(tail)]
-            for position, size in enumerate(reversed(middle)):
-                sizes[f".{position}"] = max(size, sizes.get(f".{position}", 1))
-            shape = shape[: len(head)] + shape[len(shape) - len(tail) :]
-            term = head + tail
-        for letter, size in zip(term, shape):
-            sizes[letter] = size
     if len(terms) != 2:
         return None
-    first, second = (set(t.replace(".", "")) for t in terms)
-    out = set(output.replace(".", ""))
-    batch = [s for x, s in sizes.items() if x[0] == "." or (x in first & second and x in out)]
-    rows = [sizes[x] for x in sorted((first - second) & out)]
-    columns = [sizes[x] for x in sorted((second - first) & out)]
-    summed = [s for x, s in sizes.items() if x[0] != "." and x not in out]
-    parts = (batch, rows, columns, summed)
-    b, m, n, k = (int(np.prod(part, dtype=np.int64)) for part in parts)
-    return MatMul(node.name, b, m, n, k, tuple(rows + columns + summed))
+    sizes: Dict[str, int] = {}
+    for position, shape in enumerate(inputs):
+        # An ellipsis becomes one digit per dimension, aligned to the right.
+        digits = "01234567"[8 - len(shape) + len(terms[position].replace("...", "")) :]
+        terms[position] = terms[position].replace("...", digits)
+        for letter, size in zip(terms[position], shape):
+            sizes[letter] = max(size, sizes.get(letter, 0))
+    output += "01234567" if "..." in output else ""
+    batch = [size for x, size in sizes.items() if all(x in term for term in (*terms, output))]
+    others = [size for x, size in sizes.items() if any(x not in term for term in (*terms, output))]
+    return _product(node.name, batch, others)
+
+
+def _product(name: str, batch: Sequence[int], dimensions: Sequence[int]) -> MatMul:
+    """Return a product; ``dimensions`` are rows, columns and those summed over."""
+    flops = 2 * int(np.prod([*batch, *dimensions], dtype=np.int64))
+    return MatMul(name, flops, tuple(sorted({d for d in dimensions if d % 8})))
 
 
 def element_bytes(shapes: Sequence[Shape], width: int = 4) -> int:
