@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from amp_xla.diagnose.constants import Misfit
-from amp_xla.diagnose.node_origins import OUTSIDE
 from amp_xla.diagnose.report_text import columns, jsonable, si
 
-_NUMBERED = re.compile(r"^(.*?-)(\d+)(-.*)?$")
 _REASONS = {
     "black": "on the list of ops that never run in half",
     "unlisted": "on no list, so it never runs in half",
@@ -160,24 +159,16 @@ def _layers(report: Report) -> str:
             si(layer.float32_bytes) + "B",
             layer.blocked_by,
         )
-        match = _NUMBERED.match(layer.layer)
-        name = (match.group(1), match.group(3) or "") if match else (layer.layer, "")
-        groups.setdefault((name, cells), []).append(layer.layer)
-    rows = [(_group_name(name, members), *cells) for (name, cells), members in groups.items()]
+        groups.setdefault((re.sub(r"-\d+", "-*", layer.layer), cells), []).append(layer.layer)
+    rows = [
+        (members[0] if len(members) == 1 else f"{name} ({len(members)})", *cells)
+        for (name, cells), members in groups.items()
+    ]
     note = (
         "half/total nodes: forward pass, matmuls also backward; `stays`: bytes of results in "
         "float32, both passes; `by`: the op that keeps most of them there"
     )
     return columns([header, *rows]) + "\n" + note
-
-
-def _group_name(name: Tuple[str, str], members: Sequence[str]) -> str:
-    if len(members) == 1:
-        return members[0]
-    numbers = sorted(int(member[len(name[0]) : len(member) - len(name[1])]) for member in members)
-    whole = numbers == list(range(numbers[0], numbers[-1] + 1))
-    words = f"{numbers[0]}..{numbers[-1]}" if whole else ",".join(map(str, numbers))
-    return f"{name[0]}{words}{name[1]}"
 
 
 def _blockers(report: Report) -> str:
@@ -211,16 +202,14 @@ def _alignment(report: Report) -> str:
 
 
 def _constants(report: Report) -> str:
-    lines = []
-    merged: Dict[Any, List[str]] = {}
-    for entry in report.constants:
-        key = (entry.value, entry.becomes, entry.problem, entry.half, entry.source)
-        merged.setdefault(key, []).append(entry.layer)
-    for (value, becomes, problem, half, source), layers in merged.items():
-        where = layers[0] if len(set(layers)) == 1 else f"{len(set(layers))} layers"
-        where = "outside layers" if where == OUTSIDE else where
-        path = "ROUNDED TO HALF" if half else "stays in float32"
-        lines.append(f"  {value:g} {problem} (float16: {becomes:g}), {path}; {where}: {source}")
-    if not lines:
+    if not report.constants:
         return "All constants fit float16."
-    return "\n".join(["Constants that float16 cannot hold:", *lines])
+    lines = ["Constants that float16 cannot hold:"]
+    counts = Counter(
+        (c.value, c.becomes, c.problem, c.half, c.source or c.layer) for c in report.constants
+    )
+    for (value, becomes, problem, half, where), count in counts.items():
+        path = "ROUNDED TO HALF" if half else "stays in float32"
+        times = f", {count} times" if count > 1 else ""
+        lines.append(f"  {value:g} {problem} (float16: {becomes:g}), {path}{times}: {where}")
+    return "\n".join(lines)
