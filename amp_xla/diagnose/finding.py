@@ -11,7 +11,7 @@ from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.node_origins import Source
 from amp_xla.diagnose.recorder import Range
 from amp_xla.diagnose.report_text import jsonable
-from amp_xla.graph import lists as op_lists
+from amp_xla.graph.lists import OpLists, keep_in_float32
 
 OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
 _MARGIN = 2.0  # between the largest number seen and the limit, for the next batches
@@ -93,7 +93,7 @@ class Finding:
 
 
 def remedies(
-    finding: Finding, layer: Any, constant: float, lists: Optional[op_lists.OpLists]
+    finding: Finding, layer: Any, constant: float, lists: Optional[OpLists]
 ) -> Tuple[str, ...]:
     """Return remedies for a finding, the best first.
 
@@ -101,12 +101,12 @@ def remedies(
       finding: without remedies.
       layer: its Keras layer, or None.
       constant: the largest constant that reaches its inputs, before rounding.
-      lists: the op lists in force.
+      lists: the op lists in force; None if float32 only was replayed.
     """
     scaled = finding.phase == "backward" and finding.loss_scale > 1.0
     if finding.float32_too and scaled:
         return (_lower_scale(finding),)
-    if finding.float32_too:
+    if finding.float32_too or lists is None:
         return (
             "look at the batch (saved beside this report) for NaN, empty rows or labels out of "
             "range; lower the learning rate, or lengthen the warm-up; clip gradients",
@@ -140,7 +140,7 @@ def remedies(
             f"bring the activations down: {largest:.4g} is {largest / LARGEST:.3g} times what "
             f"float16 holds (a normalisation before this layer, or a smaller initialisation)"
         )
-    line = op_lists.keep_in_float32(finding.op, backend.kind(), lists)
+    line = keep_in_float32(finding.op, lists)
     return (*advice, f"keep {finding.op} in float32 (all of them): {line}")
 
 

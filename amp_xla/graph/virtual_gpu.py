@@ -80,7 +80,7 @@ def rewrite_all(
             f"GPU {capability!r} is not a compute capability; allowed: numbers like 7.0 (V100), "
             f"8.0 (A100), 8.6 (RTX 30), 9.0 (H100)"
         )
-    lists = lists or op_lists.default_lists(backend.kind())
+    lists = lists or ("fork" if backend.kind() == "tf1" else "stock")
     environment = _environment(lists)
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as folder:
         folders = []
@@ -98,7 +98,7 @@ def _environment(lists: str) -> Dict[str, str]:
     environment = dict(os.environ)
     for name in (flags.GRAPH_REWRITE, flags.FULL_AMP, flags.FORK_LOSS_SCALING, flags.XLA_FLAGS):
         environment.pop(name, None)
-    environment.update(op_lists.environment(lists, backend.kind(), backend.is_fork(), os.environ))
+    environment.update(op_lists.environment(lists))
     environment.update(
         PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         CUDA_VISIBLE_DEVICES="-1",

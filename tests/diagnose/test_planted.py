@@ -53,20 +53,20 @@ def test_overflow_forward() -> None:
 
 
 @pytest.mark.slow
-def test_a_factor_that_is_itself_too_large() -> None:
-    finding = rehearsed(forward=(1e6,)).finding
+@pytest.mark.parametrize(
+    ("phase", "factors", "problem", "remedy"),
+    [
+        ("forward", (1e6,), "a constant of 1e+06 is infinite in", "replace the constant 1e+06"),
+        ("backward", (1e4, 1e4), "and float16 ends at 65504", "keep Mul in float32"),
+    ],
+)
+def test_overflows(phase: str, factors: Sequence[float], problem: str, remedy: str) -> None:
+    finding = rehearsed(**{phase: factors}).finding
     assert finding is not None
-    assert (finding.layer, finding.phase, finding.op) == ("Planted", "forward", "Mul")
-    assert "a constant of 1e+06 is infinite in float16" in finding.problem
-    assert "replace the constant 1e+06" in finding.remedies[0]
-
-
-@pytest.mark.slow
-def test_overflow_backward() -> None:
-    finding = rehearsed(backward=(1e4, 1e4)).finding
-    assert finding is not None
-    assert (finding.layer, finding.phase, finding.op) == ("Planted", "backward", "Mul")
+    assert (finding.layer, finding.phase, finding.op) == ("Planted", phase, "Mul")
     assert finding.half and not finding.float32_too
+    assert problem in finding.problem
+    assert remedy in finding.remedies[0]
 
 
 @pytest.mark.slow
