@@ -90,7 +90,7 @@ def replay(
       rewritten: the graph behind ``fetches`` after the pass; None replays in float32 only,
         because training did not run in float16.
       values: variable op name -> the weights (and loss scale) that the batch failed with.
-      batch, step: as for ``Stage.feed``.
+      batch, step: as for ``Stage.run``.
       scale: the loss scale of the failed step, if ``values`` hold another by now.
 
     Returns:

@@ -91,8 +91,8 @@ class Stage:
         # In one call, because each call with other fetches prunes this large graph again.
         self.session.run(assigns, feed)
 
-    def feed(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Dict[Any, Any]:
-        """Return the feed for ``session.run``.
+    def run(self, fetches: Sequence[Any], batch: Sequence[Any], step: int, seed: float) -> List:
+        """Return the values of ``fetches``.
 
         Args:
           batch: as for ``TrainingGraph.arrays``.
@@ -102,10 +102,7 @@ class Stage:
         values: Dict[str, Any] = dict(zip(self.training.feeds, self.training.arrays(batch)))
         values.update(self.training.constants)
         values.update({SEED_STEP: step, GRADIENT_SEED: seed})
-        return {
+        feed = {
             t: np.asarray(values[name], t.dtype.as_numpy_dtype) for name, t in self._feeds.items()
         }
-
-    def run(self, fetches: Sequence[Any], batch: Sequence[Any], step: int, seed: float) -> List:
-        """Return the values of ``fetches``; for repeated runs make a callable."""
-        return self.session.run(list(fetches), self.feed(batch, step, seed))
+        return self.session.run(list(fetches), feed)
