@@ -7,7 +7,8 @@ between half ops, clear ops next to half ops. Unlisted ops stay and let nothing 
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
+import collections
+from typing import Any, Iterable, Mapping, NamedTuple, Optional, Set
 
 from amp_xla.graph.lists import OpLists
 from amp_xla.graph.nodes import FLOAT, has_type, is_half, output_types, parse_input
@@ -67,27 +68,16 @@ class Blame:
 
     def _black_above(self, name: str) -> Optional[Blocker]:
         """Return the nearest black op that reaches ``name`` through gray and clear ops."""
-        seen, frontier = {name}, [name]
-        while frontier:
-            reached: List[str] = []
-            for source in self._float32_sources(frontier, seen):
-                op = self._nodes[source].op
-                color = self._lists.of(op)
-                if color == "black":
-                    return Blocker(op, source, "black")
-                if color in ("gray", "clear"):
-                    reached.append(source)
-            frontier = reached
-        return None
-
-    def _float32_sources(self, names: Iterable[str], seen: Set[str]) -> Dict[str, None]:
-        """Return the unseen float32 nodes that ``names`` read, in order; adds to ``seen``."""
-        sources: Dict[str, None] = {}
-        for name in names:
-            for source, index in map(parse_input, self._nodes[name].input):
+        seen, queue = {name}, collections.deque([name])
+        while queue:
+            for source, index in map(parse_input, self._nodes[queue.popleft()].input):
                 if index < 0 or source in seen or source in self._half or source not in self._nodes:
                     continue
                 seen.add(source)
-                if FLOAT in output_types(self._nodes[source]):
-                    sources[source] = None
-        return sources
+                node = self._nodes[source]
+                color = self._lists.of(node.op) if FLOAT in output_types(node) else ""
+                if color == "black":
+                    return Blocker(node.op, source, "black")
+                if color in ("gray", "clear"):
+                    queue.append(source)
+        return None

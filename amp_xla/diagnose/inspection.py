@@ -96,7 +96,7 @@ class _Inspection:
             for n in self._after.values()
             if n.op == "Cast"
         )
-        activations = activation_bytes(self._after, self._shapes)
+        kept, recomputed = activation_bytes(self._after, self._shapes)
         nvidia = " (NVIDIA)" if backend.is_fork() else ""
         return Report(
             tensorflow=backend.tensorflow().__version__ + nvidia,
@@ -110,8 +110,8 @@ class _Inspection:
             matmul_flops=total,
             half_flops_share=half / total if total else 0.0,
             unmeasured=self._unmeasured,
-            kept_bytes=activations.saved,
-            recomputed_bytes=activations.recomputed,
+            kept_bytes=kept,
+            recomputed_bytes=recomputed,
             layers=self._layers(nodes),
             blockers=self._blockers(nodes),
             alignment=self._alignment(total),

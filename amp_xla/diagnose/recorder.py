@@ -92,14 +92,11 @@ class Magnitudes:
     def add(self, values: Any) -> None:
         """Add the elements of a float32 array."""
         bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
-        # Without the sign bit, float32 bits order like magnitudes; the exponent comes first.
         exponents = np.bincount((bits << 1) >> 24, minlength=256)
         self.counts += exponents
-        if exponents[255]:
-            bits = bits[(bits << 1) >> 24 != 255]
-        if bits.size:
-            high = np.array([(bits << 1).max() >> 1], np.uint32).view(np.float32)
-            self.largest = max(self.largest, float(high[0]))
+        finite = values[np.isfinite(values)] if exponents[255] else values
+        if finite.size:
+            self.largest = max(self.largest, float(finite.max()), -float(finite.min()))
 
     def merge(self, other: Magnitudes) -> None:
         """Add the counts of another histogram."""

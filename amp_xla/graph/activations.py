@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Set, Tuple
 
 from amp_xla.backend import tf
 from amp_xla.graph.nodes import SHAPES, closure, inserted_cast, output_types, parse_input
@@ -17,25 +17,18 @@ _ALIASES = frozenset(
 Output = Tuple[str, int]  # node name, output index
 
 
-class ActivationBytes(NamedTuple):
-    """Bytes of activations.
-
-    ``saved``: kept from the forward to the backward pass, including the last layer's.
-    ``recomputed``: held at once by the backward pass for the largest layer that it recomputes.
-    """
-
-    saved: int
-    recomputed: int
-
-
 def activation_bytes(
     nodes: Mapping[str, Any], shapes: Mapping[str, List[Shape]]
-) -> ActivationBytes:
+) -> Tuple[int, int]:
     """Count the activations of a graph that ``TrainingGraph.export`` made.
 
     An operation belongs to the backward pass if it depends on a gradient. A factor of a derivative
     that does not is computed in the forward pass and kept instead of its inputs. The graph may be
     that before or after mixed precision, whose casts may be missing in ``shapes``.
+
+    Returns:
+      Bytes kept from the forward to the backward pass, including the last layer's; bytes held at
+      once by the backward pass for the largest layer that it recomputes.
     """
     readers: Dict[str, List[str]] = {name: [] for name in nodes}
     for node in nodes.values():
@@ -59,7 +52,7 @@ def activation_bytes(
     def size(outputs: Iterable[Output]) -> int:
         return sum(_bytes(nodes, shapes, output) for output in outputs)
 
-    return ActivationBytes(size(saved), max(map(size, recomputed.values()), default=0))
+    return size(saved), max(map(size, recomputed.values()), default=0)
 
 
 def _memory_read(nodes: Mapping[str, Any], inputs: Iterable[str]) -> Iterable[Output]:
