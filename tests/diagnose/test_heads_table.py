@@ -6,6 +6,7 @@ Each bert4keras version runs in a separate process, both at the same time.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Any, Dict, Iterator, Tuple
 import pytest
 
 from amp_xla import backend
-from tests.diagnose import heads, versions
+from scripts.environment.uv import uv
+from tests.diagnose import heads
 from tests.running import ROOT, environment
 
 # The first test waits for both processes, which takes minutes on a busy machine.
@@ -28,13 +30,32 @@ HALF_SOFTMAX = ("fork",) if backend.kind() == "tf1" else ("stock",)
 MASKED = ("LM", "UniLM", "RealFormer")
 
 
+def library(version: str) -> Path:
+    """A folder to put first on the path, after which ``import bert4keras`` is ``version``.
+
+    It goes into .cache, whichever version this environment has.
+    """
+    path = ROOT / ".cache" / f"bert4keras-{version}-py{sys.version_info[0]}.{sys.version_info[1]}"
+    if not path.exists():
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        command = [uv(ROOT), "pip", "install", "--quiet", "--no-deps", "--target", str(temporary)]
+        command += ["--python", sys.executable, f"bert4keras=={version}"]
+        subprocess.run(command, check=True)
+        try:
+            temporary.rename(path)
+        except OSError:  # another test process was first
+            if not path.exists():
+                raise
+    return path
+
+
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: Any) -> Iterator[Dict[Tuple[str, str, str, str], Any]]:
     """(bert4keras, infinity, lists, head) -> the finding as JSON, or None where all is finite."""
     folder = tmp_path_factory.mktemp("table")
     running = []
     for version, infinities in INFINITIES.items():
-        path = f"{versions.folder(version)}:{ROOT}"
+        path = f"{library(version)}:{ROOT}"
         out = folder / f"{version}.json"
         command = [sys.executable, "-m", "tests.diagnose.table_process", str(out), *infinities]
         env = {**environment(), "AMP_XLA_PRECISION": "fp32", "PYTHONPATH": path}

@@ -4,20 +4,64 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any, Sequence
+from pathlib import Path
+from typing import Any, Iterator, List, Sequence
 
+import numpy as np
 import pytest
 
-from amp_xla.backend import keras
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
 from amp_xla.diagnose import rehearse
 from amp_xla.diagnose.rehearsal_report import Rehearsal
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.diagnose import heads, planted
+from tests.diagnose import heads
+from tests.diagnose.heads import Head
+from tests.running import run_python
+
+FEATURES, CLASSES, BATCH = 16, 4, 8
+
+
+def planted(forward: Sequence[float] = (), backward: Sequence[float] = ()) -> Head:
+    """First -> Planted -> Second -> Classes, in a fresh graph; ``Planted`` multiplies what passes.
+
+    By several factors, as one beyond float16's range would itself be infinite, or zero.
+    """
+    K.clear_session()
+    tf.set_random_seed(1)
+
+    def times(x: Any, factors: Sequence[float]) -> Any:
+        for factor in factors:
+            # Without the magnitude between them, constant folding would make one factor of two.
+            x = tf.abs(x) * factor
+        return x
+
+    @tf.custom_gradient
+    def multiplied(x: Any) -> Any:
+        return times(tf.identity(x), forward), lambda gradient: times(gradient, backward)
+
+    inputs = keras.layers.Input((FEATURES,), name="Features")
+    x = keras.layers.Dense(32, name="First")(inputs)
+    x = keras.layers.Lambda(multiplied, name="Planted")(x)
+    x = keras.layers.Dense(32, name="Second")(x)
+    output = keras.layers.Dense(CLASSES, activation="softmax", name="Classes")(x)
+    built = keras.models.Model(inputs, output)
+    built.compile(loss="categorical_crossentropy", optimizer=keras.optimizers.SGD(0.01))
+    backend.session()
+    return Head(built, next(batches()))
+
+
+def batches() -> Iterator[List[np.ndarray]]:
+    """Batches without end."""
+    random = np.random.RandomState(0)
+    while True:
+        labels = random.randint(0, CLASSES, BATCH)
+        yield [random.randn(BATCH, FEATURES).astype(np.float32), np.eye(CLASSES)[labels]]
 
 
 def rehearsed(steps: int = 3, **plant: Sequence[float]) -> Rehearsal:
-    head = planted.model(**plant)
-    report: Rehearsal = rehearse(head.model, planted.batches(), steps)
+    head = planted(**plant)
+    report: Rehearsal = rehearse(head.model, batches(), steps)
     json.dumps(report.to_json(), allow_nan=False)
     return report
 
@@ -98,10 +142,10 @@ def test_underflow_backward_and_the_suggested_scale() -> None:
 
 @pytest.mark.parametrize("scale", [4096.0, "dynamic"])
 def test_the_scale_is_that_of_the_models_own_optimizer(scale: Any) -> None:
-    head = planted.model(backward=(1e-2, 1e-5))
+    head = planted(backward=(1e-2, 1e-5))
     optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), scale)
     head.model.compile(loss="categorical_crossentropy", optimizer=optimizer)
-    report = rehearse(head.model, planted.batches(), 2)
+    report = rehearse(head.model, batches(), 2)
     assert report.finding is None
     expected = 4096.0 if scale == 4096.0 else 2.0**15
     assert [step.loss_scale for step in report.steps] == [expected] * 2
@@ -121,3 +165,24 @@ def test_the_batches_of_fit_are_taken_as_fit_takes_them() -> None:
     head = heads.build("classifier")
     batch = (head.arrays[:2], head.arrays[2][:, 0])  # Keras makes columns of flat labels
     assert rehearse(head.model, itertools.repeat(batch), 1).worst_difference < 1e-2
+
+
+@pytest.mark.slow
+def test_fifty_steps_of_classification_stay_within_one_percent(tmp_path: Path) -> None:
+    small = ["--layers", "2", "--hidden", "64", "--max-length", "48", "--batch-size", "16"]
+    words = ["rehearse", "--steps", "50", "--out", str(tmp_path), "--", *small]
+    done = run_python("-m", "amp_xla", *words)
+    assert done.code == 0, done.err
+    report = json.loads((tmp_path / "rehearsal.json").read_text())
+    steps = report["steps"]
+    assert [step["step"] for step in steps] == list(range(50))
+    assert all(step["finite"] and step["loss_scale"] == 1000.0 for step in steps)
+    differences = [abs(s["half_loss"] / s["float32_loss"] - 1.0) for s in steps]
+    assert 0.0 < max(differences) < 0.01
+    assert report["finding"] is None
+    assert 1024 <= report["suggested_loss_scale"] <= 2**20
+    layers = {layer["layer"]: layer for layer in report["layers"]}
+    attention = layers["Transformer-1-MultiHeadSelfAttention"]
+    assert 0.0 < attention["largest_activation"] < 1.0
+    assert 0.0 < attention["gradient_error"] < 0.05
+    assert "suggested constant loss scale" in done.out
