@@ -30,9 +30,9 @@ class Blocker(NamedTuple):
         protects it).
     """
 
-    op: str
-    node: str
-    reason: str
+    op: str = ""
+    node: str = ""
+    reason: str = "alone"
 
 
 def half_nodes(graph_def: Any) -> Set[str]:
@@ -64,7 +64,7 @@ class Blame:
             return Blocker(op, name, color)
         if color == "white":
             return Blocker(op, name, "refused")
-        return self._black_above(name) or Blocker("", "", "alone")
+        return self._black_above(name) or Blocker()
 
     def _black_above(self, name: str) -> Optional[Blocker]:
         """Return the nearest black op that reaches ``name`` through gray and clear ops."""

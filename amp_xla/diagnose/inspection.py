@@ -18,7 +18,7 @@ from amp_xla.diagnose.inspection_report import (
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import shapes, training_graph, virtual_gpu
 from amp_xla.graph.activations import activation_bytes
-from amp_xla.graph.nodes import FLOAT, HALF, by_name
+from amp_xla.graph.nodes import by_name
 from amp_xla.graph.training_graph import TrainingGraph
 from amp_xla.graph.virtual_gpu import Rewritten
 
@@ -70,7 +70,7 @@ class _Node(NamedTuple):
     role: str
     half: bool
     size: int = 0
-    blocker: Blocker = Blocker("", "", "")
+    blocker: Blocker = Blocker()
 
 
 class _Inspection:
@@ -91,11 +91,6 @@ class _Inspection:
         total = sum(p.flops for p in self._products)
         half = sum(p.flops for p in self._products if p.name in self._half)
         nodes = list(self._nodes())
-        casts = Counter(
-            (n.attr["SrcT"].type, n.attr["DstT"].type)
-            for n in self._after.values()
-            if n.op == "Cast"
-        )
         kept, recomputed = activation_bytes(self._after, self._shapes)
         nvidia = " (NVIDIA)" if backend.is_fork() else ""
         return Report(
@@ -104,9 +99,8 @@ class _Inspection:
             lists=rewritten.lists_name,
             batch=self._feed_shapes,
             nodes=len(self._after),
-            half_nodes=counts.half_nodes - counts.half_ops.get("Cast", 0),
-            casts_to_half=casts[FLOAT, HALF],
-            casts_to_float=casts[HALF, FLOAT],
+            half_nodes=counts.half_nodes - counts.casts,
+            casts=counts.casts,
             matmul_flops=total,
             half_flops_share=half / total if total else 0.0,
             unmeasured=self._unmeasured,

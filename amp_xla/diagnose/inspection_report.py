@@ -89,7 +89,7 @@ class Report:
       batch: placeholder -> shape.
       nodes: nodes of the rewritten training graph (pruned, constants folded).
       half_nodes: those that compute in half, casts not counted.
-      casts_to_half, casts_to_float: casts that the pass inserted.
+      casts: casts to half and back that the pass inserted.
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: the share of them in half precision, 0 to 1.
       unmeasured: matrix products of unknown size.
@@ -104,8 +104,7 @@ class Report:
     batch: Mapping[str, Sequence[int]]
     nodes: int
     half_nodes: int
-    casts_to_half: int
-    casts_to_float: int
+    casts: int
     matmul_flops: int
     half_flops_share: float
     unmeasured: Sequence[str]
@@ -134,8 +133,7 @@ def _head(report: Report) -> str:
         f"{report.half_nodes} of {report.nodes} nodes run in float16",
         f"{report.half_flops_share:.1%} of the matmul FLOPs run in float16 "
         f"({si(half)} of {si(report.matmul_flops)} FLOP per step)",
-        f"{report.casts_to_half + report.casts_to_float} casts inserted: {report.casts_to_half} "
-        f"to float16, {report.casts_to_float} back",
+        f"{report.casts} casts to float16 and back inserted",
     ]
     activations = f"{si(report.kept_bytes)}B of activations are kept for the backward pass"
     if report.recomputed_bytes:

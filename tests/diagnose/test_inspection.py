@@ -26,7 +26,7 @@ def head() -> heads.Head:
 def test_the_report(head: heads.Head) -> None:
     report = inspect(head.model, batch=head.arrays)
     assert report.half_nodes > 50
-    assert report.casts_to_half > 0 < report.casts_to_float
+    assert report.casts > 10
     assert report.half_flops_share > 0.99 and report.unmeasured == []
     assert report.kept_bytes > 10**5 and report.recomputed_bytes == 0
     # Batch 4, length 24, hidden 32: projections, attention, feed-forward, the head's classes.
