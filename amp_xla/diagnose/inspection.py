@@ -12,7 +12,6 @@ from amp_xla.diagnose.inspection_report import (
     AlignmentReport,
     BlockerReport,
     LayerReport,
-    Ratio,
     Report,
 )
 from amp_xla.diagnose.node_origins import NodeOrigins
@@ -136,9 +135,9 @@ class _Inspection:
 
     @staticmethod
     def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
-        def ratio(phase: str, role: str) -> Ratio:
+        def ratio(phase: str, role: str) -> str:
             chosen = [node.half for node in nodes if (node.phase, node.role) == (phase, role)]
-            return Ratio(sum(chosen), len(chosen))
+            return f"{sum(chosen)}/{len(chosen)}" if chosen else "-"
 
         sizes: Dict[str, Counter] = {"forward": Counter(), "backward": Counter()}
         for node in nodes:

@@ -18,33 +18,22 @@ _REASONS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Ratio:
-    """``half`` of ``total`` nodes."""
-
-    half: int = 0
-    total: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.half}/{self.total}" if self.total else "-"
-
-
-@dataclasses.dataclass(frozen=True)
 class LayerReport:
     """One Keras layer (the update is never half).
 
     Attributes:
-      matmul, softmax, other: nodes of the forward pass.
-      backward: matrix products of the backward pass.
+      matmul, softmax, other: nodes of the forward pass, half/total, e.g. ``6/6``; ``-`` if none.
+      backward: the same of the backward pass' matrix products.
       float32_bytes: bytes of the results that stay in float32, both passes.
       blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
         in float32; empty if none.
     """
 
     layer: str
-    matmul: Ratio
-    backward: Ratio
-    softmax: Ratio
-    other: Ratio
+    matmul: str
+    backward: str
+    softmax: str
+    other: str
     float32_bytes: int
     blocked_by: str
 
@@ -152,11 +141,8 @@ def _layers(report: Report) -> str:
     # Layers that differ in their number only, with equal cells, share a row.
     groups: Dict[Any, List[str]] = {}
     for layer in report.layers:
-        cells = (
-            *map(str, (layer.matmul, layer.backward, layer.softmax, layer.other)),
-            si(layer.float32_bytes) + "B",
-            layer.blocked_by,
-        )
+        nodes = (layer.matmul, layer.backward, layer.softmax, layer.other)
+        cells = (*nodes, si(layer.float32_bytes) + "B", layer.blocked_by)
         groups.setdefault((re.sub(r"-\d+", "-*", layer.layer), cells), []).append(layer.layer)
     rows = [
         (members[0] if len(members) == 1 else f"{name} ({len(members)})", *cells)

@@ -33,11 +33,11 @@ def test_the_report(head: heads.Head) -> None:
     forward = 2 * 4 * (24 * (4 * 32**2 + 2 * 24 * 32 + 2 * 32 * 64) + 32 * 5)
     assert report.matmul_flops == pytest.approx(3 * forward, rel=0.02)
     layers = {layer.layer: layer for layer in report.layers}
-    assert str(layers[ATTENTION].matmul) == "6/6"
-    assert str(layers[ATTENTION].backward) == "12/12"
-    assert str(layers[ATTENTION].softmax) == "1/1"  # fork on 1.15, stock on 2.17
+    attention = layers[ATTENTION]
+    assert (attention.matmul, attention.backward) == ("6/6", "12/12")
+    assert attention.softmax == "1/1"  # fork on 1.15, stock on 2.17
     norm = layers["Transformer-0-FeedForward-Norm"]
-    assert norm.other.half == 0 < norm.other.total and norm.blocked_by == "Mean"
+    assert norm.other.startswith("0/") and norm.blocked_by == "Mean"
     mean = next(b for b in report.blockers if (b.op, b.phase) == ("Mean", "forward"))
     assert norm.layer in mean.layers and "bert4keras/layers.py" in mean.source
     assert any(5 in entry.unaligned for entry in report.alignment)  # five classes
@@ -63,7 +63,7 @@ def test_stock_lists_keep_softmax_in_float32_on_1_15(head: heads.Head) -> None:
         return
     report = inspect(head.model, lists="stock", batch=head.arrays)
     attention = next(layer for layer in report.layers if layer.layer == ATTENTION)
-    assert str(attention.softmax) == "0/1"
+    assert attention.softmax == "0/1"
     assert report.half_flops_share > 0.99
 
 
