@@ -6,6 +6,8 @@ Alone and on two ranks over Gloo; in graphs on TensorFlow 1.15, in tf.function o
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,16 +30,17 @@ SMALL = [f"small_{case}" for case in FIGURES + MIXED + ["tf2_nan"]]
 pytestmark = pytest.mark.timeout(1500)
 
 
+def horovodrun(count):
+    runner = str(Path(sys.executable).parent / "horovodrun")
+    return [sys.executable, runner, "--gloo", "-np", str(count), "-H", f"localhost:{count}"]
+
+
 def ran(folder, count, *cases):
     """Runs cases on so many ranks: {case: what each rank saw}."""
     command = [sys.executable, "-m", "tests.sok.worker", str(folder), *cases]
     if count > 1:
         need_horovod()
-        runner = str(Path(sys.executable).parent / "horovodrun")
-        command = [
-            sys.executable, runner, "--gloo", "-np", str(count), "-H", f"localhost:{count}",
-            *command,
-        ]  # fmt: skip
+        command = [*horovodrun(count), *command]
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=str(ROOT), timeout=900
     )
@@ -221,3 +224,24 @@ def test_a_gpu_is_chosen_once(monkeypatch, visible, initialized, chosen):
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_figures_in_full(folder, count):
     check_figures(ran(folder, count, *FIGURES, *MIXED))
+
+
+@pytest.mark.horovod
+@pytest.mark.slow
+def test_the_tutorial_learns_on_two_ranks():
+    """Its label is in the parity of one id, which a table learns by heart."""
+    need_horovod()
+    file = ROOT / "examples" / "sok" / f"amp_{backend.kind()}.py"
+    done = subprocess.run(
+        [*horovodrun(2), sys.executable, str(file), "--steps", "150", "--batch", "2048"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=str(ROOT),
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+    text = done.stdout.decode()
+    assert done.returncode == 0, text[-6000:]
+    losses = [float(loss) for loss in re.findall(r"step \d+ loss ([\d.]+)", text)]
+    assert len(losses) == 150
+    assert losses[0] == pytest.approx(0.693, abs=0.01)
+    assert losses[-1] < 0.6
