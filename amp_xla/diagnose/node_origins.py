@@ -116,7 +116,7 @@ class NodeOrigins:
 
     def source_text(self, name: str) -> str:
         """Return the source line of a node as text; empty if unknown."""
-        source = self.source(name) if name else None
+        source = self.source(name)
         return "" if source is None else str(source)
 
 

@@ -153,7 +153,7 @@ class _Search:
         mixed_only = [t for t in turned if not self._plain.bad(t)]
         if mixed_only:
             return self._finding(mixed_only, float32_too=False)
-        if not any(self._plain.carries((name, 0)) for name in self._training.ends):
+        if not self._plain.fails(self._training):
             # Float32 is fine, so mixed precision is the cause, by one of these.
             return self._finding([t for t in poisoned if not self._plain.bad(t)], False)
         return self._finding(turned or list(poisoned), True)
