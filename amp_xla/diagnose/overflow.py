@@ -179,11 +179,10 @@ class _Search:
         replay = self._mixed
 
         def sources(tensor: Tensor) -> List[Tensor]:
-            node = replay.nodes.get(tensor[0])
-            inputs = [] if node is None else [nodes.parse_input(text) for text in node.input]
+            inputs = map(nodes.parse_input, replay.nodes[tensor[0]].input)
             return [t for t in inputs if t[1] >= 0 and replay.carries(t)]
 
-        ends = [(name, 0) for name in self._training.ends if replay.carries((name, 0))]
+        ends = [(name, 0) for name in self._training.ends if replay.bad((name, 0))]
         return {t for t in nodes.closure(ends, sources) if replay.bad(t)}
 
     def _finding(self, tensors: Sequence[Tensor], float32_too: bool) -> Optional[Finding]:
