@@ -219,17 +219,11 @@ class _Search:
 
         def large_sources(current: Tensor) -> List[Tensor]:
             sources = map(nodes.parse_input, graph[current[0]].input)
-            return [
-                source
-                for source in sources
-                if source[0] in graph
-                and source in ranges
-                and not (ranges[source].finite and ranges[source].largest <= LARGEST)
-            ]
+            recorded = [source for source in sources if source in ranges]
+            return [s for s in recorded if ranges[s].largest > LARGEST or not ranges[s].finite]
 
         behind = nodes.closure([tensor], large_sources)
-        constants = [t for t in behind if graph[t[0]].op == "Const" and t in ranges]
-        return max([ranges[t].largest for t in constants], default=0.0)
+        return max((ranges[t].largest for t in behind if graph[t[0]].op == "Const"), default=0.0)
 
 
 def _trained(graph: Mapping[str, Any]) -> Set[str]:
