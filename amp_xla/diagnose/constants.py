@@ -22,7 +22,7 @@ class Misfit:
     """A constant that changes when it is rounded to half.
 
     Attributes:
-      layer, source: where it is, and the line of code that made it.
+      layer, source: its layer and the line of code that made it.
       value, becomes: the element that does not fit, before and after rounding to half.
       problem: ``overflows``, ``vanishes`` or ``loses bits`` (subnormal).
       half: whether it is rounded to half before a node computes with it.

@@ -113,10 +113,10 @@ class _Inspection:
 
     def _nodes(self) -> Iterator[_Node]:
         """Yield the computing nodes of the forward and backward pass (the update is never half)."""
-        before = by_name(self._rewritten.before)
-        blame = Blame(before, self._half, self._rewritten.lists)
-        for name in sorted(computing(before.values(), self._half)):
-            origin, role = self._origins.of(name), _role(before[name].op)
+        nodes = by_name(self._rewritten.before)
+        blame = Blame(nodes, self._half, self._rewritten.lists)
+        for name in sorted(computing(nodes.values(), self._half)):
+            origin, role = self._origins.of(name), _role(nodes[name].op)
             if origin.phase == "update":
                 continue
             if name in self._half:

@@ -72,8 +72,8 @@ def _shape(proto: Any) -> Shape:
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
     """Give placeholders a default of the given shape.
 
-    Without one they have no shape in shape inference, and a constant in their place would be folded
-    with all nodes that depend on it.
+    Without one they have no shape in shape inference. A constant would be folded, and all nodes
+    that depend on it.
     """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)
@@ -150,8 +150,10 @@ def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
             sizes[letter] = max(size, sizes.get(letter, 0))
     output += "01234567" if "..." in output else ""
     batch = [size for x, size in sizes.items() if all(x in term for term in (*terms, output))]
-    others = [size for x, size in sizes.items() if any(x not in term for term in (*terms, output))]
-    return _product(node.name, batch, others)
+    dimensions = [
+        size for x, size in sizes.items() if any(x not in term for term in (*terms, output))
+    ]
+    return _product(node.name, batch, dimensions)
 
 
 def _product(name: str, batch: Sequence[int], dimensions: Sequence[int]) -> MatMul:

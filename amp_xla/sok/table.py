@@ -77,17 +77,17 @@ def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
 
 def rows(variable: Any) -> Rows:
     """Return the rows of a table's variable."""
-    found = _find(variable)
-    if found is None:
+    table_rows = _find(variable)
+    if table_rows is None:
         raise AmpXlaError(f"{variable.name} is no table of this package's layers")
-    return found
+    return table_rows
 
 
 def _find(variable: Any) -> Optional[Rows]:
     for part in (variable, *getattr(variable, "values", ())):  # a DistributedVariable has several
-        found = getattr(part, "_amp_xla_rows", None)
-        if isinstance(found, Rows):
-            return found
+        table_rows = getattr(part, "_amp_xla_rows", None)
+        if isinstance(table_rows, Rows):
+            return table_rows
     return None
 
 
