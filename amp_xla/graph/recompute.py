@@ -25,7 +25,7 @@ _LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")  # bert4keras' names
 Read = Tuple[Any, int]  # an operation and the index of one of its inputs
 
 
-def recompute(loss: Any, gradients: Iterable[Any]) -> int:
+def recompute(loss: Any, gradients: Iterable[Any]) -> None:
     """Make the backward pass recompute all transformer layers but the last.
 
     The backward pass begins with the last layer, so its activations are still in memory. Random
@@ -36,9 +36,6 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> int:
     Args:
       loss: the differentiated tensor.
       gradients: tensors or IndexedSlices that no session has run yet.
-
-    Returns:
-      The number of recomputed layers.
 
     Raises:
       SettingsError: the loss depends on fewer than two layers named ``Transformer-<number>-...``.
@@ -60,13 +57,10 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> int:
     layers = [_Layer(ops, forward, backward, order) for _, ops in sorted(members.items())]
     readers = [downstream([op for op, _ in layer.reads], backward) for layer in layers]
     starts = [layer.start(b - a) for layer, a, b in zip(layers, readers, readers[1:])]
-    recomputed = 0
     with loss.graph.as_default(), tf.control_dependencies(None), loss.graph.name_scope(f"{SCOPE}/"):
         for layer, start in zip(layers, starts):
             if start is not None:
                 layer.copy(start)
-                recomputed += 1
-    return recomputed
 
 
 def copied_layer(name: str) -> Optional[int]:
