@@ -53,7 +53,7 @@ def misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
         half, origin = _read_as_half(nodes, readers, name), origins.of(name)
         # The optimizer's constants stay in float32 and do no harm.
         if half or origin.phase != "update":
-            source = origins.source_text(name)
+            source = origins.source(name)
             out.append(Misfit(origin.layer, value, becomes, problem, half, source))
     return sorted(out, key=lambda m: (not m.half, m.problem))
 

@@ -165,7 +165,7 @@ class _Inspection:
             size = sum(node.size for node in members)
             layers = tuple(sorted({node.layer for node in members}))
             example = Counter(node.blocker.node for node in members).most_common(1)[0][0]
-            source = self._origins.source_text(example)
+            source = self._origins.source(example)
             reports.append(BlockerReport(op, reason, phase, len(members), size, layers, source))
         return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Set
+from typing import Any, Dict, List, Mapping, NamedTuple, Set
 
 from amp_xla.graph.nodes import ancestors, cast_source
 from amp_xla.graph.training_graph import TrainingGraph, op_of
@@ -26,18 +26,6 @@ class Origin(NamedTuple):
     phase: str
 
 
-class Source(NamedTuple):
-    """A line of Python: short path, line number, function, code."""
-
-    path: str
-    line: int
-    function: str
-    code: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line} in {self.function}: {self.code}"
-
-
 class NodeOrigins:
     """Origins of the nodes of a training graph and of its rewritten forms, by name."""
 
@@ -49,7 +37,7 @@ class NodeOrigins:
         ends = [op_of(tensor) for _, tensor in training.gradients]
         self._backward: Set[str] = ancestors(nodes, ends) - self._forward
         self._layers: Mapping[str, Any] = training.layers
-        self._sources: Dict[str, Optional[Source]] = {}
+        self._sources: Dict[str, str] = {}
 
     def original(self, name: str) -> str:
         """Return the node of the training graph that a rewritten graph's node comes from."""
@@ -100,11 +88,12 @@ class NodeOrigins:
                     return name
         return OUTSIDE
 
-    def source(self, name: str) -> Optional[Source]:
-        """Return the line of the model's code that made a node.
+    def source(self, name: str) -> str:
+        """Return the line of the model's code that made a node; empty if unknown.
 
-        That is bert4keras' line, or else the nearest caller outside TensorFlow and Keras. For a
-        gradient it is the line of the differentiated operation.
+        That is bert4keras' line, or else the nearest caller outside TensorFlow and Keras, e.g.
+        ``bert4keras/layers.py:734 in call: mean = ...``. For a gradient it is the line of the
+        differentiated operation.
         """
         original = self.original(name)
         if original not in self._sources:
@@ -114,13 +103,8 @@ class NodeOrigins:
             self._sources[original] = _model_line(operation if forward is None else forward)
         return self._sources[original]
 
-    def source_text(self, name: str) -> str:
-        """Return the source line of a node as text; empty if unknown."""
-        source = self.source(name)
-        return "" if source is None else str(source)
 
-
-def _model_line(operation: Any) -> Optional[Source]:
+def _model_line(operation: Any) -> str:
     # TensorFlow 1 has tuples, 2 has objects.
     frames = [(f[0], f[1], f[2], f[3]) for f in operation.traceback or []] if operation else []
     frames = [f for f in frames if not _NOT_MODELS.search(f[0].replace(os.sep, "/"))]
@@ -128,11 +112,11 @@ def _model_line(operation: Any) -> Optional[Source]:
     # bert4keras' models build every layer through a method called apply, which tells nothing.
     chosen = [f for f in library if f[2] != "apply"] or library or frames
     if not chosen:
-        return None
+        return ""
     path, line, function, code = chosen[-1]
     # TensorFlow 2 has no code in its frames.
     code = code or linecache.getline(path, line)
-    return Source(_short(path), line, function, code.strip())
+    return f"{_short(path)}:{line} in {function}: {code.strip()}"
 
 
 def _short(path: str) -> str:

@@ -200,7 +200,7 @@ class _Rehearsing:
                     histogram.share_lost,
                     self._replay.histograms[tensor].share_lost,  # of the suggested scale
                     histogram.largest,
-                    self._origins.source_text(name),
+                    self._origins.source(name),
                 )
             )
         return sorted(lost, key=lambda e: (e.phase != "forward", self._origins.position(e.node)))

@@ -109,9 +109,7 @@ class Rehearsal:
 
     def to_json(self) -> Dict[str, Any]:
         """Return the content of rehearsal.json."""
-        values = dataclasses.asdict(self)
-        values["finding"] = None if self.finding is None else self.finding.to_json()
-        return jsonable(values)
+        return jsonable(dataclasses.asdict(self))
 
     def __str__(self) -> str:
         parts = [_losses(self), _layers(self), _lost(self), _scale(self)]
