@@ -41,10 +41,7 @@ class NodeOrigins:
 
     def original(self, name: str) -> str:
         """Return the node of the training graph that a rewritten graph's node comes from."""
-        name = cast_source(name)
-        for prefix in ("ConstantFolding/", "ArithmeticOptimizer/"):
-            if name.startswith(prefix):
-                name = name[len(prefix) :]
+        name = re.sub("^(ConstantFolding|ArithmeticOptimizer)/", "", cast_source(name))
         while name and name not in self._operations:
             shorter = re.sub(r"(_recip|-folded-\d+|-bcastargs-\d+|_matshapes-\d+)$", "", name)
             name = shorter if shorter != name else name.rpartition("/")[0]
@@ -55,7 +52,7 @@ class NodeOrigins:
         return self._positions.get(self.original(name), 1 << 60)
 
     def of(self, name: str) -> Origin:
-        """Return the layer and phase of a node."""
+        """Return the layer and phase of a node; the layer of a variable."""
         original = self.original(name)
         parts = (original or name).split("/")
         if original in self._forward:
@@ -65,10 +62,6 @@ class NodeOrigins:
         else:
             phase = "update"
         return Origin(self._layer(parts), phase)
-
-    def layer_of(self, variable: str) -> str:
-        """Return the layer of a variable, by its name."""
-        return self._layer(variable.split("/"))
 
     def layer_positions(self) -> Dict[str, int]:
         """Return layer -> position in the order in which the model was built, outside last."""

@@ -178,7 +178,7 @@ class _Rehearsing:
         """Return layer -> (relative error, share lost) of all its weights together."""
         sums: Dict[str, Any] = {}
         for (variable, _), row in zip(self._training.gradients, compared):
-            layer = self._origins.layer_of(variable)
+            layer = self._origins.of(variable).layer
             sums[layer] = sums.get(layer, 0.0) + row
         return {
             layer: (math.sqrt(error / norm) if norm else 0.0, lost / max(elements, 1.0))
