@@ -12,7 +12,11 @@ from amp_xla.graph.training_graph import GRADIENT_SEED, SEED_STEP, TrainingGraph
 
 
 class Stage:
-    """Copies under name prefixes, fed from shared placeholders, those of ``graph_def``."""
+    """Copies under name prefixes, fed from shared placeholders, those of ``graph_def``.
+
+    Attributes:
+      session: runs ``graph`` as it is, on the CPU.
+    """
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
         self.training = training
@@ -23,24 +27,15 @@ class Stage:
                 if node.op in ("Placeholder", "PlaceholderWithDefault"):
                     # Without the static shape: Keras' fit feeds arrays of other ranks, too.
                     self._feeds[node.name] = tf.placeholder(tf.as_dtype(node.attr["dtype"].type))
-        self._session: Any = None
-
-    @property
-    def session(self) -> Any:
-        """The session, created at the first use, when the graph is complete."""
-        if self._session is None:
-            # No second rewrite and no GPU: the graph runs as it is.
-            config = tf.ConfigProto(device_count={"GPU": 0})
-            options = config.graph_options.rewrite_options
-            options.disable_meta_optimizer = True
-            options.auto_mixed_precision = options.OFF
-            self._session = tf.Session(graph=self.graph, config=config)
-        return self._session
+        config = tf.ConfigProto(device_count={"GPU": 0})
+        options = config.graph_options.rewrite_options
+        options.disable_meta_optimizer = True
+        options.auto_mixed_precision = options.OFF
+        self.session = tf.Session(graph=self.graph, config=config)
 
     def close(self) -> None:
         """Close the session."""
-        if self._session is not None:
-            self._session.close()
+        self.session.close()
 
     def add(self, prefix: str, graph_def: Any, variables: str) -> None:
         """Import a copy under ``prefix``, with the variables of the copy ``variables``.
