@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -105,23 +104,15 @@ def precision(config: Config) -> Tuple[Any, Any]:
     import jax
 
     from amp_xla.precision.policy import get_policy
-    from amp_xla.settings import default_loss_scale
+    from amp_xla.settings import Settings, default_loss_scale
 
     here = {"gpu": "p=f32,c=f16,o=f32", "tpu": "p=f32,c=bf16,o=f32"}
     try:
         policy = get_policy(config.policy or here.get(jax.default_backend(), "float32"))
     except ValueError as error:
         raise SettingsError(f"--policy {config.policy}: {error}") from error
-    scale = config.loss_scale or (str(default_loss_scale(policy.names[1])))
-    if scale == "dynamic":
-        return policy, scale
-    try:
-        number = float(scale)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and number > 0):
-        raise SettingsError(f"--loss-scale {scale}; allowed: dynamic, or a number above 0")
-    return policy, number
+    scale = Settings(loss_scale=config.loss_scale).loss_scale
+    return policy, scale or default_loss_scale(policy.names[1])
 
 
 def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
