@@ -30,6 +30,54 @@ _XLA_WHY = {
     "lite": "XLA Lite: only what XLA can fuse (not on stock 1.15)",
 }
 _CODE_WIDTH = 72
+_REWRITE = {
+    "tf1": [
+        'tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})'
+        "  # the AMP graph rewrite, for every other TensorFlow"
+    ],
+    "tf2": [
+        'gpu = tf.config.list_physical_devices("GPU")  # TensorFlow reads the variables here',
+        'amp = "auto_mixed_precision" if gpu else "auto_mixed_precision_onednn_bfloat16"'
+        "  # float16 on a GPU, bfloat16 on a CPU",
+        "tf.config.optimizer.set_experimental_options({amp: True})  # the AMP graph rewrite",
+    ],
+}
+_REFUSE_CRF = [
+    "    import bert4keras.layers  # whose CRF and MEMM would train on unmasked padding",
+    "    def refuse(*args, **kwargs):  # in their place",
+    '        raise NotImplementedError("CRF and MEMM need bert4keras 0.11.5, or a header with '
+    '--precision tf32")  # they recognise padding by a score below -1e6',
+    "    bert4keras.layers.ConditionalRandomField = refuse  # the CRF",
+    "    bert4keras.layers.MaximumEntropyMarkovModel = refuse  # the MEMM",
+]
+_SCALING = [
+    "def scale_loss(loss):  # model.compile(loss=scale_loss(my_loss)), or on a loss tensor",
+    "    if callable(loss):  # a Keras loss function",
+    "        return lambda y_true, y_pred: loss(y_true, y_pred) * LOSS_SCALE"
+    "  # the printed loss is this many times larger",
+    "    return loss * LOSS_SCALE  # a tensor, e.g. inside a bert4keras Loss layer",
+]
+_LEGACY_KERAS = [
+    "import sys, tf_keras  # Keras 2, which bert4keras is written for",
+    "tf.compat.v1.disable_eager_execution()  # the rewrite and bert4keras work on graphs",
+    'sys.modules["keras"] = tf_keras  # what bert4keras gets from `import keras`',
+    'for name in ("backend", "layers", "models", "optimizers", "initializers", "activations"):'
+    "  # and from `from keras.x import y`",
+    '    sys.modules["keras." + name] = getattr(tf_keras, name)  # one module each',
+    "for name, value in vars(tf_keras.optimizers.legacy).items():"
+    "  # bert4keras subclasses the old optimizers",
+    "    if isinstance(value, type):  # classes only",
+    "        setattr(tf_keras.optimizers, name, value)  # Optimizer is legacy.Optimizer",
+    "        setattr(tf.keras.optimizers, name, value)  # the same by its other name",
+    "from tf_keras.src.backend import RandomGenerator  # draws the initial weights",
+    "set_rng_type = RandomGenerator._set_rng_type  # without the next three lines the query,",
+    "RandomGenerator._set_rng_type = lambda self, kind, **more: set_rng_type("
+    "  # key and value kernels of an untrained attention layer",
+    '    self, "legacy_stateful" if kind == "stateless" and not self._seed else kind, **more'
+    "  # would start out equal",
+    ")  # ... and the warning about it is answered by the line below",
+    'import warnings; warnings.filterwarnings("ignore", "The initializer")  # see above',
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,10 +119,11 @@ def block(config: Config) -> str:
         )
     lines = _environment(settings, runtime, gpu) + _tensorflow(runtime)
     if settings.precision == "amp":
-        lines += _rewrite(runtime)
+        lines += _REWRITE[runtime]
     lines += _constants(precision)
     if precision.loss_scale != 1:
-        lines += _scaling(float(precision.loss_scale))
+        scale = f"LOSS_SCALE = {precision.loss_scale:g}"
+        lines += [f"{scale}  # lifts small gradients out of float16's underflow", *_SCALING]
     title = (
         f"# ---- amp_xla header for TensorFlow {'1.15' if runtime == 'tf1' else '2.x'}: "
         f"{precision.describe()}, loss scale {plain(precision.loss_scale)} ----"
@@ -122,21 +171,7 @@ def _tensorflow(runtime: str) -> List[str]:
         f'    raise SystemExit(f"this header is for TensorFlow {version.rstrip(".")}, found '
         f'{{tf.__version__}}: use amp-xla header --runtime {other}")  # and stop',
     ]
-    return lines if runtime == "tf1" else lines + _legacy_keras()
-
-
-def _rewrite(runtime: str) -> List[str]:
-    if runtime == "tf1":
-        return [
-            'tf.config.optimizer.set_experimental_options({"auto_mixed_precision": True})'
-            "  # the AMP graph rewrite, for every other TensorFlow"
-        ]
-    return [
-        'gpu = tf.config.list_physical_devices("GPU")  # TensorFlow reads the variables here',
-        'amp = "auto_mixed_precision" if gpu else "auto_mixed_precision_onednn_bfloat16"'
-        "  # float16 on a GPU, bfloat16 on a CPU",
-        "tf.config.optimizer.set_experimental_options({amp: True})  # the AMP graph rewrite",
-    ]
+    return lines if runtime == "tf1" else lines + _LEGACY_KERAS
 
 
 def _constants(precision: Precision) -> List[str]:
@@ -147,56 +182,10 @@ def _constants(precision: Precision) -> List[str]:
             f"    K.set_infinity({precision.infinity:g})  # masks that fit float16",
         ]
         if precision.infinity <= 1e6:
-            lines += _refuse_crf()
+            lines += _REFUSE_CRF
     if precision.epsilon is not None:
         lines.append(f"K.set_epsilon({precision.epsilon:g})  # is not zero in float16")
     return lines
-
-
-def _refuse_crf() -> List[str]:
-    return [
-        "    import bert4keras.layers  # whose CRF and MEMM would train on unmasked padding",
-        "    def refuse(*args, **kwargs):  # in their place",
-        '        raise NotImplementedError("CRF and MEMM need bert4keras 0.11.5, or a header with '
-        '--precision tf32")  # they recognise padding by a score below -1e6',
-        "    bert4keras.layers.ConditionalRandomField = refuse  # the CRF",
-        "    bert4keras.layers.MaximumEntropyMarkovModel = refuse  # the MEMM",
-    ]
-
-
-def _scaling(scale: float) -> List[str]:
-    return [
-        f"LOSS_SCALE = {scale:g}  # lifts small gradients out of float16's underflow",
-        "def scale_loss(loss):  # model.compile(loss=scale_loss(my_loss)), or on a loss tensor",
-        "    if callable(loss):  # a Keras loss function",
-        "        return lambda y_true, y_pred: loss(y_true, y_pred) * LOSS_SCALE"
-        "  # the printed loss is this many times larger",
-        "    return loss * LOSS_SCALE  # a tensor, e.g. inside a bert4keras Loss layer",
-    ]
-
-
-def _legacy_keras() -> List[str]:
-    return [
-        "import sys, tf_keras  # Keras 2, which bert4keras is written for",
-        "tf.compat.v1.disable_eager_execution()  # the rewrite and bert4keras work on graphs",
-        'sys.modules["keras"] = tf_keras  # what bert4keras gets from `import keras`',
-        'for name in ("backend", "layers", "models", "optimizers", "initializers", "activations"):'
-        "  # and from `from keras.x import y`",
-        '    sys.modules["keras." + name] = getattr(tf_keras, name)  # one module each',
-        "for name, value in vars(tf_keras.optimizers.legacy).items():"
-        "  # bert4keras subclasses the old optimizers",
-        "    if isinstance(value, type):  # classes only",
-        "        setattr(tf_keras.optimizers, name, value)  # Optimizer is legacy.Optimizer",
-        "        setattr(tf.keras.optimizers, name, value)  # the same by its other name",
-        "from tf_keras.src.backend import RandomGenerator  # draws the initial weights",
-        "set_rng_type = RandomGenerator._set_rng_type  # without the next three lines the query,",
-        "RandomGenerator._set_rng_type = lambda self, kind, **more: set_rng_type("
-        "  # key and value kernels of an untrained attention layer",
-        '    self, "legacy_stateful" if kind == "stateless" and not self._seed else kind, **more'
-        "  # would start out equal",
-        ")  # ... and the warning about it is answered by the line below",
-        'import warnings; warnings.filterwarnings("ignore", "The initializer")  # see above',
-    ]
 
 
 def main(argv: List[str]) -> int:
