@@ -10,21 +10,17 @@ import pytest
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.rank_shard import SHARE, RankShard, micro_batches, whole
-from amp_xla.data.text.tokenizer import Encoded
+from tests.data.pretraining.corpus import encoded
 
-
-def samples(count: int = 53) -> Any:
-    lengths = np.array([3 + i * 7 % 18 for i in range(count)])
-    ids = np.arange(10, 10 + lengths.sum()).astype(np.int32)
-    return Encoded(ids, np.append(0, np.cumsum(lengths)), lengths), np.arange(count)
+LENGTHS = [3 + i * 7 % 18 for i in range(53)]
 
 
 def buckets() -> Any:
-    return Batches(*samples(), lengths=[8, 14, 20], batch_size=6, seed=5)
+    return Batches(*encoded(LENGTHS), lengths=[8, 14, 20], batch_size=6, seed=5)
 
 
 def packed() -> Any:
-    return PackedBatches(*samples(), length=32, batch_size=8, seed=5)
+    return PackedBatches(*encoded(LENGTHS), length=32, batch_size=8, seed=5)
 
 
 @pytest.mark.parametrize("make", [buckets, packed])

@@ -138,47 +138,39 @@ def large(tmp_path_factory, vocab):
     return words, shards
 
 
-def first_unit(process, out):
-    """Wait for a finished unit; return the process' children."""
+@pytest.mark.parametrize(
+    "who, sent, code, says",
+    [
+        ("group", signal.SIGINT, 130, "the same command continues"),  # Ctrl-C
+        ("group", signal.SIGTERM, 143, "the same command continues"),  # Slurm
+        ("parent", signal.SIGKILL, -9, ""),
+        ("worker", signal.SIGKILL, 2, "error: a worker process was killed"),
+    ],
+)
+def test_an_interrupted_command_leaves_no_process_and_continues(
+    tmp_path, large, who, sent, code, says
+):
+    words, shards = large
+    out = tmp_path / "out"
+    process = run_command("--out", out, *words, "--workers", 2, start_new_session=True)
     while not list((out / "units").glob("[0-9]*.json")) and process.poll() is None:
         time.sleep(0.01)
-    return trees.children(process.pid)
-
-
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_command_continues(tmp_path, large, sent):
-    """Ctrl-C and Slurm signal the whole process group."""
-    words, shards = large
-    args = ("--out", tmp_path / "out", *words, "--workers", 2)
-    process = run_command(*args, start_new_session=True)
-    children = first_unit(process, tmp_path / "out")
-    os.killpg(process.pid, sent)
-    output = process.communicate(timeout=60)[0].decode()
+    children = trees.children(process.pid)
+    if who == "group":
+        os.killpg(process.pid, sent)
+    else:
+        os.kill(children[-1] if who == "worker" else process.pid, sent)
+    output = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == code and says in output and "Traceback" not in output, output
     assert trees.gone(children)
-    assert contents(tmp_path / "out") and Manifest.found(str(tmp_path / "out")) is None
-    if sent != signal.SIGKILL:
-        assert process.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[sent], output
-        assert "the same command continues" in output and "Traceback" not in output, output
-    before = stamps(tmp_path / "out")
-    again = run_command(*args)
+    assert contents(out) and Manifest.found(str(out)) is None
+    before = stamps(out)
+    again = run_command("--out", out, *words, "--workers", 2)
     output = again.communicate(timeout=120)[0].decode()
     assert again.returncode == 0, output
-    after = stamps(tmp_path / "out")
+    after = stamps(out)
     assert any(after[name] == stamp for name, stamp in before.items())  # not done again
-    assert contents(tmp_path / "out") == shards
-
-
-@pytest.mark.parametrize("who", ["worker", "parent"])
-def test_killed_processes(tmp_path, large, who):
-    """A lost worker is one line, and a lost parent takes its workers along."""
-    process = run_command("--out", tmp_path / "out", *large[0], "--workers", 2)
-    children = first_unit(process, tmp_path / "out")
-    os.kill(children[-1] if who == "worker" else process.pid, signal.SIGKILL)
-    output = process.communicate(timeout=120)[0].decode()
-    assert trees.gone(children)
-    if who == "worker":
-        assert process.returncode == 2 and "Traceback" not in output, output
-        assert "error: a worker process was killed" in output, output
+    assert contents(out) == shards
 
 
 def test_a_lost_shard_is_made_again_and_a_damaged_one_named(tmp_path, vocab, corpus, small_units):

@@ -13,10 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amp_xla.data.text import corpora
-from amp_xla.data.text.readers import read
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import DataError
-from tests.data.text import reviews
 from tests.running import run_python
 
 # bert4keras imports TensorFlow, so another process answers, everything at once.
@@ -90,20 +88,13 @@ def jobs(vocab: Path) -> Dict[str, Job]:
     some = ["the", "of", "return", "class", "method", "第", "二", "unknown-ish"]
     short = [" ".join(rng.choices(some, k=rng.randrange(0, 12))) for _ in range(400)]
     path = str(vocab)
-    jobs: Dict[str, Job] = {
+    return {
         "strange": (path, True, strange, None, [None, 12]),
         "strange, cased": (path, False, strange, strange[::-1], [None, 12]),
         "documents": (path, True, dev.texts, train.texts[: len(dev)], [96]),
         "pairs at every cut": (path, True, short[:200], short[200:], [3, 4, 5, 6, 7, 8, 15, 16]),
         "texts at every cut": (path, True, short, None, [2, 3, 4, 9]),
     }
-    if reviews.VOCAB.is_file():
-        texts = read(str(reviews.VALID)).texts
-        assert len(texts) == 2111
-        path = str(reviews.VOCAB)
-        jobs["reviews"] = (path, True, texts, None, [None, 256])
-        jobs["reviews as pairs"] = (path, False, texts[:400], texts[400:800], [128])
-    return jobs
 
 
 @pytest.fixture(scope="module")
@@ -116,16 +107,7 @@ def answers(jobs: Dict[str, Job], tmp_path_factory: pytest.TempPathFactory) -> A
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "strange",
-        "strange, cased",
-        "documents",
-        "pairs at every cut",
-        "texts at every cut",
-        pytest.param("reviews", marks=reviews.needed),
-        pytest.param("reviews as pairs", marks=reviews.needed),
-    ],
+    "name", ["strange", "strange, cased", "documents", "pairs at every cut", "texts at every cut"]
 )
 def test_ids_equal_bert4keras(name: str, jobs: Dict[str, Job], answers: Any) -> None:
     vocab, lower, texts, pairs, maxlens = jobs[name]
