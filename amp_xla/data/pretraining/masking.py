@@ -114,19 +114,11 @@ class Masking:
         """Return int64 [B, L]: number of the unit of each token, from 0 in every row."""
         if self.unit == "token":
             starts = np.ones_like(maskable)
-        # A special token is a unit.
-        edge = ~maskable
-        starts = starts | edge
-        starts[:, 1:] |= edge[:, :-1]
-        starts[:, 0] = True
-        starts = _cut(starts, LONGEST_WORD)
+        starts = _cut(starts, ~maskable, LONGEST_WORD)
         if self.unit == "span":
             words = np.cumsum(starts, 1) - 1
-            begins = np.take_along_axis(self._span_starts(epoch, samples), words, 1) & starts
-            starts = begins | edge
-            starts[:, 1:] |= edge[:, :-1]
-            starts[:, 0] = True
-            starts = _cut(starts, max(LONGEST_WORD, self.positions // 2))
+            starts = np.take_along_axis(self._span_starts(epoch, samples), words, 1) & starts
+            starts = _cut(starts, ~maskable, max(LONGEST_WORD, self.positions // 2))
         return np.cumsum(starts, 1) - 1
 
     def _span_starts(self, epoch: int, samples: np.ndarray) -> np.ndarray:
@@ -170,8 +162,11 @@ class Masking:
         return uniform(samples, count or self.length, self.seed, epoch, stream)
 
 
-def _cut(starts: np.ndarray, longest: int) -> np.ndarray:
-    """Add starts so that no unit has more than ``longest`` tokens."""
+def _cut(starts: np.ndarray, special: np.ndarray, longest: int) -> np.ndarray:
+    """Add starts so that a special token is a unit, and none has more than ``longest`` tokens."""
+    starts = starts | special
+    starts[:, 1:] |= special[:, :-1]
+    starts[:, 0] = True
     columns = np.arange(starts.shape[1])
     begin = np.maximum.accumulate(np.where(starts, columns, 0), axis=1)
     return starts | ((columns - begin) % longest == 0)

@@ -26,11 +26,6 @@ class Labels:
 
     names: Tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "names", tuple(self.names))
-        if len(set(self.names)) != len(self.names):
-            raise DataError(f"labels: a name occurs twice: {', '.join(self.names)}")
-
     def __len__(self) -> int:
         return len(self.names)
 
@@ -108,8 +103,9 @@ class Labels:
             names = json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: not a label list: {error}") from None
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise DataError(f"{path}: not a label list; needed: a JSON list of strings")
+        is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+        if not is_list or len(set(names)) < len(names):
+            raise DataError(f"{path}: not a label list; needed: a JSON list of different strings")
         return cls(tuple(names))
 
 
