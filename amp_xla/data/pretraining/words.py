@@ -7,7 +7,7 @@ from typing import Any, List, Tuple
 
 import numpy as np
 
-from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
 # Share of one-character CJK tokens in a Chinese vocabulary: Google's Chinese BERT has 0.35, its
@@ -46,11 +46,11 @@ class Cutter:
     def __call__(self, texts: List[str]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return int32 token ids of all texts, bool word starts, and int64 tokens per text."""
         if self._jieba is None:
-            token_ids, counts = _without_marks(self.tokenizer.encode(texts))
+            token_ids, counts = self.tokenizer.pieces(texts)
             return token_ids, self._begins[token_ids], counts
         cut = [list(self._jieba(text)) for text in texts]
         numbers = {word: i for i, word in enumerate(dict.fromkeys(w for row in cut for w in row))}
-        pieces, lengths = _without_marks(self.tokenizer.encode(list(numbers)))
+        pieces, lengths = self.tokenizer.pieces(list(numbers))
         first = np.cumsum(lengths) - lengths
         index = np.array([numbers[word] for row in cut for word in row], np.int64)
         sizes = lengths[index]
@@ -59,14 +59,6 @@ class Cutter:
         token_ids = pieces[np.repeat(first[index], sizes) + inside]
         borders = np.cumsum([0, *map(len, cut)])
         return token_ids, inside == 0, np.diff(ends[borders])
-
-
-def _without_marks(encoded: Encoded) -> Tuple[np.ndarray, np.ndarray]:
-    """Return token ids without [CLS] and [SEP], and tokens per text."""
-    inside = np.ones(len(encoded.token_ids), bool)
-    inside[encoded.offsets[:-1]] = False
-    inside[encoded.offsets[1:] - 1] = False
-    return encoded.token_ids[inside], encoded.lengths - 2
 
 
 def _jieba() -> Any:

@@ -222,7 +222,7 @@ class Tokenizer:
 
     def encode_masked(self, text: str) -> List[int]:
         """Return ``[CLS] text [SEP]``; ``[MASK]`` in the text becomes the token of that name."""
-        parts = [self.encode([part]).token_ids[1:-1].tolist() for part in text.split(MASK)]
+        parts = [self.pieces([part])[0].tolist() for part in text.split(MASK)]
         ids = [self.cls_id, *parts[0]]
         for part in parts[1:]:
             ids += [self.mask_id, *part]
@@ -243,7 +243,7 @@ class Tokenizer:
         least = 2 if pairs is None else 3
         if max_length is not None and max_length < least:
             raise DataError(f"max_length is {max_length}; [CLS] and [SEP] alone take {least}")
-        first, first_counts = self._flat(texts)
+        first, first_counts = self.pieces(texts)
         if pairs is None:
             counts = first_counts
             if max_length is not None:
@@ -251,7 +251,7 @@ class Tokenizer:
             return self._joined([(first, first_counts, counts)])
         if len(pairs) != len(texts):
             raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
-        second, second_counts = self._flat([pair or "" for pair in pairs])
+        second, second_counts = self.pieces([pair or "" for pair in pairs])
         alone = np.array([pair is None for pair in pairs], np.int64)  # no second [SEP] then
         # As in bert4keras: with [CLS] and [SEP] on each side, the longer side, at a tie the first,
         # loses a token until both fit max_length + 1.
@@ -277,7 +277,7 @@ class Tokenizer:
             target = target + kept + 1
         return Encoded(out, offsets, (sides[0][2] + 2).astype(np.int32))
 
-    def _flat(self, texts: Sequence[str]) -> Tuple[np.ndarray, np.ndarray]:
+    def pieces(self, texts: Sequence[str]) -> Tuple[np.ndarray, np.ndarray]:
         """Return the piece ids of all texts end to end (int32), and the count per text (int64)."""
         pieces: List[np.ndarray] = [np.zeros(0, np.int32)]
         counts: List[np.ndarray] = [np.zeros(0, np.int64)]
