@@ -19,10 +19,6 @@ class BatchSource(Protocol):
     def shapes(self) -> Sequence[Tuple[int, int]]:
         """(rows, length) of each kind of batch; XLA compiles once per shape."""
 
-    @property
-    def padding_share(self) -> float:
-        """Share of an epoch's tokens that is padding."""
-
     def steps_per_epoch(self, epoch: int = 0) -> int:
         """Return the number of batches in ``epoch``."""
 

@@ -43,11 +43,6 @@ class RankShard:
         """Return (rows, length) of each kind of micro-batch."""
         return [(-(-rows // self._shards), length) for rows, length in self.whole.shapes]
 
-    @property
-    def padding_share(self) -> float:
-        """Return that of whole batches, without the rows that make micro-batches equal."""
-        return self.whole.padding_share
-
     def steps_per_epoch(self, epoch: int = 0) -> int:
         """Return the number of batches of ``epoch``."""
         return self.whole.steps_per_epoch(epoch)

@@ -309,7 +309,6 @@ def make_shards(
             "file": file,
             "sequences": len(rows),
             "documents": len(documents),
-            "characters": sum(map(len, documents)),
             "tokens": len(ids),
             "unknown": int((ids == tokenizer.unk_id).sum()),
             "padding": int((rows == tokenizer.pad_id).sum()),

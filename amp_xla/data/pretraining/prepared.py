@@ -20,7 +20,7 @@ from amp_xla.process import durable
 FORMAT = 2
 MANIFEST, VOCAB, UNITS = "manifest.json", "vocab.txt", "units"
 SPLITS = ("train", "heldout")
-SUMMED = ("sequences", "documents", "characters", "tokens", "unknown", "padding", "bytes")
+SUMMED = ("sequences", "documents", "tokens", "unknown", "padding")
 LEFT_OUT = {
     "bad_lines": "bad lines",
     "other_lengths": "documents of other lengths",

@@ -49,8 +49,6 @@ class Stream:
       DataError: no sequences.
     """
 
-    padding_share = 0.0
-
     def __init__(
         self,
         sequences: Sequences,
@@ -255,8 +253,6 @@ class Phases:
     Args:
       streams: with the same number of sequences per micro-batch.
     """
-
-    padding_share = 0.0
 
     def __init__(self, *streams: Stream) -> None:
         self._streams = streams

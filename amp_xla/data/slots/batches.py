@@ -35,8 +35,6 @@ class SlotBatches:
       shuffle: False keeps the order of the file.
     """
 
-    padding_share = 0.0
-
     def __init__(
         self,
         lines: Lines,
