@@ -14,6 +14,7 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Tuple
 
 import numpy as np
 
+from amp_xla.data.extras import extra
 from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.units import Reading, Unit, texts_of
 from amp_xla.errors import DataError
@@ -81,12 +82,7 @@ def _bands(text: str) -> List[int]:
 
 @functools.lru_cache(maxsize=1)
 def _empty_signature() -> Any:
-    try:
-        from datasketch import MinHash
-    except ImportError:
-        raise DataError(
-            "--dedup near needs the package datasketch (pip install datasketch)"
-        ) from None
+    MinHash = extra("datasketch", "--dedup near").MinHash
     # datasketch 2 has a new default; the old scheme gives the same result in all versions.
     scheme = {"scheme": "legacy"} if "scheme" in inspect.signature(MinHash).parameters else {}
     return MinHash(BANDS * HASHES, **scheme)
@@ -119,8 +115,5 @@ def language_of(text: str) -> str:
 
 @functools.lru_cache(maxsize=1)
 def _identifier() -> Any:
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ImportError:
-        raise DataError("--language needs the package py3langid (pip install py3langid)") from None
-    return LanguageIdentifier.from_pickled_model(MODEL_FILE)
+    langid = extra("py3langid.langid", "--language")
+    return langid.LanguageIdentifier.from_pickled_model(langid.MODEL_FILE)

@@ -19,6 +19,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, P
 
 from typing_extensions import Literal
 
+from amp_xla.data.extras import extra
 from amp_xla.data.pretraining import wikipedia
 from amp_xla.data.text.lines import refuse_utf16, text_problem, unpacked
 from amp_xla.errors import DataError
@@ -273,18 +274,10 @@ def opened(path: str) -> Iterator[Any]:
             elif path.endswith(".bz2"):
                 yield bz2.BZ2File(raw)
             elif path.endswith(".zst"):
-                yield _zstandard(path).stream_reader(raw, read_across_frames=True)
+                zstandard = extra("zstandard", f"{path}: reading .zst")
+                unpacker = zstandard.ZstdDecompressor()
+                yield unpacker.stream_reader(raw, read_across_frames=True)
             else:
                 yield raw
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
-
-
-def _zstandard(path: str) -> Any:
-    try:
-        import zstandard
-    except ImportError:
-        raise DataError(
-            f"{path}: reading .zst needs the package zstandard (pip install zstandard)"
-        ) from None
-    return zstandard.ZstdDecompressor()

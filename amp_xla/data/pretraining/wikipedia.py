@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import html
 import re
-from typing import Any, FrozenSet, Iterator, Match, Tuple
+from typing import FrozenSet, Iterator, Match, Tuple
 from xml.etree import ElementTree
 
-from amp_xla.errors import DataError
+from amp_xla.data.extras import extra
 
 BORDER = re.compile(rb"</page>\s*")
 _PAGE = re.compile(rb"<page>.*?(?:</page>|(?=<page>)|\Z)", re.DOTALL)
@@ -85,7 +85,7 @@ def plain(markup: str, links: FrozenSet[str]) -> str:
     Templates, tables, references, formulas, files and categories are left out; of Chinese variants
     the simplified one is taken.
     """
-    parser = _parser()
+    parser = extra("mwparserfromhell", "reading a Wikipedia dump")
     try:
         code = parser.parse(_VARIANTS.sub(_one_variant, markup))
         for node in code.ifilter(forcetype=(parser.nodes.Tag, parser.nodes.Wikilink)):
@@ -108,14 +108,3 @@ def _one_variant(match: Match[str]) -> str:
         return ""
     words = dict(_VARIANT.findall(body))
     return next((words[name] for name in (*PREFERRED, *words) if name in words), body)
-
-
-def _parser() -> Any:
-    try:
-        import mwparserfromhell
-    except ImportError:
-        raise DataError(
-            "reading a Wikipedia dump needs the package mwparserfromhell "
-            "(pip install mwparserfromhell)"
-        ) from None
-    return mwparserfromhell
