@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Dict, List
@@ -39,3 +40,15 @@ def run(command: List[str], root: Path = ROOT, **environment: str) -> subprocess
         text=True,
         timeout=240,
     )
+
+
+def source(folder: Path) -> Path:
+    """Return a copy in `folder` of what is versioned, without anything that a build left behind."""
+    copy = folder / "copy"
+    copy.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(str(ROOT / name), str(copy))
+    for name in ("amp_xla", "recipes", "scripts", "tests"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(str(ROOT / name), str(copy / name), ignore=ignore)
+    return copy

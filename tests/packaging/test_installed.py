@@ -18,8 +18,7 @@ from typing import List
 import pytest
 
 from scripts.environment.uv import uv
-from tests.packaging.checkout import ROOT, shell_environment
-from tests.packaging.wheel import source
+from tests.packaging.checkout import ROOT, shell_environment, source
 
 pytestmark = [
     pytest.mark.network,
