@@ -34,10 +34,10 @@ def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
         return agreement
     if agreement != "auto":
         raise ValueError(f"agreement is {agreement!r}; allowed: 'auto', None or a function")
-    hvd = sys.modules.get("horovod.tensorflow") or sys.modules.get("horovod.tensorflow.keras")
+    hvd = sys.modules.get("horovod.tensorflow")
     if hvd is None or not hvd.is_initialized() or hvd.size() == 1:
         return None
-    return horovod(sys.modules["horovod.tensorflow"])
+    return horovod(hvd)
 
 
 def horovod(hvd: Optional[Any] = None) -> Agreement:
@@ -46,7 +46,7 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
     Args:
       hvd: ``horovod.tensorflow``, initialized; None imports it.
     """
-    module = importlib.import_module("horovod.tensorflow") if hvd is None else hvd
+    module = hvd or importlib.import_module("horovod.tensorflow")
 
     def agree(finite: Any) -> Any:
         # A sum of integers: exact for any number of ranks, and every Horovod has it.
@@ -59,7 +59,7 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
 
 def horovod_mean(hvd: Optional[Any] = None) -> Callable[[Any], Any]:
     """Return the mean over Horovod ranks, for ``reduce=``; sparse gradients are gathered."""
-    module = importlib.import_module("horovod.tensorflow") if hvd is None else hvd
+    module = hvd or importlib.import_module("horovod.tensorflow")
     return lambda gradient: module.allreduce(gradient, op=module.Average)
 
 
