@@ -1,4 +1,4 @@
-"""Choose the tests that this runtime can run, and name the others in pytest's header."""
+"""Choose the tests that this runtime can run; graphs and sessions for one test."""
 
 from __future__ import annotations
 
@@ -10,27 +10,11 @@ import pytest
 
 EAGER = "AMP_XLA_TEST_EAGER"
 
-HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
-# tf_keras is what TensorFlow 2's runtime has and 1.15's has not; asking it imports nothing.
-HAS_TENSORFLOW_2 = HAS_TENSORFLOW and importlib.util.find_spec("tf_keras") is not None
-HAS_JAX = importlib.util.find_spec("jax") is not None
-
-# Graph mode is switched on for a whole process, so eager tests run in another,
-# which test_eager.py starts.
+# Graph mode is switched on for a whole process, so eager tests run in another, which test_eager.py
+# starts; TensorFlow 1.15's runtime, which has no tf_keras, has none.
 collect_ignore: List[str] = [] if EAGER in os.environ else ["eager"]
-if not HAS_TENSORFLOW_2:
+if importlib.util.find_spec("tf_keras") is None:
     collect_ignore += ["test_eager.py"]
-
-
-def pytest_report_header() -> str:
-    missing = []
-    if not HAS_JAX:
-        missing.append("JAX (test_jax_*.py: make test RUNTIME=jax)")
-    if not HAS_TENSORFLOW:
-        missing.append("TensorFlow (all others: make test RUNTIME=tf1, RUNTIME=tf2)")
-    elif not HAS_TENSORFLOW_2:
-        missing.append("eager TensorFlow 2 (test_eager.py: make test RUNTIME=tf2)")
-    return "precision: not collected for want of " + "; ".join(missing or ["nothing"])
 
 
 @pytest.fixture
