@@ -297,23 +297,12 @@ class LanguageModel:
             if layer in self.transformer.layers:
                 names += variables
                 tensors += self.transformer.layers[layer].trainable_weights
-        values = K.batch_get_value(tensors)
+        values = [
+            value[: self.vocab_size] if value.shape[:1] == (self.padded,) else value
+            for value in K.batch_get_value(tensors)
+        ]
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            with tf.Graph().as_default(), tf.Session() as session:
-                variables = []
-                for name, value in zip(names, values):
-                    if value.shape[:1] == (self.padded,):
-                        value = value[: self.vocab_size]
-                    hold = tf.placeholder(tf.float32, value.shape)
-                    variables.append(
-                        (tf.get_variable(name, initializer=hold, use_resource=True), hold, value)
-                    )
-                session.run(
-                    tf.global_variables_initializer(), {hold: value for _, hold, value in variables}
-                )
-                saver = tf.train.Saver([variable for variable, _, _ in variables])
-                prefix = os.path.join(temporary, CHECKPOINT)
-                saver.save(session, prefix, write_meta_graph=False, write_state=False)
+            google.write_tensors(os.path.join(temporary, CHECKPOINT), dict(zip(names, values)))
             # The index comes last: readers look for it.
             for name in sorted(os.listdir(temporary)):
                 shutil.move(os.path.join(temporary, name), os.path.join(folder, name))

@@ -8,7 +8,6 @@ from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
-from amp_xla.backend import tf
 from amp_xla.models.weights import google
 
 CONFIG: Dict[str, Any] = {
@@ -35,14 +34,6 @@ def write(
         for name, shape in google.tensors(shapes, language_model=True)
     }
     values.update(replaced or {})
-    with tf.Graph().as_default(), tf.Session() as session:
-        made = [
-            tf.get_variable(name, initializer=tf.constant(value), use_resource=True)
-            for name, value in values.items()
-            if value is not None
-        ]
-        session.run(tf.global_variables_initializer())
-        tf.train.Saver(made).save(
-            session, str(folder / "bert_model.ckpt"), write_meta_graph=False, write_state=False
-        )
+    kept = {name: value for name, value in values.items() if value is not None}
+    google.write_tensors(str(folder / "bert_model.ckpt"), kept)
     return folder

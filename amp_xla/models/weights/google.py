@@ -128,6 +128,17 @@ def checkpoint_prefix(folder: Path) -> Path:
     return prefix
 
 
+def write_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
+    """Write a TensorFlow checkpoint of these arrays."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        fed = {name: tf.placeholder(value.dtype, value.shape) for name, value in values.items()}
+        save = tf.raw_ops.SaveV2(
+            prefix=prefix, tensor_names=list(fed), shape_and_slices=[""] * len(fed),
+            tensors=list(fed.values()),
+        )  # fmt: skip
+        session.run(save, {fed[name]: value for name, value in values.items()})
+
+
 def tensors(config: Dict[str, Any], language_model: bool) -> Iterator[Tuple[str, Shape]]:
     """Yield (name, shape) of the tensors that bert4keras' BERT of this configuration loads."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
