@@ -26,6 +26,10 @@ MATCH = 5.0  # initial logit of the neighbour that a head attends to
 POSITIONS = 512  # position embeddings of a new model, at least
 NEVER = -1e4  # logit of vocabulary padding; fits float16
 CHECKPOINT = "bert_model.ckpt"
+# Sizes by the same name in bert4keras and in bert_config.json.
+SAME_NAMES = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+)  # fmt: skip
 APPLICATIONS = {"mlm": "encoder", "lm": "lm", "unilm": "unilm"}
 
 # name -> layers, hidden size, heads. Heads have size 64, in the tiny model 32: there, more heads
@@ -107,11 +111,9 @@ class LanguageModel:
             if weights:
                 prefix = google.read(bert, vocab_size, length, language_model=True)
             self.config.update(google_config)
-        config = dict(self.config)
-        for theirs in ("directionality", "pooler_fc_size", "pooler_num_attention_heads"):
-            config.pop(theirs, None)
+        config = self.config
         self.transformer = build_transformer_model(
-            model=_bert(self.config["initializer_range"], positions == "sinusoids"),
+            model=_bert(config["initializer_range"], positions == "sinusoids"),
             application=APPLICATIONS[objective],
             with_mlm="linear",
             return_keras_model=False,
@@ -121,18 +123,9 @@ class LanguageModel:
             sequence_length=self.length,
             dropout_rate=dropout_rate,
             attention_dropout_rate=dropout_rate,
-            **{
-                k: config[k]
-                for k in (
-                    "hidden_size",
-                    "num_hidden_layers",
-                    "num_attention_heads",
-                    "intermediate_size",
-                    "hidden_act",
-                )
-            },
+            **{name: config[name] for name in SAME_NAMES},
         )
-        last = f"Transformer-{self.config['num_hidden_layers'] - 1}-FeedForward-Norm"
+        last = f"Transformer-{config['num_hidden_layers'] - 1}-FeedForward-Norm"
         # bert4keras' own head, over all positions, is in the graph but not run.
         self.model = keras.models.Model(
             self.transformer.model.inputs, self.transformer.layers[last].output
