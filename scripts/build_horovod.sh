@@ -66,7 +66,7 @@ if ! compgen -G "$wheels/horovod-$version-*.whl" >/dev/null; then
     command -v g++ >/dev/null ||
         fail "Horovod needs a C++ compiler and there is no g++." "Next: sudo apt-get install g++ make"
     command -v make >/dev/null || fail "Horovod needs make." "Next: sudo apt-get install make"
-    echo "building horovod $version for $tensorflow, $tag (about 2 minutes on 2 cores) ..." >&2
+    echo "building horovod $version for $tensorflow, $tag (about a minute on 2 cores) ..." >&2
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     # pip, because uv builds no wheel of a named release; cmake below 4, which Horovod's files need.
