@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from amp_xla.speed.child import MARK, Request
 from amp_xla.speed.machine import clean_environment
@@ -164,16 +164,15 @@ class _Measurement:
         self.child: Optional[Child] = None
         self._seconds: List[float] = []
 
-    def start(self, timeout: float) -> Child:
-        words = json.dumps(dataclasses.asdict(self.request))
-        self.child = Child([sys.executable, "-m", "amp_xla.speed.child", words])
-        self.child.answer(timeout)
-        self.outcome.warm_seconds = self.child.ask(timeout, do="warm")["warm_seconds"]
-        return self.child
-
-    def take_turn(self, child: Child, steps: int, timeout: float) -> None:
-        answer = child.ask(timeout, do="steps", steps=steps)
+    def turn(self, steps: int, timeout: float) -> None:
+        """Time steps, in a new process if there is none."""
         outcome = self.outcome
+        if self.child is None:
+            words = json.dumps(dataclasses.asdict(self.request))
+            self.child = Child([sys.executable, "-m", "amp_xla.speed.child", words])
+            self.child.answer(timeout)
+            outcome.warm_seconds = self.child.ask(timeout, do="warm")["warm_seconds"]
+        answer = self.child.ask(timeout, do="steps", steps=steps)
         outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
         self._seconds += answer["seconds"]
         outcome.step_ms = statistics.median(self._seconds) * 1e3
@@ -190,6 +189,14 @@ class _Measurement:
         if self.child is not None:
             self.child.close()
             self.child = None
+
+    @contextlib.contextmanager
+    def failure_as_outcome(self) -> Iterator[None]:
+        try:
+            yield
+        except ChildEnded as end:
+            self.outcome.status, self.outcome.why = end.status, end.why
+            self.close()
 
 
 def measure(
@@ -214,29 +221,11 @@ def measure(
       budget: seconds in all, 0 = no limit. Combinations that cannot start within 70% of it are
         ``not measured``; later rounds are left out once it is spent.
     """
-    began = time.monotonic()
     everyone = [_Measurement(request) for request in requests]
+    began = time.monotonic()
 
     def spent(share: float = 1.0) -> bool:
         return bool(budget) and time.monotonic() - began >= budget * share
-
-    def turn(each: _Measurement, first: bool) -> None:
-        if each.child is None:
-            if first and spent(_BUILDING_SHARE):
-                raise ChildEnded("not measured", f"{budget:.0f} s were spent")
-            say(f"{each.outcome.name}: building and compiling ...")
-        each.take_turn(each.child or each.start(timeout), steps, timeout)
-        if not together:
-            each.end(timeout)
-
-    def guarded(each: _Measurement, what: Callable[..., None], *args: Any) -> None:
-        if each.outcome.status != "ok":
-            return
-        try:
-            what(*args)
-        except ChildEnded as end:
-            each.outcome.status, each.outcome.why = end.status, end.why
-            each.close()
 
     try:
         for number in range(rounds):
@@ -245,9 +234,19 @@ def measure(
                 break
             say(f"round {number + 1} of {rounds}, {steps} steps each ...")
             for each in everyone if number % 2 == 0 else reversed(everyone):
-                guarded(each, turn, each, number == 0)
+                if each.outcome.status != "ok":
+                    continue
+                with each.failure_as_outcome():
+                    if not number and spent(_BUILDING_SHARE):
+                        raise ChildEnded("not measured", f"{budget:.0f} s were spent")
+                    if each.child is None:
+                        say(f"{each.outcome.name}: building and compiling ...")
+                    each.turn(steps, timeout)
+                    if not together:
+                        each.end(timeout)
         for each in everyone:
-            guarded(each, each.end, timeout)
+            with each.failure_as_outcome():
+                each.end(timeout)
     finally:
         for each in everyone:
             each.close()
