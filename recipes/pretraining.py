@@ -163,16 +163,13 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     )
     border = phases[0].batches.steps_per_epoch()
     return job.Job(
-        lm.transformer.model,
-        step,
-        batches,
-        evaluate,
+        lm.transformer.model, step, batches, evaluate,
         {**tokenizer.assets, "bert_config.json": lm.write_config},
         resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=export,
         rates={"model_flops_per_second": lambda step: costs[step > border] / ranks_count},
-    )
+    )  # fmt: skip
 
 
 def build_to_train(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:

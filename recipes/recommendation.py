@@ -60,10 +60,9 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
-    from amp_xla.models.recommender import Recommender, losses
+    from amp_xla.models.recommender import losses
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
-    from amp_xla.sok.layers import new_table
     from amp_xla.sok.saver import TableShards
     from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import Ranking
@@ -71,27 +70,18 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
     job.seed_everything(config.seed)
     train, dev, values = config.files.read(config.batch_size)
-    rows, columns = config.model.rows, train.columns
+    rows, width, columns = config.model.rows, config.model.table_width, train.columns
     ranks = distributed.current()
-    batches: Any = SlotBatches(train, config.batch_size, rows, values, config.seed)
-    dev_batches: Any = SlotBatches(dev, config.batch_size, rows, values, shuffle=False)
-    width = config.model.table_width
+    batches: Any = ranks.share(SlotBatches(train, config.batch_size, rows, values, config.seed))
+    dev_batches: Any = ranks.share(SlotBatches(dev, config.batch_size, rows, values, shuffle=False))
     note(
         f"{len(train):,} training and {len(dev):,} dev samples, {columns.numbers} numbers, "
         f"{columns.slots} slots; a table of {rows:,} x {width}: "
         f"{rows * width * 12 / ranks.world.size / 1e6:,.0f} MB per rank with Adam's moments"
     )
-    batches, dev_batches = map(ranks.share, (batches, dev_batches))
-
-    inputs = {
-        "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
-        "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
-        "labels": tf.placeholder(tf.float32, [None], name="labels"),
-        "weights": tf.placeholder(tf.float32, [None], name="weights"),
-    }
-    table = new_table(config.model, columns.slots, values, config.seed)
-    model = Recommender(table, columns.slots, config.model, config.seed)
-    logits = model.call(inputs["numbers"], inputs["ids"])
+    inputs, model, logits = _model(config, columns, values)
+    inputs["labels"] = tf.placeholder(tf.float32, [None], name="labels")
+    inputs["weights"] = tf.placeholder(tf.float32, [None], name="weights")
     loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
     evaluate = Ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
 
@@ -130,11 +120,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Return label and probability for each line; its label is ignored and may be empty.
-
-    Raises:
-      LineError: a line does not have the columns of the training data.
-    """
+    """Return label and probability for each line; its label is ignored and may be empty."""
     config = checkpoint.config(Config)
     columns, values = _columns(checkpoint)
     parsed = []
@@ -142,27 +128,24 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
         features = b"\t" + line.encode().partition(b"\t")[2]
         check(features if "\t" in line else line.encode(), columns, index)
         parsed.append(parse_line(features, columns, values))
-    inputs, outputs = _inference(checkpoint, config, columns, values)
+    inputs, outputs = _inference(checkpoint, columns, values)
     from amp_xla.training.step import Inference
 
-    infer = Inference(inputs, outputs)
-    answers: List[Tuple[str, float]] = []
+    infer, chances = Inference(inputs, outputs), []
     for first in range(0, len(parsed), config.batch_size):
         some = parsed[first : first + config.batch_size]
         batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
-        for chance in infer(batch)["probability"]:
-            answers.append(("1", float(chance)) if chance > 0.5 else ("0", 1.0 - float(chance)))
-    return answers
+        chances += infer(batch)["probability"].tolist()
+    return [("1", chance) if chance > 0.5 else ("0", 1.0 - chance) for chance in chances]
 
 
 def export(checkpoint: Checkpoint, folder: Path) -> str:
     """Write a SavedModel with the whole table; return its signature for the user."""
     columns, values = _columns(checkpoint)
-    inputs, outputs = _inference(checkpoint, checkpoint.config(Config), columns, values)
-    from amp_xla import backend
-    from amp_xla.backend import tf
+    inputs, outputs = _inference(checkpoint, columns, values)
+    from amp_xla.backend import session, tf
 
-    tf.saved_model.simple_save(backend.session(), str(folder), inputs, outputs)
+    tf.saved_model.simple_save(session(), str(folder), inputs, outputs)
     return (
         f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
         f"probability float32 [B]; amp_xla.data.slots.batches.batch_of makes such arrays from lines"
@@ -178,28 +161,34 @@ def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
     return Columns(known["numbers"], known["slots"]), known["values"]
 
 
-def _inference(
-    checkpoint: Checkpoint, config: Config, columns: Columns, values: int
-) -> Tuple[Any, Any]:
+def _inference(checkpoint: Checkpoint, columns: Columns, values: int) -> Tuple[Any, Any]:
     """Return inputs and outputs by name of a model with a checkpoint's weights, in one process."""
+    config = checkpoint.config(Config)
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
+    from amp_xla.backend import tf
+    from amp_xla.sok.saver import TableShards
+    from amp_xla.training.variables import restore_weights
+
+    inputs, model, logits = _model(config, columns, values, "zeros")
+    tables = TableShards([model.table.embedding_variable])
+    tables.read(checkpoint.path, weights_only=True)
+    restore_weights(checkpoint, [v for v in model.weights if not tables.holds(v)])
+    return inputs, {"probability": tf.sigmoid(logits)}
+
+
+def _model(config: Config, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
+    """Return placeholders by name, model and logits; ``rows`` is the table's initializer."""
     from amp_xla.backend import tf
     from amp_xla.models.recommender import Recommender
     from amp_xla.sok.layers import new_table
-    from amp_xla.sok.saver import TableShards
-    from amp_xla.training.variables import restore_weights
 
     inputs = {
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
         "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
     }
-    table = new_table(config.model, columns.slots, values, config.seed, "zeros")
+    table = new_table(config.model, columns.slots, values, config.seed, rows)
     model = Recommender(table, columns.slots, config.model, config.seed)
-    outputs = {"probability": tf.sigmoid(model.call(inputs["numbers"], inputs["ids"]))}
-    tables = TableShards([model.table.embedding_variable])
-    tables.read(checkpoint.path, weights_only=True)
-    restore_weights(checkpoint, [v for v in model.weights if not tables.holds(v)])
-    return inputs, outputs
+    return inputs, model, model.call(inputs["numbers"], inputs["ids"])
 
 
 if __name__ == "__main__":
