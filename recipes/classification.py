@@ -15,54 +15,28 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from typing_extensions import Annotated
 
-from amp_xla.config import MAY_CHANGE, flat, parse, within
-from amp_xla.data import labelled
-from amp_xla.data.batches.buckets import Batches
+from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data.batches.options import PackedBatchOptions
-from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.models import fine_tuning
-from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.options import (
-    ClassifierOptions,
-    Intervals,
-    PrecisionOptions,
-    RunOptions,
-    Seed,
-    TransformerUpdateOptions,
-)
-from amp_xla.training.run import resumed_settings
+from amp_xla.training.classifier import ClassifierConfig, Questions
+from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(ClassifierConfig):
     """Train a text classifier."""
 
-    seed: Seed = 1
-    """seed of weights, order and dropout"""
-    files: TextFiles = TextFiles()
-    vocabulary: VocabularyOptions = VocabularyOptions()
-    encoder: EncoderOptions = EncoderOptions()
+    recipe = "classification"
     batches: PackedBatchOptions = PackedBatchOptions()
-    training: ClassifierOptions = ClassifierOptions()
+    update: TransformerUpdateOptions = TransformerUpdateOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update, each of --batch-size"""
-    update: TransformerUpdateOptions = TransformerUpdateOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
-
-    def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
-        resumed = resumed_settings("classification", self.run)
-        texts = self.files.count() if self.encoder.bert and not resumed else 0
-        return resumed or fine_tuning.defaults(self.encoder.bert, texts)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
@@ -71,18 +45,13 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
-    from amp_xla.process.progress import note
     from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import Classification
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
     accumulate = config.accumulate
-    data = labelled.read(
-        config.files, config.vocabulary, config.batches.times(accumulate), config.encoder.bert,
-        config.training.token_dropout, config.seed,
-    )  # fmt: skip
-    note(data.description)
+    data = config.read(accumulate)
     ranks = distributed.current()
     accumulate = ranks.micro_batches(accumulate)
     batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
@@ -90,8 +59,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
         vocab, len(data.labels), length, data.batches.slots, weights=not resume_from)  # fmt: skip
-    steps = config.training.epochs * batches.steps_per_epoch()
-    note(fine_tuning.describe(flat(config), config.defaults(), steps))
+    steps = config.steps(batches)
     answers_shape = [None] * (model.output.shape.ndims - 1)
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
@@ -123,7 +91,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "python -m recipes.classification")
     from amp_xla.training.launch import train
 
-    return train("classification", config, build, config.training.loop(config.intervals))
+    return train("classification", config, build, config.loop)
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
@@ -133,33 +101,24 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
     return answers(config, checkpoint, lines)
 
 
-def answers(config: Any, checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
+def answers(
+    config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]
+) -> List[Tuple[str, float]]:
     """Return label and probability for each line; the caller has resolved the precision."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
-    from amp_xla.process.progress import note
     from amp_xla.training.step import Inference
     from amp_xla.training.variables import restore_weights
 
-    tokenizer = config.vocabulary.load(checkpoint.file("vocab.txt"))
-    labels = Labels.load(checkpoint.file("labels.json"))
-    length = config.batches.max_length
-    warning = labelled.warning(lines, labels)
-    if warning:
-        note(warning)
-    encoded = labelled.questions(lines, tokenizer, length)
+    questions = Questions(config, checkpoint, lines)
     with dropout.inference():
         model = config.encoder.classifier(
-            tokenizer.vocab_size, len(labels), length, weights=False)  # fmt: skip
+            questions.tokenizer.vocab_size, len(questions.labels), config.batches.max_length,
+            weights=False)  # fmt: skip
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     infer = Inference(inputs, {"chances": tf.nn.softmax(model.output)})
-    answer_of: Dict[int, Tuple[str, float]] = {}
-    batches = Batches(encoded, None, [length], config.batches.batch_size, shuffle=False)
-    for batch in batches.epoch(0):
-        for sample, row in zip(batch["sample_ids"], infer(batch)["chances"]):
-            answer_of[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
-    return [answer_of[i] for i in range(len(lines))]
+    return questions.answers(lambda batch: infer(batch)["chances"])
 
 
 if __name__ == "__main__":

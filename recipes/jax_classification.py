@@ -18,45 +18,22 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from amp_xla.config import flat, parse
-from amp_xla.data import labelled
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.config import parse
 from amp_xla.errors import SettingsError
-from amp_xla.models import fine_tuning
-from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
-from amp_xla.training.run import resumed_settings
+from amp_xla.training.classifier import ClassifierConfig, Questions
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(ClassifierConfig):
     """Train a text classifier in JAX."""
 
+    recipe = "jax_classification"
     policy: Optional[str] = None
     """jmp's words, e.g. p=f32,c=f16,o=f32; none = c=f16 on a GPU, c=bf16 on a TPU, else float32"""
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = 1000 in float16, else 1"""
-    seed: Seed = 1
-    """seed of weights, order and dropout"""
-    files: TextFiles = TextFiles()
-    vocabulary: VocabularyOptions = VocabularyOptions()
-    encoder: EncoderOptions = EncoderOptions()
-    batches: BatchOptions = BatchOptions()
-    training: ClassifierOptions = ClassifierOptions()
-    update: RateOptions = RateOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
-
-    def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
-        resumed = resumed_settings("jax_classification", self.run)
-        texts = self.files.count() if self.encoder.bert and not resumed else 0
-        return resumed or fine_tuning.defaults(self.encoder.bert, texts)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
@@ -67,16 +44,11 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.process.progress import note
 
     processes.check_rows(config.batches.batch_size)
-    data = labelled.read(
-        config.files, config.vocabulary, config.batches, config.encoder.bert,
-        config.training.token_dropout, config.seed,
-    )  # fmt: skip
-    note(data.description)
+    data = config.read()
     policy, scale = precision(config)
     note(f"policy {policy}, loss scale {scale}")
     shape = architecture(config, data.tokenizer.vocab_size)
-    steps = config.training.epochs * data.batches.steps_per_epoch()
-    note(fine_tuning.describe(flat(config), config.defaults(), steps))
+    steps = config.steps(data.batches)
     untrained_model = untrained(config, shape, len(data.labels), weights=not resume_from)
     model = policy.cast_to_param(untrained_model)
     update = config.update
@@ -150,8 +122,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     from amp_xla.jax.engine import Jax
     from amp_xla.training.launch import train
 
-    options = config.training.loop(config.intervals)
-    return train("jax_classification", config, build, options, Jax)
+    return train("jax_classification", config, build, config.loop, Jax)
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
@@ -162,30 +133,20 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
 
     from amp_xla.jax import bert, processes, step
     from amp_xla.jax.engine import restored
-    from amp_xla.process.progress import note
 
-    tokenizer = config.vocabulary.load(checkpoint.file("vocab.txt"))
-    labels = Labels.load(checkpoint.file("labels.json"))
-    length = config.batches.max_length
-    warning = labelled.warning(lines, labels)
-    if warning:
-        note(warning)
-    encoded = labelled.questions(lines, tokenizer, length)
+    questions = Questions(config, checkpoint, lines)
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
     policy, _ = precision(config)
-    like = bert.made(shape, len(labels), config.seed)
+    like = bert.made(shape, len(questions.labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
-    answer_of: Dict[int, Tuple[str, float]] = {}
-    rows = -(-config.batches.batch_size // jax.device_count()) * jax.device_count()
-    batches = Batches(encoded, None, [length], rows, shuffle=False)
-    for batch in batches.epoch(0):
-        fed = {name: batch[name] for name in ("token_ids", "segment_ids")}
-        chances = np.asarray(jax.nn.softmax(infer(model, processes.share(fed))))
-        for sample, row in zip(batch["sample_ids"], chances):
-            if sample >= 0:
-                answer_of[int(sample)] = (labels.names[int(row.argmax())], float(row.max()))
-    return [answer_of[i] for i in range(len(lines))]
+
+    def chances(batch: Any) -> Any:
+        texts = processes.share({name: batch[name] for name in ("token_ids", "segment_ids")})
+        return np.asarray(jax.nn.softmax(infer(model, texts)))
+
+    devices = jax.device_count()
+    return questions.answers(chances, -(-config.batches.batch_size // devices) * devices)
 
 
 if __name__ == "__main__":

@@ -20,82 +20,68 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from typing_extensions import Literal
 
-from amp_xla.config import flat, parse
-from amp_xla.data import labelled
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.config import parse
 from amp_xla.errors import SettingsError, UnsupportedError
-from amp_xla.models import fine_tuning
-from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
-from amp_xla.training.run import resumed_settings
+from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.run import RunFolder
 from recipes import classification
 
 
 @dataclasses.dataclass(frozen=True)
-class Config:
+class Config(ClassifierConfig):
     """Train a text classifier by Keras' model.fit."""
 
+    recipe = "keras_classification"
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
     """none = by AMP_XLA_PRECISION: for amp, mixed_ and the half precision that this machine has"""
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
-    seed: Seed = 1
-    """seed of weights, order and dropout"""
-    files: TextFiles = TextFiles()
-    vocabulary: VocabularyOptions = VocabularyOptions()
-    encoder: EncoderOptions = EncoderOptions()
-    batches: BatchOptions = BatchOptions()
-    training: ClassifierOptions = ClassifierOptions()
-    update: RateOptions = RateOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
-
-    def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
-        resumed = resumed_settings("keras_classification", self.run)
-        texts = self.files.count() if self.encoder.bert and not resumed else 0
-        return resumed or fine_tuning.defaults(self.encoder.bert, texts)
 
 
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build the job up to the first step."""
-    config = resume_from.pinned(config) if resume_from else config
+def main(argv: Optional[List[str]] = None) -> int:
+    """Train."""
+    config = parse(Config, argv, "python -m recipes.keras_classification")
     if world().size > 1:
         raise SettingsError("NP: model.fit trains in one process; RECIPE=classification in several")
-    resolved, policy, scale = precision(config)
+    folder = RunFolder(config.recipe, config.run.name, resume=config.run.resume)
+    try:
+        fit(config, folder)
+    finally:
+        folder.close()
+    return 0
+
+
+def fit(given: Config, folder: RunFolder) -> None:
+    """Build the model and train it; a resumed run has the vocabulary of its checkpoint."""
+    resume_from = folder.newest()
+    config = resume_from.pinned(given) if resume_from else given
+    policy, scale = precision(config)
     from amp_xla.backend import tf
+    from amp_xla.callbacks import Run
     from amp_xla.models import dropout, losses
     from amp_xla.process.progress import note
     from amp_xla.training import job
     from amp_xla.training.evaluation import Classification
-    from amp_xla.training.fit import FitJob, FitStep
     from amp_xla.training.step import Inference
 
     job.seed_everything(config.seed)
-    data = labelled.read(
-        config.files, config.vocabulary, config.batches, config.encoder.bert,
-        config.training.token_dropout, config.seed,
-    )  # fmt: skip
-    note(data.description)
+    data = config.read()
     note(f"Keras policy {policy}, loss scale {scale}")
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(vocab, len(data.labels), length, weights=not resume_from)
-    steps = config.training.epochs * data.batches.steps_per_epoch()
-    note(fine_tuning.describe(flat(config), config.defaults(), steps))
+    steps = config.steps(data.batches)
 
     def loss(target: Any, logits: Any) -> Any:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
         return losses.cross_entropy(number, logits, config.training.label_smoothing)
 
-    optimizer, rate = updates(config, steps, scale)
-    step = FitStep(model, step_input, loss, optimizer, rate)
+    model.compile(optimizer(config, steps, scale), loss)
     inputs = {
         **dict(zip(("token_ids", "segment_ids"), model.inputs)),
         "labels": tf.placeholder(tf.int32, [None], name="labels"),
@@ -104,18 +90,40 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    evaluate = Classification(Inference(inputs, outputs), data.dev_batches, len(data.labels))
-    return FitJob(
-        model, step, data.batches, evaluate,
-        {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
-        resolved,
+    run = Run(
+        folder, sample_weights=True, config=given, options=config.loop, batches=data.batches,
+        evaluate=Classification(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
+        metrics=accuracy, metric_names=["accuracy"],
+        assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
-        policy=policy,
+        step_input=step_input,
     )  # fmt: skip
+    model.fit(
+        run.feed(keras_batch), steps_per_epoch=data.batches.steps_per_epoch(),
+        epochs=config.training.epochs, callbacks=[run], verbose=0, workers=0,
+    )  # fmt: skip
+    note(f"predict with: amp-xla predict {folder.path} texts.txt")
 
 
-def precision(config: Config) -> Tuple[Any, str, Any]:
-    """Apply the settings and the Keras policy; return settings, policy and loss scale."""
+def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
+    """Return inputs, labels and weights for ``fit``.
+
+    Keras divides by the number of rows. The weights are scaled so that padding rows count nothing
+    and the loss is the mean over the other rows.
+    """
+    weights = batch["weights"]
+    weights = weights * (len(weights) / max(float(weights.sum()), 1e-6))
+    return [batch["token_ids"], batch["segment_ids"]], batch["labels"], weights
+
+
+def accuracy(batch: Any, outputs: List[Any]) -> Dict[str, float]:
+    """Return the accuracy of a batch from the model's logits."""
+    hits = (outputs[0].argmax(-1) == batch["labels"]) * batch["weights"]
+    return {"accuracy": float(hits.sum() / max(float(batch["weights"].sum()), 1e-6))}
+
+
+def precision(config: Config) -> Tuple[str, Any]:
+    """Apply the settings and the Keras policy; return the policy and the loss scale."""
     from amp_xla import backend
     from amp_xla.backend import configuring
     from amp_xla.settings import Settings, default_loss_scale
@@ -142,11 +150,11 @@ def precision(config: Config) -> Tuple[Any, str, Any]:
 
     set_policy(name)
     scale = resolved.settings.loss_scale or default_loss_scale(name.rpartition("_")[2])
-    return resolved, name, scale
+    return name, scale
 
 
-def updates(config: Config, steps: int, scale: Any) -> Tuple[Any, Any]:
-    """bert4keras' Adam with weight decay inside our LossScaleOptimizer, and its schedule."""
+def optimizer(config: Config, steps: int, scale: Any) -> Any:
+    """Return bert4keras' Adam with weight decay inside our LossScaleOptimizer."""
     from amp_xla import backend
     from amp_xla.backend import keras
     from amp_xla.optimizers.schedule import warmup_decay
@@ -158,24 +166,15 @@ def updates(config: Config, steps: int, scale: Any) -> Tuple[Any, Any]:
         def __call__(self, step: Any) -> Any:
             return warmup_decay(step, update.learning_rate, int(update.warmup * steps), steps)
 
-    optimizers, rate = backend.bert4keras("optimizers"), Schedule()
+    optimizers = backend.bert4keras("optimizers")
     adamw = optimizers.extend_with_weight_decay(optimizers.Adam)(
-        learning_rate=rate, weight_decay_rate=update.weight_decay,
+        learning_rate=Schedule(), weight_decay_rate=update.weight_decay,
         exclude_from_weight_decay=["bias", "gamma", "beta", "Norm"],
         global_clipnorm=update.clip_norm or None, name="AdamW",
     )  # fmt: skip
     if scale == "dynamic":
-        return LossScaleOptimizer(adamw), rate
-    return LossScaleOptimizer(adamw, dynamic=False, initial_scale=float(scale)), rate
-
-
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    config = parse(Config, argv, "python -m recipes.keras_classification")
-    from amp_xla.training.launch import Keras, train
-
-    options = config.training.loop(config.intervals)
-    return train("keras_classification", config, build, options, Keras)
+        return LossScaleOptimizer(adamw)
+    return LossScaleOptimizer(adamw, dynamic=False, initial_scale=float(scale))
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:

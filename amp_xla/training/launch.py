@@ -59,7 +59,12 @@ def train(
                 job = build(config) if resume_from is None else build(config, resume_from)
                 framework.check_device()
                 loop = framework.prepare(run, config, job, options, resume_from)
-            return _run(loop, watch, sys.modules[build.__module__])
+            began = time.monotonic()
+            loop.train(watch)
+            report(loop, time.monotonic() - began)
+            note(_next(sys.modules[build.__module__], loop))
+            watch.check("after the last step; the run is complete")
+            return 0
         finally:
             if run is not None:
                 run.close()
@@ -139,26 +144,9 @@ class TensorFlow:
         return prepare(run, config, TensorFlowEngine(job), options, resume_from)
 
 
-class Keras(TensorFlow):
-    """For a ``build`` that returns a ``FitJob``, trained by Keras' ``model.fit``."""
-
-    @staticmethod
-    def prepare(
-        run: RunFolder, config: Any, job: Any, options: LoopOptions, resume_from: Any
-    ) -> Any:
-        """Return the loop, ready to train."""
-        from amp_xla.training.fit import FitLoop
-        from amp_xla.training.start import prepare
-        from amp_xla.training.tensorflow_engine import TensorFlowEngine
-
-        note(f"settings: {job.resolved.describe()}")
-        return prepare(run, config, TensorFlowEngine(job), options, resume_from, FitLoop)
-
-
-def _run(loop: Any, watch: SignalWatch, recipe: Any) -> int:
-    began = time.monotonic()
-    state = loop.train(watch)
-    seconds = time.monotonic() - began
+def report(loop: Any, seconds: float) -> None:
+    """Print what a run of so many seconds reached, and what its checkpoints cost."""
+    state = loop.state
     best = "none" if state.best is None else f"{state.best:.4f} at step {state.best_step}"
     note(
         f"done: best dev {loop.options.monitor} {best}; {state.step} steps ({state.skipped} "
@@ -171,9 +159,6 @@ def _run(loop: Any, watch: SignalWatch, recipe: Any) -> int:
             f"{cost.held_seconds:.2f} s ({cost.held_seconds / max(seconds, 1e-9):.1%}); writing "
             f"them took {cost.seconds:.2f} s beside it"
         )
-    note(_next(recipe, loop))
-    watch.check("after the last step; the run is complete")
-    return 0
 
 
 def _next(recipe: Any, loop: Any) -> str:

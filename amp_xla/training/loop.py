@@ -6,10 +6,11 @@ then are checkpoints written.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 from amp_xla.data.batches.protocol import sample_count
 from amp_xla.data.batches.rank_shard import whole
@@ -102,6 +103,14 @@ class Loop:
           TrainingDiverged: numbers stayed non-finite.
           NothingConvertedError, UnsupportedError: the first step did not run as set.
         """
+        with self.running(watch):
+            while not self.over:
+                self._epoch(watch)
+        return self.state
+
+    @contextlib.contextmanager
+    def running(self, watch: SignalWatch) -> Iterator[None]:
+        """Open the log, do what a resumed run has left to do, and at the end wait for the disk."""
         state = self.state
         if self.engine.ranks.first:
             # A run killed before its first checkpoint starts over in a folder with lines.
@@ -111,11 +120,10 @@ class Loop:
             self.progress = Progress(self.total_steps, state.step)
         self._saved_when = time.monotonic()
         try:
-            self._between(watch, (False, False))
+            self.between(watch)
             if not self.over:
                 note("building and starting the graph (the first step is slow) ...")
-            while not self.over:
-                self._epoch(watch)
+            yield
             self.checkpoints.wait()
         except RankLost as error:
             raise RankLost(f"{error}; {self._resumable()}") from error
@@ -133,7 +141,6 @@ class Loop:
             self.progress.close()
             if self._log is not None:
                 self._log.close()
-        return state
 
     def _resumable(self) -> str:
         """Return how to continue from the newest whole checkpoint."""
@@ -162,14 +169,15 @@ class Loop:
         for batch in batches.epoch(state.epoch, start=state.step_in_epoch):
             due = self.engine.ranks.first and self._checkpoint_is_due(ahead=1)
             result = self.engine.step(batch, state.step, (watch.received is not None, due))
-            self.after_step(result, batch, count, watch)
+            self.after_step(result, sample_count(whole(batch)), count)
+            self.between(watch, result.requests)
             if self.over:
                 return
 
-    def after_step(self, result: StepResult, batch: Any, count: int, watch: SignalWatch) -> None:
-        """Count a step of an epoch of ``count`` steps, and do what is due after it."""
+    def after_step(self, result: StepResult, samples: int, count: int) -> None:
+        """Count and log a step of an epoch of ``count`` steps; call ``between`` after it."""
         state, options = self.state, self.options
-        self._count(result, sample_count(whole(batch)))
+        self._count(result, samples)
         if state.step_in_epoch == count:
             state.epoch, state.step_in_epoch = state.epoch + 1, 0
         ended = state.epoch >= options.epochs
@@ -185,13 +193,17 @@ class Loop:
             self._report()
         if not result.finite:
             self._nonfinite.judge(result)
-        self._between(watch, (bool(sum(result.requests[:1])), bool(sum(result.requests[1:]))))
 
-    def _between(self, watch: SignalWatch, requests: Any) -> None:
-        """Evaluate, save and stop between two steps, if due."""
+    def between(self, watch: SignalWatch, requests: Sequence[float] = ()) -> None:
+        """Evaluate, save and stop between two steps, if due.
+
+        Args:
+          requests: those of the step's result; with several ranks they decide.
+        """
         state, several = self.state, self.engine.ranks.several
-        # With several ranks, the step has summed all ranks' requests.
-        stop, due = requests if several else (watch.received is not None, self._checkpoint_is_due())
+        stop, due = watch.received is not None, self._checkpoint_is_due()
+        if several:
+            stop, due = bool(sum(requests[:1])), bool(sum(requests[1:]))
         if state.evaluate_due and not stop:
             stop = not self._evaluate(watch)
         elif due and self._saved_at != state.step:
@@ -201,8 +213,7 @@ class Loop:
         self.checkpoints.poll()
         if stop or (watch.received is not None and not several):
             self._any_signal(watch)
-            if self._saved_at != state.step and state.step:
-                self.save()
+            self.save_if_needed()
             self.checkpoints.wait()
             raise watch.stopped(
                 f"after step {state.step}; --resume continues from there"
@@ -322,6 +333,11 @@ class Loop:
         stops = ranks.asking(agree) if ranks.several else watch.immediately(during)
         with stops:
             return {name: float(value) for name, value in self.engine.job.evaluate().items()}
+
+    def save_if_needed(self) -> None:
+        """Save, unless the last step is saved already."""
+        if self._saved_at != self.state.step and self.state.step:
+            self.save()
 
     def save(self, monitored: Optional[float] = None) -> None:
         """Write a checkpoint of the current state; all ranks call it, the first one writes.

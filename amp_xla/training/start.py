@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Type
+from typing import Any, Dict, Mapping, Optional
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
@@ -27,7 +27,6 @@ def prepare(
     engine: Engine,
     options: LoopOptions,
     resume_from: Optional[Checkpoint] = None,
-    kind: Type[Loop] = Loop,
 ) -> Loop:
     """Return the loop, ready to train.
 
@@ -37,7 +36,6 @@ def prepare(
       engine: what trains.
       options: see ``LoopOptions``.
       resume_from: checkpoint to continue from; None = a new run.
-      kind: class of the loop.
 
     Raises:
       AmpXlaError: the checkpoint does not fit, and nothing was written; or the disk refused.
@@ -56,7 +54,7 @@ def prepare(
     for line in engine.warnings():
         note(line)
     writer = CheckpointWriter(run.checkpoints, run_options.keep, files, run.has_checkpoint)
-    loop = kind(run, engine, writer, options, run_options, identity)
+    loop = Loop(run, engine, writer, options, run_options, identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
     else:

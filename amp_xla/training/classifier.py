@@ -1,0 +1,115 @@
+"""What text classifiers in TensorFlow, Keras and JAX share: configuration, data and answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, ClassVar, Dict, List, Optional, Tuple
+
+import numpy as np
+
+from amp_xla.config import flat
+from amp_xla.data import labelled
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.labelled import Labelled
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.models import fine_tuning
+from amp_xla.models.options import EncoderOptions
+from amp_xla.process.progress import note
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.options import (
+    ClassifierOptions,
+    Intervals,
+    LoopOptions,
+    RateOptions,
+    RunOptions,
+    Seed,
+)
+from amp_xla.training.run import resumed_settings
+
+Answer = Tuple[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierConfig:
+    """Train a text classifier."""
+
+    recipe: ClassVar[str]
+    """folder of its runs in runs/"""
+
+    seed: Seed = 1
+    """seed of weights, order and dropout"""
+    files: TextFiles = TextFiles()
+    vocabulary: VocabularyOptions = VocabularyOptions()
+    encoder: EncoderOptions = EncoderOptions()
+    batches: BatchOptions = BatchOptions()
+    training: ClassifierOptions = ClassifierOptions()
+    update: RateOptions = RateOptions()
+    intervals: Intervals = Intervals()
+    run: RunOptions = RunOptions()
+
+    def defaults(self) -> Dict[str, Any]:
+        """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
+        resumed = resumed_settings(self.recipe, self.run)
+        texts = self.files.count() if self.encoder.bert and not resumed else 0
+        return resumed or fine_tuning.defaults(self.encoder.bert, texts)
+
+    @property
+    def loop(self) -> LoopOptions:
+        """The loop's options."""
+        return self.training.loop(self.intervals)
+
+    def read(self, micro_batches: int = 1) -> Labelled:
+        """Read the texts, and describe them on standard error."""
+        data = labelled.read(
+            self.files, self.vocabulary, self.batches.times(micro_batches), self.encoder.bert,
+            self.training.token_dropout, self.seed,
+        )  # fmt: skip
+        note(data.description)
+        return data
+
+    def steps(self, batches: Any) -> int:
+        """Return the steps of the whole run, and describe the defaults in force."""
+        steps = self.training.epochs * int(batches.steps_per_epoch())
+        note(fine_tuning.describe(flat(self), self.defaults(), steps))
+        return steps
+
+
+class Questions:
+    """Texts to classify with the tokenizer and the labels of a checkpoint.
+
+    Args:
+      config: the configuration of the checkpoint's run.
+      checkpoint: where vocabulary and labels are.
+      lines: a text each, or two with a tab between them.
+    """
+
+    def __init__(self, config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> None:
+        self.tokenizer = config.vocabulary.load(checkpoint.file("vocab.txt"))
+        self.labels = Labels.load(checkpoint.file("labels.json"))
+        self.batch_size, self._count = config.batches.batch_size, len(lines)
+        self._length = config.batches.max_length
+        warning = labelled.warning(lines, self.labels)
+        if warning:
+            note(warning)
+        self._encoded = labelled.questions(lines, self.tokenizer, self._length)
+
+    def answers(
+        self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
+    ) -> List[Answer]:
+        """Return label and probability for each line.
+
+        Args:
+          chances: batch -> probability of each label, float [B, labels].
+          batch_size: rows of a batch; None = that of the configuration.
+        """
+        answer_of: Dict[int, Answer] = {}
+        batches = Batches(
+            self._encoded, None, [self._length], batch_size or self.batch_size, shuffle=False
+        )
+        for batch in batches.epoch(0):
+            for sample, row in zip(batch["sample_ids"], chances(batch)):
+                answer_of[int(sample)] = (self.labels.names[int(row.argmax())], float(row.max()))
+        return [answer_of[i] for i in range(self._count)]
