@@ -49,9 +49,7 @@ from amp_xla.training.run import resumed_settings
 class Config:
     """Pretrain a language model."""
 
-    preset: Annotated[
-        Optional[Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]], MAY_CHANGE
-    ] = None
+    preset: Annotated[Optional[presets.Preset], MAY_CHANGE] = None
     """published defaults; quick = for a laptop; none = roberta for base and large, else quick"""
     data: Optional[str] = None
     """folder written by `amp-xla prepare`; none = the built-in corpus, prepared once in .cache"""
@@ -121,8 +119,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     tokenizer = data.tokenizer()
     note(f"{data.describe()}{data.warnings(tokenizer)}")
     note(presets.described(flat(config), flat(Config())))
-    ranks = distributed.current()
-    amount = config.length
+    ranks, amount = distributed.current(), config.length
     size, ranks_count = amount.global_batch, ranks.world.size
     accumulate = amount.accumulation(ranks_count)
     phases = read(
@@ -139,8 +136,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     inputs = lm.placeholders()
     topic = None
     if config.topic and config.objective == "mlm":  # other objectives see the words to predict
-        progress = tf.cast(step_input // accumulate, tf.float32) / float(amount.steps)
-        topic = config.topic * progress
+        topic = config.topic * (tf.cast(step_input // accumulate, tf.float32) / float(amount.steps))
         note("loss = mlm_loss + a growing weight x topic_loss: it may rise while both fall")
     loss, metrics = lm.loss(inputs, topic)
     evaluate: Any = HeldOut(lm, inputs, *(ranks.share(p.held) for p in reversed(phases)))
@@ -164,8 +160,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     border = phases[0].batches.steps_per_epoch()
     return job.Job(
         lm.transformer.model, step, batches, evaluate,
-        {**tokenizer.assets, "bert_config.json": lm.write_config},
-        resolved,
+        {**tokenizer.assets, "bert_config.json": lm.write_config}, resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=export,
         rates={"model_flops_per_second": lambda step: costs[step > border] / ranks_count},

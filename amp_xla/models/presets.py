@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional
 
+from typing_extensions import Literal
+
+Preset = Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]
 # Settings of most published models; ``quick``, for minutes on a laptop, differs in the first five.
 _PLAIN: Dict[str, Any] = dict(
     topic=0.0, embeddings="random", positions="random", attention="random", init_range=0.02,
