@@ -26,12 +26,10 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training.engine import StepResult
 from amp_xla.training.job import Job
-from amp_xla.training.launch import TensorFlow, report
+from amp_xla.training.launch import TensorFlow, prepare, report
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
-from amp_xla.training.start import prepare
-from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
 Convert = Callable[[Batch], Any]
 Metrics = Callable[[Batch, Any], Mapping[str, float]]
@@ -134,7 +132,6 @@ class Run(keras.callbacks.Callback):
         self.model.stop_training = self._loop.over
 
     def _prepare(self) -> Loop:
-        TensorFlow.check_device()
         if not self.params.get("steps"):
             raise AmpXlaError(
                 "Run needs batches in a fixed order: a keras.utils.Sequence, or a generator with "
@@ -149,14 +146,12 @@ class Run(keras.callbacks.Callback):
             self._ending_at_errors,
         )  # fmt: skip
         batches: Any = self._batches or _Steps(self.params["steps"])
-        resolved = configuring.current()
         job = FitJob(
             self.model, self._step, batches, self._evaluate or (lambda: self._validation),
-            self._assets, resolved, self._identity,
+            self._assets, configuring.current(), self._identity,
         )  # fmt: skip
-        note(f"settings: {resolved.describe()}")
         newest = self.folder.newest()
-        loop = prepare(self.folder, self._config, TensorFlowEngine(job), options, newest)
+        loop = prepare(self.folder, self._config, TensorFlow.engine(job), options, newest)
         if own:  # Keras' validation after the last step of the epoch is lost
             loop.state.evaluate_due = False
         return loop

@@ -20,9 +20,6 @@ from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
 from amp_xla.training.engine import StepResult
 from amp_xla.training.metrics import accuracy, confusion, macro_f1
-from amp_xla.training.options import LoopOptions
-from amp_xla.training.run import RunFolder
-from amp_xla.training.start import prepare
 
 INPUTS = ("token_ids", "segment_ids", "labels", "weights")
 
@@ -197,18 +194,12 @@ class Jax:
         return processes.Ranks()
 
     @staticmethod
-    def check_device() -> None:
-        """Print the devices in use."""
+    def engine(job: Job) -> JaxEngine:
+        """Return what trains the job, and print the devices in use."""
         kinds = ", ".join(sorted({device.device_kind for device in jax.devices()}))
         note(f"{jax.device_count()} devices ({jax.default_backend()}: {kinds}), "
              f"{jax.process_count()} processes")  # fmt: skip
-
-    @staticmethod
-    def prepare(
-        run: RunFolder, config: Any, job: Job, options: LoopOptions, resume_from: Any
-    ) -> Any:
-        """Return the loop, ready to train."""
-        return prepare(run, config, JaxEngine(job), options, resume_from)
+        return JaxEngine(job)
 
 
 def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:

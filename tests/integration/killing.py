@@ -21,7 +21,6 @@ MODULES = (
     "amp_xla.precision.optimizer",
     "amp_xla.training.evaluation",
     "amp_xla.training.launch",
-    "amp_xla.training.start",
     "amp_xla.training.tensorflow_engine",
     "tests.integration.tiny",
 )
