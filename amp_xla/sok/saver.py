@@ -117,7 +117,7 @@ def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
 
 
 class TableShards:
-    """The tables of a job; follows ``amp_xla.training.shards.Sharded``.
+    """The tables of a job, and their optimizer slots, of which this process has some rows.
 
     Args:
       tables: variables of layers.

@@ -58,8 +58,11 @@ class ClassifierConfig:
 
     @property
     def loop(self) -> LoopOptions:
-        """The loop's options."""
-        return self.training.loop(self.intervals)
+        """The loop's options; accuracy decides which checkpoint is best."""
+        length = self.training
+        return self.intervals.loop(
+            monitor="accuracy", epochs=length.epochs, patience=length.patience
+        )
 
     def read(self, micro_batches: int = 1) -> Labelled:
         """Read the texts, and describe them on standard error."""

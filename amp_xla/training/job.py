@@ -14,7 +14,7 @@ from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.graph import executed
 from amp_xla.graph.nodes import upstream
 from amp_xla.settings import Precision
-from amp_xla.training.shards import Sharded
+from amp_xla.sok.saver import TableShards
 from amp_xla.training.step import TrainStep
 
 
@@ -48,7 +48,7 @@ class Job:
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
-    sharded: Optional[Sharded] = None
+    sharded: Optional[TableShards] = None
 
     @property
     def variables(self) -> List[Any]:

@@ -89,10 +89,6 @@ class ClassifierOptions:
     patience: Annotated[int, within(at_least=0)] = 0
     """evaluations without improvement before early stopping; 0 = never"""
 
-    def loop(self, intervals: Intervals) -> LoopOptions:
-        """Return the loop's options; accuracy decides which checkpoint is best."""
-        return intervals.loop(monitor="accuracy", epochs=self.epochs, patience=self.patience)
-
 
 @dataclasses.dataclass(frozen=True)
 class RateOptions:

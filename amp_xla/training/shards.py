@@ -7,39 +7,15 @@ checkpoint, whose manifest names all of them: it is whole with every file, or it
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from safetensors import SafetensorError
-from typing_extensions import Protocol
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
+from amp_xla.sok.saver import TableShards
 from amp_xla.training.checkpoint import CheckpointError
-
-
-class Sharded(Protocol):
-    """Tables and their optimizer slots, of which this process has some rows."""
-
-    def variables(self) -> List[Any]:
-        """Return tables and existing slots."""
-
-    def shapes(self) -> Dict[str, str]:
-        """Return name -> dtype and shape of whole tables, as ``Variables.shapes``."""
-
-    def write(self, folder: Path, session: Any) -> None:
-        """Write this rank's rows into files; return once they are on disk. Runs in any thread.
-
-        Raises:
-          AmpXlaError: a row is not finite. OSError: the disk refused.
-        """
-
-    def read(self, folder: Path, weights_only: bool = False) -> None:
-        """Read this rank's rows from files of any number of ranks.
-
-        Raises:
-          AmpXlaError: files are missing, damaged, or of another table.
-        """
 
 
 class Shards:
@@ -50,7 +26,7 @@ class Shards:
       ranks: those that train together.
     """
 
-    def __init__(self, sharded: Optional[Sharded], ranks: Any) -> None:
+    def __init__(self, sharded: Optional[TableShards], ranks: Any) -> None:
         self._sharded, self._ranks = sharded, ranks
         self._written = 0
 
