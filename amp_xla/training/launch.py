@@ -182,7 +182,9 @@ def prepare(
         _resume(loop, resume_from, run_options.force_resume)
     else:
         engine.start()
-    _begin(run, ranks)
+    if ranks.first:
+        run.begin()
+    run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
     writer.folder = run.checkpoints  # a name from the clock is final now
     if ranks.first and resume_from is not None:
         tidy(resume_from)
@@ -193,13 +195,6 @@ def prepare(
         process = run_metadata.describe_process(run.recipe, engine.process)
         run_metadata.write(run, config, process, files, resume_from)
     return loop
-
-
-def _begin(run: RunFolder, ranks: Any) -> None:
-    """Let rank 0 create the folder, whose name may depend on the clock."""
-    if ranks.first:
-        run.begin()
-    run.name = ranks.from_first(lambda: run.name)
 
 
 def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -12,11 +13,12 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.diagnose import overflow
+from amp_xla.graph import training_graph, virtual_gpu
 from amp_xla.graph.shape_watch import watched
 from amp_xla.process.progress import note
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint, fitting
-from amp_xla.training.diagnosis import Diagnosis
 from amp_xla.training.engine import StepResult
 from amp_xla.training.job import unrepeatable
 from amp_xla.training.shards import Shards
@@ -137,9 +139,45 @@ class TensorFlowEngine:
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
     def diagnose(self, folder: Path, loss_scale: float) -> str:
-        """Replay the batch of the last step on a CPU and name the first non-finite node."""
+        """Replay the batch of the last step on a CPU with the current weights.
+
+        Returns:
+          One line that names the folder ``nonfinite-<step>``. It has the report on the first
+          non-finite node, which is printed here, as ``report.txt`` and ``report.json``, and the
+          batch as ``batch.npz``.
+        """
         feed, step, micro_batch = self._replay
-        return Diagnosis(folder, self.job)(feed, step, micro_batch, loss_scale)
+        folder = folder / f"nonfinite-{step:08d}"
+        folder.mkdir(exist_ok=True)
+        # The batch first, because the replay may fail or run out of memory.
+        np.savez_compressed(str(folder / "batch.npz"), **dict(feed))
+        note(f"replaying the batch of step {step} to find the first non-finite node ...")
+        finding = self._first_nonfinite(feed, micro_batch, loss_scale)
+        if finding is None:
+            text = (
+                "the replay on a CPU was finite: an earlier micro-batch of the same update was "
+                "not, or it depends on the order of additions or on the GPU's kernels"
+            )
+        else:
+            text = str(finding)
+            data = json.dumps({"step": step, **finding.to_json()}, indent=1) + "\n"
+            (folder / "report.json").write_text(data, encoding="utf-8")
+        (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
+        note(text)  # an error is one line, so the report comes before it
+        return f"report and batch: {folder}"
+
+    def _first_nonfinite(self, feed: Mapping[str, Any], micro_batch: int, scale: float) -> Any:
+        arrays = self.job.step.arrays(feed, micro_batch)
+        training = training_graph.view(self.job)
+        values = training.values(backend.session())
+        rewritten = None
+        if self.job.resolved.half == "float16":
+            capability = "{}.{}".format(*(backend.compute_capability() or (8, 0)))
+            lists = "fork" if backend.is_fork() else "stock"
+            fetches = overflow.fetches(training)
+            graph_def = training.export(fetches)
+            rewritten = virtual_gpu.rewrite(graph_def, fetches, capability, lists)
+        return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
 
     def warnings(self) -> List[str]:
         """Return operations with hidden random state."""
