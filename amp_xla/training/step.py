@@ -114,14 +114,6 @@ class TrainStep:
             values.append(step)
         return values
 
-    def session_call(self, values: Sequence[Any], step: int) -> List[Any]:
-        """Run the graph on arrays in the order of ``input_names``; return the fetched values.
-
-        For benchmarks; only after the first step.
-        """
-        assert self._run is not None
-        return self._run(*values, step) if self._has_step else self._run(*values)
-
     def _first(self, values: List[Any]) -> List[Any]:
         session = backend.session()
         # Same feeds and fetches, so both callables share one executor: the graph that is counted
