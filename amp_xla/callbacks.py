@@ -137,7 +137,6 @@ class Run(keras.callbacks.Callback):
                 "Run needs batches in a fixed order: a keras.utils.Sequence, or a generator with "
                 "steps_per_epoch; fit shuffles arrays in an order that no resume can repeat"
             )
-        own = self._options is None
         options = self._options or LoopOptions(
             epochs=self.params["epochs"], monitor="loss", higher_is_better=False
         )
@@ -152,7 +151,7 @@ class Run(keras.callbacks.Callback):
         )  # fmt: skip
         newest = self.folder.newest()
         loop = prepare(self.folder, self._config, TensorFlow.engine(job), options, newest)
-        if own:  # Keras' validation after the last step of the epoch is lost
+        if self._evaluate is None:  # Keras' validation after the last step of an epoch is lost
             loop.state.evaluate_due = False
         return loop
 

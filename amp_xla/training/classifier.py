@@ -1,4 +1,4 @@
-"""What text classifiers in TensorFlow, Keras and JAX share: configuration, data and answers."""
+"""Configuration, data and answers of the text classifiers in TensorFlow, Keras and JAX."""
 
 from __future__ import annotations
 

@@ -89,6 +89,7 @@ class RunFolder:
         self.recipe = recipe
         self._parent = Path(root) / recipe
         self._lock: Optional[filelock.BaseFileLock] = None
+        self._checkpoint: Optional[Checkpoint] = None
         self._began = self._locked_anew = False
         if name is not None:
             check_name(name)
@@ -116,7 +117,9 @@ class RunFolder:
 
     def newest(self) -> Optional[Checkpoint]:
         """Return the newest whole checkpoint; None if there is none to continue from."""
-        return newest(self.checkpoints) if self.continues else None
+        if self.continues and self._checkpoint is None:
+            self._checkpoint = newest(self.checkpoints)
+        return self._checkpoint
 
     # -- looking -----------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import pytest
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.revision import revision
+from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.run import RunFolder, check_name
 from tests.integration.commands import bytes_of
 
@@ -99,6 +100,16 @@ def test_links_are_not_followed(here: Path, name: str) -> None:
     with pytest.raises(AmpXlaError, match=f"{name} is"):
         RunFolder("r", "mine", resume=True)
     assert (here / "precious").read_text() == "data"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_metrics_are_not_written_through_a_link(here: Path, there: bool) -> None:
+    if there:
+        (here / "target").write_text("mine")
+    (here / "metrics.jsonl").symlink_to(here / "target")
+    with pytest.raises(AmpXlaError, match=r"metrics\.jsonl is a link"):
+        MetricsLog(here)
+    assert (here / "target").read_text() == "mine" if there else not (here / "target").exists()
 
 
 def test_an_uncommitted_change_marks_the_revision(here: Path, monkeypatch: Any) -> None:
