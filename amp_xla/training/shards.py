@@ -7,7 +7,7 @@ checkpoint, whose manifest names all of them: it is whole with every file, or it
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from safetensors import SafetensorError
 
@@ -19,7 +19,7 @@ from amp_xla.training.checkpoint import CheckpointError
 
 
 class Shards:
-    """Writing and reading of sharded tables by all ranks; does nothing without such tables.
+    """Writing of sharded tables by all ranks; does nothing without such tables.
 
     Args:
       sharded: the job's, or None.
@@ -42,17 +42,14 @@ class Shards:
         folder = checkpoints / f"{durable.TEMPORARY}shards-{self._written}"
         failed = self._ranks.from_first(lambda: self._made(folder))
         if not failed:
-            failed = next(filter(None, self._all_do(folder)), "")
+            session = backend.session()  # Keras has one per thread
+            results = self._ranks.all_do(lambda: self._write_own(folder, session))
+            failed = next(filter(None, results), "")
         if failed:
             if self._ranks.first:
                 durable.remove(folder)
             raise CheckpointError(f"cannot write the tables of a checkpoint: {failed}")
         return folder
-
-    def read(self, path: Path) -> None:
-        """Set the rows of all ranks from a checkpoint; all ranks call it."""
-        if self._sharded is not None:
-            self._sharded.read(path)
 
     def _made(self, folder: Path) -> str:
         try:
@@ -62,12 +59,6 @@ class Shards:
         except OSError as error:
             return f"{folder}: {error.strerror}"
         return ""
-
-    def _all_do(self, folder: Path) -> List[str]:
-        """Return why each rank could not write its rows, in order; empty if it could."""
-        session = backend.session()  # Keras has one per thread
-        failed: List[str] = self._ranks.all_do(lambda: self._write_own(folder, session))
-        return failed
 
     def _write_own(self, folder: Path, session: Any) -> str:
         assert self._sharded is not None

@@ -65,10 +65,6 @@ class LoopState:
                 raise ValueError(f"loop.{name} is {value}; allowed: 0 or more")
         return cls(**values)
 
-    def copy(self) -> LoopState:
-        """Return an independent copy."""
-        return dataclasses.replace(self, log_sums=list(self.log_sums))
-
     def recount(self, steps_per_epoch: Callable[[int], int]) -> None:
         """Set the epoch from ``step``, for a run that was made longer at the end of an epoch."""
         left, self.epoch = self.step, 0

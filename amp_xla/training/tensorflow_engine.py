@@ -120,13 +120,12 @@ class TensorFlowEngine:
         """Set the variables of all ranks from a checkpoint."""
         if weights_only:
             restore_weights(checkpoint, self.job.common(self.job.model.weights))
-            if self.job.sharded:
-                self.job.sharded.read(checkpoint.path, weights_only=True)
-            return
-        if self.ranks.first:
-            self._variables.assign(fitting(checkpoint, self._variables.shapes()))
-        self.start()
-        self._shards.read(checkpoint.path)
+        else:
+            if self.ranks.first:
+                self._variables.assign(fitting(checkpoint, self._variables.shapes()))
+            self.start()
+        if self.job.sharded:
+            self.job.sharded.read(checkpoint.path, weights_only)
 
     def start(self) -> None:
         """Give all ranks the variables of the first."""
