@@ -11,8 +11,6 @@ A fault is chosen by the test and built in here, around the product's own functi
     {"step": [9, "before"]}   SIGKILL before or after the training step with this number
     {"evaluate": [1, 2]}      SIGKILL in the 2nd evaluation, before its 3rd batch
     {"restore": "after"}      SIGKILL before or after the tensors were restored
-    {"second": 1.37}          SIGKILL after so many seconds, whatever is going on
-    {"trained": 0.37}         the same, counted from the end of the process' first step
     {"signal": "SIGTERM", ...} with any of the above: this signal instead of SIGKILL
     {"raise": "ValueError", ...} likewise: this exception, raised there
     {"close": 9}              before step 9, whoever reads standard output and error goes away
@@ -95,11 +93,6 @@ class Faults:
             self.hit(*where, name, what)
         self.write("file", *where, name, what)
 
-    def later(self, seconds: float) -> None:
-        timer = threading.Timer(seconds, self.hit, ["time", seconds])
-        timer.daemon = True
-        timer.start()
-
     def install(self) -> None:
         from amp_xla.process import durable
         from amp_xla.training import checkpoint, loop, run, variables
@@ -123,21 +116,16 @@ class Faults:
 
         def hit_train(this: Any, watch: Any) -> Any:
             engine = this.engine
-            step = engine.train_step = Step(engine.train_step, this.checkpoints, faults)
+            engine.train_step = Step(engine.train_step, this.checkpoints, faults)
             seen = Recorded(engine.job.batches, this.state, faults)
             engine.job = dataclasses.replace(engine.job, batches=seen)
             dev = engine.job.evaluate._batches
             engine.job.evaluate._batches = Evaluated(dev, faults)
-            try:
-                return train(this, watch)
-            finally:
-                faults.write("trained", time.monotonic() - step.began)
+            return train(this, watch)
 
         checkpoint._write_tensors = counted_write
         variables.Variables.assign = hit_restore  # type: ignore[method-assign]
         loop.Loop.train = hit_train
-        if "second" in self.spec:
-            self.later(self.spec["second"])
 
 
 class Step:
@@ -145,7 +133,6 @@ class Step:
 
     def __init__(self, step: Any, checkpoints: Any, faults: Faults) -> None:
         self._step, self._checkpoints, self._faults = step, checkpoints, faults
-        self.began = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
@@ -156,10 +143,6 @@ class Step:
         if first:
             self._before(number)
         result = self._step(feed, called)
-        if not self.began:
-            self.began = time.monotonic()
-            if "trained" in self._faults.spec:
-                self._faults.later(self._faults.spec["trained"])
         if first and self._faults.spec.get("step") == [number, "inside"]:
             self._faults.hit("step", number, "inside")
         if last and self._faults.spec.get("step") == [number, "after"]:

@@ -129,8 +129,8 @@ REFUSED: List[Tuple[str, Callable[[Path], None], Tuple[str, ...], str, List[str]
      "16"), "train.tsv", ["tensor Embedding", "found float32[512,8], needed float32[512,16]"]),
     ("warm start, other words", nothing, ("--name", "warm", "--warm-start", str(RUN)), "other.tsv",
      ["vocab.txt differs from this run"]),
-    *[(f"name {name!r}", nothing, ("--name", name), "train.tsv", ["--name", "cannot be"])
-      for name in ("../../../x", "/abs", ".", "..", "", "latest", "a/b", ".hidden")],
+    ("a name with a path", nothing, ("--name", "../../../x"), "train.tsv",
+     ["--name", "cannot be"]),
 ]  # fmt: skip
 
 
@@ -280,6 +280,7 @@ def bert(trained: Path, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, bert: Path) -> None:
     assert train(command, "--name", "tuned", "--bert", str(bert)).code == 0
     run = str(RUN.parent / "tuned")

@@ -10,41 +10,31 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, List, Tuple
 
 import pytest
 
 from amp_xla.training import checkpoint
-from tests.integration.killing import Run, Server
+from tests.integration.test_classification import write_corpus
 from tests.running import environment
 
 CODES = {"SIGTERM": 143, "SIGINT": 130, "SIGHUP": 129}
-WORDS = "good fine nice bad poor awful film plot actor music".split()
-
-
-def corpus(folder: Path) -> List[str]:
-    """A recipe's command line that trains in a second or two, once TensorFlow is there."""
-    chosen = random.Random(1)
-    for name, count in (("train", 192), ("dev", 16)):
-        lines = []
-        for i in range(count):
-            words = [chosen.choice(WORDS[:3] if i % 2 else WORDS[3:6])]
-            words += [chosen.choice(WORDS[6:]) for _ in range(6)]
-            lines.append(f"{' '.join(words)}\t{'no yes'.split()[i % 2]}\n")
-        (folder / f"{name}.tsv").write_text("".join(lines))
-    words = "--train train.tsv --dev dev.tsv --epochs 3 --batch-size 8 --max-length 16 --shapes 1"
-    words += " --layers 1 --hidden 64 --log-every 4 --checkpoint-every 3 --precision fp32"
-    return words.split()
+WORDS = (
+    "--train train.tsv --dev dev.tsv --epochs 3 --batch-size 8 --max-length 16 --shapes 1 "
+    "--layers 1 --hidden 64 --log-every 4 --checkpoint-every 3 --precision fp32"
+).split()
 
 
 class Recipe:
     """A real ``python -m recipes.classification`` in ``folder``."""
 
-    def __init__(self, folder: Path, words: List[str]) -> None:
-        self.folder, self.words = folder, words
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        write_corpus(folder / "train.tsv", 192, 1)
+        write_corpus(folder / "dev.tsv", 16, 2)
 
     def start(self, name: str) -> Any:
-        command = [sys.executable, "-m", "recipes.classification", *self.words, "--name", name]
+        command = [sys.executable, "-m", "recipes.classification", *WORDS, "--name", name]
         return subprocess.Popen(
             [*command, "--resume"], cwd=str(self.folder), env=environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -90,7 +80,7 @@ def judge(name: str, code: int, text: str, sent: str, checkpoints: List[str]) ->
 @pytest.mark.timeout(600)
 def test_real_processes_from_their_first_moment(tmp_path: Path) -> None:
     """Each chain of signals hits one run, which a last process brings to its end."""
-    recipe = Recipe(tmp_path, corpus(tmp_path))
+    recipe = Recipe(tmp_path)
     began = time.monotonic()
     whole = recipe.start("whole")
     text = whole.communicate(timeout=200)[0].decode()
@@ -118,33 +108,3 @@ def test_real_processes_from_their_first_moment(tmp_path: Path) -> None:
         ends = [end for found in pool.map(chain, range(4)) for end in found]
     assert len(ends) == 12 and "started" in ends
     print(f"{duration:.1f} s undisturbed; ends: {ends}")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_forked_processes_at_any_time_of_training(
-    servers: List[Server], reference: Run, tmp_path: Path
-) -> None:
-    moments = random.Random(21)
-    began = time.monotonic()
-    timed = Run(servers[0], tmp_path / "timed")
-    assert timed() == 0
-    # Building the graph takes longest: every third signal comes then, the others in training.
-    seconds = {"second": time.monotonic() - began, "trained": timed.records("trained")[-1][0]}
-    ends: List[str] = []
-    for number in range(6):
-        run = Run(servers[0], tmp_path / str(number))
-        for sent in CODES:
-            since = "second" if (number + len(ends)) % 3 == 0 else "trained"
-            spec: Dict[str, Any] = {since: moments.uniform(0.0, seconds[since]), "signal": sent}
-            said = len(run.text())
-            code = run(spec)
-            code = code if code >= 0 else 128 - code
-            found = checkpoint.steps(run.path / "checkpoints")
-            assert [checkpoint.problems(path) for path in found] == [[] for _ in found]
-            names = [path.name for path in found]
-            ends.append(judge("run", code, run.text()[said:], sent, names))
-        assert run() == 0, run.text()
-        assert run.state() == reference.state()
-    assert len(ends) == 18 and "trained" in ends
-    print(f"{seconds}; ends: {ends}")

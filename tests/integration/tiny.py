@@ -32,12 +32,9 @@ class Config:
     """steps whose loss is infinite"""
     overflow_from: int = 10**9
     """all steps from here on are infinite"""
-    fail_at: int = -1
-    """step whose loss is an error of TensorFlow"""
     loss_scale: float = 64.0
     """where the dynamic scale starts"""
     minimum: float = 1.0
-    evaluate_every: int = 0
     nonfinite_limit: int = 20
     log_every: int = 3
     run: RunOptions = RunOptions()
@@ -47,7 +44,6 @@ def options(config: Config) -> LoopOptions:
     return LoopOptions(
         epochs=config.epochs,
         log_every=config.log_every,
-        evaluate_every=config.evaluate_every,
         monitor="loss",
         higher_is_better=False,
         nonfinite_limit=config.nonfinite_limit,
@@ -113,9 +109,6 @@ def build(config: Config, resume_from: Any = None) -> Any:
     hit = tf.reduce_any(tf.equal(number, list(config.overflow_at)))
     hit = tf.logical_or(hit, number >= config.overflow_from)
     loss = loss * tf.where(hit, float("inf"), 1.0)
-    if config.fail_at >= 0:
-        with tf.control_dependencies([tf.Assert(number < config.fail_at, ["planted"])]):
-            loss = tf.identity(loss)
     with dropout.inference():
         logits = model(tokens)
     dev_loss = losses.cross_entropy(inputs["labels"], logits)
