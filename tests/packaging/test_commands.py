@@ -29,7 +29,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     "evaluate texts.txt": (2, "error: "),
     f"inspect classification -- {DATA}": (0, "written: runs/classification/inspect/amp.json"),
     f"rehearse classification --steps 1 -- {DATA}": (0, "written: runs/classification/rehearse"),
-    f"tune classification --steps 1 --rounds 2 --minutes 1 -- {DATA}": (0, "samples/s"),
+    f"tune classification --steps 1 --rounds 2 --minutes 0.1 -- {DATA}": (0, "samples/s"),
     "header --runtime tf2 --xla on": (0, "import os"),
     "doctor --json": (0, '"about"'),
     "prepare text.txt data --length 32 --vocab-size 128 --workers 1": (0, "sequences"),

@@ -36,7 +36,9 @@ assert losses[1] < losses[0], losses
 counted = executed.count(run.run_metadata.partition_graphs)
 options = session()._config.graph_options.rewrite_options
 plain_session = tf.Session(config=tf.ConfigProto())._config.graph_options.rewrite_options
+import os
 print(dict(
+    flags=os.environ.get('TF_XLA_FLAGS'),
     apart=bool(min(abs(query - key).max(), abs(query - value).max()) > 0.01),
     rewrite=options.auto_mixed_precision == 1,
     bfloat16=getattr(options, "auto_mixed_precision_onednn_bfloat16", 0) == 1,
@@ -46,8 +48,8 @@ print(dict(
 """
 
 
-def probe(script=PROBE, **env):
-    result = run_python("-c", script, env=env)
+def probe(**env):
+    result = run_python("-c", PROBE, env=env)
     assert result.code == 0, result.err
     return eval(result.out.splitlines()[-1]), result.err
 
@@ -69,25 +71,14 @@ def test_amp_reaches_the_session_that_trains():
 
 
 @pytest.mark.slow
-def test_fp32_trains_without_rewrite_and_with_the_usual_constants():
-    seen, _ = probe(AMP_XLA_PRECISION="fp32")
+def test_fp32_and_xla_reach_the_session_and_user_flags_survive():
+    flag = "--tf_xla_min_cluster_size=3"
+    seen, _ = probe(AMP_XLA_PRECISION="fp32", AMP_XLA_XLA="on", TF_XLA_FLAGS=flag)
     assert not seen["rewrite"] and not seen["bfloat16"] and not seen["own"]
-    assert seen["half"] == 0 and seen["clusters"] == 0
+    assert seen["half"] == 0 and seen["clusters"] > 0
     assert seen["epsilon"] == 1e-7
     assert seen["infinity"] == (1e12 if TF1 else None)
-
-
-def test_xla_clusters_are_in_the_executed_graph_and_user_flags_survive():
-    script = PROBE + "\nimport os; flags = os.environ['TF_XLA_FLAGS']\nprint(dict(seen=flags))"
-    result = run_python(
-        "-c",
-        script,
-        env={"AMP_XLA_XLA": "on", "TF_XLA_FLAGS": "--tf_xla_min_cluster_size=3"},
-    )
-    assert result.code == 0, result.err
-    seen, flags = map(eval, result.out.splitlines()[-2:])
-    assert seen["clusters"] > 0
-    assert flags["seen"].split()[:2] == ["--tf_xla_min_cluster_size=3", "--tf_xla_auto_jit=1"]
+    assert seen["flags"].split()[:2] == [flag, "--tf_xla_auto_jit=1"]
 
 
 # Without the shim bert4keras cannot be imported at all beside TensorFlow 2.17.
