@@ -10,7 +10,6 @@ import pytest
 
 from tests.integration import third_recipe
 from tests.integration.commands import Commands
-from tests.running import run_python
 
 pytestmark = pytest.mark.once
 
@@ -68,21 +67,16 @@ def test_it_predicts_where_the_user_says_which_file_it_is(trained, command):
     assert done.code == 2 and "majority" in done.error and "--recipe" in done.error
 
 
-def in_a_new_process(folder: Path, *words: str) -> str:
-    done = run_python("-m", "amp_xla", *words, cwd=folder)
-    assert done.code == 0, done.err
-    return done.out + done.err
-
-
 @pytest.mark.slow
-def test_it_is_inspected_and_rehearsed(folder):
+def test_it_is_inspected_and_rehearsed(command):
     words = ["--recipe", "majority.py"]
-    said = in_a_new_process(folder, "inspect", *words, "--", "--breadth", "64")
-    assert "a virtual GPU 8.0" in said and "Mix" in said
-    assert (folder / "runs" / "majority" / "inspect" / "amp.json").is_file()
-    said = in_a_new_process(folder, "rehearse", *words, "--steps", "4")
-    assert "suggested constant loss scale" in said
-    assert (folder / "runs" / "majority" / "rehearse" / "rehearsal.json").is_file()
+    done = command(CLI, "inspect", *words, "--", "--breadth", "64")
+    assert done.code == 0 and "a virtual GPU 8.0" in done.out and "Mix" in done.out, done.err
+    runs = command.folder / "runs" / "majority"
+    assert (runs / "inspect" / "amp.json").is_file()
+    done = command(CLI, "rehearse", *words, "--steps", "4")
+    assert done.code == 0 and "suggested constant loss scale" in done.out, done.err
+    assert (runs / "rehearse" / "rehearsal.json").is_file()
 
 
 def test_what_has_no_layers_to_compute_again_says_so(command):
@@ -94,9 +88,9 @@ def test_what_has_no_layers_to_compute_again_says_so(command):
 
 
 @pytest.mark.long
-def test_it_can_be_tuned(folder):
+def test_it_can_be_tuned(command):
     words = ["--recipe", "majority.py", "--steps", "2", "--rounds", "2", "--minutes", "1"]
-    assert "fastest: " in in_a_new_process(folder, "tune", *words)
+    assert "fastest: " in command(CLI, "tune", *words).out
 
 
 def test_a_recipe_that_cannot_be(command):
