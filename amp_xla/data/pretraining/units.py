@@ -30,7 +30,7 @@ DUMP_SUFFIXES = (".xml",)
 SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
 COMPRESSED = (".bz2", ".gz", ".zst")
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
-UNIT_BYTES = (1 << 18, 16 << 20)
+UNIT_BYTES = (1 << 18, 8 << 20)
 LONGEST_BORDER = 64  # bytes; a longer one that crosses two reads is passed over
 UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
 
@@ -167,9 +167,10 @@ def _parts(path: str, size: int, border: Optional[Pattern[bytes]]) -> Iterator[b
                 # What came before these data has no border behind ``needed``.
                 start = max(needed - 1, len(rest) - len(data) - LONGEST_BORDER)
                 match = border.search(rest, start)
-                if match is None:
+                endless = border is wikipedia.BORDER and len(rest) > needed + wikipedia.PAGE_BYTES
+                if match is None and not endless:
                     break
-                end = match.end()
+                end = match.end() if match else len(rest)
                 yield bytes(rest[:end])
                 del rest[:end]
                 begin += end

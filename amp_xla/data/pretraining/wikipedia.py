@@ -16,6 +16,7 @@ from amp_xla.data.extras import extra
 
 BORDER = re.compile(rb"</page>\s*")
 _PAGE = re.compile(rb"<page>.*?(?:</page>|(?=<page>)|\Z)", re.DOTALL)
+PAGE_BYTES = 16 << 20  # MediaWiki allows 2 MiB before XML escapes
 UNIT_BYTES = 8 << 20  # parsing takes a second or more per MB
 HEAD_BYTES = 1 << 16  # contains the names of the namespaces
 # Media, files and categories: English names work in every wiki, local names are in the head.
@@ -57,8 +58,8 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
       ValueError: the page is incomplete, not XML, or has several revisions.
       DataError: the package mwparserfromhell is missing.
     """
-    if not page.endswith("</page>"):
-        raise ValueError("a <page> without its </page>")
+    if not page.endswith("</page>") or len(page) > PAGE_BYTES:
+        raise ValueError("a <page> without its </page> within 16 MiB")
     try:
         root = ElementTree.fromstring(page)
     except ElementTree.ParseError as error:
