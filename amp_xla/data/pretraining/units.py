@@ -30,7 +30,7 @@ DUMP_SUFFIXES = (".xml",)
 SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
 COMPRESSED = (".bz2", ".gz", ".zst")
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
-UNIT_BYTES = (1 << 18, 8 << 20)
+UNIT_BYTES = (1 << 18, 8 << 20)  # parsing a dump takes a second or more per MB
 LONGEST_BORDER = 64  # bytes; a longer one that crosses two reads is passed over
 UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
 
@@ -141,9 +141,8 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
     target = min(max(total // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
     for number, path in enumerate(files):
         kind = kind_of(path)
-        size = min(target, wikipedia.UNIT_BYTES) if kind == "dump" else target
         begin = 0
-        for part, data in enumerate(_parts(path, size, _border(kind, reading))):
+        for part, data in enumerate(_parts(path, target, _border(kind, reading))):
             yield Unit(f"{number:05d}-{part:05d}", path, kind, begin, data)
             begin += len(data)
 

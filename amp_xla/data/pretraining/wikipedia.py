@@ -17,7 +17,6 @@ from amp_xla.data.extras import extra
 BORDER = re.compile(rb"</page>\s*")
 _PAGE = re.compile(rb"<page>.*?(?:</page>|(?=<page>)|\Z)", re.DOTALL)
 PAGE_BYTES = 16 << 20  # MediaWiki allows 2 MiB before XML escapes
-UNIT_BYTES = 8 << 20  # parsing takes a second or more per MB
 HEAD_BYTES = 1 << 16  # contains the names of the namespaces
 # Media, files and categories: English names work in every wiki, local names are in the head.
 NAMESPACES = ("-2", "6", "14")
