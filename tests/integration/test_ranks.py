@@ -1,8 +1,7 @@
 """Several ranks train what one would, go on as any number, and none is left behind.
 
 Real processes over Gloo, started as `make train NP=2` starts them. RANK_KILLS=20 RANK_STALLS=20
-kills or stops one, and resumes, that often, at random moments; RANK_FIRST=15 leaves the first
-15 out.
+kills or stops one, and resumes, that often, at random moments.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ PRETRAINING = (
 NO_GRADIENT = ("dense_1/bias", "dense_7/bias", "dense_13/bias", "dense_1_bias")
 KILLS = int(os.environ.get("RANK_KILLS", "2"))
 STALLS = int(os.environ.get("RANK_STALLS", "1"))
-FIRST = int(os.environ.get("RANK_FIRST", "0"))
 pytestmark = [
     pytest.mark.horovod,
     pytest.mark.slow,
@@ -55,7 +53,6 @@ class Done(NamedTuple):
 
     code: int
     out: str
-    seconds: float
 
 
 class Place:
@@ -83,10 +80,9 @@ class Place:
         )
 
     def train(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Done:
-        began = time.monotonic()
         process = self.start(ranks, name, *flags, recipe=recipe)
         out = process.communicate(timeout=280)[0].decode()
-        return Done(process.returncode, out, time.monotonic() - began)
+        return Done(process.returncode, out)
 
     def run(self, name: str, recipe: str = "classification") -> Path:
         return self.folder / "runs" / recipe / name
@@ -217,23 +213,18 @@ def begun(process: Any, metrics: Path, lines: int) -> None:
         time.sleep(0.02)
 
 
-def disturbed(
-    place: Place, name: str, victim: Optional[int], number: int, lines: int, limit: float = 60
-) -> Done:
+def disturbed(place: Place, name: str, victim: Optional[int], number: int, lines: int) -> Done:
     """Trains on three ranks, sends a signal to one of them (None = to what started them)."""
     process = place.start(3, name, *SMALL, *from_start(), "--accumulate", "2")
     begun(process, place.run(name) / "metrics.jsonl", lines)
     ranks = rank_processes(process.pid)
     assert sorted(ranks) == [0, 1, 2]
     everything = psutil.Process(process.pid).children(recursive=True)
-    began = time.monotonic()
     os.kill(process.pid if victim is None else ranks[victim].pid, number)
-    out = process.communicate(timeout=limit + 30)[0].decode()
-    seconds = time.monotonic() - began
-    assert seconds < limit, out
+    out = process.communicate(timeout=90)[0].decode()
     _, alive = psutil.wait_procs(everything, timeout=5)
     assert not alive, alive
-    return Done(process.returncode, out, seconds)
+    return Done(process.returncode, out)
 
 
 def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
@@ -268,7 +259,7 @@ def anywhere(place: Place, whole: str, seed: int) -> Tuple[int, int]:
 
 @pytest.mark.long
 def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -> None:
-    for kill in range(FIRST, KILLS):
+    for kill in range(KILLS):
         name = f"killed-{kill}"
         victim, lines = anywhere(place, whole, kill)
         done = disturbed(place, name, victim, signal.SIGKILL, lines)
@@ -276,7 +267,6 @@ def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -
         cause = f"error: rank {victim} on {socket.gethostname()} was killed by SIGKILL"
         assert done.out.count(cause) == 1, done.out
         assert done.out.count("error: ") == 1, done.out
-        print(f"{name}: rank {victim} after line {lines}, all ended in {done.seconds:.1f} s")
         goes_on(place, name, whole, 3)
 
 
@@ -295,7 +285,7 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
 
 @pytest.mark.long
 def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
-    for stall in range(FIRST, STALLS):
+    for stall in range(STALLS):
         name = f"stalled-{stall}"
         victim, lines = anywhere(place, whole, 100 + stall)
         done = disturbed(place, name, victim, signal.SIGSTOP, lines)
@@ -303,7 +293,6 @@ def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
         cause = f"error: rank {victim} on {socket.gethostname()} did not answer"
         assert done.out.count(cause) == 1, done.out
         assert done.out.count("error: ") == 1, done.out
-        print(f"{name}: rank {victim} after line {lines}, all ended in {done.seconds:.1f} s")
         goes_on(place, name, whole, 3)
 
 
@@ -368,40 +357,37 @@ def test_a_full_disk_of_the_first_rank(place: Place, whole: str) -> None:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+def planted(path: Path, old: str, new: str) -> str:
+    """Write the classification recipe to ``path`` with another text in one place."""
+    text = (ROOT / "recipes" / "classification.py").read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    return str(path)
+
+
+FAILS = """    call = TrainStep.__call__
+    def failing(self, feed, number):
+        if number == 3 and __import__("os").environ["HOROVOD_RANK"] == "1":
+            raise ZeroDivisionError("as asked")
+        return call(self, feed, number)
+    TrainStep.__call__ = failing
+    return job.Job(
+"""
+
+
 @pytest.mark.long
 def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> None:
     """A recipe that fails on one rank, in its third step."""
-    text = (ROOT / "recipes" / "classification.py").read_text()
-    text = text.replace(
-        "    return job.Job(\n",
-        "    from amp_xla.process.world import world\n"
-        "    usual = step.__call__\n"
-        "    def failing(feed, number):\n"
-        "        if number == 3 and world().rank == 1:\n"
-        "            raise ZeroDivisionError('as asked')\n"
-        "        return usual(feed, number)\n"
-        "    step = type('Failing', (), {'__call__': staticmethod(failing),\n"
-        "        '__getattr__': lambda self, name, own=step: getattr(own, name)})()\n"
-        "    return job.Job(\n",
-        1,
-    )
-    recipe = tmp_path / "failing.py"
-    recipe.write_text(text)
-    done = place.train(2, "failing", *SMALL, recipe=str(recipe))
+    recipe = planted(tmp_path / "failing.py", "    return job.Job(\n", FAILS)
+    done = place.train(2, "failing", *SMALL, recipe=recipe)
     assert done.code == 1, done.out
     assert "ZeroDivisionError: as asked" in done.out
 
 
 @pytest.mark.long
 def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
-    text = (ROOT / "recipes" / "classification.py").read_text()
-    altered = text.replace(
-        "identity=data.fingerprints",
-        "identity={**data.fingerprints, 'rank': os.environ['HOROVOD_RANK']}",
-    )
-    assert altered != text
-    recipe = tmp_path / "apart.py"
-    recipe.write_text(altered.replace("import sys\n", "import os\nimport sys\n", 1))
-    done = place.train(2, "apart", *SMALL, recipe=str(recipe))
+    old = "identity=data.fingerprints"
+    new = "identity={**data.fingerprints, 'rank': __import__('os').environ['HOROVOD_RANK']}"
+    done = place.train(2, "apart", *SMALL, recipe=planted(tmp_path / "apart.py", old, new))
     assert done.code == 2, done.out
     assert "error: the job of rank 1 on " in done.out and "data rank: 0 then, 1 now" in done.out
