@@ -91,6 +91,7 @@ class Magnitudes:
 
     def add(self, values: Any) -> None:
         """Add the elements of a float32 array."""
+        # The exponent is the eight bits after the sign bit.
         bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
         exponents = np.bincount((bits << 1) >> 24, minlength=256)
         self.counts += exponents

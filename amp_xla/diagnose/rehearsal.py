@@ -54,8 +54,6 @@ def rehearse(
     Raises:
       PassFailedError, UnsupportedError: as for ``inspect``.
     """
-    if steps < 1:
-        raise AmpXlaError(f"steps={steps}; allowed: 1 or more")
     training = training_graph.view(model)
     values = training.values(training_graph.session_of(training.graph))
     replay = PairedReplay(training, gpu, lists)
@@ -96,7 +94,7 @@ class _Rehearsing:
             if not self._steps[-1].finite:
                 break  # from here on the two would train differently
         if not self._steps:
-            raise AmpXlaError("there is no batch to rehearse with")
+            raise AmpXlaError(f"steps={steps}: at least one step and one batch are needed")
         suggested, compared_then = self._try_suggested()
         rewritten = self._replay.rewritten
         return Rehearsal(
