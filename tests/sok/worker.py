@@ -1,7 +1,7 @@
-"""One rank: a table over ranks beside the same table whole, in TensorFlow's own operations.
+"""One rank: a table over ranks and the same table whole, in TensorFlow's own operations.
 
-`python -m tests.sok.worker FOLDER CASE...`, alone or under horovodrun; each rank leaves what it saw
-in FOLDER/CASE-RANKS-RANK.json.
+`python -m tests.sok.worker FOLDER CASE...`, alone or under horovodrun; each rank writes its results
+to FOLDER/CASE-RANKS-RANK.json.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ legacy = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 
 
 def sparse(keys: Any, dtype: Any = tf.int64) -> Any:
-    """int64 [rows, nnz], below 0 where there is none -> SparseTensor of ``dtype``."""
+    """int64 [rows, nnz], below 0 if there is none -> SparseTensor of ``dtype``."""
     where = tf.where(keys >= 0)
-    found = tf.cast(tf.gather_nd(keys, where), dtype)
-    return tf.SparseTensor(where, found, tf.shape(keys, out_type=tf.int64))
+    values = tf.cast(tf.gather_nd(keys, where), dtype)
+    return tf.SparseTensor(where, values, tf.shape(keys, out_type=tf.int64))
 
 
 class Table:
@@ -58,10 +58,10 @@ class Table:
 
     def reference(self, keys: Any) -> Any:
         if self.kind == "sparse":
-            found = tf.nn.embedding_lookup_sparse(
+            vectors = tf.nn.embedding_lookup_sparse(
                 self.whole, sparse(tf.reshape(keys, [-1, self.nnz])), None, combiner=self.combiner
             )
-            return tf.reshape(found, [-1, self.slots, self.width])
+            return tf.reshape(vectors, [-1, self.slots, self.width])
         return tf.gather(self.whole, keys)
 
 
@@ -88,11 +88,11 @@ class Job:
     def step(self, keys: List[Any], labels: Any, factor: Any) -> Dict[str, Any]:
         rank, size = ranks.place()
         count = tf.shape(labels)[0] // size
-        own = slice(rank * count, (rank + 1) * count)
+        share = slice(rank * count, (rank + 1) * count)
         variables = [t.variable for t in self.tables]
         with tf.GradientTape() as tape:
-            mine = [t.mine(k[own]) for t, k in zip(self.tables, keys)]
-            loss = self._loss(mine, self.kernel, labels[own]) * factor
+            mine = [t.mine(k[share]) for t, k in zip(self.tables, keys)]
+            loss = self._loss(mine, self.kernel, labels[share]) * factor
             if self.scaled is not None:
                 scaled = self.scaled.get_scaled_loss(loss)
         with tf.GradientTape() as tape_whole:
@@ -100,7 +100,7 @@ class Job:
             loss_whole = self._loss(whole, self.other, labels)
         seen = {
             "apart": tf.reduce_max(
-                [tf.reduce_max(tf.abs(a - b[own])) for a, b in zip(mine, whole)]
+                [tf.reduce_max(tf.abs(a - b[share])) for a, b in zip(mine, whole)]
             ),
             "loss": _mean(loss), "loss_whole": loss_whole,
             "kernel": self.kernel + 0.0,
@@ -154,14 +154,14 @@ def keys_for(table: Table, batch: int, step: int) -> Any:
 
 
 def train(job: Job, batch: int, steps: int, factors: Any = None) -> List[Dict[str, Any]]:
-    """What each step saw."""
+    """Return the results of each step."""
 
     def data(step: int) -> Any:
         labels = np.random.RandomState(1000 + step).randint(0, 2, (batch, 1)).astype(np.float32)
         factor = np.float32(1 if factors is None else factors(step, ranks.place()[0]))
         return [keys_for(t, batch, step) for t in job.tables], labels, factor
 
-    found = []
+    results = []
     if EAGER:
         for table in job.tables:
             table.ones()
@@ -169,8 +169,8 @@ def train(job: Job, batch: int, steps: int, factors: Any = None) -> List[Dict[st
         for step in range(steps):
             keys, labels, factor = data(step)
             out = function([tf.constant(k) for k in keys], tf.constant(labels), factor)
-            found.append({k: np.asarray(v).tolist() for k, v in out.items()})
-        return found
+            results.append({k: np.asarray(v).tolist() for k, v in out.items()})
+        return results
     inputs: Any = (
         [tf.compat.v1.placeholder(tf.int64, [None, t.slots, t.nnz]) for t in job.tables],
         tf.compat.v1.placeholder(tf.float32, [None, 1]),
@@ -185,8 +185,8 @@ def train(job: Job, batch: int, steps: int, factors: Any = None) -> List[Dict[st
         keys, labels, factor = data(step)
         feed = {**dict(zip(inputs[0], keys)), inputs[1]: labels, inputs[2]: factor}
         seen = session.run(out, feed)
-        found.append({k: np.asarray(v).tolist() for k, v in seen.items() if v is not None})
-    return found
+        results.append({k: np.asarray(v).tolist() for k, v in seen.items() if v is not None})
+    return results
 
 
 def figures(name: str) -> Any:
@@ -204,14 +204,14 @@ def figures(name: str) -> Any:
         both = [Table("first", 8192, 4, 20, 10, combiner="sum"), Table("second", 8192, 8, 10, 10)]
         return train(Job(both), batch, steps)
     batch, steps = (512, 10) if small else (65536, 100)
-    more: Dict[str, Any] = {"kind": "dense"} if "dense" in base else {}
+    options: Dict[str, Any] = {"kind": "dense"} if "dense" in base else {}
     if "odd" in base:  # a height that no number of ranks divides
-        more["vocabulary_size"] = 1021
+        options["vocabulary_size"] = 1021
     if "mixed" in base:
-        more["dtype"] = half_policy()
+        options["dtype"] = half_policy()
     scale = "dynamic" if "mixed" in base or "nan" in base else None
     poison = (lambda step, rank: np.nan if (step, rank) == (3, 1) else 1) if "nan" in base else None
-    return train(Job([Table("tf2", 1024, 4, 10, 4, **more)], scale, 1e-3), batch, steps, poison)
+    return train(Job([Table("tf2", 1024, 4, 10, 4, **options)], scale, 1e-3), batch, steps, poison)
 
 
 FOLDER = ""
@@ -252,7 +252,7 @@ def start() -> Any:
 
 
 def refused() -> List[str]:
-    """What is said about arguments and ids that are not allowed."""
+    """Return the errors for arguments and ids that are not allowed."""
 
     def said(function: Any) -> str:
         try:
@@ -299,7 +299,7 @@ def ragged() -> Any:
 
 def lazy() -> Any:
     """Both Adams on the same gradients, of rows asked for always, once, never."""
-    found = []
+    results = []
     for kind in (sok.optimizers.Adam, sok.optimizers.LazyAdam):
         adam = kind(0.1)
         variable = tf.Variable(np.ones((3, 2), np.float32), name=kind.__name__)
@@ -317,8 +317,8 @@ def lazy() -> Any:
             session.run(tf.compat.v1.global_variables_initializer())
             for feed in ([0, 1], [0], [0, 0]):
                 session.run(done, {rows: feed})
-        found.append(value(variable).tolist())
-    return found
+        results.append(value(variable).tolist())
+    return results
 
 
 OTHERS = {f.__name__: f for f in (dump, restore, start, refused, ragged, lazy)}
@@ -335,10 +335,10 @@ def main(folder: str, *cases: str) -> None:
     FOLDER = folder
     for case in cases:
         sok.Init(global_batch_size=256)
-        found = figures(case)
+        results = figures(case)
         rank, size = ranks.place()
         with open(f"{folder}/{case}-{size}-{rank}.json", "w") as file:
-            json.dump(found, file)
+            json.dump(results, file)
         if not EAGER:
             tf.compat.v1.reset_default_graph()
         tf.keras.backend.clear_session()
