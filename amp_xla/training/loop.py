@@ -28,6 +28,7 @@ from amp_xla.training.run import RunFolder
 from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
+_COUNTED_EPOCHS = 1000
 _CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
 
 
@@ -65,9 +66,10 @@ class Loop:
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run."""
-        batches = self.engine.job.batches
-        return sum(batches.steps_per_epoch(epoch) for epoch in range(self.options.epochs))
+        """Steps of the whole run; long runs are extrapolated from their first epochs."""
+        batches, epochs = self.engine.job.batches, self.options.epochs
+        counts = [batches.steps_per_epoch(epoch) for epoch in range(min(epochs, _COUNTED_EPOCHS))]
+        return sum(counts) + (epochs - len(counts)) * (counts[-1] if counts else 0)
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
         """Continue from the state of a restored checkpoint.
