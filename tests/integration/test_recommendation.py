@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -21,6 +19,7 @@ from amp_xla.data.slots.lines import Columns, parse_line
 from amp_xla.data.slots.options import two_packages
 from amp_xla.training import checkpoint
 from tests.horovod import need_horovod
+from tests.integration.commands import PREDICT, Commands
 from tests.integration.test_ranks import Place, begun, rank_processes
 
 RECIPE = "recommendation"
@@ -39,15 +38,6 @@ class Job(Place):
 
     def newest(self, name: str) -> Path:
         return checkpoint.steps(self.run(name, RECIPE) / "checkpoints")[-1]
-
-    def amp_xla(self, *words: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "amp_xla", *words],
-            cwd=str(self.folder),
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        ).stdout.decode()
 
     def table(self, name: str, part: str = "table") -> np.ndarray:
         """The whole of it, out of shards of any number."""
@@ -97,21 +87,21 @@ def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two
     assert shards == ["rows-0-of-2.safetensors", "rows-1-of-2.safetensors"]
 
 
-def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) -> None:
+def test_it_answers_and_is_exported_whole(server: Any, job: Job, two: str, tmp_path: Path) -> None:
     """From the shards of two ranks, in one process; the SavedModel says what predict says."""
-    run = job.run("two", RECIPE)
+    command = Commands(server, job.folder, tmp_path)
+    run = ["--run", str(job.run("two", RECIPE))]
     lines = two_packages()[1].decode().splitlines()[:40]
     (job.folder / "lines.tsv").write_text("".join(f"\t{x[2:]}\n" for x in lines))  # no labels
-    said = job.amp_xla("predict", "--run", str(run), "--file", "lines.tsv")
+    said = command(PREDICT, *run, "--file", "lines.tsv").out
     answers = [row.split("\t")[:2] for row in said.splitlines() if row[:2] in ("0\t", "1\t")]
     assert len(answers) == 40
     (job.folder / "wrong.tsv").write_text(f"\t{lines[0][2:]}\n\n\tone column\n")
-    said = job.amp_xla("predict", "--run", str(run), "--file", "wrong.tsv")
+    said = command(PREDICT, *run, "--file", "wrong.tsv").error
     assert "error: wrong.tsv, line 3: 1 columns after the label; required: 2" in said
     assert sum(answer == line[0] for (answer, _), line in zip(answers, lines)) >= 37
-    assert "written: " in job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
-    again = job.amp_xla("export", "--run", str(run), "--to", str(tmp_path / "it"))
-    assert "exists already" in again
+    exported = command("amp_xla.commands.export", *run, "--to", tmp_path / "it")
+    assert exported.code == 0 and "written: " in exported.out + exported.err, exported.err
     parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
     made = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(40), 40)
     with tf.Session(graph=tf.Graph()) as session:
