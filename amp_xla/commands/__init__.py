@@ -46,7 +46,8 @@ def usage(program: str) -> str:
     lines = [f"usage: {program} <command> [arguments]   (<command> --help lists its flags)"]
     for name, command in COMMANDS.items():
         words = " ".join([name, *(word.upper() for word in command.positional)])
-        words += " -- FLAGS" * (command.positional[:1] == ("recipe",))
+        if command.positional == ("recipe",):
+            words += " FLAGS" if name == "train" else " -- FLAGS"
         lines.append(f"  {words:<26} {command.summary}")
     return "\n".join(lines)
 

@@ -56,7 +56,7 @@ def main(argv: List[str]) -> int:
     Line i of the output answers line i of the input; the answer to a blank line is blank.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
-    advice = f"a classifier starts from it: amp-xla train classification -- --bert {config.run}"
+    advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
     saved, predict = config.saved.open(config.run, "predict", advice)
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]

@@ -283,7 +283,7 @@ def report(loop: Any, seconds: float) -> None:
         note(
             f"{cost.written} checkpoints of {cost.bytes_each / 1e6:.1f} MB held training up for "
             f"{cost.held_seconds:.2f} s ({cost.held_seconds / max(seconds, 1e-9):.1%}); writing "
-            f"them took {cost.seconds:.2f} s beside it"
+            f"them took {cost.seconds:.2f} s in the background"
         )
 
 
@@ -295,6 +295,6 @@ def _next(recipe: Any, loop: Any) -> str:
     if loop.engine.job.export is not None:
         fill = f"amp-xla fill {run} --text 'the [MASK] of a list'"
         return (f"try it: {fill}\n" if hasattr(recipe, "fill") else "") + (
-            f"fine-tune its weights with: amp-xla train classification -- --bert {run}"
+            f"fine-tune its weights with: amp-xla train classification --bert {run}"
         )
     return f"check its checkpoints with: amp-xla verify {run}"

@@ -67,6 +67,8 @@ def check_make(words: List[str]) -> None:
 
 def check_command(name: str, words: List[str]) -> None:
     assert name in {*COMMANDS, "env"}, name
+    if name == "train" and "--" not in words:
+        words = [*words[:1], "--", *words[1:]]
     at = words.index("--") if "--" in words else len(words)
     own, after = words[:at], words[at + 1 :]
     if name == "env":

@@ -124,8 +124,8 @@ def bert(own):
     )
     run = "runs/pretraining/mine"
     # The closing line names a command that works with this run.
-    assert f"amp-xla train classification -- --bert {run}" in said
-    assert "amp-xla train classification -- --bert" in own.amp_xla(f"predict {run}", code=2)
+    assert f"amp-xla train classification --bert {run}" in said
+    assert "amp-xla train classification --bert" in own.amp_xla(f"predict {run}", code=2)
     return own.folder / run
 
 
