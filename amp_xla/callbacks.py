@@ -46,8 +46,8 @@ class Run(keras.callbacks.Callback):
     """A run folder, checkpoints and an exact resume for ``model.fit``, in one process.
 
     ``fit`` trains from the first batch of a new run, or from the batch after the newest checkpoint:
-    its data, such as a ``keras.utils.Sequence``, must have the same batches in the same order. The
-    logs of each epoch also have ``loss_scale`` and ``skipped_steps``.
+    its data, such as a ``keras.utils.Sequence``, must have the same batches in the same order;
+    ``workers=0`` keeps it. The logs of each epoch also have ``loss_scale`` and ``skipped_steps``.
 
     Args:
       folder: the run's folder, such as ``runs/ner``, or a ``RunFolder``.

@@ -12,7 +12,7 @@ from amp_xla.recipe import recipe_module
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Train a recipe. Flags after its name are the recipe's; `--` may stand between."""
+    """Train a recipe. Flags after its name are the recipe's; `--` before them is optional."""
 
     recipe: str = "classification"
     """name of a recipe, or the path of a recipe's file"""

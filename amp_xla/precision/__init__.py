@@ -1,7 +1,7 @@
 """Mixed-precision policies and loss scales for TensorFlow 1.15, TensorFlow 2 and JAX.
 
-Importing this package imports neither TensorFlow nor JAX. The framework doors are
-``amp_xla.precision.optimizer`` (TensorFlow) and ``amp_xla.precision.jax``.
+Importing this package imports neither TensorFlow nor JAX. The entry points for
+frameworks are ``amp_xla.precision.optimizer`` (TensorFlow) and ``amp_xla.precision.jax``.
 """
 
 from amp_xla.precision.arrays import half_dtype, set_half_dtype
