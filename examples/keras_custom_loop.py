@@ -1,4 +1,4 @@
-"""Keras' mixed precision guide as a script: a training loop of one's own, TensorFlow 2.x.
+"""Keras' mixed precision guide as a script: a custom training loop, TensorFlow 2.x.
 
 python examples/keras_custom_loop.py --policy mixed_float16
 """
