@@ -127,12 +127,12 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     """Return label and probability for each line: a text, or two texts separated by a tab."""
+    from amp_xla.jax import bert, processes, step  # first: one line if there is no JAX
+    from amp_xla.jax.engine import restored
+
     config = checkpoint.config(Config)
     import jax
     import numpy as np
-
-    from amp_xla.jax import bert, processes, step
-    from amp_xla.jax.engine import restored
 
     questions = Questions(config, checkpoint, lines)
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))

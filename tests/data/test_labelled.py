@@ -85,3 +85,10 @@ def test_a_dev_label_that_was_not_trained_is_named(files: TextFiles, tmp_path: P
     (tmp_path / "dev.tsv").write_text("a text\tperhaps\n", encoding="utf-8")
     with pytest.raises(DataError, match="perhaps"):
         read(files)
+
+
+def test_labels_that_never_occur_in_the_dev_texts_are_printed(files: TextFiles) -> None:
+    assert "never occur" not in read(files).description
+    with open(files.dev, "w") as file:
+        file.write("a good one\tyes\n")
+    assert "1 of 2 labels never occur in the dev texts" in read(files).description

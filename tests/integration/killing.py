@@ -145,10 +145,12 @@ class Run:
             assert checkpoint.problems(path) == []
             files = checkpoint.read_manifest(path)
             found[which] = {file: value["sha256"] for file, value in files.items()}
-        lines = (self.path / "metrics.jsonl").read_text().splitlines()
-        found["metrics"] = [json.loads(line) for line in lines]
-        found["metrics"] = [repeatable(line) for line in found["metrics"]]
+        found["metrics"] = [repeatable(line) for line in self.metrics()]
         return found
+
+    def metrics(self) -> List[Dict[str, Any]]:
+        lines = (self.path / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     def text(self) -> str:
         return self.out.read_text() if self.out.exists() else ""

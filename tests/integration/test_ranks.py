@@ -375,6 +375,37 @@ FAILS = """    call = TrainStep.__call__
 """
 
 
+SLOW = """    call = TrainStep.__call__
+    def slow(self, feed, number):
+        if number == 5:
+            __import__("time").sleep(8)
+        return call(self, feed, number)
+    TrainStep.__call__ = slow
+    return job.Job(
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL"])
+def test_ranks_save_and_end_with_their_starter_in_a_long_step(
+    place: Place, whole: str, tmp_path: Path, number: str
+) -> None:
+    """The step takes longer than a launcher waits by itself."""
+    name = f"long-step-{number}"
+    recipe = planted(tmp_path / "slow.py", "    return job.Job(\n", SLOW)
+    flags = [*SMALL, *from_start(), "--accumulate", "2"]
+    process = place.start(3, name, *flags, recipe=recipe)
+    begun(process, place.run(name) / "metrics.jsonl", 5)
+    everything = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, getattr(signal, number))
+    out = process.communicate(timeout=90)[0].decode()
+    assert process.returncode == (143 if number == "SIGTERM" else -signal.SIGKILL), out
+    assert not psutil.wait_procs(everything, timeout=60)[1]
+    newest = checkpoint.steps(place.run(name) / "checkpoints")[-1].name
+    assert newest in ("step-00000006", "step-00000007"), "of the step, or of the next one"
+    goes_on(place, name, whole, 3)
+
+
 @pytest.mark.long
 def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> None:
     """A recipe that fails on one rank, in its third step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
 from typing import Any, Dict, List
@@ -58,6 +59,28 @@ def test_the_smallest_scale_is_trouble_at_once(servers: List[Server], tmp_path: 
     assert run(checkpoint_every=1) == 0
     # Step 1 or 2: a checkpoint waits while the one before it is being written.
     assert "the loss scale is at its smallest: rolled back to step-0000000" in run.text()
+
+
+def test_evaluations_that_are_nan_stop_the_run_early(servers: List[Server], tmp_path: Path) -> None:
+    run = Run(servers[0], tmp_path, epochs=9, patience=2, nan_evaluations=True)
+    assert run() == 0, run.text()
+    assert "stopping early" in run.text()
+    assert [line["epoch"] for line in run.metrics() if line["kind"] == "dev"] == [1, 2]
+
+
+def test_metrics_have_each_window_with_its_kind_and_time(
+    servers: List[Server], tmp_path: Path
+) -> None:
+    run = Run(servers[0], tmp_path, log_every=5)
+    assert run() == 0, run.text()
+    lines = run.metrics()
+    steps = [line["step"] for line in lines if line["kind"] == "train"]
+    assert steps[-1] % 5 and steps[-1] == lines[-1]["step"], "the last window, of fewer steps"
+    assert [line["epoch"] for line in lines if line["kind"] == "dev"] == [1, 2, 3]
+    assert {line["epoch"] for line in lines} == {1, 2, 3}
+    assert {line["kind"] for line in lines} == {"train", "dev"}
+    for line in lines:
+        assert datetime.datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S+00:00")
 
 
 @pytest.mark.parametrize("policy", ["stop", "report"])

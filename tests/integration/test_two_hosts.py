@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Iterator, List
 
+import psutil
 import pytest
 
 from tests.horovod import need_horovod
@@ -95,6 +96,10 @@ def test_two_hosts_train_and_stop_in_order(hosts: List[str], tmp_path: Path) -> 
         while "step 10/" not in log.read_text():
             assert time.monotonic() < end and ranks.poll() is None, log.read_text()
             time.sleep(0.2)
+        process = psutil.Process(ranks.pid)
+        connections = getattr(process, "net_connections", None) or process.connections
+        listening = {c.laddr.ip for c in connections() if c.status == "LISTEN"}
+        assert listening == {HOSTS[hosts[0]]}, "the address by which the other host reaches it"
         ranks.send_signal(signal.SIGTERM)
         assert ranks.wait(60) == 143, log.read_text()
     finally:

@@ -37,6 +37,9 @@ class Config:
     minimum: float = 1.0
     nonfinite_limit: int = 20
     log_every: int = 3
+    patience: int = 0
+    nan_evaluations: bool = False
+    """each evaluation's loss is NaN"""
     run: RunOptions = RunOptions()
 
 
@@ -44,6 +47,7 @@ def options(config: Config) -> LoopOptions:
     return LoopOptions(
         epochs=config.epochs,
         log_every=config.log_every,
+        patience=config.patience,
         monitor="loss",
         higher_is_better=False,
         nonfinite_limit=config.nonfinite_limit,
@@ -112,6 +116,8 @@ def build(config: Config, resume_from: Any = None) -> Any:
     with dropout.inference():
         logits = model(tokens)
     dev_loss = losses.cross_entropy(inputs["labels"], logits)
+    if config.nan_evaluations:
+        dev_loss *= float("nan")
     evaluate = Classification(Inference(inputs, {"logits": logits, "loss": dev_loss}), dev, 2)
 
     applied = tf.get_variable(

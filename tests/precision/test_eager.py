@@ -9,7 +9,9 @@ import sys
 
 import pytest
 
+from amp_xla import backend
 from tests.precision.conftest import EAGER
+from tests.running import run_python
 
 
 @pytest.mark.timeout(620)
@@ -34,3 +36,12 @@ def test_the_eager_tests_pass(file, least):
     found = re.search(r"(\d+) passed", output)
     assert done.returncode == 0 and found and int(found.group(1)) >= least, output
     assert not re.search(r"\d+ skipped", output), output
+
+
+@pytest.mark.long
+@pytest.mark.network
+@pytest.mark.skipif(backend.kind() == "tf1", reason="the suite is tf-keras 2.17's")
+def test_keras_own_suite_differs_as_explained():
+    module = "tests.precision.keras_own_suite"
+    done = run_python("-m", module, env={"TF_USE_LEGACY_KERAS": "1"}, timeout=600)
+    assert done.code == 0, done.out + done.err

@@ -120,3 +120,11 @@ def test_the_start_line_names_the_defaults_in_force_and_warns(recipe: Any) -> No
     assert line(steps=144).endswith("; only 144 updates; try --epochs 17")
     assert "only 27 updates; try --epochs 20" in line("--bert", "wide", *files, steps=27)
     assert "only" not in line("--epochs", "1", steps=18)
+
+
+def test_the_help_shows_the_defaults_in_force(recipe: Any, capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        with_texts(recipe, "minilm", 20_000, "--help")
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "default: 5e-05" in shown or "default: 5e-5" in shown
+    assert "--epochs INT" in shown and "default: 3)" in shown

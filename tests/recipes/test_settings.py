@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from amp_xla.commands import cli
 from amp_xla.config import fields
 from amp_xla.process.exits import exit_code
 from amp_xla.recipe import own_recipes
+from amp_xla.training import checkpoint
 from amp_xla.training.options import RunOptions
 from tests.running import run_python
+from tests.training import runs
 
 FLAGS = Path(__file__).with_name("flags.txt")
 
@@ -75,6 +78,21 @@ def test_a_wrong_number_is_one_line_before_anything_is_written(
     assert words.split()[0] in said.err
     assert "allowed" in said.err or "is not a whole number" in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_of_jax_says_that_it_needs_jax(tmp_path, monkeypatch, capsys):
+    run = tmp_path / "runs" / "jax_classification" / "mine"
+    (run / "checkpoints").mkdir(parents=True)
+    state = {**runs.state(1), "recipe": "jax_classification"}
+    checkpoint.write(run / "checkpoints", 1, runs.tensors(1), state, {})
+    (tmp_path / "texts.txt").write_text("a text\n")
+    monkeypatch.setitem(sys.modules, "equinox", None)
+    for name in [name for name in sys.modules if name.startswith("amp_xla.jax")]:
+        monkeypatch.delitem(sys.modules, name)
+    code = cli.main(["predict", str(run), str(tmp_path / "texts.txt")])
+    said = capsys.readouterr()
+    assert code == 2 and said.out == "" and "RUNTIME=jax" in said.err
+    assert said.err.startswith("error: ") and said.err.count("\n") == 1
 
 
 def test_a_wrong_number_is_found_before_tensorflow_is_imported(tmp_path):

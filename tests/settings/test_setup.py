@@ -164,3 +164,22 @@ def test_crf_is_refused_only_where_half_precision_is_in_use(tmp_path):
     words = words if old else ("built None",)
     assert len(on_gpu.splitlines()) == 2
     assert all(word in line for line in on_gpu.splitlines() for word in words)
+
+
+OWN_SCRIPT = """
+\'\'\'A script of somebody.\'\'\'
+from __future__ import annotations
+import amp_xla.setup
+import os, threading
+from amp_xla.backend import tf
+children = open(f"/proc/self/task/{os.getpid()}/children").read()
+files = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if int(n) > 2
+         and os.path.exists(f"/proc/self/fd/{n}")]
+assert threading.active_count() == 1 and not children and not files, (children, files)
+assert not tf.executing_eagerly()
+"""
+
+
+def test_the_import_follows_a_future_import_and_leaves_nothing_running():
+    result = run_python("-c", OWN_SCRIPT)
+    assert result.code == 0, result.err
