@@ -106,7 +106,8 @@ def _need_horovod(count: int) -> None:
             f"{count} ranks need Horovod, and {sys.executable} has none; NVIDIA's containers have "
             f"it, and docs/ranks.md says how to build it"
         )
-    build = [str(ROOT / "scripts" / "build_horovod.sh"), Path(sys.prefix).name]
+    runtime = Path(sys.prefix).name.partition("-")[0]  # tf2-cuda is tf2 on a GPU
+    build = [str(ROOT / "scripts" / "build_horovod.sh"), runtime]
     if subprocess.run(build, stdout=2).returncode:
         raise AmpXlaError("Horovod could not be built; see the output above")
     importlib.invalidate_caches()
