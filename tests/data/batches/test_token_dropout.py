@@ -53,13 +53,6 @@ def test_a_step_is_a_function_of_seed_and_epoch(batches):
     assert any((a != b).any() for a, b in zip(whole, other))
 
 
-@BATCHES
-def test_what_is_evaluated_is_whole(batches):
-    texts = TOKENIZER.encode(["word1 word2"] * 5)
-    noisy = TokenDropout(batches, 0.9, TOKENIZER).like(texts, np.arange(5))
-    assert not any((batch["token_ids"] == MASK).any() for batch in noisy.epoch(0))
-
-
 def test_without_mask_the_unknown_token_stands_in():
     tokenizer = Tokenizer([t for t in TOKENS if t != "[MASK]"])
     batches = Batches(tokenizer.encode(["word1 word2 word3"] * 40))

@@ -9,8 +9,6 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
@@ -36,7 +34,6 @@ with open(sys.argv[2], "w") as handle:
     json.dump(answers, handle)
 """
 Job = Tuple[str, bool, List[str], Optional[List[str]], List[Optional[int]]]
-Rows = List[Tuple[List[int], List[int]]]
 
 
 def strange_texts(count: int) -> List[str]:
@@ -126,32 +123,6 @@ def test_a_word_too_long_to_cut_is_looked_up_whole() -> None:
     assert ids == [[4], [4] + [5] * 199, [6], [1]]
 
 
-def encode_all(tokenizer: Tokenizer, texts: List[str], pairs: Any, length: int) -> Rows:
-    encoded = tokenizer.encode(texts, pairs, max_length=length)
-    return [encoded.row(i) for i in range(len(encoded))]
-
-
-@given(
-    st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), min_size=1, max_size=12),
-    st.integers(3, 20),
-)
-def test_a_batch_is_its_samples(small: Tokenizer, data: List[Tuple[str, str]], length: int) -> None:
-    """Texts do not influence each other."""
-    texts, pairs = [text for text, _ in data], [pair for _, pair in data]
-    for seconds in (None, pairs):
-        together = encode_all(small, texts, seconds, length)
-        fresh = Tokenizer(small.tokens, small.lowercase)
-        alone = [
-            encode_all(fresh, [text], seconds and [seconds[i]], length)[0]
-            for i, text in enumerate(texts)
-        ]
-        assert together == alone
-        for ids, segments in together:
-            assert ids[0] == small.cls_id and ids[-1] == small.sep_id
-            assert len(ids) == len(segments) <= length and 0 not in ids
-            assert segments == sorted(segments) and ids.count(small.sep_id) == 1 + bool(seconds)
-
-
 @pytest.fixture(scope="module")
 def small() -> Tokenizer:
     return Tokenizer.train(["the cat sat on the mat 你好 世界 hello, world!"] * 3, 60)
@@ -169,10 +140,10 @@ def test_many_words_are_forgotten_not_confused(
     small: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [f"cat{i} mat{i * 7}" for i in range(200)]
-    expected = encode_all(small, texts, None, 64)
+    expected = small.encode(texts).token_ids
     monkeypatch.setattr("amp_xla.data.text.tokenizer.MAX_KNOWN_WORDS", 10)
     monkeypatch.setattr("amp_xla.data.text.tokenizer.CHUNK", 7)
-    assert encode_all(Tokenizer(small.tokens), texts, None, 64) == expected
+    assert np.array_equal(Tokenizer(small.tokens).encode(texts).token_ids, expected)
 
 
 def test_lengths_too_short_are_errors(small: Tokenizer) -> None:
