@@ -10,7 +10,6 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.commands.cli import with_flags
-from amp_xla.errors import AmpXlaError
 from tests.packaging.checkout import RECIPES, ROOT, run
 
 pytestmark = pytest.mark.once
@@ -51,6 +50,7 @@ def test_the_program_and_make_list_their_commands():
             "error: unexpected 'c'; allowed: RUN",
         ),
         (["verify", "--python", sys.executable, "--ru", "a"], "did you mean"),
+        (["header", "--python", sys.executable, "x"], "unexpected 'x'; allowed: flags only"),
     ],
 )
 def test_a_mistake_is_one_line(words, message):
@@ -59,18 +59,8 @@ def test_a_mistake_is_one_line(words, message):
     assert len([line for line in done.stderr.splitlines() if not line.startswith("runtime ")]) == 1
 
 
-@pytest.mark.parametrize(
-    "words, names, expected",
-    [
-        ("a b --top 1", ("run", "file"), "--run a --file b --top 1"),
-        ("a b -- --x y", ("run",), "--run a,b -- --x y"),
-        ("-- --x y", ("recipe",), "-- --x y"),
-    ],
-)
-def test_values_before_the_flags(words, names, expected):
-    assert with_flags(words.split(), names) == expected.split()
-    with pytest.raises(AmpXlaError, match="unexpected 'x'; allowed: flags only"):
-        with_flags(["x"], ())
+def test_several_runs_are_one_value():
+    assert with_flags(["a", "b", "--top", "1"], ("run",)) == ["--run", "a,b", "--top", "1"]
 
 
 def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):

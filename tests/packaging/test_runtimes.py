@@ -124,16 +124,10 @@ def test_requests_on_a_gpu(machine, monkeypatch):
         runtimes.choose("tf3")
 
 
-@pytest.mark.parametrize(
-    "package, version, runtime",
-    [
-        ("tensorflow", "1.15.5+nv23.3", "tf1"),
-        ("tensorflow", "2.17.0+nv25.2", "tf2"),
-    ],
-)
-def test_the_tensorflow_of_a_container_is_used(machine, package, version, runtime):
+@pytest.mark.parametrize("version, runtime", [("1.15.5+nv23.3", "tf1"), ("2.17.0+nv25.2", "tf2")])
+def test_the_tensorflow_of_a_container_is_used(machine, version, runtime):
     machine.has(PYTHON_37)
-    machine.container(**{package: version, "bert4keras": "0.11.3"})
+    machine.container(tensorflow=version, bert4keras="0.11.3")
     for request in ("auto", runtime):
         choice = runtimes.choose(request)
         assert choice.provided and choice.complete and choice.runtime.name == runtime
@@ -143,7 +137,7 @@ def test_the_tensorflow_of_a_container_is_used(machine, package, version, runtim
         SetupError, match=f"RUNTIME={other}, but .* TensorFlow {re.escape(version)}"
     ):
         runtimes.choose(other)
-    machine.container(**{package: version})
+    machine.container(tensorflow=version)
     assert not runtimes.choose("auto").complete
 
 

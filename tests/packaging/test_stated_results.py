@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 
 import pytest
 
@@ -45,23 +44,3 @@ def test_the_chinese_page_has_the_same_figures() -> None:
     for recorded in RECORDS:
         row = next(x for x in page.splitlines() if x.startswith(f"| `{recorded['command']}` |"))
         assert str(recorded["result"]) in row and f"{recorded['minutes']:g} 分钟" in row
-
-
-def test_a_run_becomes_a_record(tmp_path) -> None:
-    """Of a run folder as training leaves it, on this machine."""
-    lines = [
-        {"step": 1, "loss": 2.0},
-        {"step": 2, "dev_accuracy": 0.5},
-        {"step": 4, "dev_accuracy": 0.75},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (tmp_path / "config.json").write_text('{"seed": 7}')
-    recorded = record.describe("classification", tmp_path, 90.0)
-    assert (recorded["result"], recorded["minutes"], recorded["seed"]) == (0.75, 1.5, 7)
-    path = tmp_path / "recorded.json"
-    record.keep({**recorded, "result": 0.1}, path)
-    record.keep(recorded, path)
-    assert record.load(path) == [recorded]
-    assert record.stated(recorded).startswith(
-        f"TensorFlow {recorded['tensorflow']}: dev accuracy 0.75, seed 7, 1.5"
-    )
