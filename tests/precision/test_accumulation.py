@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import keras, tf
 from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.training import KINDS, minimized, problem, same
@@ -37,18 +37,6 @@ def test_a_window_is_one_step_with_the_mean_gradient(kind):
     for a, b in zip(seen[-1], want):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     assert state == [3, 0]  # applied, skipped; no sums between updates
-
-
-@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
-def test_keras_fit_accumulates(kind):
-    """Keras initializes the sums, which only exist once the training function is built."""
-    model = keras.models.Sequential([keras.layers.Dense(1, input_shape=(2,))])
-    model.compile(LossScaleOptimizer(KINDS[kind](), 1000, accumulate=2), "mse")
-    before = model.get_weights()
-    model.fit(np.ones((6, 2)), np.ones(6), batch_size=2, epochs=2, verbose=0)
-    assert not same(before, model.get_weights())
-    assert K.batch_get_value(model.optimizer.state_variables) == [3, 0]
-    assert len(model.optimizer.get_weights()) == len(KINDS[kind]().get_weights()) + 7
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])

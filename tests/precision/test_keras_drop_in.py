@@ -101,6 +101,8 @@ def test_what_its_users_read_and_a_skipped_step():
     assert K.get_value(made.lr) == pytest.approx(0.01) and K.get_value(made.beta_1) > 0.8
     K.set_value(made.lr, 0.5)
     assert K.get_value(made.inner_optimizer.learning_rate) == 0.5
+    made.learning_rate, made.beta_1 = 0.25, 0.75
+    assert K.batch_get_value([made.inner_optimizer.lr, made.inner_optimizer.beta_1]) == [0.25, 0.75]
     assert made.get_slot_names() == (["m", "v"] if backend.kind() == "tf2" else [])
     kernel = model.trainable_weights[0]
     assert made.get_slot(kernel, "m") is made.inner_optimizer.get_slot(kernel, "m")
@@ -163,9 +165,11 @@ def test_configurations_come_back_with_the_class_that_was_meant(kind):
 WRAPPERS = {
     "drop-in": lambda inner: LossScaleOptimizer(inner, initial_scale=4.0),
     "dynamic": lambda inner: optimizer.LossScaleOptimizer(
-        inner, DynamicLossScale(4.0, growth_interval=3)
+        inner, DynamicLossScale(4.0, growth_interval=3, minimum=0.5)
     ),
-    "accumulating": lambda inner: optimizer.LossScaleOptimizer(inner, 1000, accumulate=2),
+    "accumulating": lambda inner: optimizer.LossScaleOptimizer(
+        inner, 1000, global_clipnorm=1e9, count_skipped=True, accumulate=2
+    ),
 }
 
 
@@ -183,6 +187,7 @@ def test_a_model_comes_back(tmp_path, wrapper, kind, ending):
     fit(model)
     weights, x = model.get_weights(), model.predict(X)
     state = K.batch_get_value(model.optimizer.state_variables)
+    assert wrapper != "accumulating" or state == [4, 0]  # of 8 micro-batches
     model.save(str(tmp_path / ("model" + ending)), save_format="h5" if ending else "tf")
     model.save_weights(str(tmp_path / "weights.h5"))
     after = fit(model)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import keras, tf
 from amp_xla.precision import DynamicLossScale, LossScaleWarning
 from amp_xla.precision.optimizer import LossScaleOptimizer, scale_loss
 from tests.precision.training import KINDS, Trainer, minimized, problem, same
@@ -140,29 +140,6 @@ def test_finite_gradients_of_infinite_norm_are_a_skipped_step(session):
     before = trainer.weights()
     trainer.step(1e25)
     assert same(before, trainer.weights()) and trainer.state() == [0, 1]
-
-
-def test_hyper_parameters_are_the_inner_optimizers():
-    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.1, beta_1=0.8), 8.0)
-    optimizer.learning_rate = 0.5
-    optimizer.beta_1 = 0.7
-    assert K.get_value(optimizer.inner.learning_rate) == pytest.approx(0.5)
-    assert K.get_value(optimizer.lr) == pytest.approx(0.5)
-    assert K.get_value(optimizer.inner.beta_1) == pytest.approx(0.7)
-    assert optimizer.epsilon == optimizer.inner.epsilon
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = optimizer.nonsense
-
-
-@pytest.mark.parametrize("kind", ["keras adam", "keras momentum", "bert4keras adamw"])
-def test_config_round_trip(kind):
-    scale = DynamicLossScale(4.0, growth_interval=7, minimum=0.5)
-    options = {"global_clipnorm": 2.0, "count_skipped": True, "accumulate": 3}
-    optimizer = LossScaleOptimizer(KINDS[kind](), scale, **options)
-    config = optimizer.get_config()
-    again = LossScaleOptimizer.from_config(config)
-    assert again.get_config() == config
-    assert type(again.inner) is type(optimizer.inner)
 
 
 def test_functions_missing_from_a_config_are_said():
