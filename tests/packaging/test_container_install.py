@@ -108,12 +108,6 @@ def test_an_addition_that_needs_another_numpy_is_refused_and_numpy_stays(base):
     assert distributions(base)["numpy"] == "1.22.4"
 
 
-@pytest.mark.parametrize("name", ["numpy", "tensorflow"])
-def test_a_lock_that_names_a_package_of_the_image_is_refused(base, name):
-    with pytest.raises(SetupError, match=f"container-tf1.txt names {name}"):
-        install(base, f"{name}==1.0")
-
-
 def test_another_tensorflow_or_none_is_refused(base):
     with pytest.raises(SetupError, match="TensorFlow 1.15.5 is tf1, not tf2"):
         install(base, "bert4keras==0.11.3", request="tf2")
