@@ -2,39 +2,30 @@
 
 bert4keras' rules for characters (what is a space, punctuation, CJK, dropped) differ from HF
 tokenizers' BertNormalizer in places: private-use and newly assigned characters, text that spells
-"[SEP]". So the characters are handled here, by one table for `str.translate`; HF tokenizers cuts
-each *distinct* word into pieces once, and numpy puts the sequences together.
+"[SEP]". So the characters are handled here, by one table for `str.translate`, and HF tokenizers
+cuts each *distinct* word into pieces once.
 """
 
 from __future__ import annotations
 
+import array
 import dataclasses
+import itertools
 import json
-import os
+import re
 import unicodedata
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-
-# Only distinct words reach HF tokenizers: too little work for its threads, after whose use each
-# fork prints a warning. Read at import.
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
 
-from amp_xla.data.text.vocabulary import (
-    WORD_MAX_CHARS,
-    load_vocab,
-    train_vocab,
-    warnings,
-)
+from amp_xla.data.text.vocabulary import WORD_MAX_CHARS, load_vocab, train_vocab, warnings
 from amp_xla.errors import DataError
 from amp_xla.process import durable
 
-CHUNK = 4096  # texts cut into words at a time: bounds the memory
-MAX_KNOWN_WORDS = 2_000_000  # about 300 MB; then forget and start again
+MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then forget and start again
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 MASK = "[MASK]"
 REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
@@ -119,7 +110,14 @@ class WordSplitter:
 
 
 class Tokenizer:
-    """A WordPiece tokenizer. ``tokens[i]`` is the token with id i."""
+    """A WordPiece tokenizer.
+
+    Attributes:
+      tokens: ``tokens[i]`` is the token with id i.
+      vocab_size: number of ids, the rows of the embedding matrix.
+      pad_id, unk_id, cls_id, sep_id: [PAD], always 0; [UNK] for words that the vocabulary cannot
+        spell; [CLS], first token of each sample; [SEP], which ends each text.
+    """
 
     def __init__(self, tokens: Sequence[str], lowercase: bool = True, source: str = "") -> None:
         self.tokens = list(tokens)
@@ -137,11 +135,10 @@ class Tokenizer:
                 f"{where}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be the first, because "
                 "bert4keras takes id 0 for padding"
             )
-        self._pieces = HFTokenizer(
-            WordPiece(vocab=self._ids, unk_token="[UNK]", max_input_chars_per_word=WORD_MAX_CHARS)
-        )
+        self.vocab_size = len(self.tokens)
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
+        self._words = _Words(self._ids)
         self._split = WordSplitter(lowercase)
-        self._forget()
 
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
@@ -184,31 +181,6 @@ class Tokenizer:
         return warnings(self.tokens, int((ids == self.unk_id).sum()), total)
 
     @property
-    def vocab_size(self) -> int:
-        """Number of ids: rows of the embedding matrix."""
-        return len(self.tokens)
-
-    @property
-    def pad_id(self) -> int:
-        """Always 0."""
-        return self._ids["[PAD]"]
-
-    @property
-    def unk_id(self) -> int:
-        """Id of words that the vocabulary cannot spell."""
-        return self._ids["[UNK]"]
-
-    @property
-    def cls_id(self) -> int:
-        """Id of the first token of every sample."""
-        return self._ids["[CLS]"]
-
-    @property
-    def sep_id(self) -> int:
-        """Id of the token that ends each text."""
-        return self._ids["[SEP]"]
-
-    @property
     def mask_id(self) -> int:
         """Id of [MASK]; raises ``DataError`` if the vocabulary has none."""
         if MASK not in self._ids:
@@ -222,9 +194,9 @@ class Tokenizer:
 
     def encode_masked(self, text: str) -> List[int]:
         """Return ``[CLS] text [SEP]``; ``[MASK]`` in the text becomes the token of that name."""
-        parts = [self.pieces([part])[0].tolist() for part in text.split(MASK)]
-        ids = [self.cls_id, *parts[0]]
-        for part in parts[1:]:
+        first, *others = map(self.pieces, text.split(MASK))
+        ids = [self.cls_id, *first]
+        for part in others:
             ids += [self.mask_id, *part]
         return [*ids, self.sep_id]
 
@@ -243,107 +215,47 @@ class Tokenizer:
         least = 2 if pairs is None else 3
         if max_length is not None and max_length < least:
             raise DataError(f"max_length is {max_length}; [CLS] and [SEP] alone take {least}")
-        first, first_counts = self.pieces(texts)
-        if pairs is None:
-            counts = first_counts
-            if max_length is not None:
-                counts = np.minimum(counts, max_length - 2)
-            return self._joined([(first, first_counts, counts)])
-        if len(pairs) != len(texts):
+        if pairs is not None and len(pairs) != len(texts):
             raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
-        second, second_counts = self.pieces([pair or "" for pair in pairs])
-        alone = np.array([pair is None for pair in pairs], np.int64)  # no second [SEP] then
-        # As in bert4keras: with [CLS] and [SEP] on each side, the longer side, at a tie the first,
-        # loses a token until both fit max_length + 1.
-        a, b = first_counts + 2, second_counts + 2 - alone
-        if max_length is not None:
-            room = max_length + 1
-            a_kept = np.where(a + b <= room, a, np.minimum(a, np.maximum(room // 2, room - b)))
-            b = np.minimum(b, room - a_kept)
-            a = a_kept
-        return self._joined([(first, first_counts, a - 2), (second, second_counts, b - 2)])
+        ids, ends, first_lengths = array.array("i"), [0], []
+        for text, pair in zip(texts, itertools.repeat(None) if pairs is None else pairs):
+            first, second = self.pieces(text), self.pieces(pair or "")
+            if max_length is not None:
+                room = max_length - (2 if pair is None else 3)
+                while len(first) + len(second) > room:
+                    (first if len(first) >= len(second) else second).pop()
+            ids.extend([self.cls_id, *first, self.sep_id])
+            if pair is not None:
+                ids.extend([*second, self.sep_id])
+            ends.append(len(ids))
+            first_lengths.append(len(first) + 2)
+        return Encoded(
+            np.array(ids, np.int32), np.array(ends, np.int64), np.array(first_lengths, np.int32)
+        )
 
-    def _joined(self, sides: Sequence[Tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Encoded:
-        """Return [CLS], then each side's first ``kept`` pieces and [SEP]; nothing if that is -1."""
-        lengths = 1 + sum(kept + 1 for _, _, kept in sides)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        out = np.full(int(offsets[-1]), self.sep_id, np.int32)
-        out[offsets[:-1]] = self.cls_id
-        target = offsets[:-1] + 1
-        for pieces, counts, kept in sides:
-            source = np.cumsum(counts) - counts
-            taken = np.maximum(kept, 0)
-            out[_ranges(target, taken)] = pieces[_ranges(source, taken)]
-            target = target + kept + 1
-        return Encoded(out, offsets, (sides[0][2] + 2).astype(np.int32))
+    def pieces(self, text: str) -> List[int]:
+        """Return the ids of a text's pieces, without special tokens."""
+        if len(self._words) > MAX_KNOWN_WORDS:
+            self._words.clear()
+        return list(itertools.chain.from_iterable(map(self._words.__getitem__, self._split(text))))
 
-    def pieces(self, texts: Sequence[str]) -> Tuple[np.ndarray, np.ndarray]:
-        """Return the piece ids of all texts end to end (int32), and the count per text (int64)."""
-        pieces: List[np.ndarray] = [np.zeros(0, np.int32)]
-        counts: List[np.ndarray] = [np.zeros(0, np.int64)]
-        for start in range(0, len(texts), CHUNK):
-            cut = [self._split(text) for text in texts[start : start + CHUNK]]
-            words = [word for text in cut for word in text]
-            if len(self._words) > MAX_KNOWN_WORDS:
-                self._forget()
-            index = np.fromiter(map(self._words.__getitem__, words), np.int64, len(words))
-            self._learn()
-            lengths = self._word_lengths[index]
-            pieces.append(self._word_pieces[_ranges(self._word_starts[index], lengths)])
-            ends = np.concatenate([[0], np.cumsum(lengths)])
-            words_end = np.cumsum([len(text) for text in cut])
-            counts.append(np.diff(np.concatenate([[0], ends[words_end]])))
-        return np.concatenate(pieces), np.concatenate(counts).astype(np.int64)
 
-    def _forget(self) -> None:
-        self._words = Words()
-        self._word_pieces: np.ndarray = np.zeros(0, np.int32)
-        self._word_starts: np.ndarray = np.zeros(0, np.int64)
-        self._word_lengths: np.ndarray = np.zeros(0, np.int64)
+class _Words(Dict[str, List[int]]):
+    """Word -> ids of its pieces, each cut at the first look-up."""
 
-    def _learn(self) -> None:
-        """Cut the new words and remember their pieces."""
-        new = self._words.take_new()
-        if not new:
-            return
+    def __init__(self, ids: Dict[str, int]) -> None:
+        super().__init__()
+        self._ids = ids
+        self._model = WordPiece(
+            vocab=ids, unk_token="[UNK]", max_input_chars_per_word=WORD_MAX_CHARS
+        )
+
+    def __missing__(self, word: str) -> List[int]:
         # Too long words are looked up whole, as in bert4keras; so are half surrogate pairs, which
         # cannot pass into Rust.
-        cut = [word for word in new if len(word) <= WORD_MAX_CHARS and _encodable(word)]
-        encodings = self._pieces.encode_batch(cut, add_special_tokens=False)
-        pieces = {word: encoding.ids for word, encoding in zip(cut, encodings)}
-        ids = [pieces.get(word) or [self._ids.get(word, self.unk_id)] for word in new]
-        lengths = np.array([len(piece) for piece in ids], np.int64)
-        starts = len(self._word_pieces) + np.cumsum(lengths) - lengths
-        flat = np.array([piece for word in ids for piece in word], np.int32)
-        self._word_pieces = np.concatenate([self._word_pieces, flat])
-        self._word_starts = np.concatenate([self._word_starts, starts])
-        self._word_lengths = np.concatenate([self._word_lengths, lengths])
-
-
-class Words(Dict[str, int]):
-    """Word -> number; the first look-up of a word gives it the next number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._new: List[str] = []
-
-    def __missing__(self, word: str) -> int:
-        self._new.append(word)
-        self[word] = number = len(self)
-        return number
-
-    def take_new(self) -> List[str]:
-        """Return the new words since the last call, in the order of their numbers."""
-        new, self._new = self._new, []
-        return new
-
-
-def _encodable(word: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in word)
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return starts[0], starts[0] + 1, ..., (lengths[0] of them), starts[1], ..."""
-    total = int(lengths.sum())
-    shift = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-    return np.arange(total, dtype=np.int64) + shift
+        if len(word) <= WORD_MAX_CHARS and not _SURROGATE.search(word):
+            pieces = [token.id for token in self._model.tokenize(word)]
+        else:
+            pieces = [self._ids.get(word, self._ids["[UNK]"])]
+        self[word] = pieces
+        return pieces

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import os
 from typing import Iterable, List, Sequence
 
 from tokenizers import Tokenizer as HFTokenizer
@@ -117,6 +118,8 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
         limit_alphabet=len(set("".join(spellable))),
         show_progress=False,
     )
+    # After the use of threads each fork would print a warning.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     scale = max(1, max(counts.values()) // MAX_REPEATS)
     hf = HFTokenizer(WordPiece(unk_token="[UNK]"))
     hf.pre_tokenizer = WhitespaceSplit()

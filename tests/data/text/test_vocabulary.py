@@ -58,14 +58,6 @@ def test_frequent_words_become_tokens() -> None:
     assert {"training", "precision"} <= set(vocab) and "rare" not in vocab
 
 
-def test_counts_beyond_what_is_played_to_the_trainer_are_scaled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("amp_xla.data.text.vocabulary.MAX_REPEATS", 10)
-    vocab = train_vocab([["often"]] * 1000 + [["seldom"]] * 300, 100)
-    assert {"often", "seldom"} <= set(vocab)
-
-
 def test_nothing_to_learn_from() -> None:
     for texts, size in (([], 100), ([["a"]], 5)):
         with pytest.raises(DataError, match="needed: more than 5 tokens, and text"):
