@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import platform
 import sys
 from typing import Any, Dict, List, Optional
@@ -92,7 +91,7 @@ def get_data(config: Config) -> Manifest:
     """Return the prepared text; prepare the built-in corpus if needed."""
     if config.data is not None:
         return Manifest.load(config.data)
-    out = os.path.join(".cache", "pretraining", f"docstrings-96-python{platform.python_version()}")
+    out = f".cache/pretraining/docstrings-{prepare.FORMAT}-python{platform.python_version()}"
     from amp_xla.training import distributed
 
     ranks = distributed.current()

@@ -17,8 +17,8 @@ class LengthOptions:
 
     steps: Annotated[int, within(1, 10**9)] = 2000
     """updates in total"""
-    phase2_length: Annotated[Optional[int], within(at_least=2)] = None
-    """tokens per sequence in a second phase, a multiple of the prepared length; none = one phase"""
+    phase2_length: Annotated[Optional[int], within(at_least=16)] = None
+    """tokens per sequence in a second phase; none = one phase"""
     phase2_share: Annotated[float, within(above=0, below=1)] = 0.1
     """share of the updates in the second phase"""
     global_batch: Annotated[int, within(at_least=1)] = 16
@@ -30,15 +30,10 @@ class LengthOptions:
         """Return (tokens per sequence, updates) of each phase, the first of the prepared length.
 
         Raises:
-          DataError: a phase has no update, or the second no multiple of the prepared length.
+          DataError: a phase has no update.
         """
         if self.phase2_length is None:
             return [(length, self.steps)]
-        if self.phase2_length % length or self.phase2_length == length:
-            raise DataError(
-                f"the prepared text has sequences of {length} tokens; --phase2-length is a "
-                f"multiple of that, not {self.phase2_length}"
-            )
         last = round(self.steps * self.phase2_share)
         if not 0 < last < self.steps:
             raise DataError(

@@ -25,7 +25,7 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import flat, parse, within
 from amp_xla.data.pretraining import prepared, selection, words
 from amp_xla.data.pretraining.pool import Pool
-from amp_xla.data.pretraining.prepared import FORMAT, SPLITS, VOCAB, Manifest, to_sequences
+from amp_xla.data.pretraining.prepared import FORMAT, MANIFEST, SPLITS, VOCAB, Manifest
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -37,7 +37,6 @@ from amp_xla.process.stopping import Stopped
 BUILT_IN_FILE = "corpus.jsonl"
 BUILT_IN_SOURCE_MB = 2  # Python source per package; about a tenth of it are docstrings
 LARGE = 2**30  # bytes whose reading is announced
-STRETCH = 1 << 20  # characters that are tokenized at once
 SAME_CONTENT = frozenset(["out", "vocab", "vocab_mb", "vocab_only", "workers", "shard"])
 VOCAB_MULTIPLE = 64  # an efficient height of the embedding matrix on tensor cores
 
@@ -104,24 +103,24 @@ def prepare(config: Config) -> Optional[Manifest]:
     Raises:
       DataError: no or bad text, no space, or ``out`` was prepared with other settings.
     """
-    done = Manifest.found(config.out)
     if config.language is not None:
         selection.language_codes(config.language)  # raises before any work
-    files = [] if config.corpus is None else files_of(config.corpus)
-    _refuse_out_in_corpus(config)
+    files = [] if config.corpus is None else _corpus_files(config.corpus, config.out)
     with Pool(config.workers) as pool:
         files = files or [_built_in(config, pool)]
         tokenizer = _vocabulary(config, files)
         if config.vocab_only:
             return None
         settings = _settings(config, _corpus_sha256(files, pool), tokenizer)
-        if done is not None:
-            prepared.require(config.out, done.settings, settings)
-            note(f"{config.out} is already prepared: {done.describe()}")
-            return done
+        prepared.claim(config.out, settings)
+        if os.path.exists(os.path.join(config.out, MANIFEST)):
+            done = Manifest.load(config.out)
+            if done.complete():
+                note(f"{config.out} is already prepared: {done.describe()}")
+                return done
         copies = _copies(config, files, pool)
-        names = _make_shards(config, files, settings, copies, pool)
-    manifest = Manifest.collect(config.out, names, settings)
+        names = _make_shards(config, files, settings["words"], copies, pool)
+    manifest = Manifest.collect(config.out, names)
     if manifest is None:
         note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
         return None
@@ -129,19 +128,19 @@ def prepare(config: Config) -> Optional[Manifest]:
     return manifest
 
 
-def _refuse_out_in_corpus(config: Config) -> None:
-    """Raise if files in ``out`` would be part of the corpus at the next run."""
-    out = os.path.realpath(config.out)
-    for part in (config.corpus or "").split(","):
-        pattern = os.path.realpath(part.strip())
-        inside = Path(out, VOCAB).match(pattern)
-        if os.path.isdir(pattern):
-            inside = os.path.join(out, "").startswith(os.path.join(pattern, ""))
-        if part.strip() and inside:
-            raise DataError(
-                f"--out {config.out}: inside the corpus {part.strip()}, so its own files would be "
-                "read as text; choose another folder"
-            )
+def _corpus_files(corpus: str, out: str) -> List[str]:
+    """Return the files of a corpus; raise if files in ``out`` would be among them next time."""
+    files = files_of(corpus)
+    inside = os.path.join(os.path.realpath(out), "")
+    folders = [part.strip() for part in corpus.split(",") if os.path.isdir(part.strip())]
+    if any(os.path.realpath(file).startswith(inside) for file in files) or any(
+        inside.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders
+    ):
+        raise DataError(
+            f"--out {out}: inside the corpus {corpus}, so its own files would be read as text; "
+            "choose another folder"
+        )
+    return files
 
 
 def _vocabulary(config: Config, files: List[str]) -> Tokenizer:
@@ -179,7 +178,7 @@ def _sample(config: Config, files: List[str]) -> List[str]:
         if size >= config.vocab_mb * 2**20:
             break
         texts += _selected(texts_of(unit, config.reading)[0], config)[0]
-        size += len(unit.data)
+        size += unit.size
     if not texts:
         raise DataError(
             f"the corpus {config.corpus} is empty: no text of the given lengths and languages"
@@ -217,6 +216,8 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
         "words": words.resolve(config.words, tokenizer),
         "corpus": config.corpus or "built-in",
         "corpus_sha256": corpus_sha256,
+        "cls_id": tokenizer.cls_id,
+        "sep_id": tokenizer.sep_id,
     }
 
 
@@ -247,7 +248,7 @@ def _built_in(config: Config, pool: Pool) -> str:
 def _make_shards(
     config: Config,
     files: List[str],
-    settings: Dict[str, Any],
+    cut: str,
     copies: Dict[str, np.ndarray],
     pool: Pool,
 ) -> List[str]:
@@ -264,70 +265,42 @@ def _make_shards(
             names.append(unit.name)
             if number % parts != part:
                 continue
-            if prepared.unit_done(config.out, unit.name, settings):
-                bar.update(len(unit.data))
+            if prepared.finished(config.out, unit.name):
+                bar.update(unit.size)
             else:
                 yield unit, copies.get(unit.name)
 
     with bar:
-        make = functools.partial(make_shards, config=config, settings=settings)
+        make = functools.partial(make_shards, config=config, cut=cut)
         for size in pool.map(make, unfinished()):
             bar.update(size)
     return names
 
 
-def make_shards(
-    work: Tuple[Unit, Optional[np.ndarray]], config: Config, settings: Dict[str, Any]
-) -> int:
-    """Write the shards of one unit and, last, the note that they are complete.
+def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: str) -> int:
+    """Write the files of one unit and, last, the record that they are complete.
 
     Args:
       work: the unit, and int64 numbers of its documents to leave out.
-      config, settings: of the run.
+      config: of the run.
+      cut: kind of ``words.Cutter``.
 
     Returns:
       Bytes of text in the unit.
     """
     unit, copies = work
-    cutter = words.cutter(os.path.join(config.out, VOCAB), config.lowercase, settings["words"])
-    tokenizer = cutter.tokenizer
+    cutter = words.cutter(os.path.join(config.out, VOCAB), config.lowercase, cut)
     texts, bad = texts_of(unit, config.reading)
     if copies is not None:
         copied = set(copies.tolist())
         texts = [text for number, text in enumerate(texts) if number not in copied]
     texts, left_out = _selected(texts, config)
-    record: Dict[str, Any] = {"settings": settings, "bad_lines": bad, **left_out}
+    record: Dict[str, Any] = {"bad_lines": bad, **left_out}
     for split, documents in zip(SPLITS, _split(texts, config.heldout)):
-        ids, starts, counts = _tokens(documents, cutter)
-        marks = tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
-        rows, begins = to_sequences(ids, starts, counts, config.length, *marks)
-        file, size = f"{split}-{unit.name}.npy", 0
-        if len(rows):
-            path = os.path.join(config.out, file)
-            size = prepared.write_rows(path, rows, begins, settings["vocab_size"])
-        record[split] = {
-            "file": file,
-            "sequences": len(rows),
-            "documents": len(documents),
-            "tokens": len(ids),
-            "unknown": int((ids == tokenizer.unk_id).sum()),
-            "padding": int((rows == tokenizer.pad_id).sum()),
-            "bytes": size,
-        }
-    prepared.write_note(config.out, unit.name, record)
-    return len(unit.data)
-
-
-def _tokens(texts: List[str], cutter: words.Cutter) -> List[np.ndarray]:
-    """Return token ids, word starts and counts of all texts, tokenized in stretches."""
-    parts = [(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros(0, np.int64))]
-    begin = size = 0
-    for end, text in enumerate(texts, 1):
-        size += len(text)
-        if size >= STRETCH or end == len(texts):
-            parts.append(cutter(texts[begin:end]))
-            begin, size = end, 0
-    return [np.concatenate(arrays) for arrays in zip(*parts)]
+        path = os.path.join(config.out, f"{split}-{unit.name}.npy")
+        record[split] = prepared.write_stream(path, list(map(cutter, documents)), cutter.tokenizer)
+    prepared.finish(config.out, unit.name, record)
+    return unit.size
 
 
 def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, int]]:

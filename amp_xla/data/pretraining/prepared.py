@@ -1,4 +1,9 @@
-"""Prepared folders: packed sequences in memory-mapped ``.npy`` files with a JSON index."""
+"""Prepared folders: streams of tokens in memory-mapped ``.npy`` files with a JSON index.
+
+A file has the documents of a unit of the corpus end to end, with a [SEP] between two documents. A
+sequence of L tokens is ``[CLS]``, the next L - 2 tokens of the stream and ``[SEP]``, as in
+RoBERTa's FULL-SENTENCES (arXiv 1907.11692, section 4.2); the last one of a file is padded.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,10 +22,9 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.process import durable
 
-FORMAT = 2
-MANIFEST, VOCAB, UNITS = "manifest.json", "vocab.txt", "units"
+FORMAT = 3
+SETTINGS, MANIFEST, VOCAB, UNITS = "settings.json", "manifest.json", "vocab.txt", "units"
 SPLITS = ("train", "heldout")
-SUMMED = ("sequences", "documents", "tokens", "unknown", "padding")
 LEFT_OUT = {
     "bad_lines": "bad lines",
     "other_lengths": "documents of other lengths",
@@ -28,123 +32,35 @@ LEFT_OUT = {
 }
 
 
-def row_type(length: int, vocab_size: int) -> np.dtype:
-    """Return the dtype of a sequence of ``length`` tokens.
-
-    ``token_ids`` is uint16 for vocabularies below 65,536 and else int32; ``starts`` has a bit per
-    token, 1 at word starts (``np.packbits``); ``crc32`` is the checksum of both.
-    """
-    ids = "<u2" if vocab_size <= 1 << 16 else "<i4"
-    return np.dtype(
-        [("token_ids", ids, (length,)), ("starts", "u1", (-(-length // 8),)), ("crc32", "<u4")]
-    )
-
-
 def write(path: str, data: bytes) -> None:
-    """Write a file; it has its name only when all of it is on the disk.
+    """Write a file; it has its name only when all of it is on the disk."""
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    durable.replace(Path(path), data)
 
-    Raises:
-      DataError: no space or no permission.
+
+def write_stream(
+    path: str, documents: Sequence[np.ndarray], tokenizer: Tokenizer
+) -> Dict[str, Any]:
+    """Write the tokens of documents as one file; return its entry in the index.
+
+    Args:
+      path: of the file, which is int16 [tokens] for vocabularies up to 32,768 tokens, else int32.
+      documents: int32 [tokens] of each; a negative id continues the word before it.
+      tokenizer: of the documents.
     """
-    try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        durable.replace(Path(path), data)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-def write_rows(path: str, token_ids: np.ndarray, starts: np.ndarray, vocab_size: int) -> int:
-    """Write int [N, L] token ids and bool [N, L] word starts as a shard; return its bytes."""
-    rows = np.zeros(len(token_ids), row_type(token_ids.shape[1], vocab_size))
-    rows["token_ids"] = token_ids
-    rows["starts"] = np.packbits(starts, axis=1)
-    rows["crc32"] = _checksums(rows)
+    parts = [part for tokens in documents if len(tokens) for part in ([tokenizer.sep_id], tokens)]
+    kind = np.int16 if tokenizer.vocab_size <= 1 << 15 else np.int32
+    stream = np.concatenate(parts[1:] or [np.zeros(0)]).astype(kind)
     file = io.BytesIO()
-    np.save(file, rows)
+    np.save(file, stream)
     write(path, file.getvalue())
-    return file.tell()
-
-
-def _checksums(rows: np.ndarray) -> np.ndarray:
-    raw = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)[:, :-4]
-    return np.array([zlib.crc32(row) for row in raw], np.uint32)
-
-
-def to_sequences(
-    token_ids: np.ndarray,
-    starts: np.ndarray,
-    counts: np.ndarray,
-    length: int,
-    cls_id: int,
-    sep_id: int,
-    pad_id: int = 0,
-) -> Tuple[np.ndarray, np.ndarray]:
-    """Return ``[CLS] ... [SEP]`` rows with a [SEP] between two documents of a row.
-
-    A document that does not fit continues in the next row, as in RoBERTa's FULL-SENTENCES
-    (arXiv 1907.11692, section 4.2).
-
-    Args:
-      token_ids: int [tokens], all documents without special tokens.
-      starts: bool [tokens], True at word starts.
-      counts: int [documents], tokens of each; empty documents are ignored.
-      length: L, tokens per row.
-      cls_id, sep_id, pad_id: special tokens.
-
-    Returns:
-      (int32 [rows, L], bool [rows, L] word starts; special tokens count as words).
-    """
-    counts = np.asarray(counts, np.int64)
-    counts = counts[counts > 0]
-    if not counts.size:
-        return np.zeros((0, length), np.int32), np.zeros((0, length), bool)
-    body = length - 2
-    size = int((counts + 1).sum()) - 1  # a [SEP] after each document but the last
-    rows = -(-size // body)
-    stream = np.full(rows * body, pad_id, np.int32)
-    words = np.ones(rows * body, bool)
-    inside = np.ones(size, bool)
-    inside[np.cumsum(counts[:-1] + 1) - 1] = False
-    stream[:size] = sep_id
-    stream[:size][inside], words[:size][inside] = token_ids, starts
-    out = np.full((rows, length), sep_id, np.int32)
-    out[:, 0] = cls_id
-    out[:, 1:-1] = stream.reshape(rows, body)
-    begins = np.ones((rows, length), bool)
-    begins[:, 1:-1] = words.reshape(rows, body)
-    begins[:, 1] = True  # the visible part of a word that began in the previous row
-    last = 1 + size - (rows - 1) * body
-    out[-1, last], out[-1, last + 1 :] = sep_id, pad_id
-    return out, begins
-
-
-def joined(token_ids: np.ndarray, starts: np.ndarray, each: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Join each ``each`` rows of ``to_sequences`` to one ``[CLS] ... [SEP]`` row.
-
-    Args:
-      token_ids: int32 [rows, L].
-      starts: bool [rows, L].
-      each: rows per joined row; the last may have fewer.
-
-    Returns:
-      (int32 [ceil(rows / each), each * L], bool of that shape), padded at the end. The [CLS] and
-      [SEP] between rows are removed, except a [SEP] before padding, which ends a document.
-    """
-    rows, length = token_ids.shape
-    joined_rows = -(-rows // each)
-    out = np.zeros((joined_rows, each * length), np.int32)
-    begins = np.ones((joined_rows, each * length), bool)
-    copied = token_ids != 0
-    copied[:, 0] = copied[:, -1] = False
-    copied[::each, 0] = True
-    lasts = np.minimum(np.arange(1, joined_rows + 1) * each, rows) - 1
-    copied[lasts, -1] |= token_ids[lasts, -1] != 0
-    for row in range(joined_rows):
-        part = slice(row * each, min((row + 1) * each, rows))
-        count = int(copied[part].sum())
-        out[row, :count] = token_ids[part][copied[part]]
-        begins[row, :count] = starts[part][copied[part]]
-    return out, begins
+    return {
+        "file": os.path.basename(path),
+        "documents": len(documents),
+        "tokens": len(stream),
+        "unknown": int((np.abs(stream) == tokenizer.unk_id).sum()),
+        "crc32": zlib.crc32(stream.data),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,78 +69,58 @@ class Manifest:
 
     Attributes:
       settings: the settings that decide the content.
-      counts: split -> name -> number over all shards, and what was left out.
-      shards: split -> file, sequences and bytes of each shard, in order.
+      units: what was written and left out of each unit of the corpus, in order.
     """
 
     folder: str
     settings: Dict[str, Any]
-    counts: Dict[str, Any]
-    shards: Dict[str, List[Dict[str, Any]]]
-
-    @classmethod
-    def found(cls, folder: str) -> Optional[Manifest]:
-        """Return the manifest of a completely prepared folder, else None."""
-        path = os.path.join(folder, MANIFEST)
-        if not os.path.exists(path):
-            return None
-        values = _read_json(path)
-        try:
-            manifest = cls(folder, values["settings"], values["counts"], values["shards"])
-            shards = [shard for split in SPLITS for shard in manifest.shards[split]]
-            complete = all(_has_size(folder, shard["file"], shard["bytes"]) for shard in shards)
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{path}: damaged ({error!r}); delete it and run prepare") from None
-        return manifest if complete else None
+    units: List[Dict[str, Any]]
 
     @classmethod
     def load(cls, folder: str) -> Manifest:
         """Return the manifest of a prepared folder.
 
         Raises:
-          DataError: the folder is not prepared, or shards are missing.
+          DataError: the folder is not prepared.
         """
-        manifest = cls.found(folder)
-        if manifest is None:
-            problem = "is not prepared"
-            if os.path.exists(os.path.join(folder, MANIFEST)):
-                problem = "lacks shards that its manifest lists"
-            raise DataError(f"{folder} {problem}; run: amp-xla prepare CORPUS {folder}")
-        return manifest
+        path = os.path.join(folder, MANIFEST)
+        if not os.path.exists(path):
+            raise DataError(f"{folder} is not prepared; run: amp-xla prepare CORPUS {folder}")
+        return cls(folder, _read_json(os.path.join(folder, SETTINGS)), _read_json(path)["units"])
 
     @classmethod
-    def collect(cls, folder: str, names: List[str], settings: Dict[str, Any]) -> Optional[Manifest]:
+    def collect(cls, folder: str, names: List[str]) -> Optional[Manifest]:
         """Write and return the manifest of all units; None while some are missing.
 
         Raises:
-          DataError: the corpus gave no training sequence.
+          DataError: the corpus gave no text to train on.
         """
-        if not all(unit_done(folder, name, settings) for name in names):
+        units = [unit for unit in (finished(folder, name) for name in names) if unit]
+        if len(units) < len(names):
             return None
-        notes = [_read_json(_note_path(folder, name)) for name in names]
-        counts: Dict[str, Any] = {name: sum(note[name] for note in notes) for name in LEFT_OUT}
-        shards: Dict[str, List[Dict[str, Any]]] = {}
-        for split in SPLITS:
-            parts = [note[split] for note in notes]
-            counts[split] = {name: sum(part[name] for part in parts) for name in SUMMED}
-            keys = ("file", "sequences", "bytes")
-            shards[split] = [{k: part[k] for k in keys} for part in parts if part["sequences"]]
-        if not counts["train"]["sequences"]:
-            listed = ", ".join(f"{counts[name]:,} {what}" for name, what in LEFT_OUT.items())
+        manifest = cls(folder, _read_json(os.path.join(folder, SETTINGS)), units)
+        if not manifest.total("tokens", "train"):
+            listed = ", ".join(f"{manifest.total(name)} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
-                f"the corpus {settings['corpus']} is empty: no document to train on (left out: "
-                f"{listed})"
+                f"the corpus {manifest.settings['corpus']} is empty: no document to train on (left "
+                f"out: {listed})"
             )
-        values = {"settings": settings, "counts": counts, "shards": shards}
-        data = json.dumps(values, ensure_ascii=False, indent=1).encode()
-        write(os.path.join(folder, MANIFEST), data)
-        return cls(folder, settings, counts, shards)
+        write(os.path.join(folder, MANIFEST), _json({"units": units}))
+        return manifest
+
+    def total(self, name: str, split: Optional[str] = None) -> int:
+        """Return the sum of a number over all units, or over their parts of a split."""
+        return sum((unit[split] if split else unit)[name] for unit in self.units)
+
+    def complete(self) -> bool:
+        """Return whether all files are there."""
+        return all(_has_files(self.folder, unit) for unit in self.units)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the folder's vocabulary.
 
         Raises:
-          DataError: it is not the vocabulary that the sequences were made with.
+          DataError: it is not the vocabulary that the text was tokenized with.
         """
         path = os.path.join(self.folder, VOCAB)
         tokenizer = Tokenizer.load(path, self.settings["lowercase"])
@@ -237,22 +133,20 @@ class Manifest:
 
     def warnings(self, tokenizer: Tokenizer) -> str:
         """Return warnings about duplicate and unknown tokens of the vocabulary."""
-        train = self.counts["train"]
-        return vocabulary.warnings(tokenizer.tokens, train["unknown"], train["tokens"])
+        unknown, tokens = (self.total(name, "train") for name in ("unknown", "tokens"))
+        return vocabulary.warnings(tokenizer.tokens, unknown, tokens)
 
     def describe(self) -> str:
-        """Return one line: amount, padding, and documents left out."""
-        train, held = self.counts["train"], self.counts["heldout"]
-        tokens = train["sequences"] * self.settings["length"]
-        unknown = train["unknown"] / max(train["tokens"], 1)
+        """Return one line: amounts, and documents left out."""
+        tokens, unknown = (self.total(name, "train") for name in ("tokens", "unknown"))
+        train, held = (len(Sequences(self, split)) for split in SPLITS)
         line = (
-            f"{train['sequences']:,} sequences of {self.settings['length']} tokens "
-            f"({train['documents']:,} documents, {train['tokens']:,} tokens, {unknown:.2%} unknown)"
-            f", {held['sequences']:,} held out; padding {train['padding'] / max(tokens, 1):.2%}"
+            f"{train:,} sequences of {self.settings['length']} tokens "
+            f"({self.total('documents', 'train'):,} documents, {tokens:,} tokens, "
+            f"{unknown / max(tokens, 1):.2%} unknown), {held:,} held out"
         )
-        for name, what in LEFT_OUT.items():
-            line += f"; {self.counts[name]:,} {what} left out" if self.counts[name] else ""
-        return line
+        counts = {what: self.total(name) for name, what in LEFT_OUT.items()}
+        return line + "".join(f"; {n:,} {what} left out" for what, n in counts.items() if n)
 
 
 class Sequences:
@@ -261,101 +155,98 @@ class Sequences:
     Args:
       manifest: of a prepared folder.
       split: ``train`` or ``heldout``.
-      length: tokens per sequence, a multiple of the prepared length; None = that length.
+      length: L, tokens per sequence; None = that of the folder.
     """
 
     def __init__(
         self, manifest: Manifest, split: str = "train", length: Optional[int] = None
     ) -> None:
-        self._row_length: int = manifest.settings["length"]
-        self.length = length or self._row_length
-        self._type = row_type(self._row_length, manifest.settings["vocab_size"])
-        shards = manifest.shards[split]
-        self._paths = [os.path.join(manifest.folder, shard["file"]) for shard in shards]
-        self._ends = np.cumsum([0, *(shard["sequences"] for shard in shards)])
+        self.length: int = length or manifest.settings["length"]
+        self._folder, self._settings = manifest.folder, manifest.settings
+        self._files = [unit[split] for unit in manifest.units]
+        counts = [-(-file["tokens"] // (self.length - 2)) for file in self._files]
+        self._ends = np.cumsum([0, *counts])
+        self._streams: Dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
-        return -(-int(self._ends[-1]) // (self.length // self._row_length))
+        return int(self._ends[-1])
 
-    def read(self, first: int, count: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Return sequences ``first`` to ``first + count``: int32 [count, L] ids, bool word starts.
+    def read(self, numbers: Iterable[int]) -> Tuple[np.ndarray, np.ndarray]:
+        """Return the sequences of these numbers: int32 [count, L] ids, bool word starts.
+
+        Special tokens and padding count as words, and a sequence begins with a word.
 
         Raises:
           DataError: a file is damaged; the message names it.
         """
-        each = self.length // self._row_length
-        begin, end = first * each, min((first + count) * each, int(self._ends[-1]))
-        parts = [np.zeros(0, self._type)]
-        while begin < end:
-            shard = int(np.searchsorted(self._ends, begin, side="right")) - 1
-            base, stop = int(self._ends[shard]), min(end, int(self._ends[shard + 1]))
-            parts.append(self._rows(self._paths[shard], begin - base, stop - base))
-            begin = stop
-        rows = np.concatenate(parts)
-        starts = np.unpackbits(rows["starts"], axis=1)[:, : self._row_length].astype(bool)
-        token_ids = rows["token_ids"].astype(np.int32)
-        return (token_ids, starts) if each == 1 else joined(token_ids, starts, each)
+        numbers = np.asarray(numbers, np.int64)
+        files = np.searchsorted(self._ends, numbers, side="right") - 1
+        begins = (numbers - self._ends[files]) * (self.length - 2)
+        ids = np.zeros((len(numbers), self.length), np.int32)
+        for row, file, begin in zip(ids, files.tolist(), begins.tolist()):
+            tokens = self._stream(file)[begin : begin + self.length - 2]
+            row[0], row[len(tokens) + 1] = self._settings["cls_id"], self._settings["sep_id"]
+            row[1 : len(tokens) + 1] = tokens
+        starts = ids >= 0
+        starts[:, 1] = True
+        return np.abs(ids), starts
 
-    def _rows(self, path: str, begin: int, end: int) -> np.ndarray:
-        try:
-            shard = np.load(path, mmap_mode="r")
-        except (OSError, ValueError) as error:
-            raise _damaged(path, error) from None
-        rows = shard[begin:end]
-        if shard.dtype != self._type or len(rows) != end - begin:
-            raise _damaged(path, "other rows than the manifest lists")
-        wrong = np.flatnonzero(_checksums(rows) != rows["crc32"])
-        if wrong.size:
-            raise _damaged(path, f"the checksum of row {begin + wrong[0]} does not match")
-        return np.asarray(rows)
-
-
-def write_note(folder: str, name: str, note: Dict[str, Any]) -> None:
-    """Record that the shards of a unit are written."""
-    write(_note_path(folder, name), json.dumps(note).encode())
+    def _stream(self, number: int) -> np.ndarray:
+        """Return the memory-mapped stream of a file, whose checksum is verified once."""
+        if number not in self._streams:
+            path = os.path.join(self._folder, self._files[number]["file"])
+            try:
+                stream = np.load(path, mmap_mode="r")
+                problem = "" if zlib.crc32(stream) == self._files[number]["crc32"] else "checksum"
+            except (OSError, ValueError) as error:
+                problem = str(error)
+            if problem:
+                raise DataError(
+                    f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again "
+                    "with the same settings: it writes only missing files"
+                )
+            self._streams[number] = stream
+        return self._streams[number]
 
 
-def unit_done(folder: str, name: str, settings: Dict[str, Any]) -> bool:
-    """Return whether the shards of a unit are complete.
+def claim(folder: str, settings: Dict[str, Any]) -> None:
+    """Record the settings of a folder, before any unit is written.
 
     Raises:
-      DataError: they were written with other settings.
+      DataError: the folder has other settings; only the place of the corpus may differ.
     """
-    path = _note_path(folder, name)
-    if not os.path.exists(path):
-        return False
-    note = _read_json(path)
-    require(folder, note["settings"], settings)
-    parts = [note[split] for split in SPLITS if note[split]["sequences"]]
-    return all(_has_size(folder, part["file"], part["bytes"]) for part in parts)
-
-
-def require(folder: str, found: Dict[str, Any], needed: Dict[str, Any]) -> None:
-    """Raise ``DataError`` if a folder's settings differ; the corpus may have moved."""
-    names = {*found, *needed} - {"corpus"}
-    differing = sorted(name for name in names if found.get(name) != needed.get(name))
+    path = os.path.join(folder, SETTINGS)
+    if not os.path.exists(path) or not list(Path(folder, UNITS).glob("*.json")):
+        write(path, _json(settings))
+    there = _read_json(path)
+    names = {*there, *settings} - {"corpus"}
+    differing = sorted(name for name in names if there.get(name) != settings.get(name))
     if differing:
-        pairs = "; ".join(f"{k} is {found.get(k)!r}, not {needed.get(k)!r}" for k in differing)
+        pairs = "; ".join(f"{k} is {there.get(k)!r}, not {settings.get(k)!r}" for k in differing)
         raise DataError(
             f"{folder} was prepared with other settings ({pairs}); choose another --out, or delete "
             "the folder"
         )
 
 
-def _note_path(folder: str, name: str) -> str:
-    return os.path.join(folder, UNITS, name + ".json")
+def finish(folder: str, name: str, unit: Dict[str, Any]) -> None:
+    """Record that the files of a unit are written."""
+    write(os.path.join(folder, UNITS, name + ".json"), _json(unit))
 
 
-def _has_size(folder: str, file: str, size: int) -> bool:
-    path = os.path.join(folder, file)
-    return os.path.isfile(path) and os.path.getsize(path) == size
+def finished(folder: str, name: str) -> Optional[Dict[str, Any]]:
+    """Return the record of a unit; None if its files are not complete."""
+    path = os.path.join(folder, UNITS, name + ".json")
+    unit = _read_json(path) if os.path.exists(path) else None
+    return unit if unit and _has_files(folder, unit) else None
 
 
-def _damaged(path: str, problem: Any) -> DataError:
-    return DataError(
-        f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again with the "
-        "same settings: it writes only missing files"
-    )
+def _has_files(folder: str, unit: Dict[str, Any]) -> bool:
+    return all(os.path.isfile(os.path.join(folder, unit[split]["file"])) for split in SPLITS)
+
+
+def _json(values: Dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, indent=1).encode()
 
 
 def _read_json(path: str) -> Dict[str, Any]:

@@ -3,8 +3,8 @@
 Position p of a run is sequence ``p % n`` of epoch ``p // n``, in an order that is a function of
 (seed, epoch); masks are a function of (seed, epoch, sequence). So a run resumes at any step without
 replaying earlier ones. Blocks of neighbouring sequences are shuffled, then the sequences within a
-group of blocks; so memory is bounded and disks read in long stretches. A run may have two phases,
-of short sequences and then of long ones, as BERT's.
+group of blocks; so disks read in long stretches. A run may have two phases, of short sequences and
+then of long ones, as BERT's.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -23,7 +24,7 @@ from amp_xla.data.pretraining.prepared import SPLITS, Manifest, Sequences
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
-BLOCK, GROUP = 64, 1 << 14  # sequences; 5 MB per group at 128 tokens
+BLOCK, GROUP = 64, 1 << 14  # sequences
 AHEAD = 4  # batches that are prepared early
 _HELDOUT_ROWS = 16  # rows per held-out batch, for any global batch and number of ranks
 
@@ -67,8 +68,8 @@ class Stream:
         self._shuffle, self._sep_id = shuffle, sep_id
         self._once = batches is None
         self._batches = -(-len(sequences) // batch_size) if batches is None else batches
-        self._blocks: Tuple[int, np.ndarray] = (-1, np.zeros(0, np.int64))
-        self._group: Tuple[Any, Any] = (None, None)
+        self._order = functools.lru_cache(maxsize=2)(self._group)
+        self._blocks = functools.lru_cache(maxsize=2)(self._block_order)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
@@ -98,21 +99,40 @@ class Stream:
     def batch(self, index: int) -> Batch:
         """Return micro-batch ``index`` of the run."""
         n = len(self._sequences)
-        begin, end = index * self._size, (index + 1) * self._size
-        if self._once:
-            end = min(end, n)
-        parts: List[Batch] = []
-        while begin < end:
-            stop = min(end, (begin // n + 1) * n)
-            parts.append(self._arrays(begin // n, begin % n, stop - begin))
-            begin = stop
-        padding = self._size - sum(len(part["sample_ids"]) for part in parts)
-        if padding:
-            parts.append(_padding(parts[0], padding))
+        end = (index + 1) * self._size
+        places = [
+            divmod(p, n) for p in range(index * self._size, min(end, n) if self._once else end)
+        ]
+        samples = np.array([self._number(epoch, place) for epoch, place in places], np.int64)
+        epochs = np.array([epoch for epoch, _ in places], np.int64)
+        # A batch has sequences of two epochs where one ends.
+        parts = [self._arrays(e, samples[epochs == e]) for e in np.unique(epochs).tolist()]
+        if len(places) < self._size:
+            parts.append(_padding(parts[0], self._size - len(places)))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    def _arrays(self, epoch: int, first: int, count: int) -> Batch:
-        samples, ids, starts = self._read(epoch, first, count)
+    def _number(self, epoch: int, place: int) -> int:
+        """Return the sequence at a place of an epoch."""
+        if not self._shuffle:
+            return place
+        group, row = divmod(place, GROUP)
+        return int(self._order(epoch, group)[row])
+
+    def _group(self, epoch: int, group: int) -> np.ndarray:
+        """Return int64 [at most GROUP]: sequences of a group of an epoch, shuffled."""
+        each = GROUP // BLOCK
+        firsts = self._blocks(epoch)[group * each : (group + 1) * each] * BLOCK
+        numbers = (firsts[:, None] + np.arange(BLOCK)).reshape(-1)
+        numbers = numbers[numbers < len(self._sequences)]
+        return numbers[permutation(len(numbers), self._seed, epoch, 1 + group)]
+
+    def _block_order(self, epoch: int) -> np.ndarray:
+        """Return int64 [blocks]: all blocks in the order of an epoch; a short one is the last."""
+        full, rest = divmod(len(self._sequences), BLOCK)
+        return np.append(permutation(full, self._seed, epoch), [full] * (rest > 0)).astype(np.int64)
+
+    def _arrays(self, epoch: int, samples: np.ndarray) -> Batch:
+        ids, starts = self._sequences.read(samples)
         segments = np.zeros_like(ids)
         if self._objective == "mlm":
             assert self._masking is not None
@@ -146,39 +166,6 @@ class Stream:
         out = np.take_along_axis(ids, columns[None, :] - second, 1)
         out[np.arange(len(ids)), border] = self._sep_id
         return out, (second & (out != 0)).astype(np.int32)
-
-    def _read(
-        self, epoch: int, first: int, count: int
-    ) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (sequence numbers, ids, word starts) at positions of an epoch."""
-        if not self._shuffle:
-            ids, starts = self._sequences.read(first, count)
-            return np.arange(first, first + count), ids, starts
-        parts = []
-        end = first + count
-        while first < end:
-            group, begin = divmod(first, GROUP)
-            stop = min(begin + end - first, GROUP)
-            parts.append([array[begin:stop] for array in self._load(epoch, group)])
-            first += stop - begin
-        numbers, ids, starts = (np.concatenate(arrays) for arrays in zip(*parts))
-        return numbers, ids, starts
-
-    def _load(self, epoch: int, group: int) -> List[np.ndarray]:
-        """Return (sequence numbers, ids, word starts) of a group of an epoch, shuffled."""
-        if self._group[0] != (epoch, group):
-            n, each = len(self._sequences), GROUP // BLOCK
-            if self._blocks[0] != epoch:
-                full = permutation(n // BLOCK, self._seed, epoch)
-                self._blocks = epoch, np.append(full, [n // BLOCK] * (n % BLOCK > 0))
-            firsts = self._blocks[1][group * each : (group + 1) * each].astype(np.int64) * BLOCK
-            parts = [self._sequences.read(int(f), min(BLOCK, n - int(f))) for f in firsts]
-            numbers = (firsts[:, None] + np.arange(BLOCK)).reshape(-1)
-            arrays = [numbers[numbers < n], *(np.concatenate(some) for some in zip(*parts))]
-            order = permutation(len(arrays[0]), self._seed, epoch, 1 + group)
-            self._group = (epoch, group), [array[order] for array in arrays]
-        arrays = self._group[1]
-        return arrays
 
 
 def _padding(like: Batch, rows: int) -> Batch:
@@ -221,8 +208,7 @@ def read(
     Args:
       data: the prepared text.
       tokenizer: its tokenizer.
-      plan: (tokens per sequence, updates) of each phase; the first length is the prepared
-        one, the others are multiples.
+      plan: (tokens per sequence, updates) of each phase.
       size: sequences per global batch.
       heldout: most held-out sequences of the first length; later phases use as many tokens.
       objective, seed: as for ``Stream``.

@@ -1,27 +1,25 @@
 """Units of a corpus: whole documents of text files, JSON lines and Wikipedia dumps.
 
 The cut depends on the corpus alone, so any number of machines and processes gets the same units. A
-file is read as a stream, compressed or not, so a unit and the rest of a document are in memory.
+file is read as a stream, compressed or not, so one unit is in memory.
 """
 
 from __future__ import annotations
 
 import bz2
-import contextlib
 import dataclasses
-import functools
 import glob
 import gzip
 import json
 import os
 import re
-from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Optional, Pattern, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Tuple
 
 from typing_extensions import Literal
 
 from amp_xla.data.extras import extra
 from amp_xla.data.pretraining import wikipedia
-from amp_xla.data.text.lines import refuse_utf16, text_problem, unpacked
+from amp_xla.data.text.lines import decoded, refuse_utf16, text_problem, unpacked
 from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -31,8 +29,9 @@ SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
 COMPRESSED = (".bz2", ".gz", ".zst")
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
 UNIT_BYTES = (1 << 18, 8 << 20)  # parsing a dump takes a second or more per MB
-LONGEST_BORDER = 64  # bytes; a longer one that crosses two reads is passed over
 UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
+HEAD_BYTES = 1 << 16  # of a file, to recognize its kind; has the namespaces of a dump
+READ_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,17 +47,26 @@ class Reading:
     """for lines that are not UTF-8, contain a NUL, or are not JSON: stop, or leave out and count"""
 
 
-class Unit(NamedTuple):
-    """Whole documents: ``data``, from byte ``begin`` of a file, decompressed.
+class Document(NamedTuple):
+    """The raw content of a document, from byte ``begin`` of a decompressed file."""
 
-    ``name`` sorts in corpus order; ``kind`` is ``text``, ``json`` or ``dump``.
+    begin: int
+    content: bytes
+
+
+class Unit(NamedTuple):
+    """Neighbouring documents of a file.
+
+    ``name`` sorts in corpus order; ``kind`` is ``text``, ``json`` or ``dump``; ``size`` is in
+    bytes; ``links`` are ``wikipedia.prefixes`` of a dump.
     """
 
     name: str
     path: str
     kind: str
-    begin: int
-    data: bytes
+    size: int
+    links: FrozenSet[str]
+    documents: List[Document]
 
 
 def files_of(corpus: str) -> List[str]:
@@ -94,17 +102,14 @@ def files_of(corpus: str) -> List[str]:
 
 
 def _files_below(root: str) -> Iterator[str]:
-    """Yield the files in a folder and its subfolders, without hidden ones."""
+    """Yield the files in a folder and its subfolders, each folder once, without hidden ones."""
+    folders = set()
     for folder, subfolders, names in os.walk(root, followlinks=True):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        here = os.path.join(os.path.realpath(folder), "")
-        for name in subfolders:
-            path = os.path.join(folder, name)
-            if os.path.islink(path) and here.startswith(os.path.join(os.path.realpath(path), "")):
-                raise DataError(
-                    f"corpus {root}: {path} is a link to a folder above it; remove the link, or "
-                    "name the files"
-                )
+        if os.path.realpath(folder) in folders:  # a link to a folder above
+            subfolders.clear()
+            continue
+        folders.add(os.path.realpath(folder))
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
 
 
@@ -117,15 +122,34 @@ def _unpacked_name(path: str) -> str:
     return os.path.splitext(path)[0] if path.endswith(COMPRESSED) else path
 
 
-def kind_of(path: str) -> str:
-    """Return ``text``, ``json`` or ``dump``, by the name's ending or else the first character.
+def units(files: List[str], reading: Reading) -> Iterator[Unit]:
+    """Yield the units of a corpus in order.
 
     Raises:
-      DataError: the file is UTF-16.
+      DataError: a file cannot be read, is damaged, UTF-16, or unpacks to far more than text does.
     """
-    with opened(path) as file:
-        head = next(unpacked(path, file, os.path.getsize(path), 1024), b"")
-    refuse_utf16(path, head)
+    total = sum(map(os.path.getsize, files))
+    target = min(max(total // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
+    for number, path in enumerate(files):
+        head = next(_content(path, HEAD_BYTES), b"")
+        refuse_utf16(path, head)
+        kind = _kind(path, head)
+        links = wikipedia.prefixes(head) if kind == "dump" else frozenset()
+        # A unit ends with the first document behind each multiple of the target.
+        part = begin = end = 0
+        documents: List[Document] = []
+        for end, document in _documents(path, kind, reading):
+            documents.append(document)
+            if end // target > begin // target:
+                name = f"{number:05d}-{part:05d}"
+                yield Unit(name, path, kind, end - begin, links, documents)
+                part, begin, documents = part + 1, end, []
+        if documents:
+            yield Unit(f"{number:05d}-{part:05d}", path, kind, end - begin, links, documents)
+
+
+def _kind(path: str, head: bytes) -> str:
+    """Return ``text``, ``json`` or ``dump``, by the name's ending or else the first character."""
     name = _unpacked_name(path)
     if name.endswith(DUMP_SUFFIXES):
         return "dump"
@@ -135,47 +159,38 @@ def kind_of(path: str) -> str:
     return "json" if begins_as_json and not name.endswith(TEXT_SUFFIXES) else "text"
 
 
-def units(files: List[str], reading: Reading) -> Iterator[Unit]:
-    """Yield the units of a corpus in order."""
-    total = sum(map(os.path.getsize, files))
-    target = min(max(total // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
-    for number, path in enumerate(files):
-        kind = kind_of(path)
-        begin = 0
-        for part, data in enumerate(_parts(path, target, _border(kind, reading))):
-            yield Unit(f"{number:05d}-{part:05d}", path, kind, begin, data)
-            begin += len(data)
-
-
-def _border(kind: str, reading: Reading) -> Optional[Pattern[bytes]]:
-    """Return the pattern between two documents, or None if a file is one document."""
+def _documents(path: str, kind: str, reading: Reading) -> Iterator[Tuple[int, Document]]:
+    """Yield the documents of a file, each with the number of the byte behind it."""
+    lines = _lines(path)
     if kind == "dump":
-        return wikipedia.BORDER
-    if kind == "json" or reading.documents == "line":
-        return re.compile(rb"\n")
-    return re.compile(rb"\n(?:[ \t\r]*\n)+") if reading.documents == "blank" else None
+        yield from (
+            (begin + len(page), Document(begin, page)) for begin, page in wikipedia.pages(lines)
+        )
+    elif kind == "json" or reading.documents == "line":
+        yield from ((begin + len(line), Document(begin, line)) for begin, line in lines)
+    else:
+        begin, content = 0, bytearray()
+        for start, line in lines:
+            if reading.documents == "file" or line.strip(b" \t\r\n"):
+                begin = begin if content else start
+                content += line
+            elif content:
+                yield start + len(line), Document(begin, bytes(content))
+                content.clear()
+        if content:
+            yield begin + len(content), Document(begin, bytes(content))
 
 
-def _parts(path: str, size: int, border: Optional[Pattern[bytes]]) -> Iterator[bytes]:
-    """Yield the content of a file, cut at the first border behind each multiple of ``size``."""
-    rest, begin, needed = bytearray(), 0, size
-    with opened(path) as file:
-        for data in unpacked(path, file, os.path.getsize(path), size):
-            rest += data
-            while border and len(rest) >= needed:
-                # What came before these data has no border behind ``needed``.
-                start = max(needed - 1, len(rest) - len(data) - LONGEST_BORDER)
-                match = border.search(rest, start)
-                endless = border is wikipedia.BORDER and len(rest) > needed + wikipedia.PAGE_BYTES
-                if match is None and not endless:
-                    break
-                end = match.end() if match else len(rest)
-                yield bytes(rest[:end])
-                del rest[:end]
-                begin += end
-                needed = size - begin % size
+def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
+    """Yield (number of the first byte, bytes) of each line of a file."""
+    begin, rest = 0, b""
+    for data in _content(path, READ_BYTES):
+        *whole, rest = (rest + data).split(b"\n")
+        for line in whole:
+            yield begin, line + b"\n"
+            begin += len(line) + 1
     if rest:
-        yield bytes(rest)
+        yield begin, rest
 
 
 def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
@@ -186,13 +201,13 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
     """
     texts: List[str] = []
     bad = 0
-    for offset, raw in _raw_documents(unit, reading):
+    for begin, content in unit.documents:
         try:
-            texts.append(_text(raw, unit, reading.field))
+            texts.append(_text(content, unit, reading.field))
         except ValueError as error:
             if reading.on_bad_line == "error":
                 raise DataError(
-                    f"{unit.path}, byte {unit.begin + offset}: {error}; correct it, or leave out "
+                    f"{unit.path}, byte {begin}: {error}; correct it, or leave out "
                     "bad lines with --on-bad-line skip"
                 ) from None
             bad += 1
@@ -200,14 +215,9 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
 
 
 def _text(raw: bytes, unit: Unit, field: str) -> str:
-    if b"\0" in raw:
-        raise ValueError("a NUL byte")
-    try:
-        line = raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (0x{raw[error.start]:02x})") from None
+    line = decoded(raw)
     if unit.kind == "dump":
-        return wikipedia.text_of(line, _link_prefixes(unit.path))
+        return wikipedia.text_of(line, unit.links)
     line = line.lstrip("\ufeff").strip("\r\n")
     fields = [name.strip() for name in field.split(",")]
     if unit.kind == "text":
@@ -242,42 +252,18 @@ def _value(record: Any, field: str) -> str:
     return text
 
 
-@functools.lru_cache(maxsize=16)
-def _link_prefixes(path: str) -> FrozenSet[str]:
-    with opened(path) as file:
-        return wikipedia.prefixes(file.read(wikipedia.HEAD_BYTES))
-
-
-def _raw_documents(unit: Unit, reading: Reading) -> Iterator[Tuple[int, bytes]]:
-    """Yield (byte offset in the unit, bytes) of its documents."""
-    border = _border(unit.kind, reading)
-    if border is None:
-        yield 0, unit.data
-    elif unit.kind == "dump":
-        yield from wikipedia.pages(unit.data)
-    else:
-        start = 0
-        for match in border.finditer(unit.data):
-            yield start, unit.data[start : match.start()]
-            start = match.end()
-        if start < len(unit.data):
-            yield start, unit.data[start:]
-
-
-@contextlib.contextmanager
-def opened(path: str) -> Iterator[Any]:
-    """Open a file, decompressed according to its name."""
+def _content(path: str, chunk: int) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed by its name, ``chunk`` bytes at a time."""
     try:
         with open(path, "rb") as raw:
+            file: Any = raw
             if path.endswith(".gz"):
-                yield gzip.GzipFile(fileobj=raw)
+                file = gzip.GzipFile(fileobj=raw)
             elif path.endswith(".bz2"):
-                yield bz2.BZ2File(raw)
+                file = bz2.BZ2File(raw)
             elif path.endswith(".zst"):
                 zstandard = extra("zstandard", f"{path}: reading .zst")
-                unpacker = zstandard.ZstdDecompressor()
-                yield unpacker.stream_reader(raw, read_across_frames=True)
-            else:
-                yield raw
+                file = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+            yield from unpacked(path, file, os.path.getsize(path), chunk)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error

@@ -2,22 +2,19 @@
 
 A page is cut out of the dump by its tags before XML is parsed; text between tags has no bare ``<``.
 So a damaged page does not affect others, and a page cannot declare entities that expand without
-limit.
+limit. The tags of pages begin and end lines, as in all dumps.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from typing import FrozenSet, Iterator, Match, Tuple
+from typing import FrozenSet, Iterable, Iterator, Match, Tuple
 from xml.etree import ElementTree
 
 from amp_xla.data.extras import extra
 
-BORDER = re.compile(rb"</page>\s*")
-_PAGE = re.compile(rb"<page>.*?(?:</page>|(?=<page>)|\Z)", re.DOTALL)
 PAGE_BYTES = 16 << 20  # MediaWiki allows 2 MiB before XML escapes
-HEAD_BYTES = 1 << 16  # contains the names of the namespaces
 # Media, files and categories: English names work in every wiki, local names are in the head.
 NAMESPACES = ("-2", "6", "14")
 ENGLISH = ("media", "file", "image", "category")
@@ -33,10 +30,26 @@ _VARIANT = re.compile(r"(zh[a-z-]*)\s*:([^;]*)")
 PREFERRED = ("zh-hans", "zh-cn", "zh")
 
 
-def pages(data: bytes) -> Iterator[Tuple[int, bytes]]:
-    """Yield (byte offset, bytes) of each page; one without an end tag is cut at the next page."""
-    for match in _PAGE.finditer(data):
-        yield match.start(), match.group()
+def pages(lines: Iterable[Tuple[int, bytes]]) -> Iterator[Tuple[int, bytes]]:
+    """Yield (byte offset, bytes) of each page; one without an end tag is cut at the next page.
+
+    Args:
+      lines: (byte offset, bytes) of the lines of a dump.
+    """
+    begin, page = 0, bytearray()
+    for start, line in lines:
+        tag = line.find(b"<page>")
+        if tag >= 0:
+            if page:
+                yield begin, bytes(page)
+            begin, page = start + tag, bytearray(line[tag:])
+        elif page:
+            page += line
+        if page and b"</page>" in line:
+            yield begin, bytes(page)
+            page.clear()
+    if page:
+        yield begin, bytes(page)
 
 
 def prefixes(head: bytes) -> FrozenSet[str]:
@@ -57,6 +70,7 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
       ValueError: the page is incomplete, not XML, or has several revisions.
       DataError: the package mwparserfromhell is missing.
     """
+    page = page.rstrip()
     if not page.endswith("</page>") or len(page) > PAGE_BYTES:
         raise ValueError("a <page> without its </page> within 16 MiB")
     try:

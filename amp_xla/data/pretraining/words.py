@@ -1,9 +1,9 @@
-"""Token ids of texts and the positions at which words begin, for whole-word masks."""
+"""Token ids of texts, with the words they belong to, for whole-word masks."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, List, Tuple
+from typing import Any
 
 import numpy as np
 
@@ -43,22 +43,13 @@ class Cutter:
         self._jieba = _jieba() if kind == "jieba" else None
         self._begins = np.array([not token.startswith("##") for token in tokenizer.tokens])
 
-    def __call__(self, texts: List[str]) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return int32 token ids of all texts, bool word starts, and int64 tokens per text."""
+    def __call__(self, text: str) -> np.ndarray:
+        """Return int32 [tokens]: the token ids of a text, negative if they continue a word."""
         if self._jieba is None:
-            token_ids, counts = self.tokenizer.pieces(texts)
-            return token_ids, self._begins[token_ids], counts
-        cut = [list(self._jieba(text)) for text in texts]
-        numbers = {word: i for i, word in enumerate(dict.fromkeys(w for row in cut for w in row))}
-        pieces, lengths = self.tokenizer.pieces(list(numbers))
-        first = np.cumsum(lengths) - lengths
-        index = np.array([numbers[word] for row in cut for word in row], np.int64)
-        sizes = lengths[index]
-        ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        inside = np.arange(ends[-1]) - np.repeat(ends[:-1], sizes)
-        token_ids = pieces[np.repeat(first[index], sizes) + inside]
-        borders = np.cumsum([0, *map(len, cut)])
-        return token_ids, inside == 0, np.diff(ends[borders])
+            token_ids = np.array(self.tokenizer.pieces(text), np.int32)
+            return np.where(self._begins[token_ids], token_ids, -token_ids)
+        words = map(self.tokenizer.pieces, self._jieba(text))
+        return np.array([-t if i else t for word in words for i, t in enumerate(word)], np.int32)
 
 
 def _jieba() -> Any:

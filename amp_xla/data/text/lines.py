@@ -5,9 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import stat
 import sys
-import time
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
 from amp_xla.errors import DataError
@@ -19,7 +17,6 @@ UTF8_MARK = b"\xef\xbb\xbf"
 # gzip ratio: text 3 to 10, a log that repeats one line 200, a malicious file 1,000 or more.
 MOST_TIMES, ALWAYS_ALLOWED = 200, 64 << 20
 CHUNK = 16 << 20
-FIFO_SECONDS = 10.0  # wait for a writer
 
 Line = Tuple[int, str]
 
@@ -69,17 +66,24 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
     if not pieces[-1]:
         pieces.pop()
     for number, raw in enumerate(pieces, start=1):
-        text = ""
         try:
-            text = raw.decode("utf-8").rstrip("\r")
-        except UnicodeDecodeError as error:
-            byte = f"0x{raw[error.start]:02x}"
-            bad.append(BadLine(path, number, f"is not UTF-8: byte {error.start + 1} is {byte}"))
-        if "\0" in text:
-            bad.append(BadLine(path, number, "holds a NUL byte"))
-            text = ""
-        lines.append(text)
+            lines.append(decoded(raw).rstrip("\r"))
+        except ValueError as reason:
+            lines.append("")
+            bad.append(BadLine(path, number, str(reason)))
     return lines, bad
+
+
+def decoded(raw: bytes) -> str:
+    """Return UTF-8 text; raise ``ValueError`` with the reason if it is none."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        byte = f"0x{raw[error.start]:02x}"
+        raise ValueError(f"is not UTF-8: byte {error.start + 1} is {byte}") from None
+    if "\0" in text:
+        raise ValueError("holds a NUL byte")
+    return text
 
 
 def text_problem(text: str) -> Optional[str]:
@@ -137,45 +141,21 @@ def read_bytes(path: str) -> bytes:
     """Return the content of a file, a pipe or, for ``-``, standard input.
 
     Raises:
-      DataError: It does not exist, cannot be read, or is a FIFO without a writer.
+      DataError: It does not exist, or cannot be read.
     """
     if path == "-":
         if sys.stdin is None:
             raise DataError("standard input is closed; name a file")
         return sys.stdin.buffer.read()
     try:
-        # Opening a FIFO without a writer would block for ever.
-        with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as handle:
-            descriptor = handle.fileno()
-            begin = b""
-            if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-                begin = _first_bytes(descriptor, path)
-            os.set_blocking(descriptor, True)
-            return begin + handle.read()
+        with open(path, "rb") as handle:
+            return handle.read()
     except FileNotFoundError:
         raise DataError(
             f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
         ) from None
     except OSError as error:  # a folder, no permission, a loop of links
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-
-
-def _first_bytes(descriptor: int, path: str) -> bytes:
-    """Wait for a writer of a FIFO; return what it has written so far."""
-    end = time.monotonic() + FIFO_SECONDS
-    while True:
-        try:
-            data = os.read(descriptor, CHUNK)
-        except BlockingIOError:  # a writer that has not written yet
-            return b""
-        if data:
-            return data
-        if time.monotonic() > end:
-            raise DataError(
-                f"{path}: a FIFO that nothing has written to for {FIFO_SECONDS:g} s; start the "
-                "program that writes to it, or name a file"
-            )
-        time.sleep(0.05)
 
 
 def refuse_utf16(path: str, data: bytes) -> None:

@@ -85,13 +85,9 @@ class Dataset:
         )
 
 
-Sample = Tuple[str, Optional[str], str]
-# The fields, the lines with samples, and a function from a line to (text, pair, label).
-Format = Tuple[Fields, Sequence[Line], Callable[[str], Any]]
-
-
-class Unusable(Exception):
-    """The reason why a line is no sample."""
+# The fields, the lines with samples, and a function from a line to the values by field name, which
+# raises ValueError with the reason if a line is no sample.
+Format = Tuple[Fields, Sequence[Line], Callable[[str], Dict[str, Any]]]
 
 
 def read(
@@ -129,18 +125,21 @@ def read(
         path, lines, Fields(text_field, pair_field, label_field)
     )
 
-    samples: List[Sample] = []
+    samples: List[List[Optional[str]]] = []
     for number, line in sample_lines:
         try:
-            samples.append(_checked(parse(line), fields))
-        except Unusable as reason:
+            record = parse(line)
+            names = fields._asdict().items()
+            samples.append([name and _value(record, name, kind) for kind, name in names])
+        except ValueError as reason:
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
     if bad and (on_bad_line == "error" or not samples):
         raise _unusable(path, bad, len(samples) + len(bad))
     if not samples:
         raise DataError(f"{path}: a header and no sample below it")
-    texts, pairs, labels = (list(column) for column in zip(*samples))
+    columns: Any = map(list, zip(*samples))
+    texts, pairs, labels = columns
     return Dataset(texts, None if fields.pair is None else pairs, labels, bad)
 
 
@@ -166,13 +165,12 @@ def _tab_separated(path: str, lines: Sequence[Line], given: Fields) -> Format:
             "--label-field if its names are unusual, or these two as column numbers from 0. "
             f"First line: {line[:80]!r}"
         )
-    positions = [None if name is None else columns.index(name) for name in fields]
 
-    def parse(line: str) -> Any:
+    def parse(line: str) -> Dict[str, Any]:
         cells = line.split("\t")
         if len(cells) != len(columns):
-            raise Unusable(f"{_count(cells)}, not {len(columns)}")
-        return [None if i is None else cells[i] for i in positions]
+            raise ValueError(f"{_count(cells)}, not {len(columns)}")
+        return dict(zip(reversed(columns), reversed(cells)))  # of equal names the first
 
     return fields, lines, parse
 
@@ -192,58 +190,43 @@ def _json_lines(path: str, lines: Sequence[Line], given: Fields) -> Format:
     for _, line in lines[:EXAMINED]:
         try:
             keys.update(dict.fromkeys(_object(line)))
-        except Unusable:
+        except ValueError:
             continue  # reported with its number later
     if not keys:
         raise DataError(
             f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    fields = _choose(path, list(keys), given)
-
-    def parse(line: str) -> Any:
-        record = _object(line)
-        names = fields._asdict().items()
-        return [None if name is None else _value(record, name, kind) for kind, name in names]
-
-    return fields, lines, parse
+    return _choose(path, list(keys), given), lines, _object
 
 
 def _object(line: str) -> Dict[str, Any]:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Unusable(f"not JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     if not isinstance(record, dict):
-        raise Unusable(f"JSON, but not an object: {line.strip()[:40]}")
+        raise ValueError(f"JSON, but not an object: {line.strip()[:40]}")
     return record
 
 
 def _value(record: Dict[str, Any], field: str, kind: str) -> str:
+    """Return a text, or a label, which may be a number or a boolean in JSON."""
     if field not in record:
-        raise Unusable(f"no field {field!r}")
+        raise ValueError(f"no field {field!r}")
     value = record[field]
-    if isinstance(value, str):
-        return value
-    if kind != "label":
-        raise Unusable(f"{field} is {json.dumps(value)[:40]}; a text is a string")
-    if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return json.dumps(value)  # true, 3, 0.5: as in the file
-    raise Unusable(
-        f"{field} is {json.dumps(value)[:40]}; a label is a string, a number or a boolean"
-    )
-
-
-def _checked(sample: Sample, fields: Fields) -> Sample:
-    for value, field in zip(sample, fields):
-        if value is None or field is None:
-            continue
-        if not value.strip():
-            raise Unusable(f"{field} is empty")
-        problem = text_problem(value)
-        if problem:
-            raise Unusable(f"{field}: {problem}")
-    text, pair, label = sample
-    return text, pair, label.strip()
+    allowed = "a text is a string"
+    if kind == "label":
+        allowed = "a label is a string, a number or a boolean"
+        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+            return json.dumps(value)  # true, 3, 0.5: as in the file
+    if not isinstance(value, str):
+        raise ValueError(f"{field} is {json.dumps(value)[:40]}; {allowed}")
+    problem = text_problem(value)
+    if problem:
+        raise ValueError(f"{field}: {problem}")
+    if not value.strip():
+        raise ValueError(f"{field} is empty")
+    return value.strip() if kind == "label" else value
 
 
 def _unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:

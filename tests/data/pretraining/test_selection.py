@@ -63,7 +63,7 @@ def prepared(folder, out, **settings):
 def test_shards_on_two_machines_leave_out_what_one_does(planted, tmp_path):
     folder, originals = planted
     one = prepared(folder, tmp_path / "one", dedup="exact", workers=2)
-    assert sum(one.counts[name]["documents"] for name in ("train", "heldout")) == len(originals)
+    assert sum(one.total("documents", name) for name in ("train", "heldout")) == len(originals)
     prepared(folder, tmp_path / "two", dedup="exact", workers=1, vocab_only=True)
     for shard in ("1/2", "0/2"):
         last = prepared(folder, tmp_path / "two", dedup="exact", workers=1, shard=shard)
@@ -141,8 +141,8 @@ def test_others_are_left_out_and_counted(tmp_path, language, kept):
 
     found = leaving_out("out", language)
     count = sum(len(TEXTS[code]) for code in kept)
-    assert found.counts["train"]["documents"] == count
-    assert found.counts["other_languages"] == 7 - count and found.counts["other_lengths"] == 1
+    assert found.total("documents", "train") == count
+    assert found.total("other_languages") == 7 - count and found.total("other_lengths") == 1
     assert f"{7 - count} documents in other languages left out" in found.describe()
     # The vocabulary is learnt from what stays.
     assert ("的" in found.tokenizer().tokens) == ("zh" in kept)

@@ -12,62 +12,40 @@ from hypothesis import strategies as st
 from amp_xla.data.pretraining import stream as streams
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.options import LengthOptions
-from amp_xla.data.pretraining.prepared import joined, to_sequences
+from amp_xla.data.pretraining.prepared import Manifest, Sequences, write_stream
 from amp_xla.data.pretraining.stream import Phases, Stream
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
 CLS, SEP, LENGTH = 2, 3, 16
 
 
-@given(st.lists(st.lists(st.integers(5, 99), max_size=60), max_size=12), st.integers(0, 2**31))
-def test_documents_come_back_whole(documents, seed):
-    token_ids = np.array([t for d in documents for t in d], np.int32)
-    starts = np.random.RandomState(seed).rand(len(token_ids)) < 0.6
-    rows, begins = to_sequences(token_ids, starts, [len(d) for d in documents], LENGTH, CLS, SEP)
-    stream, words = [], []
-    for row, begin in zip(rows, begins):
-        length = int((row != 0).sum())
-        assert row[0] == CLS and row[length - 1] == SEP and not row[length:].any()
-        assert begin[1]
-        stream += row[1 : length - 1].tolist()
-        words += begin[1 : length - 1].tolist()
-    full = [d for d in documents if d]
-    assert stream == [t for d in full for t in [*d, SEP]][:-1]
-    assert (rows[:-1] != 0).all()  # only the last has padding
-    tokens = [i for i, token in enumerate(stream) if token != SEP]
-    row_begins = {i * (LENGTH - 2) for i in range(len(rows))}
-    for i, start in zip(tokens, starts.tolist()):
-        assert words[i] == start or i in row_begins
-
-
-@given(
-    st.lists(st.lists(st.lists(st.integers(5, 99), max_size=40), max_size=6), max_size=4),
-    st.integers(2, 5),
-)
-def test_joined_rows_are_the_same_text(files, each):
-    """Some of whose rows have padding in the middle, at the end of a file."""
-    parts = [(np.zeros((0, LENGTH), np.int32), np.zeros((0, LENGTH), bool))]
-    for documents in files:
-        ids = np.array([t for d in documents for t in d], np.int32)
-        counts = [len(d) for d in documents]
-        parts.append(to_sequences(ids, ids % 3 == 0, counts, LENGTH, CLS, SEP))
-    rows, words = (np.concatenate(arrays) for arrays in zip(*parts))
-    long, begins = joined(rows, words, each)
-    assert long.shape == begins.shape == (-(-len(rows) // each), each * LENGTH)
-    borders = range(each, len(rows), each)
-    for row, begin, part, word in zip(
-        long, begins, np.split(rows, borders), np.split(words, borders)
-    ):
-        count = int((row != 0).sum())
-        assert row[0] == CLS and row[count - 1] == SEP and not row[count:].any()
-        inside = (part != 0) & (part != CLS) & (part != SEP)
-        tokens = (row != SEP) & (row != CLS) & (row != 0)
-        np.testing.assert_array_equal(row[tokens], part[inside])
-        np.testing.assert_array_equal(begin[tokens], word[inside])
-        # The end of a document stays; a full row that ends inside a document leaves no [SEP].
-        ends = sum((p[1:-1] == SEP).sum() for p in part)
-        ends += sum(p[-1] == SEP for p in part[:-1] if not p[-1]) + 1
-        assert (row == SEP).sum() <= ends
+@given(st.lists(st.lists(st.lists(st.integers(5, 99), max_size=60), max_size=6), max_size=4))
+def test_documents_come_back_whole_in_any_length(tmp_path_factory, files):
+    """Documents of several files; a token above 60 continues the word before it."""
+    folder = tmp_path_factory.mktemp("prepared")
+    signed = [[[-t if t > 60 else t for t in d] for d in documents] for documents in files]
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"token{i}" for i in range(96))]
+    tokenizer = Tokenizer(tokens)
+    units = [
+        {"train": write_stream(str(folder / f"{i}.npy"), [np.array(d) for d in file], tokenizer)}
+        for i, file in enumerate(signed)
+    ]
+    settings = {"length": LENGTH, "cls_id": CLS, "sep_id": SEP}
+    for length in (LENGTH, 40):
+        sequences = Sequences(Manifest(str(folder), settings, units), length=length)
+        ids, begins = sequences.read(range(len(sequences)))
+        number = 0
+        for documents in files:
+            stream = [t for d in documents if d for t in [*d, SEP]][:-1]
+            for begin in range(0, len(stream), length - 2):
+                part = stream[begin : begin + length - 2]
+                padding = [0] * (length - 2 - len(part))
+                assert ids[number].tolist() == [CLS, *part, SEP, *padding]
+                assert begins[number, 1]
+                assert (begins[number, 2 : len(part)] == (np.array(part[1:-1]) <= 60)).all()
+                number += 1
+        assert number == len(sequences)
 
 
 class Rows:
@@ -82,9 +60,8 @@ class Rows:
     def __len__(self):
         return len(self._ids)
 
-    def read(self, first, count):
-        assert first >= 0 and first + count <= len(self)
-        part = self._ids[first : first + count]
+    def read(self, numbers):
+        part = self._ids[np.asarray(numbers)]
         return part, np.ones_like(part, bool)
 
 
@@ -146,7 +123,7 @@ def test_unilm_predicts_the_second_segment_after_a_border():
     for ids, segments, weights, labels, sample in zip(*(batch[name] for name in names)):
         border = int(np.argmax(segments)) - 1
         borders.add(border)
-        original = rows.read(int(sample), 1)[0][0]
+        original = rows.read([sample])[0][0]
         assert ids[border] == SEP and not segments[: border + 1].any()
         assert segments[border + 1 :].all()
         np.testing.assert_array_equal(ids[:border], original[:border])
@@ -180,7 +157,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
     assert threading.active_count() == before
     broken = stream()
 
-    def read(first, count):
+    def read(numbers):
         raise DataError("shard seven is damaged")
 
     broken._sequences.read = read
@@ -190,10 +167,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
         Stream(Rows(0), None, 4)
 
 
-def test_phases_that_do_not_fit_are_refused():
-    for length in (LENGTH, 40):
-        with pytest.raises(DataError, match="of 16 tokens; --phase2-length is a multiple"):
-            LengthOptions(phase2_length=length).plan(LENGTH)
+def test_a_phase_without_an_update_is_refused():
     with pytest.raises(DataError, match="of --steps 6 leaves a phase without an update"):
         LengthOptions(steps=6, phase2_length=64, phase2_share=0.01).plan(LENGTH)
 

@@ -120,8 +120,7 @@ def test_links_are_followed_once(tmp_path):
     (tmp_path / "link").symlink_to("corpus")
     assert corpus_texts(tmp_path / "link") == ["a text"]
     (folder / "sub" / "loop").symlink_to("..")
-    with pytest.raises(DataError, match="sub/loop is a link to a folder above it"):
-        files_of(str(folder))
+    assert corpus_texts(folder) == ["a text"]
     assert corpus_texts(f"{folder}/**/*.txt") == ["a text"]
 
 
@@ -145,7 +144,9 @@ def test_utf16_is_named(tmp_path, encoding, suffix):
         corpus_texts(path, on_bad_line="skip")
 
 
-@pytest.mark.parametrize("bad, message", [(b"\0", "a NUL byte"), (b"\xff\xfe", "not UTF-8 .0xff")])
+@pytest.mark.parametrize(
+    "bad, message", [(b"\0", "holds a NUL byte"), (b"\xff\xfe", "is not UTF-8: byte 5 is 0xff")]
+)
 def test_bad_text_is_named_or_left_out(tmp_path, bad, message):
     path = tmp_path / "bad.txt"
     path.write_bytes(b"good text\nbad " + bad + b" text\nmore\n")

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_xla.data.text.lines import count, every_line, read_lines, unpacked
+from amp_xla.data.text.lines import count, every_line, read_lines
 from amp_xla.data.text.readers import Dataset, read
-from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.errors import DataError
 
 TEXTS = ["good book", 'a "quoted" one', "第三本 很好\u2028really"]
 PAIRS = ["yes", "no, why?", "也许"]
@@ -168,34 +168,15 @@ def test_unusable_files(
         read(write(tmp_path / name, content), **options)
 
 
-def test_missing_damaged_and_not_a_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file"):
-        read(str(tmp_path / "nowhere.tsv"))
-    (tmp_path / "loop").symlink_to("loop")
-    for path, reason in ((tmp_path, "Is a directory"), (tmp_path / "loop", "Too many levels")):
-        with pytest.raises(DataError, match=f"cannot be read: {reason}"):
-            read(str(path))
+def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     packed = gzip.compress(rows(TEXTS, LABELS).encode() * 50)
     for content, reason in ((packed[:-20], "damaged gzip"), (b"a\t1\n", "not gzip")):
         (tmp_path / "a.tsv.gz").write_bytes(content)
         with pytest.raises(DataError, match=reason):
             read(str(tmp_path / "a.tsv.gz"))
-    assert issubclass(DataError, AmpXlaError) and issubclass(DataError, ValueError)
 
 
-def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
-    path = tmp_path / "bomb.tsv.gz"
-    path.write_bytes(gzip.compress(b"x" * (80 << 20), 9))
-    with pytest.raises(DataError, match=r"bomb.tsv.gz: unpacks to more than \d+ MiB"):
-        read(str(path))
-    # As many bytes of what compresses like text are read.
-    whole = unpacked("text.gz", io.BytesIO(bytes(150 << 20)), 1 << 20, 16 << 20)
-    assert sum(map(len, whole)) == 150 << 20
-
-
-def test_a_pipe_is_read_and_a_fifo_without_a_writer_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_and_a_fifo_are_read(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, rows(TEXTS, LABELS).encode())
     os.close(writing)
@@ -203,14 +184,11 @@ def test_a_pipe_is_read_and_a_fifo_without_a_writer_is_an_error(
     os.close(reading)
     fifo = str(tmp_path / "fifo")
     os.mkfifo(fifo)
+    assert count(fifo) == 0
     writer = threading.Thread(target=lambda: Path(fifo).write_text(rows(TEXTS, LABELS)))
     writer.start()
     assert read(fifo).texts == TEXTS
     writer.join()
-    monkeypatch.setattr("amp_xla.data.text.lines.FIFO_SECONDS", 0.0)
-    with pytest.raises(DataError, match="a FIFO that nothing has written to"):
-        read(fifo)
-    assert count(fifo) == 0
 
 
 def test_every_line_is_counted(tmp_path: Path) -> None:
