@@ -13,7 +13,6 @@ from amp_xla.data import labelled
 from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.errors import DataError
 
 TRAIN = [
     f"{'good' if i % 2 else 'bad'} text number {i}\t{'yes' if i % 2 else 'no'}" for i in range(40)
@@ -74,16 +73,3 @@ def test_labels_in_the_second_column_are_warned_of() -> None:
     assert "'no'" in labelled.warning(["a\tyes", "b\tno"], labels)
     for lines in (["a", "b"], ["a\tyes", "b"], ["a\tyes", "b\tperhaps"]):
         assert labelled.warning(lines, labels) == ""
-
-
-def test_a_dev_label_that_was_not_trained_is_named(files: TextFiles, tmp_path: Path) -> None:
-    (tmp_path / "dev.tsv").write_text("a text\tperhaps\n", encoding="utf-8")
-    with pytest.raises(DataError, match="perhaps"):
-        read(files)
-
-
-def test_labels_that_never_occur_in_the_dev_texts_are_printed(files: TextFiles) -> None:
-    assert "never occur" not in read(files).description
-    with open(files.dev, "w") as file:
-        file.write("a good one\tyes\n")
-    assert "1 of 2 labels never occur in the dev texts" in read(files).description

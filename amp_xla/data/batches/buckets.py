@@ -118,31 +118,35 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        self._samples = Samples(encoded, label_ids)
-        self._lengths = sorted({int(length) for length in lengths})
-        longest = int(self._samples.lengths.max())
-        if not self._lengths or longest > self._lengths[-1]:
+        self.samples = Samples(encoded, label_ids)
+        self.rows, self._seed, self._shuffle = batch_size, seed, shuffle
+        self.lengths = sorted({int(length) for length in lengths})
+        longest = int(self.samples.lengths.max())
+        if not self.lengths or longest > self.lengths[-1]:
             raise DataError(
-                f"bucket lengths {self._lengths}, but a sample has {longest} tokens; cut samples "
+                f"rows of {self.lengths} tokens, but a sample has {longest} tokens; cut samples "
                 "with max_length, or choose the lengths from all samples"
             )
-        self._rows, self._seed, self._shuffle = batch_size, seed, shuffle
-        self._bucket = np.searchsorted(self._lengths, self._samples.lengths)
+        self._prepare()
         self._fed = [length for length, _ in self._plan(0)]  # in another order in other epochs
+
+    def _prepare(self) -> None:
+        """Compute what all epochs have in common."""
+        self._bucket = np.searchsorted(self.lengths, self.samples.lengths)
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> Batches:
         """Return unshuffled batches of other samples, such as dev texts, in the same shapes."""
-        return Batches(encoded, label_ids, self._lengths, self._rows, shuffle=False)
+        return Batches(encoded, label_ids, self.lengths, self.rows, shuffle=False)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
         """(rows, length) of each kind of batch, shortest first."""
-        return [(self._rows, length) for length in sorted(set(self._fed))]
+        return [(self.rows, length) for length in sorted(set(self._fed))]
 
     @property
     def padding_share(self) -> float:
         """Share of an epoch's tokens that is padding, whole rows included."""
-        return 1.0 - int(self._samples.lengths.sum()) / (self._rows * sum(self._fed))
+        return 1.0 - int(self.samples.lengths.sum()) / (self.rows * sum(self._fed))
 
     def describe(self) -> str:
         """Return one line about padding and shapes."""
@@ -157,21 +161,21 @@ class Batches:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start`` on; arrays as in ``Samples.gather``."""
         for length, sample_ids in self._plan(epoch)[start:]:
-            yield self._samples.gather(filled(sample_ids, self._rows), length)
+            yield self.samples.gather(filled(sample_ids, self.rows), length)
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
         """Return length and sample ids of each batch of an epoch, in order."""
         source = generator(self._seed, epoch)
-        order = np.arange(len(self._samples))
+        order = np.arange(len(self.samples))
         if self._shuffle:
             source.shuffle(order)
         buckets = self._bucket[order]
         plan, rest = [], order[:0]
-        for number, length in enumerate(self._lengths):
+        for number, length in enumerate(self.lengths):
             members = np.concatenate([rest, order[buckets == number]])
             end = len(members)
-            if length != self._lengths[-1]:
-                end -= end % self._rows
+            if length != self.lengths[-1]:
+                end -= end % self.rows
             rest = members[end:]
-            plan += [(length, members[i : i + self._rows]) for i in range(0, end, self._rows)]
+            plan += [(length, members[i : i + self.rows]) for i in range(0, end, self.rows)]
         return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan

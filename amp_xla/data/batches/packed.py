@@ -11,22 +11,20 @@ samples of these lengths share it, and in which step, is drawn per epoch.
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.buckets import Samples, filled
+from amp_xla.data.batches.buckets import Batches, filled
 from amp_xla.data.batches.order import generator
-from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Encoded
-from amp_xla.errors import DataError
 
 GAIN = 0.001  # one more slot per row must save this share of rows
 
 Pattern = Tuple[int, ...]  # lengths of the samples in a row, longest first
 
 
-class PackedBatches:
+class PackedBatches(Batches):
     """The packed batches of a corpus: one shape; ``BatchSource``'s protocol.
 
     Args:
@@ -56,74 +54,51 @@ class PackedBatches:
         shuffle: bool = True,
         shape: Optional[Tuple[int, int]] = None,
     ) -> None:
-        self._samples = Samples(encoded, label_ids)
-        longest = int(self._samples.lengths.max())
-        if longest > length:
-            raise DataError(
-                f"rows of {length} tokens, but a sample has {longest}; cut samples with max_length"
-            )
-        self._length, self._seed, self._shuffle = length, seed, shuffle
-        counts = np.bincount(self._samples.lengths).tolist()
-        if shape is None:
-            slots, patterns = _fewest_slots(counts, length)
-            shape = (max(1, round(len(patterns) * batch_size / len(encoded))), slots)
+        self._shape = shape
+        super().__init__(encoded, label_ids, [length], batch_size, seed, shuffle)
+
+    def _prepare(self) -> None:
+        """Choose the lengths that share a row."""
+        counts = np.bincount(self.samples.lengths).tolist()
+        if self._shape is None:
+            self.slots, patterns = _fewest_slots(counts, self.lengths[0])
+            self.rows = max(1, round(len(patterns) * self.rows / len(self.samples)))
         else:
-            patterns = pack(counts, length, shape[1])
-        self.rows, self.slots = shape
-        self._steps = -(-len(patterns) // self.rows)
+            self.rows, self.slots = self._shape
+            patterns = pack(counts, self.lengths[0], self.slots)
         # The slots and the samples, both sorted by length, correspond to each other.
         sizes = np.zeros((len(patterns), self.slots), np.int64)
         for row, pattern in zip(sizes, patterns):
             row[: len(pattern)] = pattern
         order = np.argsort(sizes.reshape(-1), kind="stable")
-        self._slots_by_length = order[len(order) - len(encoded) :]
+        self._slots_by_length = order[len(order) - len(self.samples) :]
         self._planned_rows = len(patterns)
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> PackedBatches:
         """Return unshuffled batches of other samples, such as dev texts, in the same shape."""
         shape = (self.rows, self.slots)
-        return PackedBatches(encoded, label_ids, self._length, shuffle=False, shape=shape)
-
-    @property
-    def shapes(self) -> List[Tuple[int, int]]:
-        """(R, L): one."""
-        return [(self.rows, self._length)]
-
-    @property
-    def padding_share(self) -> float:
-        """Share of an epoch's tokens that is padding, empty rows included."""
-        return 1.0 - int(self._samples.lengths.sum()) / (self._steps * self.rows * self._length)
+        return PackedBatches(encoded, label_ids, self.lengths[0], shuffle=False, shape=shape)
 
     def describe(self) -> str:
         """Return one line about padding, shape, and samples per step."""
-        return (
-            f"padding {self.padding_share:.1%}, 1 shape: {self.rows}x{self._length}, packed, about "
-            f"{len(self._samples) / self._steps:.0f} samples per step"
-        )
+        per_step = len(self.samples) / self.steps_per_epoch()
+        return f"{super().describe()}, packed, about {per_step:.0f} samples per step"
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the number of batches per epoch, the same in every epoch."""
-        return self._steps
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on; arrays as in ``Samples.gather``.
-
-        ``labels``, ``weights`` and ``sample_ids`` are [R, S], all others [R, L].
-        """
+    def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
+        """Return length and sample ids, [R, S], of each batch of an epoch, in order."""
         source = generator(self._seed, epoch)
-        samples = np.arange(len(self._samples))
+        samples = np.arange(len(self.samples))
         if self._shuffle:
             source.shuffle(samples)
         members: np.ndarray = np.full(self._planned_rows * self.slots, -1, np.int64)
-        by_length = np.argsort(self._samples.lengths[samples], kind="stable")
+        by_length = np.argsort(self.samples.lengths[samples], kind="stable")
         members[self._slots_by_length] = samples[by_length]
         # Empty rows are spread over the epoch, too.
-        members = filled(members.reshape(-1, self.slots), self._steps * self.rows)
+        steps = -(-self._planned_rows // self.rows)
+        members = filled(members.reshape(-1, self.slots), steps * self.rows)
         if self._shuffle:
             members = members[source.permutation(len(members))]
-        for step in range(start, self._steps):
-            chosen = members[step * self.rows : (step + 1) * self.rows]
-            yield self._samples.gather(chosen, self._length)
+        return [(self.lengths[0], rows) for rows in np.split(members, steps)]
 
 
 def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
