@@ -70,7 +70,7 @@ def reason(
     stock_1 = tensorflow.startswith("1.") and not fork
     old = "" if stock_1 else nvidia.too_old(driver)
     if old:
-        return old, "a newer driver, or a container for this one, which `amp-xla doctor` names"
+        return old, "a newer driver, or an older container from docs/doctor.md"
     cuda = [name for name in missing if not name.startswith("libcuda.so")]
     if cuda:
         fix = f"make env RUNTIME={'nvtf1' if fork else 'tf2'}, on the machine with the driver"

@@ -21,9 +21,8 @@ from typing_extensions import Literal
 from amp_xla import backend
 from amp_xla.backend import nvidia, visible
 from amp_xla.backend.nvidia import Gpu
-from amp_xla.commands import containers
 from amp_xla.config import parse
-from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.errors import SettingsError
 from amp_xla.process.output import printable
 from amp_xla.process.typed import container
 from amp_xla.process.typed import environment as environment_command
@@ -32,16 +31,22 @@ from amp_xla.speed.machine import DEVICE, Machine, look
 
 Level = Literal["ok", "note", "warning", "error"]
 IN_CONTAINER = Path("/.dockerenv")
-TF1_IMAGE = "nvcr.io/nvidia/tensorflow:{}-tf1-py3"
 TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
+
+# The oldest driver for NVIDIA's container 23.03; older branches work on data-center GPUs through
+# the compatibility package inside the container. docs/doctor.md has older containers and sources.
+DRIVER = (530, 30)
+DATACENTER_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85))
+# Names in nvidia-smi. GeForce, TITAN and workstation cards have no compatibility package.
+DATACENTER = frozenset(
+    "Tesla P4 P40 P100 V100 T4 A2 A10 A16 A30 A40 A100 A800 L4 L40 H100 H200 H800".split()
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Check GPU, driver, TensorFlow, bert4keras, environment and Docker."""
 
-    container: str = "23.03"
-    """release of NVIDIA's TensorFlow 1.15 container to compare with, 20.12 to 23.03"""
     json: bool = False
     """print JSON"""
 
@@ -66,13 +71,7 @@ class Finding:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Print the findings; return 1 if one is an error."""
     config = parse(Config, argv, "amp-xla doctor")
-    release = nvidia.version(config.container)
-    if containers.group(release) is None:
-        raise AmpXlaError(
-            f"--container {config.container}: allowed are 20.12 to 23.03, the releases with "
-            f"TensorFlow 1.15 and Python 3.8"
-        )
-    findings = examine(os.environ, release)
+    findings = examine(os.environ)
     if config.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     else:
@@ -82,17 +81,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return int(any(finding.level == "error" for finding in findings))
 
 
-def examine(environ: Mapping[str, str], release: nvidia.Version) -> List[Finding]:
-    """Return all findings.
-
-    Args:
-      environ: the user's environment.
-      release: container to compare with, e.g. (21, 9).
-    """
+def examine(environ: Mapping[str, str]) -> List[Finding]:
+    """Return all findings about the user's environment."""
     seen = nvidia.look(environ)
     findings = graphics(seen)
     if seen.gpus:
-        findings.append(driver(seen.gpus[0], release))
+        findings.append(driver(seen.gpus[0]))
     machine: Optional[Machine] = None
     if importlib.util.find_spec("tensorflow") is None:
         what = f"not installed for {sys.executable}"
@@ -152,34 +146,18 @@ def _abilities(gpu: Gpu) -> Finding:
     return Finding("ok", "GPU", what, why)
 
 
-def driver(gpu: Gpu, release: nvidia.Version) -> Finding:
-    """Compare driver and GPU with a container."""
-    entry = containers.group(release)
-    assert entry is not None  # main has checked the release
-    have = nvidia.version(gpu.driver)
-    if not have:
-        why = "cannot be compared with containers"
-        return Finding("note", "driver", "driver version unknown", why)
-    capability = gpu.capability or (7, 0)
-    newest = containers.newest(have, gpu.name, capability)
-    image = f"container {containers.name(release)} (CUDA {entry.cuda})"
-    fix = f"install driver {entry.driver[0]} or newer"
-    if newest is not None:
-        fix += f", or use: {container(TF1_IMAGE.format(containers.name(newest)))}"
-    if not containers.knows(entry, capability):
-        what = f"{image} was built before compute capability {capability[0]}.{capability[1]}"
-        why = "its libraries hold no code for this GPU: it starts after minutes, or not at all"
-        image = TF1_IMAGE.format(containers.name(newest or containers.LAST))
-        fix = container(TF2_IMAGE if capability >= nvidia.BLACKWELL else image)
-        return Finding("error", "driver", what, why, fix)
-    needed = ".".join(map(str, entry.driver))
-    if containers.runs(entry, have, gpu.name):
-        why = f"{image} needs driver {needed} or newer"
-        if have[:2] < entry.driver[:2]:
-            why += "; older branches run it on data-center GPUs"
-        return Finding("ok", "driver", gpu.driver, why)
-    what = f"{gpu.driver} is too old for {image}"
-    return Finding("error", "driver", what, f"needs {needed}; it would not see the GPU", fix)
+def driver(gpu: Gpu) -> Finding:
+    """Compare the driver with what the container of TensorFlow 1.15 needs."""
+    version = nvidia.version(gpu.driver)[:2]
+    if not version:
+        return Finding("note", "driver", "driver version unknown", "cannot be compared")
+    needed = f"NVIDIA's container 23.03 needs {DRIVER[0]}.{DRIVER[1]} or newer"
+    branch = any(b[0] == version[0] and b <= version for b in DATACENTER_DRIVERS)
+    if version >= DRIVER or (branch and DATACENTER & {*gpu.name.replace("-", " ").split()}):
+        why = "" if version >= DRIVER else "; on data-center GPUs this branch, too"
+        return Finding("ok", "driver", gpu.driver, needed + why)
+    fix = f"install driver {DRIVER[0]} or newer, or take an older container from docs/doctor.md"
+    return Finding("error", "driver", f"{gpu.driver} is too old", needed, fix)
 
 
 def tensorflow(machine: Machine, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> List[Finding]:

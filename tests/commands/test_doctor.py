@@ -10,8 +10,7 @@ from typing import Any, Dict, Optional
 import pytest
 
 from amp_xla.backend import nvidia
-from amp_xla.commands import containers, doctor
-from amp_xla.errors import AmpXlaError
+from amp_xla.commands import doctor
 from amp_xla.speed.machine import Machine
 from tests.running import run_python
 
@@ -49,25 +48,15 @@ def test_gpus(path: Path, smi: Optional[str], level: str, words: str) -> None:
     assert findings[0].level == level and words in str(findings[0])
 
 
-@pytest.mark.parametrize("name, version, capability, release, level, fix", [
-    ("NVIDIA GeForce RTX 3090", "470.82.01", (8, 6), (22, 9), "error", "21.10-tf1-py3"),
+@pytest.mark.parametrize("name, version, level", [
+    ("NVIDIA GeForce RTX 3090", "530.30.02", "ok"),
+    ("NVIDIA GeForce RTX 3090", "470.82.01", "error"),
     # The same driver on a data-center GPU goes through the compatibility package.
-    ("NVIDIA A100-SXM4-40GB", "470.82.01", (8, 0), (23, 3), "ok", ""),
-    ("Tesla T4", "440.64.00", (7, 5), (23, 3), "error", "22.04-tf1-py3"),
-    ("NVIDIA GeForce GTX 1080", "450.57.00", (6, 1), (20, 12), "error", "install driver 455"),
+    ("NVIDIA A100-SXM4-40GB", "470.82.01", "ok"),
+    ("Tesla T4", "440.64.00", "error"),
 ])  # fmt: skip
-def test_driver_and_gpu_against_the_container(
-    name: str, version: str, capability: Any, release: Any, level: str, fix: str
-) -> None:
-    finding = doctor.driver(doctor.Gpu(name, version, 24.0, capability), release)
-    assert finding.level == level and fix in finding.fix
-
-
-def test_the_page_in_the_documents_is_the_table() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
-    for group in containers.GROUPS:
-        driver = f"{group.driver[0]}.{group.driver[1]}"
-        assert f"| {containers.name(group.first)} | {group.cuda} | {driver} |" in page
+def test_driver_against_the_container(name: str, version: str, level: str) -> None:
+    assert doctor.driver(doctor.Gpu(name, version)).level == level
 
 
 def machine(**changes: Any) -> Machine:
@@ -121,11 +110,9 @@ def test_docker(
 def test_the_command(tmp_path: Path) -> None:
     program(tmp_path, "nvidia-smi", "NVIDIA GeForce RTX 3090, 460.32.03, 24268, 8.6")
     environ = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = run_python("-m", "amp_xla", "doctor", "--json", "--container", "21.09", env=environ)
+    done = run_python("-m", "amp_xla", "doctor", "--json", env=environ)
     findings = json.loads(done.out)
     wrong = [f for f in findings if f["level"] == "error"]
     assert done.code == 1 and [f["about"] for f in wrong] == ["driver", "TensorFlow"]
-    assert "460.32.03 is too old for container 21.09 (CUDA 11.4)" in wrong[0]["what"]
+    assert "460.32.03 is too old" in wrong[0]["what"]
     assert all(f["what"] and f["why"] for f in findings)
-    with pytest.raises(AmpXlaError, match=r"allowed are 20\.12 to 23\.03"):
-        doctor.main(["--container", "24.01"])
