@@ -5,25 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional
 
-import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.commands.predict import lines_of
-from amp_xla.config import parse, split_words, within
+from amp_xla.config import parse, within
 from amp_xla.data.pretraining.cloze import ClozeBenchmark
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.process.progress import note
-from amp_xla.recipe import recipe_package
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +38,6 @@ class Config:
     """share of a text's words that are hidden together"""
     lowercase: bool = True
     """for folders without tokenizer_config.json: lower-case the text, as uncased BERT does"""
-    finetune_seeds: Annotated[int, within(0, 100)] = 0
-    """classifiers to fine-tune from each folder, minutes each; flags after -- are the recipe's"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """seed of the hidden words"""
 
@@ -56,13 +48,10 @@ def main(argv: List[str]) -> int:
     Loss (nats) and accuracy are per whole word. Words that one of the vocabularies cannot spell are
     not hidden. So rows of one table are comparable, and tables of folders with one vocabulary.
     """
-    own_words, recipe_words = split_words(argv)
-    config = parse(Config, own_words, "amp-xla evaluate RUN")
+    config = parse(Config, argv, "amp-xla evaluate RUN")
     folders = [name.strip() for name in config.run.split(",") if name.strip()]
     if not folders:
         raise AmpXlaError(f"--run {config.run!r} names no folder")
-    if recipe_words and not config.finetune_seeds:
-        raise AmpXlaError(f"{recipe_words[0]!r} is for fine-tuning; give --finetune-seeds 3")
     tokenizers = [_tokenizer(folder, config.lowercase) for folder in folders]
     if config.text_file is None:
         texts = corpora.pydoc()[1].texts
@@ -74,26 +63,22 @@ def main(argv: List[str]) -> int:
         f"{len(benchmark.texts):,} of {len(texts):,} texts; {benchmark.unknown:.1%} of their words "
         "are never hidden, since a vocabulary cannot spell them"
     )
-    # Before this process takes the GPU's memory.
-    accuracies = [_fine_tuned(folder, config.finetune_seeds, recipe_words) for folder in folders]
-
     from amp_xla.backend import configuring
 
     configuring.resolve(precision="fp32", xla="off")
     from amp_xla.models.scoring import Scorer
 
     rows = []
-    for folder, tokenizer, tuned in zip(folders, tokenizers, accuracies):
+    for folder, tokenizer in zip(folders, tokenizers):
         scorer = Scorer(folder, tokenizer.vocab_size, config.length)
         score = scorer(benchmark.together(tokenizer, config.mask_rate, config.seed))
         row = [folder, f"{score.words:,}", f"{score.loss:.4f}", f"{score.accuracy:.4f}"]
         if config.pseudo:
             alone = scorer(benchmark.one_by_one(tokenizer, config.pseudo))
             row.append(f"{math.exp(min(alone.loss, 50.0)):.2f}")
-        rows.append(row + ([_spread(tuned)] if tuned else []))
+        rows.append(row)
     head = ["model", "hidden words", "loss", "accuracy"]
     head += ["pseudo-perplexity"] * bool(config.pseudo)
-    head += [f"fine-tuned, dev accuracy of {config.finetune_seeds}"] * bool(config.finetune_seeds)
     rule = ["---", *["---:"] * (len(head) - 1)]
     output.lines(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
     return 0
@@ -135,28 +120,3 @@ def _json(path: Path) -> Dict[str, Any]:
     if not isinstance(values, dict):
         raise AmpXlaError(f"{path}: a JSON object is needed")
     return values
-
-
-def _fine_tuned(folder: str, seeds: int, words: Sequence[str]) -> List[float]:
-    """Return the best dev accuracy of each seed's classification run; the runs stay in runs/."""
-    accuracies = []
-    for seed in range(1, seeds + 1):
-        name = f"evaluate-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{seed}"
-        note(f"fine-tuning from {folder}, seed {seed} of {seeds}: runs/classification/{name}")
-        flags = ["--bert", folder, "--seed", str(seed), "--name", name, *words]
-        done = subprocess.run(
-            [sys.executable, "-m", f"{recipe_package()}.classification", *flags],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        if done.returncode:
-            lines = done.stdout.decode("utf-8", "replace").strip().splitlines() or ["no output"]
-            raise AmpXlaError(f"fine-tuning from {folder}: exit {done.returncode}, {lines[-1]}")
-        metrics = Path("runs", "classification", name, "metrics.jsonl")
-        records = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
-        accuracies.append(max(r["dev_accuracy"] for r in records if "dev_accuracy" in r))
-    return accuracies
-
-
-def _spread(accuracies: Sequence[float]) -> str:
-    mean = f"{np.mean(accuracies):.4f}"
-    return mean + (f" ± {np.std(accuracies, ddof=1):.4f}" if len(accuracies) > 1 else "")

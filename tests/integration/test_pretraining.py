@@ -129,7 +129,6 @@ def test_what_cannot_be_filled_in_or_evaluated_is_said(place, trained):
     for words, said in (
         ("--run nowhere", "there is no folder nowhere"),
         ("--run data", "data: bert_config.json and a checkpoint"),
-        (f"--run {WHOLE} -- --epochs 1", "give --finetune-seeds 3"),
     ):
         assert said in place(EVALUATE, *words.split()).error
 
@@ -222,25 +221,6 @@ def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
                 hits.append(all(logits[r, p].argmax() == label for r, p, label in where))
         expected = [np.mean(losses), np.mean(hits)]
         assert shown == pytest.approx(expected[: len(shown)], abs=2e-3 / len(shown))
-
-
-@pytest.mark.long
-def test_evaluate_fine_tunes_with_each_seed(place, trained):
-    rows = [f"north{i % 12} goes with south{(i + i % 2) % 12} .\t{i % 2}" for i in range(48)]
-    (place.folder / "train.tsv").write_text("\n".join(rows) + "\n")
-    rows = evaluate(
-        place, "--run", WHOLE, "--texts", "8", "--pseudo", "0", "--finetune-seeds", "2", "--",
-        "--train", "train.tsv", "--dev", "train.tsv", "--epochs", "1", "--shapes", "1",
-        "--max-length", "16", "--precision", "fp32",
-    )  # fmt: skip
-    assert rows[0][-1] == "fine-tuned, dev accuracy of 2"
-    mean, spread = map(float, rows[2][-1].split(" ± "))
-    found = []
-    for run in sorted((place.folder / "runs" / "classification").glob("evaluate-*")):
-        lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-        found.append(max(line["dev_accuracy"] for line in lines if "dev_accuracy" in line))
-    assert len(found) == 2 and mean == pytest.approx(np.mean(found), abs=1e-4)
-    assert spread == pytest.approx(np.std(found, ddof=1), abs=1e-4)
 
 
 @pytest.mark.once
