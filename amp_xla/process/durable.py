@@ -7,6 +7,7 @@ after it.
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
@@ -90,14 +91,4 @@ def remove(path: Path) -> None:
     if doomed.is_symlink() or not doomed.is_dir():
         os.unlink(str(doomed))
     else:
-        _remove(doomed)
-
-
-def _remove(folder: Path) -> None:
-    for name in os.listdir(str(folder)):
-        inside = folder / name
-        if inside.is_dir() and not inside.is_symlink():
-            _remove(inside)
-        else:
-            os.unlink(str(inside))
-    os.rmdir(str(folder))
+        shutil.rmtree(str(doomed))  # does not follow links either

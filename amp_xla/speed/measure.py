@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import queue
 import re
-import selectors
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
@@ -93,7 +94,17 @@ class Child:
             stderr=self._errors,
             env={**clean_environment(), **(environ or {})},
         )
-        self._buffer = b""
+        self._answers: queue.Queue = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        """Collect answers, and None at the end; the process may print other lines."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK.encode()):
+                self._answers.put(line[len(MARK) :])
+        self._answers.put(None)
 
     def ask(self, seconds: float, **command: Any) -> Dict[str, Any]:
         """Send a command and wait for its answer.
@@ -109,24 +120,14 @@ class Child:
 
     def answer(self, seconds: float) -> Dict[str, Any]:
         """Wait for the next answer; see ``ask``."""
-        assert self._process.stdout is not None
-        until = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while True:
-                line, newline, rest = self._buffer.partition(b"\n")
-                if newline:
-                    self._buffer = rest
-                    if line.startswith(MARK.encode()):
-                        return json.loads(line[len(MARK) :].decode())
-                    continue
-                if not selector.select(max(0.0, until - time.monotonic())):
-                    self.close()
-                    raise ChildEnded("timed out", f"no answer in {seconds:.0f} s")
-                data = self._process.stdout.read1(65536)  # type: ignore[attr-defined]
-                if not data:
-                    raise self._ended()
-                self._buffer += data
+        try:
+            answer = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            self.close()
+            raise ChildEnded("timed out", f"no answer in {seconds:.0f} s") from None
+        if answer is None:
+            raise self._ended()
+        return json.loads(answer.decode())
 
     def _ended(self) -> ChildEnded:
         code = self._process.wait()
@@ -149,6 +150,7 @@ class Child:
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+        self._listener.join()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
