@@ -43,7 +43,6 @@ def test_an_empty_variable_means_not_given():
     [
         ({"AMP_XLA_PRECISION": "fp16"}, ["precision='fp16'", "fp32, tf32, amp"]),
         ({"AMP_XLA_XLA": "lit"}, ["did you mean lite?", "off, on, no_lazy, lite"]),
-        ({"AMP_XLA_PRECISON": "amp"}, ["AMP_XLA_PRECISON", "did you mean AMP_XLA_PRECISION?"]),
         ({"AMP_XLA_INFINITY": "1e12"}, ["65504", "at most 32752"]),
         ({"AMP_XLA_INFINITY": "-1"}, ["infinity='-1'", "above 0"]),
         ({"AMP_XLA_EPSILON": "1e-12"}, ["rounds to zero", "at least"]),
