@@ -15,6 +15,7 @@ from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.progress import note
@@ -54,7 +55,10 @@ class ClassifierConfig:
         """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
         resumed = resumed_settings(self.recipe, self.run)
         texts = self.files.count() if self.encoder.bert and not resumed else 0
-        return resumed or fine_tuning.defaults(self.encoder.bert, texts)
+        bert = self.encoder.bert
+        return resumed or {
+            **fine_tuning.defaults(bert, texts), **self.vocabulary.defaults(bert)
+        }  # fmt: skip
 
     @property
     def loop(self) -> LoopOptions:
@@ -90,7 +94,7 @@ class Questions:
     """
 
     def __init__(self, config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> None:
-        self.tokenizer = config.vocabulary.load(checkpoint.file("vocab.txt"))
+        self.tokenizer = Tokenizer.from_assets(checkpoint.file)
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self.batch_size, self._count = config.batches.batch_size, len(lines)
         self._length = config.batches.max_length

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-from typing import Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.text import corpora, readers
+from amp_xla.data.text import corpora, pretrained_vocabulary, readers
 from amp_xla.data.text.lines import count
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -78,15 +77,16 @@ class VocabularyOptions:
     vocab_size: Annotated[int, within(at_least=32)] = 8000
     """tokens of the trained vocabulary"""
     lowercase: bool = True
-    """lower-case the text and strip accents, as uncased BERT does"""
+    """lower-case the text and strip accents, as uncased BERT (with --bert: as its folder says)"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
         """Return the tokenizer of ``bert``'s folder, of ``vocab``, or one trained on ``texts``."""
-        vocab = os.path.join(bert, "vocab.txt") if bert else self.vocab
-        if vocab:
-            return self.load(vocab)
+        if bert:
+            return Tokenizer.of_folder(bert, self.lowercase)
+        if self.vocab:
+            return Tokenizer.load(self.vocab, lowercase=self.lowercase)
         return Tokenizer.train(texts, self.vocab_size, lowercase=self.lowercase)
 
-    def load(self, vocab: str) -> Tokenizer:
-        """Return the tokenizer of a vocabulary file."""
-        return Tokenizer.load(vocab, lowercase=self.lowercase)
+    def defaults(self, bert: Optional[str]) -> Dict[str, Any]:
+        """Return the settings that the folder of ``bert`` replaces: whether to lower-case."""
+        return {"lowercase": pretrained_vocabulary.rules(bert).lowercase} if bert else {}

@@ -1,9 +1,6 @@
-"""WordPiece ids equal to bert4keras' Tokenizer, for many texts at once.
+"""WordPiece ids equal to bert4keras' Tokenizer or to Hugging Face's, for many texts at once.
 
-bert4keras' rules for characters (what is a space, punctuation, CJK, dropped) differ from HF
-tokenizers' BertNormalizer in places: private-use and newly assigned characters, text that spells
-"[SEP]". So the characters are handled here, by one table for `str.translate`, and HF tokenizers
-cuts each *distinct* word into pieces once.
+HF tokenizers cuts each *distinct* word into pieces once. Text that spells "[SEP]" is text.
 """
 
 from __future__ import annotations
@@ -12,15 +9,17 @@ import array
 import dataclasses
 import itertools
 import json
+import os
 import re
-import unicodedata
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from tokenizers.models import WordPiece
 
-from amp_xla.data.text.vocabulary import WORD_MAX_CHARS, load_vocab, train_vocab, warnings
+from amp_xla.data.text import pretrained_vocabulary
+from amp_xla.data.text.splitting import Rules, WordSplitter
+from amp_xla.data.text.vocabulary import load_vocab, train_vocab, warnings
 from amp_xla.errors import DataError
 from amp_xla.process import durable
 
@@ -57,58 +56,6 @@ class Encoded:
         return ids, [0] * first + [1] * (len(ids) - first)
 
 
-class _Characters(Dict[int, str]):
-    """Code point -> replacement, filled as characters turn up (bert4keras `_tokenize`)."""
-
-    def __init__(self, drop_marks: bool) -> None:
-        super().__init__()
-        self._drop_marks = drop_marks
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        category = unicodedata.category(char)
-        if self._drop_marks and category == "Mn":
-            new = ""
-        elif 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
-            new = " " + char + " "  # ASCII symbols such as + and $ too, of any category
-        elif category.startswith("P") or _is_cjk(code):
-            new = " " + char + " "
-        elif char in " \n\r\t" or category == "Zs":
-            new = " "
-        elif code == 0xFFFD or category in ("Cc", "Cf"):
-            new = ""
-        else:
-            new = char
-        self[code] = new
-        return new
-
-
-def _is_cjk(code: int) -> bool:
-    return (
-        0x4E00 <= code <= 0x9FFF
-        or 0x3400 <= code <= 0x4DBF
-        or 0x20000 <= code <= 0x2A6DF
-        or 0x2A700 <= code <= 0x2B73F
-        or 0x2B740 <= code <= 0x2B81F
-        or 0x2B820 <= code <= 0x2CEAF
-        or 0xF900 <= code <= 0xFAFF
-        or 0x2F800 <= code <= 0x2FA1F
-    )
-
-
-class WordSplitter:
-    """Splits texts into words: optionally lower case without accents; symbols and CJK apart."""
-
-    def __init__(self, lowercase: bool) -> None:
-        self._lowercase = lowercase
-        self._characters = _Characters(drop_marks=lowercase)
-
-    def __call__(self, text: str) -> List[str]:
-        if self._lowercase:
-            text = unicodedata.normalize("NFD", text.lower())
-        return text.translate(self._characters).split()
-
-
 class Tokenizer:
     """A WordPiece tokenizer.
 
@@ -119,9 +66,16 @@ class Tokenizer:
         spell; [CLS], first token of each sample; [SEP], which ends each text.
     """
 
-    def __init__(self, tokens: Sequence[str], lowercase: bool = True, source: str = "") -> None:
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        lowercase: bool = True,
+        source: str = "",
+        rules: Optional[Rules] = None,
+    ) -> None:
         self.tokens = list(tokens)
-        self.lowercase = lowercase
+        self.rules = rules or Rules(lowercase)
+        self.lowercase = self.rules.lowercase
         self._ids = {token: i for i, token in enumerate(self.tokens)}
         missing = [token for token in REQUIRED if token not in self._ids]
         where = source or "vocabulary"
@@ -137,8 +91,8 @@ class Tokenizer:
             )
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
-        self._words = _Words(self._ids)
-        self._split = WordSplitter(lowercase)
+        self._words = _Words(self._ids, self.rules)
+        self._split = self.rules.splitter()
 
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
@@ -156,8 +110,24 @@ class Tokenizer:
     @classmethod
     def from_assets(cls, asset: Callable[[str], str]) -> Tokenizer:
         """Read the files of ``assets``; ``asset`` returns the path of each by its name."""
-        with open(asset("tokenizer_config.json"), encoding="utf-8") as file:
-            return cls.load(asset("vocab.txt"), bool(json.load(file)["do_lower_case"]))
+        return cls.of_folder(os.path.dirname(asset("tokenizer_config.json")))
+
+    @classmethod
+    def of_folder(cls, folder: str, lowercase: Optional[bool] = None) -> Tokenizer:
+        """Read the tokenizer of pretrained weights or of a checkpoint.
+
+        Args:
+          folder: with ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and the settings in
+            ``tokenizer_config.json``, if any.
+          lowercase: instead of what the folder says; None = as it says, else True.
+
+        Raises:
+          DataError: a file is missing or damaged, or is of another kind of tokenizer.
+        """
+        tokens, rules = pretrained_vocabulary.read(folder)
+        if lowercase is not None:
+            rules = rules._replace(lowercase=lowercase)
+        return cls(tokens, source=pretrained_vocabulary.path(folder), rules=rules)
 
     def save(self, path: str) -> None:
         """Write ``vocab.txt``; ``load`` of it gives the same ids."""
@@ -166,7 +136,7 @@ class Tokenizer:
     def save_settings(self, path: str) -> None:
         """Write ``tokenizer_config.json``: the settings beside the vocabulary."""
         with open(path, "w", encoding="utf-8") as file:
-            json.dump({"do_lower_case": self.lowercase}, file)
+            json.dump(pretrained_vocabulary.settings(self.rules), file)
             file.write("\n")
 
     @property
@@ -243,19 +213,20 @@ class Tokenizer:
 class _Words(Dict[str, List[int]]):
     """Word -> ids of its pieces, each cut at the first look-up."""
 
-    def __init__(self, ids: Dict[str, int]) -> None:
+    def __init__(self, ids: Dict[str, int], rules: Rules) -> None:
         super().__init__()
-        self._ids = ids
+        # Too long words are looked up whole in bert4keras, and unknown in Hugging Face.
+        self._whole = {} if rules.hugging_face else ids
+        self._unknown, self._longest = ids["[UNK]"], rules.word_max_chars
         self._model = WordPiece(
-            vocab=ids, unk_token="[UNK]", max_input_chars_per_word=WORD_MAX_CHARS
+            vocab=ids, unk_token="[UNK]", max_input_chars_per_word=self._longest
         )
 
     def __missing__(self, word: str) -> List[int]:
-        # Too long words are looked up whole, as in bert4keras; so are half surrogate pairs, which
-        # cannot pass into Rust.
-        if len(word) <= WORD_MAX_CHARS and not _SURROGATE.search(word):
+        # Half surrogate pairs cannot pass into Rust.
+        if len(word) <= self._longest and not _SURROGATE.search(word):
             pieces = [token.id for token in self._model.tokenize(word)]
         else:
-            pieces = [self._ids.get(word, self._ids["[UNK]"])]
+            pieces = [self._whole.get(word, self._unknown)]
         self[word] = pieces
         return pieces

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer as HFTokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -115,6 +120,58 @@ def test_ids_equal_bert4keras(name: str, jobs: Dict[str, Job], answers: Any) -> 
         assert len(encoded) == len(expected) == len(texts)
         for i, row in enumerate(expected):
             assert list(encoded.row(i)) == row, (maxlen, texts[i], pairs and pairs[i])
+
+
+SETTINGS: List[Dict[str, Any]] = [
+    {},
+    {"do_lower_case": False},
+    {"do_lower_case": False, "strip_accents": True},
+    {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("whole", [True, False], ids=["tokenizer.json", "vocab.txt"])
+def test_a_folder_of_hugging_face_has_the_ids_of_its_library(
+    settings: Dict[str, Any], whole: bool, vocab: Path, tmp_path: Path
+) -> None:
+    lower = settings.get("do_lower_case", True)
+    library = HFTokenizer(WordPiece.from_file(str(vocab), unk_token="[UNK]"))
+    library.normalizer = BertNormalizer(
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True), lowercase=lower,
+        strip_accents=settings.get("strip_accents"),
+    )  # fmt: skip
+    library.pre_tokenizer = BertPreTokenizer()
+    if whole:
+        library.save(str(tmp_path / "tokenizer.json"))
+        settings = {}
+    else:
+        shutil.copy(str(vocab), str(tmp_path / "vocab.txt"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    texts = [text.encode("utf-8", "ignore").decode() for text in strange_texts(1500)]
+    expected = [library.encode(text, add_special_tokens=False).ids for text in texts]
+    tokenizer = Tokenizer.of_folder(str(tmp_path))
+    run = tmp_path / "run"
+    run.mkdir()
+    for name, write in tokenizer.assets.items():
+        write(str(run / name))
+    for again in (tokenizer, Tokenizer.from_assets(lambda name: str(run / name))):
+        encoded = again.encode(texts)
+        assert [encoded.row(i)[0][1:-1] for i in range(len(texts))] == expected
+    assert Tokenizer.of_folder(str(tmp_path), lowercase=not lower).lowercase is not lower
+
+
+def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
+    def refused(words: str, **parts: Any) -> None:
+        (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
+        with pytest.raises(DataError, match=words):
+            Tokenizer.of_folder(str(tmp_path))
+
+    refused("its model is Unigram; only BERT's WordPiece", model={"type": "Unigram"})
+    refused("its normalizer is None; only BERT's", model={"type": "WordPiece"})
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(DataError, match=r"cannot read .*tokenizer.json"):
+        Tokenizer.of_folder(str(tmp_path))
 
 
 def test_a_word_too_long_to_cut_is_looked_up_whole() -> None:
