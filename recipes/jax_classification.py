@@ -94,7 +94,7 @@ def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
     encoder = config.encoder
     if encoder.bert is not None:
         bert_config = weights.read_config(encoder.bert)
-        weights.check_sizes(encoder.bert, bert_config, vocab_size, config.batches.max_length)
+        weights.check_sizes(encoder.bert, vocab_size, config.batches.max_length)
         return bert_config
     return bert.Shape(
         vocab_size, encoder.hidden, encoder.layers, encoder.heads, 4 * encoder.hidden,

@@ -27,6 +27,7 @@ class Shape(NamedTuple):
     intermediate_size: int
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
+    layer_norm_eps: float = EPSILON
 
     @classmethod
     def of(cls, config: Dict[str, Any]) -> Shape:
@@ -82,11 +83,12 @@ class Norm(eqx.Module):
 
     gamma: jax.Array
     beta: jax.Array
+    epsilon: float = eqx.field(static=True, default=EPSILON)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
         centred = wide - wide.mean(-1, keepdims=True)
-        scale = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + EPSILON)
+        scale = jax.lax.rsqrt(jnp.square(centred).mean(-1, keepdims=True) + self.epsilon)
         return (centred * scale * self.gamma + self.beta).astype(x.dtype)
 
 
@@ -177,7 +179,7 @@ def made(shape: Shape, classes: int, seed: int) -> Classifier:
         return Dense(table(rows, columns), jnp.zeros([columns]))
 
     def norm() -> Norm:
-        return Norm(jnp.ones([hidden]), jnp.zeros([hidden]))
+        return Norm(jnp.ones([hidden]), jnp.zeros([hidden]), shape.layer_norm_eps)
 
     def layer() -> Layer:
         attention = [dense(hidden, hidden) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""A BERT's weights from a checkpoint in Google's format, read without TensorFlow.
+"""Pretrained weights for JAX; TensorFlow's checkpoints are read without TensorFlow.
 
 The format (TensorFlow's ``tensor_bundle``): ``*.index`` is a sorted table of LevelDB's kind, tensor
 name -> a protocol buffer with dtype, shape, offset and CRC-32C; ``*.data-00000-of-00001`` holds the
@@ -7,7 +7,6 @@ bytes. Source: tensorflow/core/util/tensor_bundle and tensorflow/core/lib/io/for
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
@@ -17,17 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from amp_xla.errors import AmpXlaError
-from amp_xla.jax.bert import Bert, Shape
+from amp_xla.jax.bert import Bert
+from amp_xla.models.weights import WeightsError
+from amp_xla.models.weights.pretrained import Pretrained
+from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, piece
 
-CONFIG = "bert_config.json"
 _MAGIC = 0xDB4775248B80FB57
-_FLOAT = 1  # TensorFlow's number of float32
+# TensorFlow's numbers of dtypes
+_DTYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: "bfloat16", 19: "float16"}
 _TRAILER = 5  # behind every block: kind of compression, CRC-32C
-
-
-class WeightsError(AmpXlaError):
-    """Weights that cannot be used; the message names file, tensor, what was found and needed."""
 
 
 class Entry(NamedTuple):
@@ -42,52 +39,29 @@ class Entry(NamedTuple):
 
 
 def read_config(folder: str) -> Dict[str, Any]:
-    """Return ``bert_config.json`` of a folder.
+    """Return the configuration of a folder of pretrained weights.
 
     Raises:
-      WeightsError: no such file, no JSON, a size is missing, or another activation than GELU.
+      WeightsError: no such file, no JSON, an impossible size, or another model than BERT with GELU.
     """
-    path = Path(folder) / CONFIG
-    try:
-        config = json.loads(path.read_bytes().decode("utf-8-sig"))
-        shape = Shape.of(config)
-    except (OSError, ValueError, TypeError) as error:
-        raise WeightsError(f"cannot use {path}: {error}") from None
-    if shape.hidden_size % shape.num_attention_heads:
-        raise WeightsError(
-            f"{path}: num_attention_heads {shape.num_attention_heads} does not divide "
-            f"hidden_size {shape.hidden_size}"
-        )
-    if config.get("hidden_act", "gelu") != "gelu" or config.get("embedding_size"):
-        raise WeightsError(f"{path}: the JAX recipe has BERT with gelu, and no other kind")
-    return dict(config)
+    return _opened(folder).config
 
 
-def check_sizes(folder: str, config: Dict[str, Any], vocab_size: int, length: int) -> None:
+def check_sizes(folder: str, vocab_size: int, length: int) -> None:
     """Refuse a vocabulary or sequences for which a BERT has too few embeddings.
 
     Raises:
       WeightsError: naming what is too few.
     """
-    shape, path = Shape.of(config), Path(folder) / CONFIG
-    if shape.max_position_embeddings < length:
-        raise WeightsError(
-            f"{path} has max_position_embeddings {shape.max_position_embeddings}, too few for "
-            f"--max-length {length}"
-        )
-    if shape.vocab_size < vocab_size:
-        raise WeightsError(
-            f"{path} has vocab_size {shape.vocab_size:,}, the vocabulary {vocab_size:,} tokens"
-        )
+    _opened(folder).check_sizes(vocab_size, length)
 
 
 def load(model: Bert, folder: str) -> Bert:
-    """Return ``model`` with the weights of the checkpoint in ``folder``.
+    """Return ``model`` with the weights in ``folder``.
 
     Raises:
       WeightsError: a file or tensor is missing, damaged or has another shape.
     """
-    tensors = Tensors(folder)
 
     def dense(name: str) -> List[Any]:
         return [f"{name}/kernel", f"{name}/bias"]
@@ -111,56 +85,53 @@ def load(model: Bert, folder: str) -> Bert:
         for part, kind in ((layer.attention_norm, "attention/output"), (layer.norm, "output")):
             names += norm(f"{at}/{kind}")
             places += [part.gamma, part.beta]
-    values = {
-        id(place): jnp.asarray(tensors.read(n, place.shape)) for n, place in zip(names, places)
-    }
+    arrays = _opened(folder).take({name: place.shape for name, place in zip(names, places)})
+    values = {id(place): jnp.asarray(arrays[name]) for name, place in zip(names, places)}
     return jax.tree_util.tree_map(lambda leaf: values[id(leaf)], model)
 
 
-class Tensors:
-    """The checkpoint in a folder.
+def _opened(folder: str) -> Pretrained:
+    opened = Pretrained(folder, tensors)
+    config = opened.config
+    if (
+        config["hidden_act"] != "gelu"
+        or config["model_type"] != "bert"
+        or (config.get("embedding_size", config["hidden_size"]) != config["hidden_size"])
+    ):
+        raise WeightsError(
+            f"{opened.path}: the JAX recipe has BERT with gelu and no other kind; found: "
+            f"{config['model_type']} with {config['hidden_act']}"
+        )
+    return opened
+
+
+def tensors(prefix: Path) -> Tensors:
+    """Return the tensors of a TensorFlow checkpoint; checksums are verified at reading.
 
     Raises:
-      WeightsError: there is none, more than one, or its index is damaged.
+      WeightsError: its index is damaged.
     """
+    index = prefix.with_name(f"{prefix.name}.index")
+    try:
+        table = dict(_table(index.read_bytes()))
+        shards = _number(dict(_fields(table.pop(b""))).get(1, 1))
+        entries = {name.decode(): _entry(value) for name, value in table.items()}
+    except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
+        raise damaged(str(index), error) from None
 
-    def __init__(self, folder: str) -> None:
-        indexes = sorted(Path(folder).glob("*.index"))
-        if len(indexes) != 1:
-            names = ", ".join(p.name for p in indexes) or "none"
-            raise WeightsError(f"{folder} must hold one checkpoint (*.index); found: {names}")
-        self._index = indexes[0]
-        try:
-            table = dict(_table(self._index.read_bytes()))
-            self._shards = _number(dict(_fields(table.pop(b""))).get(1, 1))
-            self.entries = {name.decode(): _entry(value) for name, value in table.items()}
-        except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
-            raise WeightsError(f"{self._index} is damaged: {error}") from None
+    def stored(name: str, entry: Entry) -> Stored:
+        path = prefix.with_name(f"{prefix.name}.data-{entry.shard:05d}-of-{shards:05d}")
 
-    def read(self, name: str, shape: Tuple[int, ...]) -> np.ndarray:
-        """Read a float32 tensor and verify its checksum.
+        def read() -> np.ndarray:
+            data = piece(path, entry.offset, entry.size)
+            if _masked(data) != entry.crc:
+                raise ValueError("its bytes do not match their checksum")
+            return decoded(data, _DTYPES[entry.dtype]).reshape(entry.shape)
 
-        Raises:
-          WeightsError: it is missing, damaged, or has another shape or dtype.
-        """
-        entry = self.entries.get(name)
-        if entry is None:
-            raise WeightsError(f"{self._index} has no tensor {name}")
-        if entry.shape != tuple(shape) or entry.dtype != _FLOAT:
-            raise WeightsError(
-                f"{self._index}: {name} is of shape {list(entry.shape)} and TensorFlow's dtype "
-                f"number {entry.dtype}; wanted {list(shape)} in float32"
-            )
-        path = self._index.with_suffix(f".data-{entry.shard:05d}-of-{self._shards:05d}")
-        try:
-            with open(path, "rb") as file:
-                file.seek(entry.offset)
-                data = file.read(entry.size)
-        except OSError as error:
-            raise WeightsError(f"cannot read {path}: {error.strerror}") from None
-        if len(data) != entry.size or _masked(data) != entry.crc:
-            raise WeightsError(f"{path}: {name} is damaged: its bytes do not match their checksum")
-        return np.frombuffer(data, "<f4").reshape(shape)
+        dtype = _DTYPES.get(entry.dtype, f"dtype number {entry.dtype}")
+        return Stored(entry.shape, dtype, str(prefix), read)
+
+    return {name: stored(name, entry) for name, entry in entries.items()}
 
 
 def _table(data: bytes) -> Iterator[Tuple[bytes, bytes]]:

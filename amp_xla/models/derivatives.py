@@ -138,6 +138,33 @@ def attention(
     return tf.custom_gradient(forward)(query, key, value)
 
 
+def relative_attention(
+    query: Any, key: Any, value: Any, relative: Any, bias: Optional[Any], mask: Optional[Any]
+) -> Any:
+    """Build ``attention`` in which each pair of positions has a vector, added to key and value.
+
+    TensorFlow's derivatives. bert4keras' own NEZHA makes a row of padding alone NaN.
+
+    Args:
+      query, key, value, bias, mask: as for ``attention``.
+      relative: floats [L, M, D].
+
+    Returns:
+      [B, L, heads, D].
+
+    Source: Shaw et al., arXiv:1803.02155.
+    """
+    scores = tf.einsum("blhd,bmhd->bhlm", query, key)
+    scores += tf.einsum("blhd,lmd->bhlm", query, relative)
+    if bias is not None:
+        scores += tf.cast(bias, scores.dtype)
+    weights = tf.nn.softmax(scores)
+    if mask is not None:
+        weights *= tf.cast(mask, weights.dtype)
+    out = tf.einsum("bhlm,bmhd->blhd", weights, value)
+    return out + tf.einsum("bhlm,lmd->blhd", weights, relative)
+
+
 @functools.lru_cache(maxsize=None)
 def _layer_normalization() -> Any:
     """Return a subclass of bert4keras' layer that replaces its usual form only."""
@@ -167,19 +194,26 @@ def multi_head_attention() -> Any:
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
         def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
+            kind = kwargs.get("p_bias")
             if (
                 self.normalization != "softmax"
                 or self.return_attention_scores
-                or kwargs.get("p_bias")
+                or kind not in (None, "rotary", "typical_relative")
             ):
                 return super().pay_attention_to(inputs, mask, **kwargs)
-            query, key, value = inputs[:3]
+            query, key, value, *rest = inputs
             if self.attention_scale:
                 query *= self.key_size**-0.5
-            bias = _bias(mask[1], inputs[3] if kwargs.get("a_bias") else None)
+            bias = _bias(mask[1], rest.pop(0) if kwargs.get("a_bias") else None)
+            if kind == "rotary":
+                turn = backend.bert4keras().apply_rotary_position_embeddings
+                query, key = turn(rest[0], query, key)
             shape = tf.stack([tf.shape(query)[0], self.heads, tf.shape(query)[1], tf.shape(key)[1]])
             kept, share = self._kept(shape, self.attention_dropout or 0.0)
-            out = attention(query, key, value, bias, kept)
+            if kind == "typical_relative":
+                out = relative_attention(query, key, value, rest[0], bias, kept)
+            else:
+                out = attention(query, key, value, bias, kept)
             return (out if share == 1.0 else out * (1.0 / share)), None
 
         def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:

@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Callable, Dict, Optional
 
 from amp_xla import backend
-from amp_xla.backend import keras, tf
+from amp_xla.backend import K, keras, tf
 from amp_xla.models import derivatives
 from amp_xla.models.dropout import Dropout
 from amp_xla.models.weights import google
+from amp_xla.models.weights.pretrained import Pretrained
+from amp_xla.models.weights.stored import Shape
 
 # bert4keras' names -> names in Google's bert_config.json
 _GOOGLE = {
     "max_position": "max_position_embeddings",
+    "segment_vocab_size": "type_vocab_size",
     "dropout_rate": "hidden_dropout_prob",
     "attention_dropout_rate": "attention_probs_dropout_prob",
 }
+# Keys of a configuration that bert4keras knows by the same name.
+_SAME = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "hidden_act", "embedding_size", "attention_head_size", "attention_key_size",
+    "residual_attention_scores", "hierarchical_position", "shared_segment_embeddings",
+)  # fmt: skip
+# Family -> bert4keras' class
+_CLASSES = {
+    "bert": "BERT", "albert": "ALBERT", "electra": "ELECTRA", "nezha": "NEZHA",
+    "roformer": "RoFormer", "roformer_v2": "RoFormerV2",
+}  # fmt: skip
 
 
 def encoder(
     bert: Optional[str],
-    kind: Any = "bert",
+    extend: Callable[[Any], Any] = lambda base: base,
     length: Optional[int] = None,
     weights: bool = True,
     **configs: Any,
 ) -> Any:
-    """Build a bert4keras BERT encoder.
+    """Build a bert4keras encoder.
 
     Args:
-      bert: folder with ``bert_config.json`` and a checkpoint in Google's format, whose shapes have
-        priority over ``configs``; None = an untrained encoder.
-      kind: bert4keras' name or class of the architecture.
+      bert: folder of pretrained weights, whose family and shapes have priority over ``configs``;
+        None = an untrained BERT.
+      extend: function that returns a subclass of bert4keras' class to build.
       length: tokens of the longest sequence.
       weights: False = read only the configuration from ``bert``.
       **configs: arguments of ``build_transformer_model``.
@@ -44,12 +58,61 @@ def encoder(
       AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     if bert is None:
-        return build_transformer_model(model=kind, hidden_act="gelu", **configs)
-    config = Path(bert) / google.CONFIG
-    google.read_config(config)
-    prefix = google.read(bert, configs.get("vocab_size"), length) if weights else None
-    rates = {k: configs[k] for k in ("dropout_rate", "attention_dropout_rate") if k in configs}
-    return build_transformer_model(str(config), prefix, model=kind, **rates)
+        base = backend.bert4keras("models").BERT
+        return build_transformer_model(model=extend(base), hidden_act="gelu", **configs)
+    folder = google.pretrained(bert)
+    if weights:
+        folder.check_sizes(configs.get("vocab_size"), length)
+    rates = {name: rate for name, rate in configs.items() if name.endswith("dropout_rate")}
+    transformer = build(folder, extend, **rates)
+    if weights:
+        transformer.load_weights_from_checkpoint(folder.take(tensors(transformer)))
+    return transformer.model
+
+
+def build(
+    folder: Pretrained, extend: Callable[[Any], Any] = lambda base: base, **rates: float
+) -> Any:
+    """Build bert4keras' object for the configuration of a folder, without its weights.
+
+    Args:
+      folder: opened.
+      extend: as for ``encoder``.
+      **rates: dropout rates instead of those of the folder.
+    """
+    config = folder.config
+    shape: Dict[str, Any] = {name: config[name] for name in _SAME if name in config}
+    shape.update({name: config[key] for name, key in _GOOGLE.items() if key in config})
+    shape.update(rates)
+    base = getattr(backend.bert4keras("models"), _CLASSES[config["model_type"]])
+    return build_transformer_model(
+        model=extend(with_epsilon(base, config.get("layer_norm_eps", 1e-12))),
+        return_keras_model=False, **shape,
+    )  # fmt: skip
+
+
+def tensors(transformer: Any) -> Dict[str, Shape]:
+    """Return Google's name -> shape of the weights of a bert4keras model."""
+    layers = transformer.layers
+    return {
+        name: K.int_shape(variable)
+        for layer, names in transformer.variable_mapping().items()
+        if layer in layers
+        for variable, name in zip(layers[layer].trainable_weights, names)
+    }
+
+
+def with_epsilon(base: Any, epsilon: float) -> Any:
+    """Return a subclass whose layer norms have this epsilon, in both bert4keras."""
+    models = backend.bert4keras("models")
+
+    class Encoder(base):
+        def apply(self, inputs: Any = None, layer: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if layer is models.LayerNormalization:
+                kwargs["epsilon"] = epsilon
+            return super().apply(inputs, layer, *args, **kwargs)
+
+    return Encoder
 
 
 def write_config(bert: Optional[str], path: str, **configs: Any) -> None:
@@ -60,10 +123,10 @@ def write_config(bert: Optional[str], path: str, **configs: Any) -> None:
       path: of the file.
     """
     if bert is not None:
-        Path(path).write_bytes((Path(bert) / google.CONFIG).read_bytes())
-        return
-    config = {_GOOGLE.get(name, name): value for name, value in configs.items()}
-    config.update(type_vocab_size=2, hidden_act="gelu")
+        config = google.pretrained(bert).config
+    else:
+        config = {_GOOGLE.get(name, name): value for name, value in configs.items()}
+        config.update(model_type="bert", type_vocab_size=2, hidden_act="gelu")
     Path(path).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -47,7 +46,7 @@ class Fill:
         length = max(map(len, self._rows))
         most = POSITIONS
         if bert is not None:
-            most = google.read_config(Path(bert) / google.CONFIG)["max_position_embeddings"]
+            most = google.pretrained(bert).config["max_position_embeddings"]
         for number, row in enumerate(self._rows, 1):
             if len(row) > most:
                 raise AmpXlaError(f"text {number} has {len(row):,} tokens; the model reads {most}")

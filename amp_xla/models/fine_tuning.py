@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+from amp_xla.models.weights import WeightsError, pretrained
+
 UPDATES = 300  # at least so many updates...
 EPOCHS = (3, 20)  # ...within these numbers of epochs
 BATCH_SIZES = (16, 32)  # BERT's paper, appendix A.3; the smaller one makes more updates
@@ -56,7 +58,7 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
     elif _is_short_run(bert):
         line = "fine-tuning a short pretraining run: defaults of a small model from scratch"
     else:
-        width = _read(bert, "bert_config.json").get("hidden_size", "unknown")
+        width = _width(bert) or "unknown"
         highest = _rates(bert)[2]
         values = ", ".join(f"{name} {replaced[name]}" for name in SETTINGS[:3] if name in replaced)
         line = f"fine-tuning defaults for hidden size {width}: {values}"
@@ -77,22 +79,29 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
 
 def _rates(bert: str) -> Tuple[float, float, float]:
     """Return the row of ``RATES`` for a folder's weights, the first if it cannot be read."""
-    width = _read(bert, "bert_config.json").get("hidden_size")
-    if not isinstance(width, int):
-        return RATES[0]
-    return next(row for row in RATES if width >= row[0])
+    width = _width(bert)
+    return next(row for row in RATES if width >= row[0]) if width else RATES[0]
+
+
+def _width(bert: str) -> Optional[int]:
+    """Return the hidden size of a folder's weights, None if it cannot be read."""
+    try:
+        width = _read(pretrained.config_path(bert)).get("hidden_size")
+    except WeightsError:  # reading the weights reports it
+        return None
+    return width if isinstance(width, int) else None
 
 
 def _is_short_run(bert: str) -> bool:
     """Return whether the folder is a run of this project's pretraining on little text."""
-    config = _read(bert, "config.json")
+    config = _read(Path(bert) / "config.json")
     steps, size = config.get("steps"), config.get("global_batch")
     return isinstance(steps, int) and isinstance(size, int) and steps * size < SHORT_RUN
 
 
-def _read(folder: str, name: str) -> Dict[str, Any]:
+def _read(path: Path) -> Dict[str, Any]:
     try:
-        content = json.loads((Path(folder) / name).read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # reading the weights reports it
         return {}
     return content if isinstance(content, dict) else {}

@@ -17,7 +17,12 @@ from amp_xla.backend import K, keras, tf
 from amp_xla.data.pretraining import cooccurrence
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import losses
-from amp_xla.models.encoders import build_transformer_model, mean_over_tokens
+from amp_xla.models.encoders import (
+    build_transformer_model,
+    mean_over_tokens,
+    tensors,
+    with_epsilon,
+)
 from amp_xla.models.weights import google
 from amp_xla.process import durable
 
@@ -53,7 +58,7 @@ class LanguageModel:
     Args:
       vocab_size: number of tokens; the matrix is padded to a multiple of 64.
       objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
-      bert: folder of a checkpoint in Google's format to continue; its shapes have priority.
+      bert: folder of a BERT's weights to continue; its shapes have priority.
       length: L, or the largest of several.
       layers, hidden, heads: shape of a new model.
       dropout_rate: of activations and attention weights.
@@ -102,18 +107,24 @@ class LanguageModel:
             "initializer_range": init_range or round(0.02 * math.sqrt(768 / hidden), 4),
         }
         if bert is not None:
-            google_config = google.read_config(Path(bert) / google.CONFIG)
-            if google_config["vocab_size"] != vocab_size:
+            folder = google.pretrained(bert)
+            if folder.config["model_type"] != "bert":
                 raise AmpXlaError(
-                    f"{Path(bert) / google.CONFIG} has {google_config['vocab_size']} tokens, "
-                    f"the prepared text {vocab_size}; prepare it with --vocab {bert}/vocab.txt"
+                    f"{folder.path} is of a {folder.config['model_type']}; only a BERT can be "
+                    "pretrained further"
+                )
+            if folder.config["vocab_size"] != vocab_size:
+                raise AmpXlaError(
+                    f"{folder.path} has {folder.config['vocab_size']} tokens, the prepared text "
+                    f"{vocab_size}; prepare it with --vocab {bert}/vocab.txt"
                 )
             if weights:
-                prefix = google.read(bert, vocab_size, length, language_model=True)
-            self.config.update(google_config)
+                folder.check_sizes(vocab_size, length)
+            self.config.update(folder.config)
         config = self.config
+        base = _bert(config["initializer_range"], positions == "sinusoids")
         self.transformer = build_transformer_model(
-            model=_bert(config["initializer_range"], positions == "sinusoids"),
+            model=with_epsilon(base, config.get("layer_norm_eps", 1e-12)),
             application=APPLICATIONS[objective],
             with_mlm="linear",
             return_keras_model=False,
@@ -131,8 +142,12 @@ class LanguageModel:
             self.transformer.model.inputs, self.transformer.layers[last].output
         )
         if bert is not None and weights:
+            needed = {
+                name: (vocab_size, *shape[1:]) if shape[0] == self.padded else shape
+                for name, shape in tensors(self.transformer).items()
+            }
             self.transformer.load_embeddings = self._pad_rows
-            self.transformer.load_weights_from_checkpoint(prefix)
+            self.transformer.load_weights_from_checkpoint(folder.take(needed))
         elif bert is None and attention == "neighbours":
             self._look_at_neighbours(backwards=objective == "lm")
 

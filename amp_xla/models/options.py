@@ -28,7 +28,7 @@ class EncoderOptions:
 
     # May change on resume: the weights come from the run's checkpoint.
     bert: Annotated[Optional[str], MAY_CHANGE] = None
-    """folder with bert_config.json, vocab.txt and a checkpoint in Google's format"""
+    """folder of pretrained weights: of Hugging Face, of Google, or of a pretraining run"""
     layers: Annotated[int, within(at_least=1)] = 3
     """transformer layers, without --bert"""
     hidden: Annotated[int, within(at_least=8)] = 192
@@ -103,7 +103,7 @@ class LanguageModelOptions:
     model: Literal["tiny", "small", "base", "large"] = "tiny"
     """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
     bert: Annotated[Optional[str], MAY_CHANGE] = None
-    """folder with bert_config.json and a checkpoint in Google's format to continue"""
+    """folder of a BERT's weights to continue: of Hugging Face, of Google, or of a run"""
     embeddings: Literal["counts", "random"] = "counts"
     """initial token embeddings of a new model: from counts of neighbours in the text, or random"""
     positions: Literal["sinusoids", "random"] = "sinusoids"

@@ -1,4 +1,4 @@
-"""BERT over rows that hold several texts each, end to end (``amp_xla.data.batches.packed``).
+"""Encoders over rows that hold several texts each, end to end (``amp_xla.data.batches.packed``).
 
 Three things keep the texts of a row apart: position ids start at 0 in each, attention stays inside
 a text (a block-diagonal mask, added like bert4keras' mask of a language model), and pooling
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.models import derivatives
 from amp_xla.models import encoders as model
@@ -23,7 +22,7 @@ def encoder(bert: Optional[str], **configs: Any) -> Any:
       Keras model: token ids, segment ids, position ids and slots, all int [R, L] -> float32
       [R, L, hidden]. A slot is the number of a token's text in its row, -1 for padding.
     """
-    return model.encoder(bert, _packed(), **configs)
+    return model.encoder(bert, _packed, **configs)
 
 
 def classifier(encoder_model: Any, classes: int, dropout: float, slots: int) -> Any:
@@ -60,11 +59,10 @@ def _means(vectors: Any, slots: Any, most: int) -> Any:
     return tf.matmul(member, vectors)
 
 
-def _packed() -> Any:
-    """Return bert4keras' BERT with two more inputs and attention inside texts."""
-    models = backend.bert4keras("models")
+def _packed(base: Any) -> Any:
+    """Return a subclass of a bert4keras encoder with two inputs more and attention in texts."""
 
-    class PackedBERT(models.BERT):  # type: ignore[name-defined]  # untyped
+    class Packed(base):
         attention_bias: Any
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -87,7 +85,7 @@ def _packed() -> Any:
                 )
             return self.attention_bias
 
-    return PackedBERT
+    return Packed
 
 
 def _same_text(slots: Any) -> Any:

@@ -126,6 +126,10 @@ def spoil(folder: Path, what: str) -> None:
         config["num_attention_heads"] = 3
     elif what == "more layers":
         config["num_hidden_layers"] = 12
+    elif what == "roberta":
+        config["model_type"] = what
+    elif what == "code":
+        (folder / "pytorch_model.bin").write_bytes(b"cposix\nsystem\n(S'touch ran'\ntR.")
     elif what == "vocabulary":
         with open(str(folder / "vocab.txt"), "a") as file:
             file.write("extra\n")
@@ -139,6 +143,8 @@ TRAIN: Dict[str, Tuple[Optional[str], Tuple[str, ...], Tuple[str, ...]]] = {
     "more layers": ("more layers", (), ("num_hidden_layers 12", "bert_model.ckpt holds 2")),
     "vocabulary": ("vocabulary", (), ("vocab_size 15, the vocabulary 16 tokens",)),
     "not JSON": ("not JSON", (), ("cannot read", "bert_config.json")),
+    "code": ("code", (), ("pytorch_model.bin: its pickle names posix.system",)),
+    "roberta": ("roberta", (), ('model_type "roberta" is not supported', "allowed: bert")),
     "positions": ("", ("--max-length", "64"), ("max_position_embeddings 32", "64 tokens")),
     "bomb": (None, ("--train", "bomb.tsv.gz"), ("bomb.tsv.gz: unpacks to more than",)),
     "unknown": (None, ("--vocab", "foreign.txt"), ("of the tokens", "are [UNK]")),

@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any, Callable, List, Tuple
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from amp_xla import backend
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
 from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint, manifest
 from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.integration.killing import Server
-from tests.integration.test_classification import write_corpus
+from tests.integration.test_classification import WORDS, write_corpus
 
 HERE = Path(__file__).parent
 TINY = (
@@ -265,18 +269,16 @@ def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
 
 
 @pytest.fixture
-def bert(trained: Path, tmp_path: Path) -> Path:
-    """A BERT folder in Google's format, with the vocabulary of ``trained``."""
-    from amp_xla.models.language_model import LanguageModel
-
-    folder = tmp_path / "bert"
-    folder.mkdir()
-    shutil.copy(str(trained / RUN / "vocab.txt"), str(folder))
-    backend.K.clear_session()
-    model = LanguageModel(len((folder / "vocab.txt").read_text().splitlines()), 12, 1, 16, 1)
-    model.write_checkpoint(str(folder))
-    model.write_config(str(folder / "bert_config.json"))
-    backend.K.clear_session()
+def bert(tmp_path: Path) -> Path:
+    """An ALBERT as a Hugging Face folder."""
+    folder = tmp_path / "albert"
+    shutil.copytree(str(HERE.parent / "models" / "hugging_face" / "albert"), str(folder))
+    words = [word for label in sorted(WORDS) for word in WORDS[label]]
+    tokens = [*SPECIAL_TOKENS, "the", "a", "with", *words]
+    tokenizer = Tokenizer(WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
+    tokenizer.normalizer = BertNormalizer()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
     return folder
 
 
@@ -287,8 +289,9 @@ def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, bert: 
     first = command(PREDICT, "--run", run, "--file", "new.txt")
     assert first.code == 0, first.err
     # `latest` moved: other words, another shape. Then it is gone.
+    (bert / "tokenizer.json").unlink()
     (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
-    (bert / "bert_config.json").write_text("{}")
+    (bert / "config.json").write_text("{}")
     assert command(PREDICT, "--run", run, "--file", "new.txt").out == first.out
     for epochs in (3, 4):
         more = train(command, "--name", "tuned", "--bert", str(bert), "--resume", epochs=epochs)

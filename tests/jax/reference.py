@@ -20,13 +20,12 @@ def main() -> None:
     os.environ["AMP_XLA_PRECISION"] = "fp32"
     import amp_xla.setup  # noqa: F401
     from amp_xla.models import dropout, encoders
-    from amp_xla.models.weights import google
     from tests.models import google_folder
 
     random = np.random.RandomState(1)
     values = {
         name: random.normal(float("gamma" in name), 0.3, shape).astype(np.float32)
-        for name, shape in google.tensors(google_folder.CONFIG, language_model=True)
+        for name, shape in google_folder.tensors(google_folder.CONFIG, language_model=True)
     }
     shutil.rmtree(str(FOLDER), ignore_errors=True)
     google_folder.write(FOLDER, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,6 +15,8 @@ CONFIG: Dict[str, Any] = {
     "intermediate_size": 32, "max_position_embeddings": 32, "type_vocab_size": 2,
     "hidden_act": "gelu",
 }  # fmt: skip
+NAME = "bert_config.json"
+Shape = Tuple[int, ...]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
 
 
@@ -26,14 +28,43 @@ def write(
     """``replaced``: tensor name -> other values, None = left out."""
     folder.mkdir()
     shapes = {**CONFIG, "vocab_size": len(vocabulary)}
-    (folder / google.CONFIG).write_text(json.dumps(shapes))
+    (folder / NAME).write_text(json.dumps(shapes))
     (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocabulary))
     random = np.random.RandomState(0)
     values: Dict[str, Any] = {
         name: random.normal(0, 0.02, shape).astype(np.float32)
-        for name, shape in google.tensors(shapes, language_model=True)
+        for name, shape in tensors(shapes, language_model=True)
     }
     values.update(replaced or {})
     kept = {name: value for name, value in values.items() if value is not None}
     google.write_tensors(str(folder / "bert_model.ckpt"), kept)
     return folder
+
+
+def tensors(config: Dict[str, Any], language_model: bool) -> Iterator[Tuple[str, Shape]]:
+    """Yield (name, shape) of a BERT's tensors."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    yield "bert/embeddings/word_embeddings", (config["vocab_size"], hidden)
+    yield "bert/embeddings/position_embeddings", (config["max_position_embeddings"], hidden)
+    yield "bert/embeddings/token_type_embeddings", (config["type_vocab_size"], hidden)
+    yield from _norm("bert/embeddings", hidden)
+    for number in range(config["num_hidden_layers"]):
+        layer = f"bert/encoder/layer_{number}"
+        for name in ("self/query", "self/key", "self/value", "output/dense"):
+            yield from _dense(f"{layer}/attention/{name}", hidden, hidden)
+        yield from _norm(f"{layer}/attention/output", hidden)
+        yield from _dense(f"{layer}/intermediate/dense", hidden, inner)
+        yield from _dense(f"{layer}/output/dense", inner, hidden)
+        yield from _norm(f"{layer}/output", hidden)
+    if language_model:
+        yield from _dense("cls/predictions/transform/dense", hidden, hidden)
+        yield from _norm("cls/predictions/transform", hidden)
+        yield "cls/predictions/output_bias", (config["vocab_size"],)
+
+
+def _dense(name: str, rows: int, columns: int) -> List[Tuple[str, Shape]]:
+    return [(f"{name}/kernel", (rows, columns)), (f"{name}/bias", (columns,))]
+
+
+def _norm(name: str, size: int) -> List[Tuple[str, Shape]]:
+    return [(f"{name}/LayerNorm/beta", (size,)), (f"{name}/LayerNorm/gamma", (size,))]

@@ -5,17 +5,29 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import numpy as np
 import pytest
 
-from amp_xla.models.weights import google
+from amp_xla.models.weights import WeightsError, google
+from amp_xla.models.weights.pretrained import TOKENS
 from tests.models import google_folder
 
 DATA, INDEX = "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"
 QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
 Change = Callable[[Path], Any]
+
+
+def read(
+    folder: Path,
+    vocab_size: Optional[int] = None,
+    length: Optional[int] = None,
+    language_model: bool = False,
+) -> Dict[str, np.ndarray]:
+    opened = google.pretrained(str(folder))
+    opened.check_sizes(vocab_size, length)
+    return opened.take(dict(google_folder.tensors(opened.config, language_model)))
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +41,13 @@ def config(**values: Any) -> Change:
     def change(folder: Path) -> None:
         found = {**google_folder.CONFIG, **values}
         kept = {key: value for key, value in found.items() if value is not None}
-        (folder / google.CONFIG).write_text(json.dumps(kept))
+        (folder / google_folder.NAME).write_text(json.dumps(kept))
 
     return change
 
 
 def text(data: bytes) -> Change:
-    return lambda folder: (folder / google.CONFIG).write_bytes(data)
+    return lambda folder: (folder / google_folder.NAME).write_bytes(data)
 
 
 def cut(name: str, keep: float) -> Change:
@@ -65,20 +77,22 @@ CASES: Dict[str, Tuple[Change, Tuple[str, ...]]] = {
     "index truncated": (cut(INDEX, 0.5), (INDEX, "damaged")),
     "index flipped": (flip(INDEX, 0.3), ("bert_model.ckpt",)),
     "no data": (without(DATA), (DATA, "exists, but not")),
-    "no config": (without(google.CONFIG), ("has no bert_config.json",)),
-    "not JSON": (text(b'{"vocab_size": 20,'), ("cannot read", google.CONFIG)),
+    "no config": (without(google_folder.NAME), ("has no bert_config.json",)),
+    "not JSON": (text(b'{"vocab_size": 20,'), ("cannot read", google_folder.NAME)),
     "a list": (text(b"[1]"), ("is not a JSON object",)),
     "no hidden size": (config(hidden_size=None), ("hidden_size is missing",)),
     "layers as text": (config(num_hidden_layers="2"), ('num_hidden_layers is "2"',)),
     "heads 3": (config(num_attention_heads=3), ("num_attention_heads 3", "hidden_size 16")),
     "unknown act": (config(hidden_act="gelo"), ('hidden_act "gelo"',)),
     "layers 3": (config(num_hidden_layers=3), ("num_hidden_layers 3", "holds 2", "layer_2/")),
-    "hidden 32": (config(hidden_size=32), (google.TOKENS, "[20, 16]", "[20, 32]")),
+    "hidden 32": (config(hidden_size=32), (TOKENS, "[20, 16]", "[20, 32]")),
     "intermediate 64": (
         config(intermediate_size=64),
         ("bert/encoder/layer_0/intermediate/dense/kernel", "[16, 32]", "[16, 64]"),
     ),
-    "positions": (config(max_position_embeddings=64), (google.POSITIONS, "[32, 16]", "[64, 16]")),
+    "positions": (
+        config(max_position_embeddings=64), ("position_embeddings", "[32, 16]", "[64, 16]")
+    ),
 }  # fmt: skip
 
 
@@ -88,8 +102,8 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, good: Path, tmp_path
     folder = tmp_path / "bert"
     shutil.copytree(str(good), str(folder))
     change(folder)
-    with pytest.raises(google.WeightsError) as caught:
-        google.read(str(folder), vocab_size=20, length=16)
+    with pytest.raises(WeightsError) as caught:
+        read(folder, vocab_size=20, length=16)
     said = str(caught.value)
     assert "\n" not in said and str(folder) in said
     for word in words:
@@ -107,31 +121,34 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, good: Path, tmp_path
 )
 def test_a_wrong_tensor_is_named(value: Any, words: Tuple[str, ...], tmp_path: Path) -> None:
     folder = google_folder.write(tmp_path / "bert", {QUERY: value})
-    with pytest.raises(google.WeightsError) as caught:
-        google.read(str(folder))
+    with pytest.raises(WeightsError) as caught:
+        read(folder)
     assert "\n" not in str(caught.value)
     for word in (QUERY, "bert_model.ckpt", *words):
         assert word in str(caught.value)
 
 
 def test_texts_and_vocabulary_must_fit(good: Path) -> None:
-    with pytest.raises(google.WeightsError, match="max_position_embeddings 32.*of 33 tokens"):
-        google.read(str(good), length=33)
-    with pytest.raises(google.WeightsError, match="vocab_size 20, the vocabulary 21 tokens"):
-        google.read(str(good), vocab_size=21)
+    with pytest.raises(WeightsError, match="max_position_embeddings 32.*of 33 tokens"):
+        read(good, length=33)
+    with pytest.raises(WeightsError, match="vocab_size 20, the vocabulary 21 tokens"):
+        read(good, vocab_size=21)
 
 
 def test_what_is_right_is_taken(good: Path, tmp_path: Path, capfd: Any) -> None:
-    prefix = google.read(str(good), vocab_size=20, length=32, language_model=True)
-    assert prefix == str(good / "bert_model.ckpt")
-    assert google.read_config(good / google.CONFIG) == google_folder.CONFIG
+    values = read(good, vocab_size=20, length=32, language_model=True)
+    assert {value.dtype for value in values.values()} == {np.dtype(np.float32)}
+    assert google.pretrained(str(good)).config == {**google_folder.CONFIG, "model_type": "bert"}
     assert capfd.readouterr().err == ""
+    read(good)
+    said = capfd.readouterr().err
+    assert said == f"{good / 'bert_model.ckpt'}: not used: cls/predictions (5)\n"
     # Half precision is cast when it is loaded. No head is needed for an encoder.
     values = {QUERY: np.zeros((16, 16), np.float16), "cls/predictions/output_bias": None}
     folder = google_folder.write(tmp_path / "half", values)
-    google.read(str(folder))
-    with pytest.raises(google.WeightsError, match="cls/predictions/output_bias"):
-        google.read(str(folder), language_model=True)
+    read(folder)
+    with pytest.raises(WeightsError, match="cls/predictions/output_bias"):
+        read(folder, language_model=True)
 
 
 def test_layers_that_are_left_out_and_a_smaller_vocabulary_are_said(
@@ -140,7 +157,7 @@ def test_layers_that_are_left_out_and_a_smaller_vocabulary_are_said(
     folder = tmp_path / "bert"
     shutil.copytree(str(good), str(folder))
     config(num_hidden_layers=1)(folder)
-    google.read(str(folder), vocab_size=19)
+    read(folder, vocab_size=19)
     said = capfd.readouterr().err
     assert "holds 2 layers" in said and "takes the first 1" in said
     assert "the vocabulary has 19 tokens" in said

@@ -9,7 +9,6 @@ from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.data.pretraining import cooccurrence
 from amp_xla.models.language_model import LanguageModel
-from amp_xla.models.weights import google
 from amp_xla.training.step import initialize_variables
 
 
@@ -97,7 +96,7 @@ def test_known_tokens_start_from_their_vectors(session, monkeypatch):
 def test_a_written_checkpoint_is_read_back(session, tmp_path):
     lm = LanguageModel(100, 16, 1, 64, 1, dropout_rate=0.0)  # 128 rows; 100 are written
     initialize_variables()
-    lm.write_config(str(tmp_path / google.CONFIG))
+    lm.write_config(str(tmp_path / "bert_config.json"))
     lm.write_checkpoint(str(tmp_path))
     again = LanguageModel(100, 16, 1, 64, 1, bert=str(tmp_path), dropout_rate=0.0)
     for ours, read in zip(session.run(lm.weights), session.run(again.weights)):

@@ -1,0 +1,163 @@
+"""Tensors of Hugging Face folders, and their names beside those of TensorFlow checkpoints.
+
+The names of ``model.safetensors`` and ``pytorch_model.bin`` follow by rules from those of Google's
+checkpoints, which bert4keras uses; matrices of linear layers are transposed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+
+from amp_xla.models.weights import WeightsError, torch_files
+from amp_xla.models.weights.stored import (
+    Stored,
+    Tensors,
+    damaged,
+    decoded,
+    itemsize,
+    numbers,
+    piece,
+)
+
+_DTYPES = {
+    "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
+    "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+_LARGEST_HEADER = 100_000_000  # bytes, the limit of the format
+_EMBEDDINGS = "embeddings.word_embeddings.weight"
+# Google's name -> Hugging Face's: all rules, in this order.
+_ALBERT = "encoder/albert_layer_groups/0/albert_layers/0"
+_RULES = (
+    (r"^(bert|electra)/", ""),
+    (r"^encoder/transformer/group_0/inner_group_0/", f"{_ALBERT}/"),
+    (r"/attention_1/self/", "/attention/"),
+    (r"/attention_1/output/dense/", "/attention/dense/"),
+    (rf"^{_ALBERT}/LayerNorm/", f"{_ALBERT}/attention/LayerNorm/"),
+    (r"/LayerNorm_1/", "/full_layer_layer_norm/"),
+    (r"/ffn_1/intermediate/output/dense/", "/ffn_output/"),
+    (r"/ffn_1/intermediate/dense/", "/ffn/"),
+    (r"/layer_(\d+)/", r"/layer/\1/"),
+    (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
+    (r"_embeddings$", "_embeddings/weight"),
+    (r"/(kernel|gamma)$", "/weight"),
+    (r"/beta$", "/bias"),
+    (r"/", "."),
+)
+
+
+def tensors(folder: Path) -> Optional[Tensors]:
+    """Return the tensors of a folder by name, None if it has no file of Hugging Face's.
+
+    LayerNorm's old names in PyTorch, gamma and beta, become weight and bias.
+
+    Raises:
+      WeightsError: a file is damaged or missing, or holds anything else than tensors.
+    """
+    readers: Tuple[Tuple[str, Callable[[Path], Tensors]], ...] = (
+        ("model.safetensors", safetensors), ("pytorch_model.bin", torch_files.tensors)
+    )  # fmt: skip
+    for name, read in readers:
+        if (folder / name).is_file():
+            return _renewed(read(folder / name))
+        if (folder / f"{name}.index.json").is_file():
+            return _renewed(_sharded(folder / f"{name}.index.json", read))
+    return None
+
+
+def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
+    """Return a function: Google's name of a tensor -> its name among ``names``.
+
+    Raises:
+      WeightsError: there is not exactly one model among them.
+    """
+    models = sorted(n[: -len(_EMBEDDINGS)] for n in names if n.endswith(_EMBEDDINGS))
+    if len(models) != 1:
+        raise WeightsError(
+            f"{source} must hold one tensor {_EMBEDDINGS}, behind any model's name; found: "
+            f"{', '.join(prefix + _EMBEDDINGS for prefix in models) or 'none'}"
+        )
+    encoder = models[0]
+    whole = re.sub(r"[^.]+\.$", "", encoder)  # of a head: "" for "bert.", "module." before it
+
+    def spelled(name: str) -> str:
+        prefix = whole if name.startswith("cls/") else encoder
+        if family != "albert":
+            name = name.replace("encoder/embedding_hidden_mapping_in/", "embeddings_project/")
+        for pattern, replacement in _RULES:
+            name = re.sub(pattern, replacement, name)
+        return prefix + name
+
+    return spelled
+
+
+def _renewed(stored: Tensors) -> Tensors:
+    new: Tensors = {}
+    for name, tensor in stored.items():
+        renamed = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
+        if renamed in new:
+            raise WeightsError(f"{tensor.source} has {renamed} twice, by its old and new name")
+        new[renamed] = tensor
+    return new
+
+
+def safetensors(path: Path) -> Tensors:
+    """Return the tensors of a ``model.safetensors``.
+
+    The library's NumPy reader has no bfloat16. Format: 8 bytes with the size of a JSON header, the
+    header, the numbers.
+
+    Raises:
+      WeightsError: the file is damaged or truncated.
+    """
+    try:
+        (size,) = struct.unpack("<Q", piece(path, 0, 8))
+        if size > _LARGEST_HEADER:
+            raise ValueError(f"a header of {size} bytes")
+        header: Dict[str, Any] = json.loads(piece(path, 8, size).decode("utf-8"))
+        header.pop("__metadata__", None)
+        stored = {name: _entry(path, 8 + size, entry) for name, entry in header.items()}
+        end = 8 + size + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except WeightsError:
+        raise
+    except Exception as error:
+        raise damaged(str(path), error) from None
+    if path.stat().st_size != end:
+        raise WeightsError(
+            f"{path} is truncated or damaged: {path.stat().st_size:,} bytes, its header says "
+            f"{end:,}; copy or download it again"
+        )
+    return stored
+
+
+def _entry(path: Path, start: int, entry: Dict[str, Any]) -> Stored:
+    begin, end = entry["data_offsets"]
+    shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"], entry["dtype"])
+    if entry["dtype"] in _DTYPES and end - begin != numbers(shape) * itemsize(dtype):
+        raise ValueError(f"shape {list(shape)} of {dtype} in {end - begin} bytes")
+
+    def read() -> Any:
+        return decoded(piece(path, start + begin, end - begin), dtype).reshape(shape)
+
+    return Stored(shape, dtype, str(path), read)
+
+
+def _sharded(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
+    try:
+        places: Dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        files = sorted(set(places.values()))
+        if any(Path(file).name != file for file in files):
+            raise ValueError("a file outside the folder")
+    except Exception as error:
+        raise damaged(str(index), error) from None
+    missing = [file for file in files if not (index.parent / file).is_file()]
+    if missing:
+        raise WeightsError(f"{index} names {missing[0]}, which is not in {index.parent}")
+    parts = {file: read(index.parent / file) for file in files}
+    for name, file in places.items():
+        if name not in parts[file]:
+            raise WeightsError(f"{index.parent / file} has no tensor {name}, against {index.name}")
+    return {name: parts[file][name] for name, file in places.items()}

@@ -1,0 +1,315 @@
+"""A folder of pretrained weights (``--bert``): its configuration, and tensors that fit a model.
+
+Google's and bert4keras' checkpoints and Hugging Face folders are read alike: by Google's names,
+with every tensor of the file accounted for.
+"""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import json
+import re
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
+
+import numpy as np
+
+from amp_xla.models.weights import WeightsError, hugging_face
+from amp_xla.models.weights.stored import Shape, Stored, Tensors, damaged, first_line
+from amp_xla.process.progress import note
+
+CONFIGS = ("bert_config.json", "config.json", "albert_config.json")
+FAMILIES = ("bert", "albert", "electra", "nezha", "roformer", "roformer_v2")
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+TOKENS = "bert/embeddings/word_embeddings"
+SEGMENTS = "bert/embeddings/token_type_embeddings"
+TASKS = "bert/embeddings/task_type_embeddings"
+# Key -> default, as in bert4keras; None = required.
+_SIZES = {
+    "vocab_size": None,
+    "hidden_size": None,
+    "num_hidden_layers": None,
+    "num_attention_heads": None,
+    "intermediate_size": None,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+}
+# What bert4keras builds; another value of these keys is another model.
+_ONLY = {
+    "position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1,
+    "rotary_value": False, "max_relative_position": 64, "is_decoder": False,
+}  # fmt: skip
+_GELU = {
+    "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh", "silu": "swish",
+}  # fmt: skip
+_CONSTANTS = r"\.(position_ids|embed_positions\.weight|positions_encoding)$"
+_OPTIMIZER = r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeight\w+|global_step|beta\d_power)$"
+
+
+class Pretrained:
+    """A folder of pretrained weights.
+
+    Args:
+      folder: value of ``--bert``.
+      checkpoint: reader of TensorFlow checkpoints: prefix -> tensors by name.
+
+    Attributes:
+      path: of the configuration file.
+      config: its content; sizes have their defaults, ``model_type`` is one of ``FAMILIES``.
+
+    Raises:
+      WeightsError: a file is missing, is no JSON, or has an impossible value.
+    """
+
+    def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
+        self._folder = Path(folder)
+        self.path = config_path(folder)
+        self._checkpoint = checkpoint
+        self._stored: Optional[Tensors] = None
+        self._hugging_face = False
+        self.config = _read(self.path)
+        self.config["model_type"] = self._family()
+        # ERNIE's task 0 is part of every input, so `take` adds its row to those of the segments.
+        tasks = self.config.pop("use_task_id", False)
+        self._tasks = self.config.get("task_type_vocab_size", 3) if tasks else 0
+        _complete(self.config, self.path)
+
+    def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:
+        """Refuse a vocabulary or sequences for which the model has too few embeddings.
+
+        Args:
+          vocab_size: tokens of the vocabulary.
+          length: tokens per sequence.
+
+        Raises:
+          WeightsError: naming what is too few.
+        """
+        most, rows = self.config["max_position_embeddings"], self.config["vocab_size"]
+        table = self.config["model_type"] in ("bert", "albert", "electra")
+        if table and length is not None and most < length:
+            raise WeightsError(
+                f"{self.path} has max_position_embeddings {most}, which is too few for sequences "
+                f"of {length} tokens; give --max-length {most} or less"
+            )
+        if vocab_size is not None and rows < vocab_size:
+            raise WeightsError(
+                f"{self.path} has vocab_size {rows:,}, the vocabulary {vocab_size:,} tokens; each "
+                f"needs its row in {TOKENS}: take the vocabulary that came with it"
+            )
+        if vocab_size is not None and rows > vocab_size:
+            note(
+                f"the vocabulary has {vocab_size:,} tokens, {self._folder} has embeddings of "
+                f"{rows:,}: is it the vocabulary that came with them?"
+            )
+
+    def take(self, needed: Mapping[str, Shape]) -> Dict[str, np.ndarray]:
+        """Read tensors, and report in one line which others the files have.
+
+        Args:
+          needed: Google's name -> shape; kernels are [in, out].
+
+        Returns:
+          Google's name -> float32.
+
+        Raises:
+          WeightsError: a tensor is missing, damaged, not finite, or has another shape or dtype.
+        """
+        stored = self.stored()
+        if self._tasks:
+            needed = {**needed, TASKS: (self._tasks, needed[SEGMENTS][1])}
+        source = next(iter(stored.values())).source if stored else str(self._folder)
+        spelled: Callable[[str], str] = str
+        if self._hugging_face:
+            spelled = hugging_face.spelling(stored, self.config["model_type"], source)
+        names = {name: spelled(name) for name in needed}
+        unused = sorted(set(stored) - set(names.values()))
+        self._check_complete(list(names.values()), unused, source)
+        transposed = {n: self._hugging_face and n.endswith("/kernel") for n in needed}
+        for name, shape in needed.items():  # cheap ones first: no numbers are read
+            self._check(names[name], shape[::-1] if transposed[name] else shape)
+        values = {}
+        for name in needed:
+            value = _finite(names[name], stored[names[name]])
+            values[name] = value.T if transposed[name] else value
+        if self._tasks:
+            values[SEGMENTS] = values[SEGMENTS] + values.pop(TASKS)[0]
+        self._report(unused, source)
+        return values
+
+    def stored(self) -> Tensors:
+        """Return all tensors of the files, by the files' names."""
+        if self._stored is None and not self._find():
+            raise WeightsError(
+                f"{self._folder} must hold one checkpoint (*.index), model.safetensors or "
+                "pytorch_model.bin; found: none"
+            )
+        assert self._stored is not None
+        return self._stored
+
+    def _find(self) -> bool:
+        """Return whether there are weights, after opening them."""
+        self._stored = hugging_face.tensors(self._folder)
+        self._hugging_face = self._stored is not None
+        if self._stored is None:
+            prefix = _checkpoint_prefix(self._folder)
+            self._stored = self._checkpoint(prefix) if prefix else None
+        return self._stored is not None
+
+    def _family(self) -> str:
+        kind = self.config.get("model_type")
+        if kind == "ernie":
+            return "bert"
+        if kind == "roformer" and (
+            self.config.get("norm_type", "layer_norm") != "layer_norm"
+            or self.config.get("use_bias") is False
+        ):
+            return "roformer_v2"
+        if kind in FAMILIES:
+            return str(kind)
+        if kind is not None:
+            raise WeightsError(
+                f"{self.path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "
+                f"{', '.join(FAMILIES)}, ernie"
+            )
+        if self._stored is None and not self._find():
+            return "bert"  # the configuration of a run, which has its weights elsewhere
+        names = "\n".join(self.stored())
+        if re.search(r"(^|\.)electra[/.]", names, re.MULTILINE):
+            return "electra"
+        if "group_0/inner_group_0" in names or "albert_layer_groups" in names:
+            return "albert"
+        if "position_embeddings" in names:
+            return "bert"
+        if "LayerNorm" not in names:
+            return "roformer_v2"
+        if self.config.get("use_relative_position"):
+            return "nezha"
+        raise WeightsError(
+            f"{self._folder} has no position embeddings: is it NEZHA or RoFormer? Add "
+            f'"model_type": "nezha" or "roformer" to {self.path}'
+        )
+
+    def _check_complete(self, names: List[str], unused: List[str], source: str) -> None:
+        stored = self.stored()
+        missing = [name for name in names if name not in stored]
+        layers, wanted = _layers(stored), self.config["num_hidden_layers"]
+        if missing:
+            name = missing[0]
+            others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+            if 0 < layers < wanted and re.search(rf"layer[._/]{layers}[./]", name):
+                raise WeightsError(
+                    f"{self.path} says num_hidden_layers {wanted}, {source} holds {layers}: it has "
+                    f"no tensor {name}{others}"
+                )
+            near = difflib.get_close_matches(name, unused, 1)
+            hint = f"not used is {near[0]}" if near else "is it a whole model of this family?"
+            raise WeightsError(f"{source} has no tensor {name}{others}; {hint}")
+        if layers > wanted:
+            note(f"{source} holds {layers} layers; {self.path} takes the first {wanted}")
+
+    def _check(self, name: str, shape: Shape) -> None:
+        tensor = self.stored()[name]
+        if tensor.shape != tuple(shape):
+            raise WeightsError(
+                f"{tensor.source}: tensor {name} is {list(tensor.shape)}, {self.path.name} wants "
+                f"{list(shape)}"
+            )
+        if tensor.dtype not in FLOATS:
+            raise WeightsError(
+                f"{tensor.source}: tensor {name} is {tensor.dtype}, required: {FLOATS[0]}"
+            )
+
+    def _report(self, unused: Iterable[str], source: str) -> None:
+        """Name the tensors that are not used, by the first two parts of their names."""
+        groups: Dict[str, List[str]] = collections.OrderedDict()
+        for name in unused:
+            if not re.search(_CONSTANTS, name):
+                optimizer = re.search(_OPTIMIZER, name)
+                group = "an optimizer's" if optimizer else "".join(re.split("([./])", name)[:3])
+                groups.setdefault(group, []).append(name)
+        if groups:
+            named = (g if len(n) > 1 else n[0] for g, n in groups.items())
+            counts = (f" ({len(n)})" if len(n) > 1 else "" for n in groups.values())
+            note(f"{source}: not used: " + ", ".join(map("".join, zip(named, counts))))
+
+
+def config_path(folder: str) -> Path:
+    """Return the configuration file of a folder.
+
+    Raises:
+      WeightsError: there is none.
+    """
+    for name in CONFIGS:
+        if (Path(folder) / name).is_file():
+            return Path(folder) / name
+    raise WeightsError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
+
+
+def _checkpoint_prefix(folder: Path) -> Optional[Path]:
+    """Return the prefix of the TensorFlow checkpoint in ``folder``, e.g. ``bert_model.ckpt``."""
+    indexes = sorted(folder.glob("*.index"))
+    if not indexes:
+        return None
+    if len(indexes) > 1:
+        names = ", ".join(path.name for path in indexes)
+        raise WeightsError(f"{folder} must hold one checkpoint (*.index); found: {names}")
+    prefix = indexes[0].with_suffix("")
+    if not any(folder.glob(f"{prefix.name}.data-*")):
+        raise WeightsError(f"{indexes[0]} exists, but not {prefix.name}.data-00000-of-00001")
+    return prefix
+
+
+def _read(path: Path) -> Dict[str, Any]:
+    try:
+        config = json.loads(path.read_bytes().decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"cannot read {path}: {first_line(error)}") from None
+    if not isinstance(config, dict):
+        raise WeightsError(f"{path} is not a JSON object, but {json.dumps(config)[:40]}")
+    return config
+
+
+def _complete(config: Dict[str, Any], path: Path) -> None:
+    """Fill in defaults, and refuse what bert4keras does not build."""
+    for key, default in _SIZES.items():
+        value = config.setdefault(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
+            raise WeightsError(f"{path}: {key} {problem}; a number from 1 on is needed")
+    for key, only in _ONLY.items():
+        if config.get(key, only) != only:
+            raise WeightsError(
+                f"{path}: {key} {json.dumps(config[key])[:40]} is not supported; allowed: "
+                f"{json.dumps(only)}"
+            )
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    if hidden % heads and "attention_head_size" not in config:
+        raise WeightsError(
+            f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}"
+        )
+    act = config.setdefault("hidden_act", "gelu")
+    if isinstance(act, str):
+        config["hidden_act"] = _GELU.get(act, act)
+    if config["model_type"] == "albert" and config.get("embedding_size", hidden) == hidden:
+        raise WeightsError(f"{path}: an ALBERT needs an embedding_size other than hidden_size")
+
+
+def _finite(name: str, tensor: Stored) -> np.ndarray:
+    try:
+        values = np.asarray(tensor.read(), np.float32)
+    except WeightsError:
+        raise
+    except Exception as error:
+        raise damaged(f"{tensor.source}: tensor {name}", error) from None
+    # Minimum and maximum propagate NaN and need no array of booleans.
+    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+        raise WeightsError(f"{tensor.source}: tensor {name} holds NaN or infinity")
+    return values
+
+
+def _layers(names: Iterable[str]) -> int:
+    """Return the number of layers of the encoder."""
+    pattern = r"encoder[./]layer[._](\d+)[./]"
+    return len({found[1] for found in (re.search(pattern, name) for name in names) if found})

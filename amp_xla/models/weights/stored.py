@@ -1,0 +1,67 @@
+"""Tensors as files hold them, still unread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Callable, Dict, NamedTuple, Tuple
+
+import numpy as np
+
+from amp_xla.models.weights import WeightsError
+
+Shape = Tuple[int, ...]
+SIZES = {"bfloat16": 2}  # bytes per number, where NumPy does not know the dtype
+
+
+class Stored(NamedTuple):
+    """A tensor of a file: shape, name of its dtype, file for messages, and how to read it."""
+
+    shape: Shape
+    dtype: str
+    source: str
+    read: Callable[[], np.ndarray]
+
+
+Tensors = Dict[str, Stored]
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes per number of a dtype."""
+    return SIZES.get(dtype) or int(np.dtype(dtype).itemsize)
+
+
+def numbers(shape: Shape) -> int:
+    """Return how many numbers a tensor has."""
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def decoded(data: bytes, dtype: str) -> np.ndarray:
+    """Return numbers from little-endian bytes; bfloat16 becomes float32."""
+    if dtype == "bfloat16":
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<"))
+
+
+def piece(path: Path, offset: int, size: int) -> bytes:
+    """Return ``size`` bytes of a file from ``offset`` on.
+
+    Raises:
+      WeightsError: the file ends before.
+    """
+    with open(str(path), "rb") as file:
+        file.seek(offset)
+        data = file.read(size)
+    if len(data) != size:
+        raise WeightsError(f"{path} is truncated; copy or download it again")
+    return data
+
+
+def damaged(what: str, error: Exception) -> WeightsError:
+    """Return the error for a file or tensor whose reader raised ``error``."""
+    return WeightsError(f"{what} is damaged ({first_line(error)}); copy or download it again")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an exception's message."""
+    text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
+    return (str(text).strip().splitlines() or [type(error).__name__])[0][:200]

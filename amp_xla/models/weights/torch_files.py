@@ -1,0 +1,180 @@
+"""PyTorch's files of tensors, read without PyTorch and without pickle's power to call functions.
+
+Two formats: since PyTorch 1.6 a ZIP archive (``data.pkl`` and a member per storage), before that a
+sequence of pickles with the storages behind them. Source: torch/serialization.py.
+"""
+
+from __future__ import annotations
+
+import collections
+import pickle
+import re
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO, Callable, Dict, NamedTuple, Tuple
+
+import numpy as np
+
+from amp_xla.models.weights import WeightsError
+from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, itemsize, piece
+
+_MAGIC = 0x1950A86A20F9469CFC6C
+_DTYPES = {
+    "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "DoubleStorage": "float64", "LongStorage": "int64", "IntStorage": "int32",
+    "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
+}  # fmt: skip
+
+
+class _Storage(NamedTuple):
+    key: str
+    dtype: str
+    numel: int
+
+
+class _View(NamedTuple):
+    """A tensor: numbers of a storage from ``offset`` on, with strides counted in numbers."""
+
+    storage: _Storage
+    offset: int
+    size: Tuple[int, ...]
+    stride: Tuple[int, ...]
+
+
+class _Dtype(str):
+    """A dtype, by the class of a storage in a pickle."""
+
+
+def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _View:
+    if not isinstance(storage, _Storage) or len(size) != len(stride):
+        raise ValueError("a tensor without a storage")
+    numbers = (offset, *size, *stride)
+    if not all(isinstance(n, int) and n >= 0 for n in numbers):
+        raise ValueError("a tensor with an impossible shape")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride))
+    if 0 not in size and last >= storage.numel:
+        raise ValueError("a tensor larger than its storage")
+    return _View(storage, offset, tuple(size), tuple(stride))
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickles dictionaries of tensors; any other class or function is refused."""
+
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        super().__init__(file, encoding="utf-8")
+        self._path = path
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "torch" and name in _DTYPES:
+            return _Dtype(_DTYPES[name])
+        allowed: Dict[Tuple[str, str], Any] = {
+            ("collections", "OrderedDict"): collections.OrderedDict,
+            ("torch._utils", "_rebuild_tensor_v2"): lambda *args: _rebuild_tensor(*args),
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+        }
+        if (module, name) not in allowed:
+            raise WeightsError(
+                f"{self._path}: its pickle names {module}.{name}, and nothing but tensors is "
+                "allowed in it: save the state_dict alone, or as model.safetensors"
+            )
+        return allowed[module, name]
+
+    def persistent_load(self, saved: Any) -> _Storage:
+        kind, dtype, key, _, numel, *view = saved
+        if kind != "storage" or not isinstance(dtype, _Dtype) or any(view):
+            raise ValueError("a storage of an unknown kind")
+        if not isinstance(numel, int):
+            raise ValueError("a storage without a size")
+        return _Storage(str(key), str(dtype), numel)
+
+
+def tensors(path: Path) -> Tensors:
+    """Return the tensors of a ``pytorch_model.bin``.
+
+    Raises:
+      WeightsError: the file is damaged, or holds anything else than tensors.
+    """
+    try:
+        with open(str(path), "rb") as file:
+            zipped = file.read(4) == b"PK\x03\x04"
+        state, storage = _zipped(path) if zipped else _sequence(path)
+        if not isinstance(state, dict) or not all(isinstance(v, _View) for v in state.values()):
+            raise WeightsError(f"{path}: a dictionary of tensors (a state_dict) is needed")
+        return {
+            str(name): Stored(v.size, v.storage.dtype, str(path), _reader(v, storage))
+            for name, v in state.items()
+        }
+    except WeightsError:
+        raise
+    except Exception as error:
+        raise damaged(str(path), error) from None
+
+
+def _reader(view: _View, storage: Callable[[_Storage], bytes]) -> Callable[[], np.ndarray]:
+    def read() -> np.ndarray:
+        numbers = decoded(storage(view.storage), view.storage.dtype)[view.offset :]
+        steps = [step * numbers.itemsize for step in view.stride]
+        return np.lib.stride_tricks.as_strided(numbers, view.size, steps, writeable=False)
+
+    return read
+
+
+def _zipped(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
+    def member(archive: zipfile.ZipFile, name: str) -> bytes:
+        if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{name} is compressed, which PyTorch never does")
+        return archive.read(name)  # verifies its CRC-32
+
+    with zipfile.ZipFile(str(path)) as archive:
+        (pickled,) = [n for n in archive.namelist() if re.fullmatch(r"([^/]+/)?data\.pkl", n)]
+        root = pickled[: -len("data.pkl")]
+        if root + "byteorder" in archive.namelist() and member(archive, root + "byteorder") != (
+            b"little"
+        ):
+            raise ValueError("its numbers are big-endian")
+        member(archive, pickled)
+        with archive.open(pickled) as file:
+            state = _Unpickler(file, path).load()  # type: ignore[arg-type]  # reads like a file
+
+    def storage(wanted: _Storage) -> bytes:
+        with zipfile.ZipFile(str(path)) as archive:
+            data = member(archive, f"{root}data/{wanted.key}")
+        if len(data) != wanted.numel * itemsize(wanted.dtype):
+            raise ValueError(f"{root}data/{wanted.key} has another size than its tensor")
+        return data
+
+    return state, storage
+
+
+def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
+    with open(str(path), "rb") as file:
+        try:
+            magic = _Unpickler(file, path).load()
+        except pickle.UnpicklingError:
+            magic = None
+        if magic != _MAGIC:
+            raise WeightsError(f"{path} is no file of PyTorch: a saved state_dict is needed")
+        storages: Dict[str, _Storage] = {}
+
+        class Remembering(_Unpickler):
+            def persistent_load(self, saved: Any) -> _Storage:
+                storage = super().persistent_load(saved)
+                return storages.setdefault(storage.key, storage)
+
+        _, _, state, keys = [Remembering(file, path).load() for _ in range(4)]
+        places: Dict[str, int] = {}
+        for key in keys:
+            size = storages[key].numel * itemsize(storages[key].dtype)
+            (numel,) = struct.unpack("<q", file.read(8))
+            if numel != storages[key].numel:
+                raise ValueError(f"storage {key} has another size than its tensor")
+            places[key] = file.tell()
+            file.seek(size, 1)
+        if file.tell() > path.stat().st_size:
+            raise ValueError("it is truncated")
+
+    def storage(wanted: _Storage) -> bytes:
+        return piece(path, places[wanted.key], wanted.numel * itemsize(wanted.dtype))
+
+    return state, storage
