@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import equinox
 import jax
@@ -19,7 +18,7 @@ from amp_xla.jax.step import State
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
 from amp_xla.training.engine import StepResult
-from amp_xla.training.metrics import accuracy, confusion, macro_f1
+from amp_xla.training.metrics import classification, confusion
 
 INPUTS = ("token_ids", "segment_ids", "labels", "weights")
 
@@ -64,11 +63,7 @@ class Job:
             total = np.log(np.exp(logits - top).sum(-1)) + top[:, 0]
             loss += float((total - logits[np.arange(len(labels)), labels]).sum())
             weight += float(real.sum())
-        return {
-            "accuracy": accuracy(matrix),
-            "macro_f1": macro_f1(matrix),
-            "loss": loss / max(weight, 1.0),
-        }
+        return classification(matrix, loss, weight)
 
 
 def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
@@ -103,7 +98,6 @@ class JaxEngine:
         }
         self._batch: Mapping[str, np.ndarray] = {}
         self._number = 0
-        self._rate = math.nan
 
     def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Apply one update and wait for its result."""
@@ -115,19 +109,15 @@ class JaxEngine:
                 np.sum(self.ranks.gather([int(flag) for flag in requests]), 0).tolist()
             )
         values = [float(_host(leaf)) for leaf in result]
-        loss, hits, finite, norm, self._rate, scale = values
+        loss, hits, finite, norm, rate, scale = values
         applied = int(_host(self.job.state.applied))
         return StepResult(
-            loss, self._rate, scale, bool(finite), norm, applied, (hits,), all_requests, loss
+            loss, rate, scale, bool(finite), norm, applied, (hits,), all_requests, loss
         )
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         """Return None: the policy is part of the program, so there is nothing to verify."""
         return None
-
-    def learning_rate(self) -> float:
-        """Return the rate of the last update; NaN before the first one."""
-        return self._rate
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape of each array of the state."""
@@ -178,10 +168,6 @@ class JaxEngine:
         report = {"step": self._number, "loss_scale": loss_scale, "finding": text}
         (place / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
         return f"{text}\nreport and batch: {place}"
-
-    def warnings(self) -> List[str]:
-        """Return nothing: all random numbers follow from the seed and the step."""
-        return []
 
 
 class Jax:

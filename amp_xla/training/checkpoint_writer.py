@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import numpy as np
 
 from amp_xla.training import checkpoint
-
-
-class Cost(NamedTuple):
-    """Cost of the checkpoints of a run so far.
-
-    written: number of checkpoints; held_seconds: time that training waited; seconds: time spent
-    writing; bytes_each: size of the last one.
-    """
-
-    written: int = 0
-    held_seconds: float = 0.0
-    seconds: float = 0.0
-    bytes_each: int = 0
 
 
 class CheckpointWriter:
@@ -42,7 +28,7 @@ class CheckpointWriter:
         files: Optional[Mapping[str, bytes]] = None,
         written: Callable[[], None] = lambda: None,
     ) -> None:
-        self.folder, self.cost = folder, Cost()
+        self.folder = folder
         self._keep, self._files, self._after = keep, dict(files or {}), written
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Optional[Future[None]] = None
@@ -62,12 +48,8 @@ class CheckpointWriter:
         Raises:
           CheckpointError: the write before this one failed.
         """
-        began = time.monotonic()
         self.wait()
-        tensors = snapshot()
-        self._pending = self._thread.submit(self._write, step, tensors, state, shards)
-        held = self.cost.held_seconds + time.monotonic() - began
-        self.cost = self.cost._replace(held_seconds=held)
+        self._pending = self._thread.submit(self._write, step, snapshot(), state, shards)
 
     @property
     def busy(self) -> bool:
@@ -92,12 +74,6 @@ class CheckpointWriter:
     def _write(
         self, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any], shards: Any
     ) -> None:
-        began = time.monotonic()
-        path = checkpoint.write(self.folder, step, tensors, state, self._files, shards)
+        checkpoint.write(self.folder, step, tensors, state, self._files, shards)
         self._after()
         checkpoint.prune(self.folder, self._keep)
-        self.cost = self.cost._replace(
-            written=self.cost.written + 1,
-            seconds=self.cost.seconds + time.monotonic() - began,
-            bytes_each=sum(file.stat().st_size for file in path.iterdir()),
-        )

@@ -3,7 +3,7 @@
 A launcher (horovodrun, mpirun, ``make train NP=2``) starts the same command several times. Each
 process computes its rows of each batch, gradients are summed over ranks, and all ranks apply the
 same update. Only rank 0 writes files. The module ``reduction`` sums tensors in the graph; this one
-exchanges small Python values.
+exchanges small Python values. Imports TensorFlow with several ranks only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, T
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import tf
 from amp_xla.data.batches.rank_shard import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.world import World, stop_with_launcher, world
@@ -146,7 +145,7 @@ class Ranks:
             self._gather = _gatherer(self.hvd)
         try:
             return self._gather(mine)
-        except tf.errors.OpError as error:
+        except backend.tf.errors.OpError as error:
             raise self.lost(error) from error
 
     def lost(self, error: BaseException) -> RankLost:
@@ -166,7 +165,7 @@ class Ranks:
             copy = self._copies(tuple(variables))
         try:
             session.run(copy)
-        except tf.errors.OpError as error:
+        except backend.tf.errors.OpError as error:
             raise self.lost(error) from error
 
     @functools.lru_cache(maxsize=None)  # noqa: B019  # one object per process
@@ -282,6 +281,7 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
 
 def _gatherer(hvd: Any) -> Callable[[bytes], List[bytes]]:
     """Return a function from bytes of this rank to those of all; its graph is built once."""
+    tf: Any = backend.tf
     graph = tf.Graph()
     with graph.as_default(), tf.device("/cpu:0"):
         mine = tf.placeholder(tf.uint8, [None])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Protocol
@@ -82,9 +82,6 @@ class Engine(Protocol):
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         """Verify what the first step executed; return it for ``executed.json``."""
 
-    def learning_rate(self) -> float:
-        """Return the rate of the next update."""
-
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape of each tensor of a checkpoint."""
 
@@ -105,6 +102,3 @@ class Engine(Protocol):
 
     def diagnose(self, folder: Path, loss_scale: float) -> str:
         """Return the cause of the last step's non-finite numbers; keep its batch in ``folder``."""
-
-    def warnings(self) -> List[str]:
-        """Return lines for the user, such as reasons why a resume is not exact."""

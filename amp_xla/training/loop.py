@@ -28,7 +28,6 @@ from amp_xla.training.run import RunFolder
 from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
-_COUNTED_EPOCHS = 1000
 _CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
 
 
@@ -66,10 +65,8 @@ class Loop:
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run; long runs are extrapolated from their first epochs."""
-        batches, epochs = self.engine.job.batches, self.options.epochs
-        counts = [batches.steps_per_epoch(epoch) for epoch in range(min(epochs, _COUNTED_EPOCHS))]
-        return sum(counts) + (epochs - len(counts)) * (counts[-1] if counts else 0)
+        """Steps of the whole run, if all epochs are as long as the first."""
+        return int(self.options.epochs * self.engine.job.batches.steps_per_epoch(0))
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
         """Continue from the state of a restored checkpoint.
@@ -362,6 +359,7 @@ class Loop:
                 "value": None if math.isnan(monitored) else monitored,
                 "higher_is_better": self.options.higher_is_better,
             }
+        self.checkpoints.wait()  # it may still be moving the last shards
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
             self.checkpoints.save(self.state.step, self.engine.snapshot, document, shards)

@@ -138,6 +138,15 @@ def confusion(labels: Any, predictions: Any, classes: int) -> Any:
     return np.bincount(flat, minlength=classes * classes).reshape(classes, classes)
 
 
+def classification(matrix: Any, loss: float, weight: float) -> Dict[str, float]:
+    """Return accuracy, macro-F1 and mean loss from a confusion matrix and sums over samples."""
+    return {
+        "accuracy": accuracy(matrix),
+        "macro_f1": macro_f1(matrix),
+        "loss": loss / max(weight, 1.0),
+    }
+
+
 def accuracy(matrix: Any) -> float:
     """Share of samples on the diagonal of a confusion matrix; NaN for an empty one."""
     total = matrix.sum()

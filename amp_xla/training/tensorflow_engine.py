@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint, fitting
 from amp_xla.training.engine import StepResult
 from amp_xla.training.job import unrepeatable
-from amp_xla.training.shards import Shards
+from amp_xla.training.shards import write_shards
 from amp_xla.training.step import REQUESTS, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
 
@@ -50,7 +50,8 @@ class TensorFlowEngine:
         self._variables = Variables(
             [v for v in job.variables if not any(v is other for other in transient)]
         )
-        self._shards = Shards(job.sharded, self.ranks)
+        for name in unrepeatable(job.step.train_op):
+            note(f"{name} draws random numbers whose state TensorFlow hides: no resume is exact")
         self._replay: Tuple[Mapping[str, Any], int, int] = ({}, 0, 0)
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
@@ -83,11 +84,7 @@ class TensorFlowEngine:
                     raise self.ranks.lost(error) from error
                 raise
             if result is None or math.isfinite(result.rank_loss):
-                self._replay = (
-                    feed,
-                    number,
-                    part,
-                )  # the first whose loss is not finite, else the last
+                self._replay = feed, number, part  # the first not finite, else the last
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
@@ -98,10 +95,6 @@ class TensorFlowEngine:
         note(f"first step ran: {graph.describe()}")
         self.job.verify(graph)
         return dataclasses.asdict(graph)
-
-    def learning_rate(self) -> float:
-        """Return the rate of the next update."""
-        return float(backend.session().run(self.job.step.learning_rate))
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape of each variable, tables with all their rows."""
@@ -114,7 +107,7 @@ class TensorFlowEngine:
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         """Write this rank's rows of tables; return the folder of all ranks' files."""
-        return self._shards.write(folder)
+        return write_shards(self.job.sharded, self.ranks, folder) if self.job.sharded else None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
         """Set the variables of all ranks from a checkpoint."""
@@ -177,10 +170,3 @@ class TensorFlowEngine:
             graph_def = training.export(fetches)
             rewritten = virtual_gpu.rewrite(graph_def, fetches, capability, lists)
         return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
-
-    def warnings(self) -> List[str]:
-        """Return operations with hidden random state."""
-        return [
-            f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact"
-            for name in unrepeatable(self.job.step.train_op)
-        ]

@@ -97,7 +97,7 @@ def test_links_are_not_followed(here: Path, name: str) -> None:
     if path.exists():
         path.unlink()
     path.symlink_to(here / "precious")
-    with pytest.raises(AmpXlaError, match=f"{name} is"):
+    with pytest.raises(AmpXlaError, match=name):
         RunFolder("r", "mine", resume=True)
     assert (here / "precious").read_text() == "data"
 
