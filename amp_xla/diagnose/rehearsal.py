@@ -192,7 +192,7 @@ class _Rehearsing:
             lost.append(
                 Lost(
                     name,
-                    self._replay.graph.get_operation_by_name(f"seen/{name}").type,
+                    self._replay.graph.get_operation_by_name(f"amp/{name}").type,
                     origin.layer,
                     origin.phase,
                     histogram.share_lost,
