@@ -86,21 +86,6 @@ def test_what_a_preset_says_reaches_the_optimizer(place, preset, built):
     assert built in place.train(preset, *words, code=BUILT).splitlines()
 
 
-UNTIMED = """
-from amp_xla.graph import flops
-def ceiling(dtype):
-    raise AssertionError("the machine is timed")
-flops.ceiling = ceiling
-"""
-
-
-@pytest.mark.once
-def test_only_training_times_the_machine(place):
-    result = place("amp_xla.commands.inspect", "--recipe", "pretraining", "--", *SMALL[2:],
-                   code=UNTIMED)  # fmt: skip
-    assert result.code == 0, result.err
-
-
 def test_masks_are_filled_in(place, trained):
     assert "try it: " in trained
     text = "north3 goes [MASK] south3 . north7 [MASK] with south7 ."

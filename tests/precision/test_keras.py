@@ -97,14 +97,6 @@ def test_fit_skips_a_bad_batch_and_counts_it():
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
-def test_fit_wraps_tf_train_optimizers_too():
-    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.01), 2.0**10)
-    model = bert(optimizer)
-    losses = model.fit(TOKENS, epochs=6, batch_size=8, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    assert K.get_value(optimizer.applied_steps) == 24
-
-
 def test_a_crf_trains_with_a_function_around_its_accuracy():
     """Keras of TensorFlow 2 takes no bound method as a metric."""
     crf = backend.bert4keras("layers").ConditionalRandomField()
