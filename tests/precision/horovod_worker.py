@@ -152,8 +152,6 @@ CASES: Dict[str, Callable[[], Seen]] = {
     "keras_distributed": lambda: _minimized(keras_distributed),
     # Sums of all gradients: a NaN on one rank is one on both, without an agreement.
     "summed": lambda: _minimized(adam, agreement=None, reduce=Reduction(hvd)),
-    # No agreement: the ranks drift apart. What the tests protect from.
-    "alone": lambda: _minimized(adam, agreement=None, **OWN_TABLE),
 }
 
 

@@ -74,12 +74,6 @@ def test_a_window_bad_on_one_rank_is_skipped_on_both(ranks):
     assert zero[-1]["state"][:3] == [1.0, 2.0, 2.0]
 
 
-def test_without_agreement_the_ranks_drift_apart(ranks):
-    """The tests above can fail: this is what they would see."""
-    zero, one = ranks["alone"]
-    assert column(zero, "state") != column(one, "state")
-
-
 @pytest.mark.parametrize("compression, close", [("none", 1e-7), ("fp16", 2e-3), ("bf16", 8e-3)])
 def test_gradients_are_summed_also_those_of_1e_7(ranks, compression, close):
     zero, one = ranks["sums"]

@@ -179,13 +179,6 @@ def test_a_full_disk_is_reported_with_the_bytes_needed(tmp_path: Path, monkeypat
     assert os.listdir(str(tmp_path)) == [FIRST]
 
 
-def test_a_roll_back_finds_a_checkpoint_without_skipped_updates(tmp_path: Path) -> None:
-    runs.write(tmp_path, 1)
-    runs.write(tmp_path, 2, not_finite_in_a_row=3)
-    chosen = [checkpoint.newest(tmp_path, good) for good in (False, True)]
-    assert [c.step for c in chosen if c] == [2, 1]
-
-
 @pytest.mark.parametrize(
     ("run", "name", "words"),
     [
