@@ -75,21 +75,10 @@ class Loop:
           state: position of the run.
           longer: the run has more epochs or steps now than when it was saved.
 
-        Raises:
-          AmpXlaError: the epoch is shorter now than the position in it.
         """
-        batches = self.engine.job.batches
-        if state.step_in_epoch and state.epoch < self.options.epochs:
-            count = batches.steps_per_epoch(state.epoch)
-            if state.step_in_epoch >= count:
-                raise AmpXlaError(
-                    f"the checkpoint is at step {state.step_in_epoch} of epoch {state.epoch + 1}, "
-                    f"which has {count} steps now: use the batch size and steps it had, or start a "
-                    f"new run with --warm-start {self.run.path}"
-                )
         self.state, self._saved_at = state, state.step
         if longer and state.step_in_epoch == 0:  # an epoch that had ended may continue
-            state.recount(batches.steps_per_epoch)
+            state.recount(self.engine.job.batches.steps_per_epoch)
 
     def train(self, watch: SignalWatch) -> LoopState:
         """Run to the end; return the final state, which is on disk by then.
@@ -161,7 +150,7 @@ class Loop:
         if state.step_in_epoch >= count:
             raise AmpXlaError(
                 f"epoch {state.epoch + 1} has {count} batches, so there is nothing to train on "
-                f"after {state.step_in_epoch}"
+                f"after {state.step_in_epoch}; --warm-start {self.run.path} begins a new run"
             )
         for batch in batches.epoch(state.epoch, start=state.step_in_epoch):
             due = self.engine.ranks.first and self._checkpoint_is_due(ahead=1)

@@ -71,14 +71,11 @@ class MetricsLog:
         record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": timestamp}
         scalars: Dict[str, float] = {}
         for name, value in values.items():
-            if isinstance(value, (float, np.floating)):
-                # JSON has no NaN; a reader must not choke on the line that matters most.
-                record[name] = float(value) if math.isfinite(value) else str(float(value))
-            elif isinstance(value, np.integer):
-                record[name] = int(value)
-            else:
-                record[name] = value
-            if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+            value = value.item() if isinstance(value, np.number) else value
+            # JSON has no NaN; a reader must not choke on the line that matters most.
+            finite = not isinstance(value, float) or math.isfinite(value)
+            record[name] = value if finite else str(value)
+            if value is not None:
                 scalars[name] = float(value)
         try:
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
