@@ -66,7 +66,15 @@ class Inner:
         return list(zip(tape.gradient(loss, list(variables), grad_loss), variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
-        """Return pairs summed over replicas or ranks, if the optimizer does so when it applies."""
+        """Return pairs summed over replicas or ranks, if Keras would do so before it applies."""
+        keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
+        for method in ("_aggregate_gradients", "aggregate_gradients"):
+            if any(method in vars(c) for c in keras):
+                custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
+                own = _is_keras_own(self.optimizer, method) and (not custom or _is_of_keras(custom))
+                if own and not tf.distribute.has_strategy():
+                    return pairs  # one replica: nothing to sum
+                return list(getattr(self.optimizer, method)(pairs))
         return pairs
 
     def prepare(self, variables: Sequence[Any]) -> None:
@@ -80,8 +88,10 @@ class Inner:
                 build(list(variables))
 
     def apply(self, pairs: Pairs) -> Any:
-        """Apply gradients as they are."""
-        return self.optimizer.apply_gradients(pairs)
+        """Apply gradients as they are: replicas and ranks have summed them already."""
+        extra = {"experimental_aggregate_gradients": False, "skip_gradients_aggregation": True}
+        known = {n: v for n, v in extra.items() if _takes(self.optimizer, "apply_gradients", n)}
+        return self.optimizer.apply_gradients(pairs, **known)
 
     def count_skipped(self) -> Any:
         """Advance the optimizer's step without an update."""
@@ -96,10 +106,6 @@ class KerasInner(Inner):
     @property
     def clips_itself(self) -> bool:  # type: ignore[override]
         return hasattr(self.optimizer, "_transform_gradients")
-
-    @property
-    def shared_state(self) -> List[Any]:
-        return [self.iterations]
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         if _is_keras_own(self.optimizer, "get_gradients"):
@@ -125,9 +131,6 @@ class KerasInner(Inner):
         finally:
             fields.update(removed)
 
-    def aggregate(self, pairs: Pairs) -> Pairs:
-        return _aggregate(self.optimizer, "_aggregate_gradients", pairs)
-
     def prepare(self, variables: Sequence[Any]) -> None:
         optimizer = self.optimizer
         with tf.init_scope():
@@ -138,20 +141,11 @@ class KerasInner(Inner):
                 optimizer._create_hypers()
                 optimizer._create_slots(list(variables))
 
-    def apply(self, pairs: Pairs) -> Any:
-        if _takes(self.optimizer, "apply_gradients", "experimental_aggregate_gradients"):
-            return self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
-        return self.optimizer.apply_gradients(pairs)
-
 
 class NewKerasInner(Inner):
     """The Keras optimizer of TensorFlow 2.11 and later."""
 
     clips_itself = True
-
-    @property
-    def shared_state(self) -> List[Any]:
-        return [self.iterations]
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         return graph_gradients(loss, variables, grad_loss)
@@ -174,14 +168,6 @@ class NewKerasInner(Inner):
                 f"optimizers need all variables before the first group is applied; call "
                 f"build(all variables) on the LossScaleOptimizer once, before the first step"
             )
-
-    def aggregate(self, pairs: Pairs) -> Pairs:
-        return _aggregate(self.optimizer, "aggregate_gradients", pairs)
-
-    def apply(self, pairs: Pairs) -> Any:
-        if _takes(self.optimizer, "apply_gradients", "skip_gradients_aggregation"):
-            return self.optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
-        return self.optimizer.apply_gradients(pairs)
 
 
 def inner_of(optimizer: Any) -> Inner:
@@ -243,15 +229,3 @@ def _is_keras_own(optimizer: Any, method: str) -> bool:
 
 def _is_of_keras(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] in KERAS
-
-
-def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
-    """Call the method if Keras itself would before it applies."""
-    keras = [c for c in type(optimizer).__mro__ if _is_of_keras(c)]
-    if not any(method in vars(c) for c in keras):
-        return pairs
-    custom = getattr(optimizer, "gradient_aggregator", None)  # a user's function that sums
-    is_keras_own = _is_keras_own(optimizer, method) and (custom is None or _is_of_keras(custom))
-    if is_keras_own and not tf.distribute.has_strategy():
-        return pairs  # one replica: nothing to sum
-    return list(getattr(optimizer, method)(pairs))
