@@ -170,7 +170,7 @@ class RunFolder:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(lock, 1000).decode() or "another process"
+            holder = os.read(lock, 1000).decode(errors="replace") or "another process"
             os.close(lock)
             raise AmpXlaError(
                 f"{self.path} is in use by {holder}; two processes cannot write one run: wait for "
