@@ -18,11 +18,11 @@ from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.training import nonfinite
 from amp_xla.training.checkpoint import problems, steps
 from amp_xla.training.checkpoint_writer import CheckpointWriter
 from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
-from amp_xla.training.nonfinite import NonFiniteHandler
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
 from amp_xla.training.state import LoopState
@@ -56,7 +56,7 @@ class Loop:
         self.options, self.run_options, self.identity = options, run_options, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.last_evaluation: Dict[str, float] = {}
-        self._nonfinite = NonFiniteHandler(self, options.nonfinite_limit, run_options.on_nonfinite)
+        self.reported_nonfinite = False
         self._log: Optional[MetricsLog] = None
         self._verified = False
         self._result: Optional[StepResult] = None
@@ -178,7 +178,7 @@ class Loop:
         if state.step % options.log_every == 0 or ended:
             self._report()
         if not result.finite:
-            self._nonfinite.judge(result)
+            nonfinite.judge(self, result)
 
     def between(self, watch: SignalWatch, requests: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
