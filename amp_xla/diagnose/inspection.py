@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from amp_xla import backend
 from amp_xla.diagnose import constants
-from amp_xla.diagnose.blockers import Blame, Blocker, computing, half_nodes
+from amp_xla.diagnose.blockers import Blocker, blocker_of, computing, half_nodes
 from amp_xla.diagnose.inspection_report import (
     AlignmentReport,
     BlockerReport,
@@ -114,7 +114,6 @@ class _Inspection:
     def _nodes(self) -> Iterator[_Node]:
         """Yield the computing nodes of the forward and backward pass (the update is never half)."""
         nodes = by_name(self._rewritten.before)
-        blame = Blame(nodes, self._half, self._rewritten.lists)
         for name in sorted(computing(nodes.values(), self._half)):
             origin, role = self._origins.of(name), _role(nodes[name].op)
             if origin.phase == "update":
@@ -123,7 +122,8 @@ class _Inspection:
                 yield _Node(*origin, role, True)
             else:
                 size = shapes.element_bytes(self._shapes.get(name, []))
-                yield _Node(*origin, role, False, size, blame.of(name))
+                blocker = blocker_of(name, nodes, self._half, self._rewritten.lists)
+                yield _Node(*origin, role, False, size, blocker)
 
     def _layers(self, nodes: Sequence[_Node]) -> List[LayerReport]:
         members: Dict[str, List[_Node]] = {}

@@ -59,7 +59,15 @@ class MetricsLog:
             if error.errno == errno.ELOOP:
                 raise AmpXlaError(f"{self._path} is a link, which is not followed") from error
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
-        self._events = _Events(folder, resumed_after) if events else None
+        self._events: Optional[Any] = None
+        if events:
+            from amp_xla.backend import tf
+
+            self._summary, self._events = tf.Summary, tf.summary.FileWriter(str(folder))
+            if resumed_after is not None:
+                start = tf.SessionLog(status=tf.SessionLog.START)
+                # TensorBoard then forgets what earlier processes wrote for this step and later.
+                self._events.add_session_log(start, resumed_after + 1)
 
     def write(self, step: int, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Write a line with ``values``: numbers, or None if unknown.
@@ -82,7 +90,10 @@ class MetricsLog:
         except OSError as error:
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         if self._events is not None:
-            self._events.add(step, scalars)
+            summary = self._summary()
+            for name, value in scalars.items():
+                summary.value.add(tag=name, simple_value=value)
+            self._events.add_summary(summary, step)
 
     def close(self) -> None:
         """Flushes both files, as far as the disk lets them."""
@@ -90,28 +101,6 @@ class MetricsLog:
             self._events.close()
         with contextlib.suppress(OSError):  # reported by write, or about to be by the checkpoint
             self._file.close()
-
-
-class _Events:
-    """TensorBoard's events; as for ``MetricsLog``."""
-
-    def __init__(self, folder: Path, resumed_after: Optional[int]) -> None:
-        from amp_xla.backend import tf
-
-        self._make, self._writer = tf.Summary, tf.summary.FileWriter(str(folder))
-        if resumed_after is not None:
-            start = tf.SessionLog(status=tf.SessionLog.START)
-            # TensorBoard then forgets what earlier processes wrote for this step and later.
-            self._writer.add_session_log(start, resumed_after + 1)
-
-    def add(self, step: int, scalars: Mapping[str, float]) -> None:
-        summary = self._make()
-        for name, value in scalars.items():
-            summary.value.add(tag=name, simple_value=value)
-        self._writer.add_summary(summary, step)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def _no_link(path: str, flags: int) -> int:
