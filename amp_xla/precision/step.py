@@ -12,7 +12,7 @@ import numpy as np
 
 from amp_xla.precision import agreement, clipping
 from amp_xla.precision.clipping import Parts
-from amp_xla.precision.loss_scale import DynamicLossScale, LossScaleWarning
+from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import LossScaleVariables, all_finite, in_v1_graph, tf
 
 
@@ -62,7 +62,7 @@ class Steps:
         self._state, self._applied_steps, self._skipped_steps = state, applied_steps, skipped_steps
         self._clipnorm, self._count_skipped = clipping.check_limit(global_clipnorm), count_skipped
         self._agree, self.model_parallel = agree, model_parallel
-        self._monitor = Monitor(state.spec, warn_after) if warn_after else None
+        self._monitor = monitor(state.spec, warn_after) if warn_after else None
         self.ever_scaled = self.ever_unscaled = False
 
     @property
@@ -204,65 +204,49 @@ class Steps:
 
     def _skipped(self, scale: Any) -> List[Any]:
         done = [self._skipped_steps.assign_add(1, read_value=False)]
-        monitor = self._monitor
-        if monitor is not None and not _compiled():
-
-            def warn(scale: Any, applied: Any) -> Any:
-                monitor.skipped(float(scale), int(applied))
-                return np.int64(0)
-
+        if self._monitor is not None and not _compiled():
             # Runs in skipped steps only, so other steps do not wait for the host.
             arguments = [scale, self._applied_steps.read_value()]
-            done.append(tf.numpy_function(warn, arguments, tf.int64))
+            done.append(tf.numpy_function(self._monitor, arguments, tf.int64))
         return done
 
 
-class Monitor:
-    """Warnings, once per streak, about a scale at its minimum or a constant one that overflows.
+def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
+    """Return a function that the branch that skips calls on the host, to warn.
 
-    Plain Python on the host; the branch that skips calls it.
+    It warns of a scale at its minimum, once per streak, and of a constant one that overflows.
 
     Args:
       spec: the loss scale.
       patience: skipped steps in a row, at the minimum, before it warns.
     """
+    minimum = getattr(spec, "minimum", None)
+    applied, streak, count = -1, 0, 0
 
-    def __init__(self, spec: Any, patience: int) -> None:
-        self._spec = spec
-        self._patience = patience
-        self._streak = 0
-        self._skipped = 0
-        self._applied: Optional[int] = None
-
-    def skipped(self, scale: float, applied_steps: int) -> None:
-        """Note a skipped step; a larger ``applied_steps`` ends the streak.
-
-        Args:
-          scale: in force during the step.
-          applied_steps: steps applied so far.
-        """
-        if self._applied != applied_steps:
-            self._applied, self._streak = applied_steps, 0
-        self._skipped += 1
-        if not isinstance(self._spec, DynamicLossScale):
-            if self._skipped in (1, 10, 100, 1000) or self._skipped % 10000 == 0:
-                self._warn(
-                    f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
-                    f"{self._skipped} so far. A few are harmless; if they go on, lower the scale "
-                    f'or use loss_scale="dynamic"'
-                )
-            return
-        self._streak = self._streak + 1 if scale <= self._spec.minimum else 0
-        if self._streak == self._patience:
-            self._warn(
-                f"the loss scale has been at its minimum, {scale:g}, for {self._streak} steps in a "
-                f"row and gradients are still not finite, so scaling is not the cause: search for "
-                f"NaN in the data or the model, lower the learning rate, or allow a smaller minimum"
+    def skipped(scale: Any, applied_steps: Any) -> Any:
+        nonlocal applied, streak, count
+        if applied != applied_steps:  # a step that was applied ends the streak
+            applied, streak = int(applied_steps), 0
+        count += 1
+        streak = streak + 1 if minimum is not None and scale <= minimum else 0
+        message = ""
+        if minimum is None and (count in (1, 10, 100, 1000) or count % 10000 == 0):
+            message = (
+                f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
+                f"{count} so far. A few are harmless; if they go on, lower the scale or use "
+                f'loss_scale="dynamic"'
             )
+        elif streak == patience:
+            message = (
+                f"the loss scale has been at its minimum, {scale:g}, for {streak} steps in a row "
+                f"and gradients are still not finite, so scaling is not the cause: search for NaN "
+                f"in the data or the model, lower the learning rate, or allow a smaller minimum"
+            )
+        if message:
+            warnings.warn(message, LossScaleWarning, stacklevel=2)
+        return np.int64(0)
 
-    def _warn(self, message: str) -> None:
-        # Attributed to the caller that runs the step.
-        warnings.warn(message, LossScaleWarning, stacklevel=4)
+    return skipped
 
 
 def _gradients(parts: Parts) -> List[Any]:
