@@ -9,27 +9,20 @@ from typing import Any, Callable, Mapping, Optional
 import numpy as np
 
 from amp_xla.training import checkpoint
+from amp_xla.training.run import RunFolder
 
 
 class CheckpointWriter:
     """Writes the checkpoints of one run; at most one write runs at a time.
 
     Args:
-      folder: ``runs/<recipe>/<name>/checkpoints``.
+      run: its folder.
       keep: number of the newest checkpoints kept, besides the best; at least 1.
       files: name -> content of each file needed for prediction.
-      written: called in the writer's thread once a checkpoint is on disk.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        keep: int = 2,
-        files: Optional[Mapping[str, bytes]] = None,
-        written: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.folder = folder
-        self._keep, self._files, self._after = keep, dict(files or {}), written
+    def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
+        self._run, self._keep, self._files = run, keep, files
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Optional[Future[None]] = None
 
@@ -74,6 +67,7 @@ class CheckpointWriter:
     def _write(
         self, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any], shards: Any
     ) -> None:
-        checkpoint.write(self.folder, step, tensors, state, self._files, shards)
-        self._after()
-        checkpoint.prune(self.folder, self._keep)
+        folder = self._run.checkpoints
+        checkpoint.write(folder, step, tensors, state, self._files, shards)
+        self._run.has_checkpoint()
+        checkpoint.prune(folder, self._keep)

@@ -155,7 +155,7 @@ def prepare(
         _warm_start(Path(run_options.warm_start), engine, files)
     identity = identities.describe(engine, config, files)
     identities.same_on_all(ranks, identity)
-    writer = CheckpointWriter(run.checkpoints, run_options.keep, files, run.has_checkpoint)
+    writer = CheckpointWriter(run, run_options.keep, files)
     loop = Loop(run, engine, writer, options, run_options, identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
@@ -164,7 +164,6 @@ def prepare(
     if ranks.first:
         run.begin()
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
-    writer.folder = run.checkpoints  # a name from the clock is final now
     if ranks.first and resume_from is not None:
         tidy(resume_from)
     note(f"run folder: {run.path}")

@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -150,7 +151,8 @@ def test_training_waits_only_for_the_copy(tmp_path: Path, monkeypatch: Any) -> N
         original(path, tensors)
 
     monkeypatch.setattr(checkpoint, "_write_tensors", slow)
-    writer = CheckpointWriter(tmp_path)
+    run: Any = SimpleNamespace(checkpoints=tmp_path, has_checkpoint=lambda: None)
+    writer = CheckpointWriter(run, 1, {})
     writer.save(1, lambda: runs.tensors(1), runs.state(1))
     assert writer.busy and names(tmp_path) == []
     free.set()
