@@ -312,12 +312,12 @@ class Loop:
         during, ranks = "during an evaluation", self.engine.ranks
 
         def agree() -> None:
-            if self._any_signal(watch):
+            if ranks.several and self._any_signal(watch):
                 raise watch.stopped(during)
 
         # Each rank has a share, and no rank may leave the others waiting.
-        stops = ranks.asking(agree) if ranks.several else watch.immediately(during)
-        with stops:
+        ranks.ask = agree
+        with contextlib.nullcontext() if ranks.several else watch.immediately(during):
             return {name: float(value) for name, value in self.engine.job.evaluate().items()}
 
     def save_if_needed(self) -> None:
