@@ -58,7 +58,6 @@ class Loop:
         self.last_evaluation: Dict[str, float] = {}
         self.reported_nonfinite = False
         self._log: Optional[MetricsLog] = None
-        self._verified = False
         self._result: Optional[StepResult] = None
         self._saved_at: Optional[int] = None
         self._saved_when = 0.0
@@ -74,7 +73,6 @@ class Loop:
         Args:
           state: position of the run.
           longer: the run has more epochs or steps now than when it was saved.
-
         """
         self.state, self._saved_at = state, state.step
         if longer and state.step_in_epoch == 0:  # an epoch that had ended may continue
@@ -102,8 +100,7 @@ class Loop:
             # A run killed before its first checkpoint starts over in a folder with lines.
             resumed_after = state.step if self.run.again else None
             self._log = MetricsLog(self.run.path, resumed_after, self.engine.events)
-        with watch.immediately("before the first step", nothing_to_save=True):
-            self.progress = Progress(self.total_steps, state.step)
+        self.progress = Progress(self.total_steps, state.step)
         self._saved_when = time.monotonic()
         try:
             self.between(watch)
@@ -113,14 +110,12 @@ class Loop:
             self.checkpoints.wait()
         except RankLost as error:
             raise RankLost(f"{error}; {self._resumable()}") from error
-        except OSError as error:
-            text = exits.user_error(error)
-            if text is None:
-                raise
-            raise AmpXlaError(f"{text}; {self._resumable()}") from error
         except AmpXlaError:
             raise
-        except Exception:
+        except Exception as error:
+            text = exits.user_error(error) if isinstance(error, OSError) else None
+            if text is not None:
+                raise AmpXlaError(f"{text}; {self._resumable()}") from error
             self.checkpoints.wait()  # the last one may still be being written
             raise
         finally:
@@ -162,7 +157,7 @@ class Loop:
 
     def after_step(self, result: StepResult, samples: int, count: int) -> None:
         """Count and log a step of an epoch of ``count`` steps; call ``between`` after it."""
-        state, options = self.state, self.options
+        state, options, first = self.state, self.options, self._result is None
         self._count(result, samples)
         if state.step_in_epoch == count:
             state.epoch, state.step_in_epoch = state.epoch + 1, 0
@@ -170,8 +165,7 @@ class Loop:
         state.evaluate_due = state.step_in_epoch == 0
         if options.evaluate_every and not ended:
             state.evaluate_due = state.step % options.evaluate_every == 0
-        if not self._verified:
-            self._verified = True
+        if first:
             executed = self.engine.first_step_ran()
             if executed is not None:
                 self.run.write_json("executed.json", executed)
