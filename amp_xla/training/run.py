@@ -91,11 +91,12 @@ class RunFolder:
             # For a name from the clock, ``begin`` finds a free one.
             if self._chosen and os.path.lexists(str(self.path)):
                 self._look(resume)
-        except OSError as error:
-            raise self._unusable(error) from error
         except AmpXlaError:
             self.close()
             raise
+        except OSError as error:
+            self.close()
+            raise self._unusable(error) from error
 
     @property
     def path(self) -> Path:
