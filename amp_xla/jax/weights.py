@@ -132,7 +132,7 @@ class Tensors:
         self._index = indexes[0]
         try:
             table = dict(_table(self._index.read_bytes()))
-            self._shards = _number(dict(_fields(table.pop(b""))).get(1, 1))
+            self._shards = dict(_fields(table.pop(b""))).get(1, 1)
             self.entries = {name.decode(): _entry(value) for name, value in table.items()}
         except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
             raise WeightsError(f"{self._index} is damaged: {error}") from None
@@ -233,14 +233,8 @@ def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
 def _entry(data: bytes) -> Entry:
     fields = dict(_fields(data))
     sizes = [dict(_fields(d)).get(1, 0) for n, d in _fields(fields.get(2, b"")) if n == 2]
-    whole = [_number(fields.get(n, 0)) for n in (1, 3, 4, 5, 6)]
-    return Entry(whole[0], tuple(map(_number, sizes)), *whole[1:])
-
-
-def _number(value: Any) -> int:
-    if not isinstance(value, int):
-        raise ValueError("text where a number belongs")
-    return value
+    dtype, *rest = (fields.get(n, 0) for n in (1, 3, 4, 5, 6))
+    return Entry(dtype, tuple(sizes), *rest)
 
 
 def _masked(data: bytes) -> int:
