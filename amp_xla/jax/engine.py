@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
@@ -96,12 +95,12 @@ class JaxEngine:
             "processes": jax.process_count(),
             "parameters": int(sum(np.size(leaf) for leaf in leaves)),
         }
-        self._batch: Mapping[str, np.ndarray] = {}
-        self._number = 0
+        self.last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
 
     def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Apply one update and wait for its result."""
-        self._batch, self._number = batch, number
+        # The number is the loop's: a roll-back takes the state's count back.
+        self.last_batch = number, batch
         self.job.state, result = self.job.step(self.job.state, shared(batch))
         all_requests: Tuple[float, ...] = ()
         if self.ranks.several:
@@ -145,29 +144,23 @@ class JaxEngine:
     def compare(self) -> None:
         """Do nothing: the arrays are the same on all devices."""
 
-    def diagnose(self, folder: Path, loss_scale: float) -> str:
-        """Keep the batch of the last step and name the dev metrics and weights that are bad."""
-        # Counted by the loop: a roll-back takes the state's count back.
-        place = folder / f"nonfinite-{self._number:08d}"
-        place.mkdir(exist_ok=True)
-        arrays: Dict[str, Any] = dict(self._batch)
-        np.savez_compressed(str(place / "batch.npz"), **arrays)
-        wrong = [n for n, a in self._batch.items() if a.dtype.kind == "f" and not _finite(a)]
-        logits = np.asarray(self.job.infer(self.job.state.model, shared(self._batch)))
+    def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        """Name the arrays of the last batch, or the logits, that are not finite."""
+        batch: Mapping[str, np.ndarray] = self.last_batch[1]
+        wrong = [n for n, a in batch.items() if a.dtype.kind == "f" and not np.isfinite(a).all()]
+        rows = ~np.isfinite(np.asarray(self.job.infer(self.job.state.model, shared(batch)))).all(-1)
         if wrong:
             text = f"the batch's {', '.join(wrong)} are not finite"
-        elif not _finite(logits):
-            rows = np.flatnonzero(~np.isfinite(logits).all(-1)).tolist()
-            text = f"the logits of rows {rows[:8]} are not finite: the forward pass overflows"
+        elif rows.any():
+            numbers = np.flatnonzero(rows).tolist()[:8]
+            text = f"the logits of rows {numbers} are not finite: the forward pass overflows"
         else:
             text = (
                 f"batch and logits are finite: gradients overflow at loss scale {loss_scale:g}; "
                 f"lower --learning-rate, or use --policy p=f32,c=f32,o=f32 to see whether it is "
                 f"the precision"
             )
-        report = {"step": self._number, "loss_scale": loss_scale, "finding": text}
-        (place / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        return f"{text}\nreport and batch: {place}"
+        return text, {"loss_scale": loss_scale, "finding": text}
 
 
 class Jax:
@@ -210,7 +203,3 @@ def _shapes(tree: Any, prefix: str = "") -> Dict[str, str]:
 
 def _host(leaf: jax.Array) -> np.ndarray:
     return np.asarray(leaf.addressable_data(0))
-
-
-def _finite(array: np.ndarray) -> bool:
-    return bool(np.isfinite(array).all())

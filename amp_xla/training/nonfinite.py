@@ -11,8 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any, Optional
 
+import numpy as np
+
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
+from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint, newest
 from amp_xla.training.engine import StepResult
 
@@ -73,9 +76,17 @@ def _report(loop: Any, result: StepResult) -> str:
         names = ", ".join(name for name in bad if name)
         what = f"the loss of {names} is not" if names else "every rank's loss is"
         return f"{what} finite; the same batches on one rank, with --resume, say more"
+    step, batch = loop.engine.last_batch
+    folder = loop.run.path / f"nonfinite-{step:08d}"
     try:
-        text: str = loop.engine.diagnose(loop.run.path, result.loss_scale)
-        return text
+        folder.mkdir(exist_ok=True)
+        # The batch first, because the replay may fail or run out of memory.
+        np.savez_compressed(str(folder / "batch.npz"), **batch)
+        text, data = loop.engine.diagnose(result.loss_scale)
+        (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
+        (folder / "report.json").write_bytes(json_files.encode({"step": step, **data}))
+        note(text)  # an error is one line, so the report comes before it
+        return f"report and batch: {folder}"
     except Exception as error:
         # The report is optional; the reason to stop must reach the user.
         return f"no report on the cause ({type(error).__name__}: {error})"

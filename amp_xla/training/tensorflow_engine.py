@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
@@ -52,7 +51,7 @@ class TensorFlowEngine:
         )
         for name in unrepeatable(job.step.train_op):
             note(f"{name} draws random numbers whose state TensorFlow hides: no resume is exact")
-        self._replay: Tuple[Mapping[str, Any], int, int] = ({}, 0, 0)
+        self.last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
         del settings["device"]  # the line above has what matters of it
@@ -84,7 +83,8 @@ class TensorFlowEngine:
                     raise self.ranks.lost(error) from error
                 raise
             if result is None or math.isfinite(result.rank_loss):
-                self._replay = feed, number, part  # the first not finite, else the last
+                # The first micro-batch whose loss is not finite, else the last.
+                self.last_batch, self._micro_batch = (number, feed), part
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
@@ -130,33 +130,18 @@ class TensorFlowEngine:
             weights = self.job.common(self.job.step.variables)
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
-    def diagnose(self, folder: Path, loss_scale: float) -> str:
-        """Replay the batch of the last step on a CPU with the current weights.
-
-        Returns:
-          One line that names the folder ``nonfinite-<step>``. It has the report on the first
-          non-finite node, which is printed here, as ``report.txt`` and ``report.json``, and the
-          batch as ``batch.npz``.
-        """
-        feed, step, micro_batch = self._replay
-        folder = folder / f"nonfinite-{step:08d}"
-        folder.mkdir(exist_ok=True)
-        # The batch first, because the replay may fail or run out of memory.
-        np.savez_compressed(str(folder / "batch.npz"), **dict(feed))
+    def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        """Replay ``last_batch`` on a CPU with the current weights; name the first bad node."""
+        step, feed = self.last_batch
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
-        finding = self._first_nonfinite(feed, micro_batch, loss_scale)
-        if finding is None:
-            text = (
-                "the replay on a CPU was finite: an earlier micro-batch of the same update was "
-                "not, or it depends on the order of additions or on the GPU's kernels"
-            )
-        else:
-            text = str(finding)
-            data = json.dumps({"step": step, **finding.to_json()}, indent=1) + "\n"
-            (folder / "report.json").write_text(data, encoding="utf-8")
-        (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-        note(text)  # an error is one line, so the report comes before it
-        return f"report and batch: {folder}"
+        finding = self._first_nonfinite(feed, self._micro_batch, loss_scale)
+        if finding is not None:
+            return str(finding), finding.to_json()
+        text = (
+            "the replay on a CPU was finite: an earlier micro-batch of the same update was not, or "
+            "it depends on the order of additions or on the GPU's kernels"
+        )
+        return text, {}
 
     def _first_nonfinite(self, feed: Mapping[str, Any], micro_batch: int, scale: float) -> Any:
         arrays = self.job.step.arrays(feed, micro_batch)
