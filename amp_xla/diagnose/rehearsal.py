@@ -103,8 +103,8 @@ def _rehearsed(
     scale = done[-1].loss_scale
     suggested = _suggested_scale(origins, histograms, scale)
     for _ in range(8):
-        then = replay.examine(*examined, seed=suggested / scale)
-        if np.isfinite(then[:, 0]).all():
+        rescaled = replay.examine(*examined, seed=suggested / scale)
+        if np.isfinite(rescaled[:, 0]).all():
             break
         suggested /= 2.0  # a tensor that is not recorded overflowed, e.g. a float32 product
     return Rehearsal(
@@ -112,7 +112,7 @@ def _rehearsed(
         gpu=replay.rewritten.capability,
         lists=replay.rewritten.lists_name,
         steps=done,
-        layers=_layers(training, origins, histograms, compared, then),
+        layers=_layers(training, origins, histograms, compared, rescaled),
         loss_scale=scale,
         suggested_loss_scale=suggested,
         lost=_lost(replay, origins, histograms),
@@ -179,9 +179,9 @@ def _lost(
         if histogram.share_lost >= _NAMED_LOSS:
             name, origin = tensor[0], origins.of(tensor[0])
             op = replay.graph.get_operation_by_name(f"amp/{name}").type
-            then = replay.histograms[tensor].share_lost  # of the suggested scale
+            rescaled = replay.histograms[tensor].share_lost  # of the suggested scale
             lost.append(
-                Lost(name, op, *origin, histogram.share_lost, then, histogram.largest,
+                Lost(name, op, *origin, histogram.share_lost, rescaled, histogram.largest,
                      origins.source(name))
             )  # fmt: skip
     return sorted(lost, key=lambda entry: (entry.phase != "forward", origins.position(entry.node)))

@@ -71,8 +71,10 @@ class Inner:
         for method in ("_aggregate_gradients", "aggregate_gradients"):
             if any(method in vars(c) for c in keras):
                 custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
-                own = _is_keras_own(self.optimizer, method) and (not custom or _is_of_keras(custom))
-                if own and not tf.distribute.has_strategy():
+                is_own = _is_keras_own(self.optimizer, method) and (
+                    not custom or _is_of_keras(custom)
+                )
+                if is_own and not tf.distribute.has_strategy():
                     return pairs  # one replica: nothing to sum
                 return list(getattr(self.optimizer, method)(pairs))
         return pairs
