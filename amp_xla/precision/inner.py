@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from amp_xla.precision.tensorflow import tf
 
@@ -23,9 +23,13 @@ class Inner:
     Attributes:
       optimizer: the user's object.
       clips_itself: whether its ``apply_gradients`` clips, hence after unscaling.
+      sums: name of the method by which Keras sums gradients before it applies them.
+      summed: argument of ``apply_gradients`` for gradients that are summed already.
     """
 
     clips_itself = False
+    sums = ""
+    summed: ClassVar[Dict[str, bool]] = {}
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -68,16 +72,13 @@ class Inner:
     def aggregate(self, pairs: Pairs) -> Pairs:
         """Return pairs summed over replicas or ranks, if Keras would do so before it applies."""
         keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
-        for method in ("_aggregate_gradients", "aggregate_gradients"):
-            if any(method in vars(c) for c in keras):
-                custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
-                is_own = _is_keras_own(self.optimizer, method) and (
-                    not custom or _is_of_keras(custom)
-                )
-                if is_own and not tf.distribute.has_strategy():
-                    return pairs  # one replica: nothing to sum
-                return list(getattr(self.optimizer, method)(pairs))
-        return pairs
+        if not any(self.sums in vars(c) for c in keras):
+            return pairs
+        custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
+        is_own = _is_keras_own(self.optimizer, self.sums) and (not custom or _is_of_keras(custom))
+        if is_own and not tf.distribute.has_strategy():
+            return pairs  # one replica: nothing to sum
+        return list(getattr(self.optimizer, self.sums)(pairs))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         """Create the optimizer's variables now: in a branch it would be too late."""
@@ -91,8 +92,7 @@ class Inner:
 
     def apply(self, pairs: Pairs) -> Any:
         """Apply gradients as they are: replicas and ranks have summed them already."""
-        extra = {"experimental_aggregate_gradients": False, "skip_gradients_aggregation": True}
-        known = {n: v for n, v in extra.items() if _takes(self.optimizer, "apply_gradients", n)}
+        known = {n: v for n, v in self.summed.items() if _takes(self.optimizer, n)}
         return self.optimizer.apply_gradients(pairs, **known)
 
     def count_skipped(self) -> Any:
@@ -104,6 +104,8 @@ class Inner:
 
 class KerasInner(Inner):
     """A Keras OptimizerV2, bert4keras' too."""
+
+    sums, summed = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
 
     @property
     def clips_itself(self) -> bool:  # type: ignore[override]
@@ -148,6 +150,7 @@ class NewKerasInner(Inner):
     """The Keras optimizer of TensorFlow 2.11 and later."""
 
     clips_itself = True
+    sums, summed = "aggregate_gradients", {"skip_gradients_aggregation": True}
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         return graph_gradients(loss, variables, grad_loss)
@@ -217,9 +220,10 @@ def graph_gradients(loss: Any, variables: Sequence[Any], grad_loss: Any = None) 
     return list(zip(tf.gradients(loss, list(variables), grad_ys=grad_loss), variables))
 
 
-def _takes(optimizer: Any, method: str, argument: str) -> bool:
-    """Return whether any class of the optimizer names the argument; wrappers pass it on."""
-    functions = (vars(c)[method] for c in type(optimizer).__mro__ if method in vars(c))
+def _takes(optimizer: Any, argument: str) -> bool:
+    """Return whether ``apply_gradients`` of any class names the argument; wrappers pass it on."""
+    name = "apply_gradients"
+    functions = (vars(c)[name] for c in type(optimizer).__mro__ if name in vars(c))
     return any(argument in inspect.signature(function).parameters for function in functions)
 
 
