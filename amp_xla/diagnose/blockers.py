@@ -8,7 +8,7 @@ between half ops, clear ops next to half ops. Unlisted ops stay and let nothing 
 from __future__ import annotations
 
 import collections
-from typing import Any, Iterable, Mapping, NamedTuple, Optional, Set
+from typing import Any, Iterable, Mapping, NamedTuple, Set
 
 from amp_xla.graph.lists import OpLists
 from amp_xla.graph.nodes import FLOAT, has_type, is_half, output_types, parse_input
@@ -50,34 +50,28 @@ def computing(nodes: Iterable[Any], half: Set[str]) -> Set[str]:
     }
 
 
-class Blame:
-    """Finds the blocker of each node of a graph that the pass met; ``half`` became half."""
+def blocker_of(name: str, nodes: Mapping[str, Any], half: Set[str], lists: OpLists) -> Blocker:
+    """Return the blocker of a node that is not half, in a graph that the pass met.
 
-    def __init__(self, nodes: Mapping[str, Any], half: Set[str], lists: OpLists) -> None:
-        self._nodes, self._half, self._lists = nodes, half, lists
-
-    def of(self, name: str) -> Blocker:
-        """Return the blocker of a node that is not half."""
-        op = self._nodes[name].op
-        color = self._lists.of(op)
-        if color in ("black", "unlisted"):
-            return Blocker(op, name, color)
-        if color == "white":
-            return Blocker(op, name, "refused")
-        return self._black_above(name) or Blocker()
-
-    def _black_above(self, name: str) -> Optional[Blocker]:
-        """Return the nearest black op that reaches ``name`` through gray and clear ops."""
-        seen, queue = {name}, collections.deque([name])
-        while queue:
-            for source, index in map(parse_input, self._nodes[queue.popleft()].input):
-                if index < 0 or source in seen or source in self._half or source not in self._nodes:
-                    continue
-                seen.add(source)
-                node = self._nodes[source]
-                color = self._lists.of(node.op) if FLOAT in output_types(node) else ""
-                if color == "black":
-                    return Blocker(node.op, source, "black")
-                if color in ("gray", "clear"):
-                    queue.append(source)
-        return None
+    ``half`` are the nodes that became half.
+    """
+    op = nodes[name].op
+    color = lists.of(op)
+    if color in ("black", "unlisted"):
+        return Blocker(op, name, color)
+    if color == "white":
+        return Blocker(op, name, "refused")
+    # The nearest black op that reaches the node through gray and clear ops.
+    seen, queue = {name}, collections.deque([name])
+    while queue:
+        for source, index in map(parse_input, nodes[queue.popleft()].input):
+            if index < 0 or source in seen or source in half or source not in nodes:
+                continue
+            seen.add(source)
+            node = nodes[source]
+            color = lists.of(node.op) if FLOAT in output_types(node) else ""
+            if color == "black":
+                return Blocker(node.op, source, "black")
+            if color in ("gray", "clear"):
+                queue.append(source)
+    return Blocker()

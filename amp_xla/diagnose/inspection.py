@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from amp_xla import backend
 from amp_xla.diagnose import constants
-from amp_xla.diagnose.blockers import Blame, Blocker, computing, half_nodes
+from amp_xla.diagnose.blockers import Blocker, blocker_of, computing, half_nodes
 from amp_xla.diagnose.inspection_report import (
     AlignmentReport,
     BlockerReport,
@@ -18,7 +18,6 @@ from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import shapes, training_graph, virtual_gpu
 from amp_xla.graph.activations import activation_bytes
 from amp_xla.graph.nodes import by_name
-from amp_xla.graph.training_graph import TrainingGraph
 from amp_xla.graph.virtual_gpu import Rewritten
 
 
@@ -58,7 +57,31 @@ def inspect(
         feed_shapes = {name: list(array.shape) for name, array in zip(training.feeds, arrays)}
     graph_def = training.export(training.fetches)
     rewritten = virtual_gpu.rewrite(graph_def, training.fetches, gpu, lists)
-    return _Inspection(training, rewritten, feed_shapes).report()
+    origins, after = NodeOrigins(training), by_name(rewritten.graph_def)
+    half, counts = half_nodes(rewritten.graph_def), rewritten.counts
+    sizes = shapes.static_shapes(rewritten.before, training.fetches, feed_shapes)
+    products, unmeasured = shapes.matmuls(rewritten.before, sizes)
+    total = sum(p.flops for p in products)
+    nodes = list(_nodes(rewritten, origins, half, sizes))
+    kept, recomputed = activation_bytes(after, sizes)
+    return Report(
+        tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
+        gpu=rewritten.capability,
+        lists=rewritten.lists_name,
+        batch=feed_shapes,
+        nodes=len(after),
+        half_nodes=counts.half_nodes - counts.casts,
+        casts=counts.casts,
+        matmul_flops=total,
+        half_flops_share=sum(p.flops for p in products if p.name in half) / max(total, 1),
+        unmeasured=unmeasured,
+        kept_bytes=kept,
+        recomputed_bytes=recomputed,
+        layers=_layers(nodes, origins),
+        blockers=_blockers(nodes, origins),
+        alignment=_alignment(products, origins, total),
+        constants=constants.misfits(after, origins),
+    )
 
 
 class _Node(NamedTuple):
@@ -72,111 +95,82 @@ class _Node(NamedTuple):
     blocker: Blocker = Blocker()
 
 
-class _Inspection:
-    """Builds the report on one rewritten graph, with FLOPs and bytes for ``feed_shapes``."""
+def _nodes(
+    rewritten: Rewritten,
+    origins: NodeOrigins,
+    half: Set[str],
+    sizes: Mapping[str, List[shapes.Shape]],
+) -> Iterator[_Node]:
+    """Yield the computing nodes of the forward and backward pass (the update is never half)."""
+    nodes = by_name(rewritten.before)
+    for name in sorted(computing(nodes.values(), half)):
+        origin, role = origins.of(name), _role(nodes[name].op)
+        if origin.phase == "update":
+            continue
+        if name in half:
+            yield _Node(*origin, role, True)
+        else:
+            size = shapes.element_bytes(sizes.get(name, []))
+            blocker = blocker_of(name, nodes, half, rewritten.lists)
+            yield _Node(*origin, role, False, size, blocker)
 
-    def __init__(
-        self, training: TrainingGraph, rewritten: Rewritten, feed_shapes: Mapping[str, List[int]]
-    ) -> None:
-        self._rewritten, self._feed_shapes = rewritten, feed_shapes
-        self._origins = NodeOrigins(training)
-        self._after = by_name(rewritten.graph_def)
-        self._half = half_nodes(rewritten.graph_def)
-        self._shapes = shapes.static_shapes(rewritten.before, training.fetches, feed_shapes)
-        self._products, self._unmeasured = shapes.matmuls(rewritten.before, self._shapes)
 
-    def report(self) -> Report:
-        rewritten, counts = self._rewritten, self._rewritten.counts
-        total = sum(p.flops for p in self._products)
-        half = sum(p.flops for p in self._products if p.name in self._half)
-        nodes = list(self._nodes())
-        kept, recomputed = activation_bytes(self._after, self._shapes)
-        nvidia = " (NVIDIA)" if backend.is_fork() else ""
-        return Report(
-            tensorflow=backend.tensorflow().__version__ + nvidia,
-            gpu=rewritten.capability,
-            lists=rewritten.lists_name,
-            batch=self._feed_shapes,
-            nodes=len(self._after),
-            half_nodes=counts.half_nodes - counts.casts,
-            casts=counts.casts,
-            matmul_flops=total,
-            half_flops_share=half / total if total else 0.0,
-            unmeasured=self._unmeasured,
-            kept_bytes=kept,
-            recomputed_bytes=recomputed,
-            layers=self._layers(nodes),
-            blockers=self._blockers(nodes),
-            alignment=self._alignment(total),
-            constants=constants.misfits(self._after, self._origins),
-        )
+def _layers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[LayerReport]:
+    members: Dict[str, List[_Node]] = {}
+    for node in nodes:
+        members.setdefault(node.layer, []).append(node)
+    positions = origins.layer_positions()
+    ordered = sorted(members, key=lambda n: (positions.get(n, len(positions)), n))
+    return [_layer(name, members[name]) for name in ordered]
 
-    def _nodes(self) -> Iterator[_Node]:
-        """Yield the computing nodes of the forward and backward pass (the update is never half)."""
-        nodes = by_name(self._rewritten.before)
-        blame = Blame(nodes, self._half, self._rewritten.lists)
-        for name in sorted(computing(nodes.values(), self._half)):
-            origin, role = self._origins.of(name), _role(nodes[name].op)
-            if origin.phase == "update":
-                continue
-            if name in self._half:
-                yield _Node(*origin, role, True)
-            else:
-                size = shapes.element_bytes(self._shapes.get(name, []))
-                yield _Node(*origin, role, False, size, blame.of(name))
 
-    def _layers(self, nodes: Sequence[_Node]) -> List[LayerReport]:
-        members: Dict[str, List[_Node]] = {}
-        for node in nodes:
-            members.setdefault(node.layer, []).append(node)
-        positions = self._origins.layer_positions()
-        ordered = sorted(members, key=lambda n: (positions.get(n, len(positions)), n))
-        return [self._layer(name, members[name]) for name in ordered]
+def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
+    def ratio(phase: str, role: str) -> str:
+        chosen = [node.half for node in nodes if (node.phase, node.role) == (phase, role)]
+        return f"{sum(chosen)}/{len(chosen)}" if chosen else "-"
 
-    @staticmethod
-    def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
-        def ratio(phase: str, role: str) -> str:
-            chosen = [node.half for node in nodes if (node.phase, node.role) == (phase, role)]
-            return f"{sum(chosen)}/{len(chosen)}" if chosen else "-"
+    sizes: Dict[str, Counter] = {"forward": Counter(), "backward": Counter()}
+    for node in nodes:
+        if node.blocker.op:
+            sizes[node.phase][node.blocker.op] += node.size
+    blockers = (sizes["forward"] or sizes["backward"]).most_common(1)
+    return LayerReport(
+        layer=name,
+        matmul=ratio("forward", "matmul"),
+        backward=ratio("backward", "matmul"),
+        softmax=ratio("forward", "softmax"),
+        other=ratio("forward", "other"),
+        float32_bytes=sum(node.size for node in nodes),
+        blocked_by=blockers[0][0] if blockers else "",
+    )
 
-        sizes: Dict[str, Counter] = {"forward": Counter(), "backward": Counter()}
-        for node in nodes:
-            if node.blocker.op:
-                sizes[node.phase][node.blocker.op] += node.size
-        blockers = (sizes["forward"] or sizes["backward"]).most_common(1)
-        return LayerReport(
-            layer=name,
-            matmul=ratio("forward", "matmul"),
-            backward=ratio("backward", "matmul"),
-            softmax=ratio("forward", "softmax"),
-            other=ratio("forward", "other"),
-            float32_bytes=sum(node.size for node in nodes),
-            blocked_by=blockers[0][0] if blockers else "",
-        )
 
-    def _blockers(self, nodes: Sequence[_Node]) -> List[BlockerReport]:
-        blocked: Dict[Tuple[str, str, str], List[_Node]] = {}
-        for node in nodes:
-            if node.blocker.op:
-                key = (node.blocker.op, node.blocker.reason, node.phase)
-                blocked.setdefault(key, []).append(node)
-        reports = []
-        for (op, reason, phase), members in blocked.items():
-            size = sum(node.size for node in members)
-            layers = tuple(sorted({node.layer for node in members}))
-            example = Counter(node.blocker.node for node in members).most_common(1)[0][0]
-            source = self._origins.source(example)
-            reports.append(BlockerReport(op, reason, phase, len(members), size, layers, source))
-        return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
+def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerReport]:
+    blocked: Dict[Tuple[str, str, str], List[_Node]] = {}
+    for node in nodes:
+        if node.blocker.op:
+            key = (node.blocker.op, node.blocker.reason, node.phase)
+            blocked.setdefault(key, []).append(node)
+    reports = []
+    for (op, reason, phase), members in blocked.items():
+        size = sum(node.size for node in members)
+        layers = tuple(sorted({node.layer for node in members}))
+        example = Counter(node.blocker.node for node in members).most_common(1)[0][0]
+        source = origins.source(example)
+        reports.append(BlockerReport(op, reason, phase, len(members), size, layers, source))
+    return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
 
-    def _alignment(self, total: int) -> List[AlignmentReport]:
-        shares: Dict[Tuple[str, Tuple[int, ...]], float] = {}
-        for product in self._products:
-            if product.unaligned:
-                key = (self._origins.of(product.name).layer, product.unaligned)
-                shares[key] = shares.get(key, 0.0) + product.flops / max(total, 1)
-        reports = [AlignmentReport(*key, share) for key, share in shares.items()]
-        return sorted(reports, key=lambda r: -r.flops_share)
+
+def _alignment(
+    products: Sequence[shapes.MatMul], origins: NodeOrigins, total: int
+) -> List[AlignmentReport]:
+    shares: Dict[Tuple[str, Tuple[int, ...]], float] = {}
+    for product in products:
+        if product.unaligned:
+            key = (origins.of(product.name).layer, product.unaligned)
+            shares[key] = shares.get(key, 0.0) + product.flops / max(total, 1)
+    reports = [AlignmentReport(*key, share) for key, share in shares.items()]
+    return sorted(reports, key=lambda r: -r.flops_share)
 
 
 def _role(op: str) -> str:

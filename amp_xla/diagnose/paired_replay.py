@@ -1,8 +1,8 @@
 """Trains two copies of a training graph on a CPU: float32 and mixed precision.
 
-Each copy has its own variables. Two more copies share the variables of the mixed-precision one and
-run only forward and backward: ``check`` in float32, ``seen`` in mixed precision with its half
-tensors recorded. Their difference is the effect of the pass, without that of training.
+Each copy has its own variables. A third one, ``check``, shares the variables of the mixed-precision
+one and runs forward and backward in float32: their difference is the effect of the pass, without
+that of training.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from amp_xla.backend import tf
 from amp_xla.diagnose import emulate
 from amp_xla.diagnose.recorder import Magnitudes, watch
 from amp_xla.diagnose.stage import Stage
-from amp_xla.graph import virtual_gpu
+from amp_xla.graph import nodes, virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph, op_of
 
 
 class PairedReplay(Stage):
-    """The copies ``fp32``, ``amp``, ``check`` and ``seen``.
+    """The copies ``fp32``, ``amp``, whose half tensors can be recorded, and ``check``.
 
     Attributes:
       rewritten: the pass' result.
@@ -35,14 +35,14 @@ class PairedReplay(Stage):
         self.rewritten = virtual_gpu.rewrite(training.export(fetches), fetches, capability, lists)
         float32, half = self.rewritten.before, self.rewritten.graph_def
         emulated = emulate.tensor_cores(half)
+        examined = nodes.ancestors(nodes.by_name(emulated), training.ends)
+        rounded = emulate.rounding(emulated) & examined
+        watched, targets, self.histograms = watch(emulated, rounded, Magnitudes)
         super().__init__(training, float32)
         self.add("fp32", float32, "fp32")
-        self.add("amp", emulated, "amp")
+        self.add("amp", watched, "amp")
         self.add("check", tf.graph_util.extract_sub_graph(float32, training.ends), "amp")
-        seen = tf.graph_util.extract_sub_graph(emulated, training.ends)
-        watched, targets, self.histograms = watch(seen, emulate.rounding(seen), Magnitudes)
-        self.add("seen", watched, "amp")
-        self._targets = [f"seen/{name}" for name in targets]
+        self._targets = [f"amp/{name}" for name in targets]
         with self.graph.as_default():
             self._comparisons = [self._compare(tensor) for _, tensor in training.gradients]
             self._reads = {
@@ -63,7 +63,7 @@ class PairedReplay(Stage):
         return float(out[0]), finite
 
     def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Any:
-        """Compare the gradients of ``seen`` and ``check``.
+        """Compare the gradients of ``amp`` and ``check``.
 
         ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
 
@@ -89,7 +89,7 @@ class PairedReplay(Stage):
         return dict(zip(self._reads, self.session.run(list(self._reads.values()))))
 
     def _compare(self, tensor: str) -> Any:
-        mixed = self.graph.get_tensor_by_name(f"seen/{tensor}")
+        mixed = self.graph.get_tensor_by_name(f"amp/{tensor}")
         plain = self.graph.get_tensor_by_name(f"check/{tensor}")
         nonzero = tf.not_equal(plain, 0.0)
         lost = tf.logical_and(nonzero, tf.equal(mixed, 0.0))

@@ -60,145 +60,128 @@ def rehearse(
     try:
         for copy in ("fp32", "amp"):
             replay.load(copy, values)
-        return _Rehearsing(training, replay, values).run(batches, steps, say)
+        return _rehearsed(replay, values, batches, steps, say)
     finally:
         replay.close()
 
 
-class _Rehearsing:
-    """Collects the results of the steps."""
-
-    def __init__(
-        self,
-        training: training_graph.TrainingGraph,
-        replay: PairedReplay,
-        values: Mapping[str, Any],
-    ) -> None:
-        self._training, self._replay, self._values = training, replay, values
-        self._origins = NodeOrigins(training)
-        self._steps: List[Step] = []
-        self._histograms: Dict[Tensor, Magnitudes] = {}
-        self._compared: List[Any] = []  # as ``PairedReplay.examine``
-        self._finding: Optional[Finding] = None
-        self._scale = 1.0
-        self._examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
-
-    def run(self, batches: Iterable[Any], steps: int, say: Callable[[Step], None]) -> Rehearsal:
-        examined = {round(i * (steps - 1) / max(EXAMINED - 1, 1)) for i in range(EXAMINED)}
-        for number, batch in zip(range(steps), batches):
-            self._scale = self._replay.loss_scale(batch, number)
-            if number in examined:
-                self._examine(batch, number)
-            self._step(batch, number)
-            say(self._steps[-1])
-            if not self._steps[-1].finite:
-                break  # from here on the two would train differently
-        if not self._steps:
-            raise AmpXlaError(f"steps={steps}: at least one step and one batch are needed")
-        suggested, compared_then = self._try_suggested()
-        rewritten = self._replay.rewritten
-        return Rehearsal(
-            tensorflow=backend.tensorflow().__version__,
-            gpu=rewritten.capability,
-            lists=rewritten.lists_name,
-            steps=self._steps,
-            layers=self._layers(compared_then),
-            loss_scale=self._scale,
-            suggested_loss_scale=suggested,
-            lost=self._lost(),
-            finding=self._finding,
-        )
-
-    def _step(self, batch: Any, number: int) -> None:
-        replay, weights = self._replay, self._replay.weights()
+def _rehearsed(
+    replay: PairedReplay,
+    values: Mapping[str, Any],
+    batches: Iterable[Any],
+    steps: int,
+    say: Callable[[Step], None],
+) -> Rehearsal:
+    training, origins = replay.training, NodeOrigins(replay.training)
+    done: List[Step] = []
+    histograms: Dict[Tensor, Magnitudes] = {}
+    compared: List[Any] = []  # as ``PairedReplay.examine``
+    examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
+    finding: Optional[Finding] = None
+    numbers = {round(i * (steps - 1) / max(EXAMINED - 1, 1)) for i in range(EXAMINED)}
+    for number, batch in zip(range(steps), batches):
+        scale, weights = replay.loss_scale(batch, number), replay.weights()
+        if number in numbers:
+            examined = batch, number
+            compared.append(replay.examine(*examined))
+            for tensor, histogram in replay.histograms.items():
+                histograms.setdefault(tensor, Magnitudes()).merge(histogram)
         float32_loss, _ = replay.train("fp32", batch, number)
         half_loss, finite = replay.train("amp", batch, number)
-        if not self._training.finite:
+        if not training.finite:
             # Nothing is skipped, so a gradient that is not finite shows in the weights.
             finite = finite and all(np.isfinite(w).all() for w in replay.weights().values())
-        self._steps.append(Step(number, float32_loss, half_loss, self._scale, finite))
-        if not finite:
-            values = {**self._values, **weights}
-            self._finding = overflow.replay(
-                self._training, replay.rewritten, values, batch, number, self._scale
+        done.append(Step(number, float32_loss, half_loss, scale, finite))
+        say(done[-1])
+        if not finite:  # from here on the two would train differently
+            finding = overflow.replay(
+                training, replay.rewritten, {**values, **weights}, batch, number, scale
             )
+            break
+    if not done:
+        raise AmpXlaError(f"steps={steps}: at least one step and one batch are needed")
+    scale = done[-1].loss_scale
+    suggested = _suggested_scale(origins, histograms, scale)
+    for _ in range(8):
+        rescaled = replay.examine(*examined, seed=suggested / scale)
+        if np.isfinite(rescaled[:, 0]).all():
+            break
+        suggested /= 2.0  # a tensor that is not recorded overflowed, e.g. a float32 product
+    return Rehearsal(
+        tensorflow=backend.tensorflow().__version__,
+        gpu=replay.rewritten.capability,
+        lists=replay.rewritten.lists_name,
+        steps=done,
+        layers=_layers(training, origins, histograms, compared, rescaled),
+        loss_scale=scale,
+        suggested_loss_scale=suggested,
+        lost=_lost(replay, origins, histograms),
+        finding=finding,
+    )
 
-    def _examine(self, batch: Any, number: int) -> None:
-        self._compared.append(self._replay.examine(batch, number))
-        for tensor, histogram in self._replay.histograms.items():
-            self._histograms.setdefault(tensor, Magnitudes()).merge(histogram)
-        self._examined = batch, number
 
-    def _try_suggested(self) -> Tuple[float, Any]:
-        """Examine the last examined step again with the suggested loss scale."""
-        backward = [
-            histogram.largest
-            for (name, _), histogram in self._histograms.items()
-            if self._origins.of(name).phase == "backward"
-        ]
-        largest = max([*backward, 2.0**-126])
-        scale = min(self._scale * LARGEST / largest / HEADROOM, HIGHEST_SCALE)
-        scale = 2.0 ** math.floor(math.log2(scale))
-        for _ in range(8):
-            compared = self._replay.examine(*self._examined, seed=scale / self._scale)
-            if np.isfinite(compared[:, 0]).all():
-                break
-            scale /= 2.0  # a tensor that is not recorded overflowed, e.g. a float32 product
-        return scale, compared
+def _suggested_scale(
+    origins: NodeOrigins, histograms: Mapping[Tensor, Magnitudes], scale: float
+) -> float:
+    backward = [h.largest for (n, _), h in histograms.items() if origins.of(n).phase == "backward"]
+    largest = max([*backward, 2.0**-126])
+    return 2.0 ** math.floor(math.log2(min(scale * LARGEST / largest / HEADROOM, HIGHEST_SCALE)))
 
-    def _layers(self, compared_then: Any) -> List[LayerHealth]:
-        layers: Dict[str, LayerHealth] = {}
 
-        def health(layer: str) -> LayerHealth:
-            return layers.setdefault(layer, LayerHealth(layer))
+def _layers(
+    training: training_graph.TrainingGraph,
+    origins: NodeOrigins,
+    histograms: Mapping[Tensor, Magnitudes],
+    compared: Sequence[Any],
+    compared_then: Any,
+) -> List[LayerHealth]:
+    layers: Dict[str, LayerHealth] = {}
 
-        merged: Dict[Tuple[str, str], Magnitudes] = {}
-        for (name, _), histogram in self._histograms.items():
-            merged.setdefault(self._origins.of(name), Magnitudes()).merge(histogram)
-        for (layer, phase), histogram in merged.items():
-            if phase == "forward":
-                health(layer).largest_activation = histogram.largest / LARGEST
-                health(layer).activations_lost = histogram.share_lost
-            else:
-                health(layer).largest_gradient = histogram.largest / LARGEST
-                health(layer).backward_lost = histogram.share_lost
-        for compared in self._compared:
-            for layer, (error, lost) in self._by_layer(compared).items():
-                error = math.inf if math.isnan(error) else error
-                health(layer).gradient_error = max(health(layer).gradient_error, error)
-                health(layer).gradients_lost = max(health(layer).gradients_lost, lost)
-        for layer, (_, lost) in self._by_layer(compared_then).items():
-            health(layer).gradients_lost_then = lost
-        positions = self._origins.layer_positions()
-        return sorted(layers.values(), key=lambda h: positions.get(h.layer, len(positions)))
+    def health(layer: str) -> LayerHealth:
+        return layers.setdefault(layer, LayerHealth(layer))
 
-    def _by_layer(self, compared: Any) -> Dict[str, Tuple[float, float]]:
-        """Return layer -> (relative error, share lost) of all its weights together."""
+    def by_layer(rows: Any) -> Iterable[Tuple[LayerHealth, float, float]]:
+        """Yield layer, relative error and share lost of all its weights together."""
         sums: Dict[str, Any] = {}
-        for (variable, _), row in zip(self._training.gradients, compared):
-            layer = self._origins.of(variable).layer
+        for (variable, _), row in zip(training.gradients, rows):
+            layer = origins.of(variable).layer
             sums[layer] = sums.get(layer, 0.0) + row
-        return {
-            layer: (math.sqrt(error / norm) if norm else 0.0, lost / max(elements, 1.0))
-            for layer, (error, norm, elements, lost) in sums.items()
-        }
+        for layer, (error, norm, elements, lost) in sums.items():
+            relative = math.sqrt(error / norm) if norm else 0.0
+            yield health(layer), relative, lost / max(elements, 1.0)
 
-    def _lost(self) -> List[Lost]:
-        lost = []
-        for tensor, histogram in self._histograms.items():
-            if histogram.share_lost < _NAMED_LOSS:
-                continue
-            name, origin = tensor[0], self._origins.of(tensor[0])
+    merged: Dict[Tuple[str, str], Magnitudes] = {}
+    for (name, _), histogram in histograms.items():
+        merged.setdefault(origins.of(name), Magnitudes()).merge(histogram)
+    for (layer, phase), histogram in merged.items():
+        if phase == "forward":
+            health(layer).largest_activation = histogram.largest / LARGEST
+            health(layer).activations_lost = histogram.share_lost
+        else:
+            health(layer).largest_gradient = histogram.largest / LARGEST
+            health(layer).backward_lost = histogram.share_lost
+    for rows in compared:
+        for entry, error, lost in by_layer(rows):
+            error = math.inf if math.isnan(error) else error
+            entry.gradient_error = max(entry.gradient_error, error)
+            entry.gradients_lost = max(entry.gradients_lost, lost)
+    for entry, _, lost in by_layer(compared_then):
+        entry.gradients_lost_then = lost
+    positions = origins.layer_positions()
+    return sorted(layers.values(), key=lambda h: positions.get(h.layer, len(positions)))
+
+
+def _lost(
+    replay: PairedReplay, origins: NodeOrigins, histograms: Mapping[Tensor, Magnitudes]
+) -> List[Lost]:
+    lost = []
+    for tensor, histogram in histograms.items():
+        if histogram.share_lost >= _NAMED_LOSS:
+            name, origin = tensor[0], origins.of(tensor[0])
+            op = replay.graph.get_operation_by_name(f"amp/{name}").type
+            rescaled = replay.histograms[tensor].share_lost  # of the suggested scale
             lost.append(
-                Lost(
-                    name,
-                    self._replay.graph.get_operation_by_name(f"seen/{name}").type,
-                    origin.layer,
-                    origin.phase,
-                    histogram.share_lost,
-                    self._replay.histograms[tensor].share_lost,  # of the suggested scale
-                    histogram.largest,
-                    self._origins.source(name),
-                )
-            )
-        return sorted(lost, key=lambda e: (e.phase != "forward", self._origins.position(e.node)))
+                Lost(name, op, *origin, histogram.share_lost, rescaled, histogram.largest,
+                     origins.source(name))
+            )  # fmt: skip
+    return sorted(lost, key=lambda entry: (entry.phase != "forward", origins.position(entry.node)))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Optional, Sequence
 
 from amp_xla import backend
 from amp_xla.backend import tf
@@ -68,33 +68,21 @@ def rewrite(
       PassFailedError: with the reason that the pass logged.
       UnsupportedError: ``capability`` or ``lists`` is not possible.
     """
-    return rewrite_all([(graph, fetches)], capability, lists)[0]
-
-
-def rewrite_all(
-    graphs: Sequence[Any], capability: str = "8.0", lists: Optional[str] = None
-) -> List[Rewritten]:
-    """Run ``rewrite`` on pairs (graph, fetches), in one process."""
     if not re.fullmatch(r"\d+\.\d", capability):
         raise UnsupportedError(
             f"GPU {capability!r} is not a compute capability; allowed: numbers like 7.0 (V100), "
             f"8.0 (A100), 8.6 (RTX 30), 9.0 (H100)"
         )
     lists = lists or ("fork" if backend.kind() == "tf1" else "stock")
-    environment = _environment(lists)
-    with tempfile.TemporaryDirectory(prefix="amp_xla-") as folder:
-        folders = []
-        for number, (graph, fetches) in enumerate(graphs):
-            path = Path(folder) / str(number)
-            path.mkdir()
-            folders.append(path)
-            (path / _GRAPH).write_bytes(optimized.item(graph, fetches).SerializeToString())
-        log = _run_worker([capability, *map(str, folders)], environment)
-        return [_read(path, log, capability, lists) for path in folders]
+    with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:
+        folder = Path(name)
+        (folder / _GRAPH).write_bytes(optimized.item(graph, fetches).SerializeToString())
+        log = _run_worker(folder, capability, lists)
+        return _read(folder, log, capability, lists)
 
 
-def _environment(lists: str) -> Dict[str, str]:
-    """Return the worker's environment: the user's lists, without session switches and GPUs."""
+def _run_worker(folder: Path, capability: str, lists: str) -> str:
+    """Run the pass on the graph in a folder, without session switches and GPUs; return its log."""
     environment = dict(os.environ)
     for name in (flags.GRAPH_REWRITE, flags.FULL_AMP, flags.FORK_LOSS_SCALING, flags.XLA_FLAGS):
         environment.pop(name, None)
@@ -106,12 +94,7 @@ def _environment(lists: str) -> Dict[str, str]:
         # TensorFlow 2 logs its reason for skipping at this level only.
         TF_CPP_VMODULE="auto_mixed_precision=1",
     )
-    return environment
-
-
-def _run_worker(arguments: Sequence[str], environment: Dict[str, str]) -> str:
-    """Run the pass on the graph in each folder; return its log."""
-    command = [sys.executable, "-m", "amp_xla.graph.virtual_gpu", *arguments]
+    command = [sys.executable, "-m", "amp_xla.graph.virtual_gpu", str(folder), capability]
     process = subprocess.run(command, env=environment, capture_output=True, check=False)
     log = process.stderr.decode("utf-8", "replace")
     if process.returncode:
@@ -185,5 +168,4 @@ def run_pass(folder: Path, capability: str) -> None:
 
 
 if __name__ == "__main__":
-    for path in sys.argv[2:]:
-        run_pass(Path(path), sys.argv[1])
+    run_pass(Path(sys.argv[1]), sys.argv[2])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 import equinox
 import jax
@@ -19,7 +17,7 @@ from amp_xla.jax.step import State
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
 from amp_xla.training.engine import StepResult
-from amp_xla.training.metrics import accuracy, confusion, macro_f1
+from amp_xla.training.metrics import classification, confusion
 
 INPUTS = ("token_ids", "segment_ids", "labels", "weights")
 
@@ -64,11 +62,7 @@ class Job:
             total = np.log(np.exp(logits - top).sum(-1)) + top[:, 0]
             loss += float((total - logits[np.arange(len(labels)), labels]).sum())
             weight += float(real.sum())
-        return {
-            "accuracy": accuracy(matrix),
-            "macro_f1": macro_f1(matrix),
-            "loss": loss / max(weight, 1.0),
-        }
+        return classification(matrix, loss, weight)
 
 
 def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
@@ -101,13 +95,12 @@ class JaxEngine:
             "processes": jax.process_count(),
             "parameters": int(sum(np.size(leaf) for leaf in leaves)),
         }
-        self._batch: Mapping[str, np.ndarray] = {}
-        self._number = 0
-        self._rate = math.nan
+        self.last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
 
     def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Apply one update and wait for its result."""
-        self._batch, self._number = batch, number
+        # The number is the loop's: a roll-back takes the state's count back.
+        self.last_batch = number, batch
         self.job.state, result = self.job.step(self.job.state, shared(batch))
         all_requests: Tuple[float, ...] = ()
         if self.ranks.several:
@@ -115,19 +108,15 @@ class JaxEngine:
                 np.sum(self.ranks.gather([int(flag) for flag in requests]), 0).tolist()
             )
         values = [float(_host(leaf)) for leaf in result]
-        loss, hits, finite, norm, self._rate, scale = values
+        loss, hits, finite, norm, rate, scale = values
         applied = int(_host(self.job.state.applied))
         return StepResult(
-            loss, self._rate, scale, bool(finite), norm, applied, (hits,), all_requests, loss
+            loss, rate, scale, bool(finite), norm, applied, (hits,), all_requests, loss
         )
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         """Return None: the policy is part of the program, so there is nothing to verify."""
         return None
-
-    def learning_rate(self) -> float:
-        """Return the rate of the last update; NaN before the first one."""
-        return self._rate
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape of each array of the state."""
@@ -155,33 +144,23 @@ class JaxEngine:
     def compare(self) -> None:
         """Do nothing: the arrays are the same on all devices."""
 
-    def diagnose(self, folder: Path, loss_scale: float) -> str:
-        """Keep the batch of the last step and name the dev metrics and weights that are bad."""
-        # Counted by the loop: a roll-back takes the state's count back.
-        place = folder / f"nonfinite-{self._number:08d}"
-        place.mkdir(exist_ok=True)
-        arrays: Dict[str, Any] = dict(self._batch)
-        np.savez_compressed(str(place / "batch.npz"), **arrays)
-        wrong = [n for n, a in self._batch.items() if a.dtype.kind == "f" and not _finite(a)]
-        logits = np.asarray(self.job.infer(self.job.state.model, shared(self._batch)))
+    def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        """Name the arrays of the last batch, or the logits, that are not finite."""
+        batch: Mapping[str, np.ndarray] = self.last_batch[1]
+        wrong = [n for n, a in batch.items() if a.dtype.kind == "f" and not np.isfinite(a).all()]
+        rows = ~np.isfinite(np.asarray(self.job.infer(self.job.state.model, shared(batch)))).all(-1)
         if wrong:
             text = f"the batch's {', '.join(wrong)} are not finite"
-        elif not _finite(logits):
-            rows = np.flatnonzero(~np.isfinite(logits).all(-1)).tolist()
-            text = f"the logits of rows {rows[:8]} are not finite: the forward pass overflows"
+        elif rows.any():
+            numbers = np.flatnonzero(rows).tolist()[:8]
+            text = f"the logits of rows {numbers} are not finite: the forward pass overflows"
         else:
             text = (
                 f"batch and logits are finite: gradients overflow at loss scale {loss_scale:g}; "
                 f"lower --learning-rate, or use --policy p=f32,c=f32,o=f32 to see whether it is "
                 f"the precision"
             )
-        report = {"step": self._number, "loss_scale": loss_scale, "finding": text}
-        (place / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-        return f"{text}\nreport and batch: {place}"
-
-    def warnings(self) -> List[str]:
-        """Return nothing: all random numbers follow from the seed and the step."""
-        return []
+        return text, {"loss_scale": loss_scale, "finding": text}
 
 
 class Jax:
@@ -224,7 +203,3 @@ def _shapes(tree: Any, prefix: str = "") -> Dict[str, str]:
 
 def _host(leaf: jax.Array) -> np.ndarray:
     return np.asarray(leaf.addressable_data(0))
-
-
-def _finite(array: np.ndarray) -> bool:
-    return bool(np.isfinite(array).all())

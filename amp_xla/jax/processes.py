@@ -6,7 +6,6 @@ devices there; JAX adds up the results. So several processes compute what one wo
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from typing import Any, Callable, Dict, List
@@ -64,10 +63,6 @@ class Ranks:
     def from_first(self, compute: Callable[[], Any]) -> Any:
         """Return the result of ``compute``, which runs in the first process only."""
         return self.gather(compute() if self.first else None)[0]
-
-    def asking(self, agree: Callable[[], None]) -> Any:
-        """Return a context; an evaluation in several processes runs to its end."""
-        return contextlib.nullcontext()
 
 
 @functools.lru_cache(maxsize=None)

@@ -11,17 +11,11 @@ import importlib
 import sys
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
-from amp_xla import backend
 from amp_xla.precision.tensorflow import in_v1_graph, tf
 
 Agreement = Callable[[Any], Any]
-# Strategies in which each replica has its own copy of a variable.
-SUPPORTED = ("MirroredStrategy", "MultiWorkerMirroredStrategy", "OneDeviceStrategy")
-_MODULES = [
-    module
-    for api in (backend.tensorflow(), tf)
-    for module in (api.distribute, api.distribute.experimental)
-]
+# Strategies in which each replica has its own copy of a variable, by the names of their classes.
+SUPPORTED = ("MirroredStrategy", "CollectiveAllReduceStrategy", "OneDeviceStrategy")
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
@@ -109,20 +103,12 @@ def check_strategy() -> None:
     """Raise ValueError in a strategy that would unscale gradients a wrong number of times."""
     if not tf.distribute.has_strategy():
         return
-    strategy = tf.distribute.get_strategy()
-    known = [getattr(module, name, None) for module in _MODULES for name in SUPPORTED]
-    if isinstance(strategy, tuple(cls for cls in known if cls is not None)):
-        return
-    name = type(strategy).__name__
-    if "TPU" in name:
+    strategy = type(tf.distribute.get_strategy())
+    if not any(cls.__name__.strip("_").startswith(SUPPORTED) for cls in strategy.__mro__):
         raise ValueError(
-            f"Loss scaling is not supported with {name}: TPUs compute in bfloat16, which has "
-            f"float32's range; use the optimizer without LossScaleOptimizer there"
+            f"Loss scaling is not supported with the tf.distribute.Strategy: {strategy.__name__}. "
+            f"Try using a different Strategy, e.g. a MirroredStrategy"
         )
-    raise ValueError(
-        f"Loss scaling is not supported with the tf.distribute.Strategy: {name}. Try using a "
-        f"different Strategy, e.g. a MirroredStrategy; allowed: {', '.join(SUPPORTED)}"
-    )
 
 
 def in_all_replicas(

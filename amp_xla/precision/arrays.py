@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
+import types
 from typing import Any, Callable, Dict, Optional, Tuple, TypeVar, Union
 
 import numpy as np
@@ -115,23 +116,6 @@ class set_half_dtype:  # reads as a verb, also in a with statement
 HALF = ("float16", "bfloat16")
 
 
-class _TensorFlow:
-    """NumPy's names of TensorFlow's operations."""
-
-    def __init__(self) -> None:
-        tf = sys.modules["tensorflow"]
-        self.isfinite, self.minimum, self.maximum = tf.math.is_finite, tf.minimum, tf.maximum
-        self.logical_and, self.logical_not = tf.logical_and, tf.logical_not
-        self._tf = tf
-
-    def where(self, condition: Any, a: Any, b: Any) -> Any:
-        b = self._tf.convert_to_tensor(b, dtype=a.dtype)
-        return self._tf.compat.v1.where(condition, a, b)
-
-    def int32(self, x: Any) -> Any:
-        return self._tf.cast(x, self._tf.int32)
-
-
 def family(x: Any) -> str:
     """Return ``tensorflow``, ``jax`` or ``numpy`` (Python scalars included)."""
     for cls in type(x).__mro__:
@@ -144,10 +128,19 @@ def family(x: Any) -> str:
 
 
 def namespace(*values: Any) -> Any:
-    """Return the operations that fit all the values."""
+    """Return the operations that fit all the values, by their names in NumPy."""
     families = {family(value) for value in values}
     if "tensorflow" in families:
-        return _TensorFlow()
+        tf = sys.modules["tensorflow"]
+        return types.SimpleNamespace(
+            isfinite=tf.math.is_finite,
+            minimum=tf.minimum,
+            maximum=tf.maximum,
+            logical_and=tf.logical_and,
+            logical_not=tf.logical_not,
+            where=lambda c, a, b: tf.compat.v1.where(c, a, tf.convert_to_tensor(b, dtype=a.dtype)),
+            int32=lambda x: tf.cast(x, tf.int32),
+        )
     return sys.modules["jax"].numpy if "jax" in families else np
 
 

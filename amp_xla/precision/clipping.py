@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import numbers
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -42,17 +43,15 @@ def global_norm(
       local: for each gradient, whether it belongs to this rank alone.
       total: sums a float32 scalar over ranks, so that all of them get one norm.
     """
-    built: List[Any] = []
 
+    @functools.lru_cache(maxsize=None)
     def norm() -> Any:
-        if not built:
-            halves = [tf.cast(tf.nn.l2_loss(_distinct(g)), tf.float32) for g in grads]
-            if total is not None and any(local):
-                mine = [half for half, is_local in zip(halves, local) if is_local]
-                halves = [half for half, is_local in zip(halves, local) if not is_local]
-                halves.append(total(tf.add_n(mine)))
-            built.append(tf.sqrt(2.0 * tf.add_n(halves)))  # each is sum(g ** 2) / 2
-        return built[0]
+        halves = [tf.cast(tf.nn.l2_loss(_distinct(g)), tf.float32) for g in grads]
+        if total is not None and any(local):
+            mine = [half for half, is_local in zip(halves, local) if is_local]
+            halves = [half for half, is_local in zip(halves, local) if not is_local]
+            halves.append(total(tf.add_n(mine)))
+        return tf.sqrt(2.0 * tf.add_n(halves))  # each is sum(g ** 2) / 2
 
     return norm
 

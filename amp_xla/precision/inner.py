@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from amp_xla.precision.tensorflow import tf
 
@@ -23,9 +23,13 @@ class Inner:
     Attributes:
       optimizer: the user's object.
       clips_itself: whether its ``apply_gradients`` clips, hence after unscaling.
+      sums: name of the method by which Keras sums gradients before it applies them.
+      summed: argument of ``apply_gradients`` for gradients that are summed already.
     """
 
     clips_itself = False
+    sums = ""
+    summed: ClassVar[Dict[str, bool]] = {}
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -66,8 +70,15 @@ class Inner:
         return list(zip(tape.gradient(loss, list(variables), grad_loss), variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
-        """Return pairs summed over replicas or ranks, if the optimizer does so when it applies."""
-        return pairs
+        """Return pairs summed over replicas or ranks, if Keras would do so before it applies."""
+        keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
+        if not any(self.sums in vars(c) for c in keras):
+            return pairs
+        custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
+        is_own = _is_keras_own(self.optimizer, self.sums) and (not custom or _is_of_keras(custom))
+        if is_own and not tf.distribute.has_strategy():
+            return pairs  # one replica: nothing to sum
+        return list(getattr(self.optimizer, self.sums)(pairs))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         """Create the optimizer's variables now: in a branch it would be too late."""
@@ -80,8 +91,9 @@ class Inner:
                 build(list(variables))
 
     def apply(self, pairs: Pairs) -> Any:
-        """Apply gradients as they are."""
-        return self.optimizer.apply_gradients(pairs)
+        """Apply gradients as they are: replicas and ranks have summed them already."""
+        known = {n: v for n, v in self.summed.items() if _takes(self.optimizer, n)}
+        return self.optimizer.apply_gradients(pairs, **known)
 
     def count_skipped(self) -> Any:
         """Advance the optimizer's step without an update."""
@@ -93,13 +105,11 @@ class Inner:
 class KerasInner(Inner):
     """A Keras OptimizerV2, bert4keras' too."""
 
+    sums, summed = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
+
     @property
     def clips_itself(self) -> bool:  # type: ignore[override]
         return hasattr(self.optimizer, "_transform_gradients")
-
-    @property
-    def shared_state(self) -> List[Any]:
-        return [self.iterations]
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         if _is_keras_own(self.optimizer, "get_gradients"):
@@ -125,9 +135,6 @@ class KerasInner(Inner):
         finally:
             fields.update(removed)
 
-    def aggregate(self, pairs: Pairs) -> Pairs:
-        return _aggregate(self.optimizer, "_aggregate_gradients", pairs)
-
     def prepare(self, variables: Sequence[Any]) -> None:
         optimizer = self.optimizer
         with tf.init_scope():
@@ -138,20 +145,12 @@ class KerasInner(Inner):
                 optimizer._create_hypers()
                 optimizer._create_slots(list(variables))
 
-    def apply(self, pairs: Pairs) -> Any:
-        if _takes(self.optimizer, "apply_gradients", "experimental_aggregate_gradients"):
-            return self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
-        return self.optimizer.apply_gradients(pairs)
-
 
 class NewKerasInner(Inner):
     """The Keras optimizer of TensorFlow 2.11 and later."""
 
     clips_itself = True
-
-    @property
-    def shared_state(self) -> List[Any]:
-        return [self.iterations]
+    sums, summed = "aggregate_gradients", {"skip_gradients_aggregation": True}
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
         return graph_gradients(loss, variables, grad_loss)
@@ -174,14 +173,6 @@ class NewKerasInner(Inner):
                 f"optimizers need all variables before the first group is applied; call "
                 f"build(all variables) on the LossScaleOptimizer once, before the first step"
             )
-
-    def aggregate(self, pairs: Pairs) -> Pairs:
-        return _aggregate(self.optimizer, "aggregate_gradients", pairs)
-
-    def apply(self, pairs: Pairs) -> Any:
-        if _takes(self.optimizer, "apply_gradients", "skip_gradients_aggregation"):
-            return self.optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
-        return self.optimizer.apply_gradients(pairs)
 
 
 def inner_of(optimizer: Any) -> Inner:
@@ -229,9 +220,10 @@ def graph_gradients(loss: Any, variables: Sequence[Any], grad_loss: Any = None) 
     return list(zip(tf.gradients(loss, list(variables), grad_ys=grad_loss), variables))
 
 
-def _takes(optimizer: Any, method: str, argument: str) -> bool:
-    """Return whether any class of the optimizer names the argument; wrappers pass it on."""
-    functions = (vars(c)[method] for c in type(optimizer).__mro__ if method in vars(c))
+def _takes(optimizer: Any, argument: str) -> bool:
+    """Return whether ``apply_gradients`` of any class names the argument; wrappers pass it on."""
+    name = "apply_gradients"
+    functions = (vars(c)[name] for c in type(optimizer).__mro__ if name in vars(c))
     return any(argument in inspect.signature(function).parameters for function in functions)
 
 
@@ -243,15 +235,3 @@ def _is_keras_own(optimizer: Any, method: str) -> bool:
 
 def _is_of_keras(value: Any) -> bool:
     return str(getattr(value, "__module__", "")).partition(".")[0] in KERAS
-
-
-def _aggregate(optimizer: Any, method: str, pairs: Pairs) -> Pairs:
-    """Call the method if Keras itself would before it applies."""
-    keras = [c for c in type(optimizer).__mro__ if _is_of_keras(c)]
-    if not any(method in vars(c) for c in keras):
-        return pairs
-    custom = getattr(optimizer, "gradient_aggregator", None)  # a user's function that sums
-    is_keras_own = _is_keras_own(optimizer, method) and (custom is None or _is_of_keras(custom))
-    if is_keras_own and not tf.distribute.has_strategy():
-        return pairs  # one replica: nothing to sum
-    return list(getattr(optimizer, method)(pairs))

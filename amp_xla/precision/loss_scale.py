@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any, Callable, Dict, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, TypeVar, Union
 
 import numpy as np
 
@@ -72,8 +72,9 @@ def next_state(
 
 
 class _LossScale:
-    """Base class of the three."""
+    """Base class of the three; ``kind`` names them in ``spec``."""
 
+    kind: ClassVar[str]
     loss_scale: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
@@ -112,7 +113,10 @@ class _LossScale:
 
     def spec(self) -> Dict[str, Any]:
         """Return the JSON-able description that ``from_spec`` reads."""
-        raise NotImplementedError
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        values = ((field.name, getattr(self, field.name)) for field in fields)
+        plain = {name: v.item() if hasattr(v, "item") else v for name, v in values}
+        return {"kind": self.kind, **plain}
 
     def __eq__(self, other: Any) -> bool:
         if type(other) is not type(self):
@@ -127,6 +131,8 @@ class _LossScale:
 class NoOpLossScale(_LossScale):
     """No scaling: every method returns its argument."""
 
+    kind = "none"
+
     @property
     def loss_scale(self) -> int:
         return 1
@@ -140,9 +146,6 @@ class NoOpLossScale(_LossScale):
     def adjust(self, grads_finite: Any) -> NoOpLossScale:
         del grads_finite
         return self
-
-    def spec(self) -> Dict[str, Any]:
-        return {"kind": "none"}
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(type(self))
@@ -160,6 +163,7 @@ class StaticLossScale(_LossScale):
       ValueError: the scale is not a positive finite number that float32 can hold.
     """
 
+    kind = "static"
     loss_scale: Any
 
     def __post_init__(self) -> None:
@@ -169,9 +173,6 @@ class StaticLossScale(_LossScale):
     def adjust(self, grads_finite: Any) -> StaticLossScale:
         del grads_finite
         return self
-
-    def spec(self) -> Dict[str, Any]:
-        return {"kind": "static", "loss_scale": float(self.loss_scale)}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -192,6 +193,7 @@ class DynamicLossScale(_LossScale):
       ValueError: a value is outside its range; the message names both.
     """
 
+    kind = "dynamic"
     loss_scale: Any = DEFAULT_INITIAL
     counter: Any = 0
     growth_interval: int = DEFAULT_GROWTH_INTERVAL
@@ -243,10 +245,6 @@ class DynamicLossScale(_LossScale):
         """Return the keyword arguments of ``next_state``; hashable values."""
         return {name: getattr(self, name) for name in HYPERPARAMETERS}
 
-    def spec(self) -> Dict[str, Any]:
-        state = {"loss_scale": float(self.loss_scale), "counter": int(self.counter)}
-        return {"kind": "dynamic", **state, **self.hyperparameters()}
-
 
 arrays.declare_pytree(NoOpLossScale, (), ())
 arrays.declare_pytree(StaticLossScale, ("loss_scale",), ())
@@ -267,7 +265,7 @@ def from_spec(spec: Any) -> Any:
         return NoOpLossScale()
     if isinstance(spec, dict):
         fields = dict(spec)
-        kinds = {"none": NoOpLossScale, "static": StaticLossScale, "dynamic": DynamicLossScale}
+        kinds = {cls.kind: cls for cls in (NoOpLossScale, StaticLossScale, DynamicLossScale)}
         kind = fields.pop("kind", None)
         if kind not in kinds:
             raise ValueError(f"loss scale kind is {kind!r}; allowed: {', '.join(kinds)}")

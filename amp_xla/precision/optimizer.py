@@ -12,6 +12,7 @@ One step::
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from amp_xla.graph.recompute import recompute as recompute_layers
@@ -20,9 +21,9 @@ from amp_xla.precision import clipping, facade
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, inner_of
-from amp_xla.precision.loss_scale import scale_loss
+from amp_xla.precision.loss_scale import LossScaleWarning, scale_loss
 from amp_xla.precision.reduction import over_ranks
-from amp_xla.precision.step import Monitor, OpenSteps, Step, Updater
+from amp_xla.precision.step import Step, Steps
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     all_finite,
@@ -115,7 +116,6 @@ class LossScaleOptimizer(OptimizerFace):
         if not isinstance(loss_scale, LossScaleVariables):
             loss_scale = LossScaleVariables(loss_scale, name)
         self._state = loss_scale
-        self._steps = OpenSteps(self._state)
         self.accumulate = accumulate
         self._recompute = recompute
         self.window = Window(accumulate, name) if accumulate != 1 else None
@@ -123,16 +123,10 @@ class LossScaleOptimizer(OptimizerFace):
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
         self.applied_steps = keras_initializes(applied_steps)
         self.skipped_steps = state_variable(0, tf.int64, name + "/skipped_steps")
-        self._updater = Updater(
-            self._state,
-            self.applied_steps,
-            self.skipped_steps,
-            clipping.check_limit(global_clipnorm),
-            count_skipped,
-            agree,
-            model_parallel or (lambda variable: False),
-            Monitor(self._state.spec, warn_after) if warn_after else None,
-        )
+        self._steps = Steps(
+            self._state, self.applied_steps, self.skipped_steps, global_clipnorm, count_skipped,
+            agree, model_parallel or (lambda variable: False), warn_after,
+        )  # fmt: skip
         self._config = {
             "loss_scale": self._state.spec.spec(),
             "global_clipnorm": global_clipnorm,
@@ -293,12 +287,18 @@ class LossScaleOptimizer(OptimizerFace):
         aggregate = experimental_aggregate_gradients
         with tf.name_scope(name or self.name):
             step = self._steps.current()
-            self._steps.check_unscaled(step)
+            if step.scaled and not step.unscaled:
+                warnings.warn(
+                    "gradients of a scaled loss are being applied and were never unscaled; pass "
+                    "them through get_unscaled_gradients first",
+                    LossScaleWarning,
+                    stacklevel=2,
+                )
             if self.window is not None:
                 return self._accumulate(step, pairs, global_step, aggregate)
             # Gradients that were neither scaled nor unscaled here are one whole step.
             several = step.scaled or step.unscaled
-            operation = self._updater.apply(
+            operation = self._steps.apply(
                 step, self._split(pairs), global_step, aggregate, more_groups=several
             )
             if not several:
@@ -351,7 +351,7 @@ class LossScaleOptimizer(OptimizerFace):
         def at_end(means: Pairs) -> Any:
             whole = Step(step.scale)
             parts = self._split(self._reduced(means))
-            operation = self._updater.apply(whole, parts, global_step, aggregate, False)
+            operation = self._steps.apply(whole, parts, global_step, aggregate, False)
             assert whole.norm is not None
             with tf.control_dependencies([] if operation is None else [operation]):
                 return tf.identity(whole.finite), tf.identity(whole.norm())
@@ -365,7 +365,7 @@ class LossScaleOptimizer(OptimizerFace):
     def _reduced(self, pairs: Pairs) -> Pairs:
         if self._reduce is None:
             return pairs
-        return over_ranks(pairs, self._reduce, self._updater.model_parallel)
+        return over_ranks(pairs, self._reduce, self._steps.model_parallel)
 
     def _split(self, pairs: Pairs) -> clipping.Parts:
         """Return pairs by optimizer: the first group whose predicate is true for the variable."""

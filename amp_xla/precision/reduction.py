@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
-import numpy as np
-
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision.tensorflow import tf
 
-COMPRESSIONS = ("none", "fp16", "bf16")
 # Size of a group of gradients. Horovod's own fusion follows the clock, so with three ranks or more
 # it adds the same numbers in another order each time.
 GROUP_BYTES = 32 << 20
@@ -28,19 +25,13 @@ class Reduction:
     Args:
       hvd: ``horovod.tensorflow``, initialized.
       compression: ``none`` (float32), ``fp16`` or ``bf16`` between ranks.
-      say: called once per embedding with the condition for sending rows instead of the table.
 
     Attributes:
       loss_scale: returns the scale in force in this step, a float32 scalar tensor.
     """
 
-    def __init__(
-        self, hvd: Any, compression: str = "none", say: Callable[[str], Any] = lambda text: None
-    ) -> None:
-        if compression not in COMPRESSIONS:
-            raise ValueError(f"compression {compression!r}; allowed: {', '.join(COMPRESSIONS)}")
+    def __init__(self, hvd: Any, compression: str = "none") -> None:
         self._hvd, self._compression, self._named = hvd, compression, 0
-        self._say = say
         self.loss_scale: Optional[Callable[[], Any]] = None
 
     def __call__(self, gradients: Sequence[Any]) -> List[Any]:
@@ -99,9 +90,9 @@ class Reduction:
         height = gradient.dense_shape[0]
         width = tf.size(rows, out_type=tf.int64) // tf.cast(tf.maximum(tf.size(ids), 1), tf.int64)
         (total,) = self._add([tf.cast(tf.size(ids), tf.int64)])
-        gathered = total * _row_bytes(width)
-        whole = self._table_bytes(tf.cast(height, tf.int64), width)
-        self._tell(gradient)
+        gathered = total * (width * 4 + 8)  # float32 values and an id
+        # A summed table travels both ways.
+        whole = 2 * tf.cast(height, tf.int64) * width * (4 if self._compression == "none" else 2)
 
         def gather() -> Any:
             every = hvd.allgather(rows, name=self._name()), hvd.allgather(ids, name=self._name())
@@ -113,21 +104,6 @@ class Reduction:
         summed = tf.cond(gathered < whole, gather, table)
         summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
         return summed
-
-    def _table_bytes(self, height: Any, width: Any) -> Any:
-        """Return the bytes of a summed table, both ways."""
-        return 2 * height * width * (4 if self._compression == "none" else 2)
-
-    def _tell(self, gradient: Any) -> None:
-        """Report the number of different tokens from which the table is smaller than its rows."""
-        shape = tf.get_static_value(gradient.dense_shape)
-        if shape is not None:
-            height, width = int(shape[0]), int(np.prod(shape[1:]))
-            fewer = -(-self._table_bytes(height, width) // _row_bytes(width))
-            self._say(
-                f"gradient of an embedding of {height} x {width}: its rows are sent if a batch has "
-                f"fewer than {fewer} different tokens, counted per rank and added; else the table"
-            )
 
 
 def over_ranks(
@@ -143,11 +119,6 @@ def over_ranks(
     travel = [g for g, v in pairs if g is not None and not local(v)]
     sums = iter(reduce(travel) if isinstance(reduce, Reduction) else map(reduce, travel))
     return [(g if g is None or local(v) else next(sums), v) for g, v in pairs]
-
-
-def _row_bytes(width: Any) -> Any:
-    """Return the bytes of a gathered row: float32 values and its id."""
-    return width * 4 + 8
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:

@@ -6,14 +6,13 @@ All variable groups that are unscaled in a step share its decision and one move 
 from __future__ import annotations
 
 import warnings
-import weakref
-from typing import Any, Callable, Dict, List, MutableMapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.precision import agreement, clipping
 from amp_xla.precision.clipping import Parts
-from amp_xla.precision.loss_scale import DynamicLossScale, LossScaleWarning
+from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import LossScaleVariables, all_finite, in_v1_graph, tf
 
 
@@ -40,22 +39,31 @@ class Step:
         self.shared: Dict[Any, List[Tuple[Any, Any]]] = {}
 
 
-class OpenSteps:
-    """The step under construction in each graph and replica, and the scale that it uses.
+class Steps:
+    """The step under construction in each graph and replica, which it judges and applies.
 
-    Args:
-      state: the loss scale.
+    ``LossScaleOptimizer`` documents the arguments.
 
     Attributes:
       ever_scaled, ever_unscaled: whether any step scaled a loss, and unscaled a gradient.
     """
 
-    def __init__(self, state: LossScaleVariables) -> None:
-        self._state = state
+    def __init__(
+        self,
+        state: LossScaleVariables,
+        applied_steps: Any,
+        skipped_steps: Any,
+        global_clipnorm: Optional[float],
+        count_skipped: bool,
+        agree: Optional[Callable[[Any], Any]],
+        model_parallel: Callable[[Any], bool],
+        warn_after: int,
+    ) -> None:
+        self._state, self._applied_steps, self._skipped_steps = state, applied_steps, skipped_steps
+        self._clipnorm, self._count_skipped = clipping.check_limit(global_clipnorm), count_skipped
+        self._agree, self.model_parallel = agree, model_parallel
+        self._monitor = monitor(state.spec, warn_after) if warn_after else None
         self.ever_scaled = self.ever_unscaled = False
-        # Tensors that were scaled or unscaled, to notice a second time.
-        self._scaled: MutableMapping[int, Any] = weakref.WeakValueDictionary()
-        self._unscaled: MutableMapping[int, Any] = weakref.WeakValueDictionary()
 
     @property
     def loss_scale(self) -> Any:
@@ -87,33 +95,6 @@ class OpenSteps:
         """Forget the open step."""
         self._stored("_amp_xla_steps").pop((self, agreement.replica_index()), None)
 
-    def scale(self, loss: Any) -> Any:
-        """Return the scaled float32 loss; this starts a step."""
-        step = self.next()
-        step.scaled = self.ever_scaled = True
-        if _contains(self._scaled, loss):
-            _warn("this loss was scaled already; its gradients will be too large by the scale")
-        scaled = self._state.at(step.scale).scale(tf.convert_to_tensor(loss))
-        self._scaled[id(scaled)] = scaled
-        return scaled
-
-    def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
-        """Return float32 gradients; None and sparse ones stay so."""
-        step.unscaled = self.ever_unscaled = True
-        if any(_contains(self._unscaled, g) for g in grads if g is not None):
-            _warn("this gradient was unscaled already; it is now too small by the loss scale")
-        unscaled = [self._state.at(step.scale).unscale(g) for g in grads]
-        self._unscaled.update({id(g): g for g in unscaled if g is not None})
-        return unscaled
-
-    def check_unscaled(self, step: Step) -> None:
-        """Warn if the loss was scaled and no gradient unscaled."""
-        if step.scaled and not step.unscaled:
-            _warn(
-                "gradients of a scaled loss are being applied and were never unscaled; pass them "
-                "through get_unscaled_gradients first"
-            )
-
     def _stored(self, name: str) -> Dict[Any, Any]:
         """Return a dictionary stored on the graph, so that it is freed with the graph."""
         owner = self if tf.executing_eagerly() else tf.get_default_graph()
@@ -121,66 +102,16 @@ class OpenSteps:
             setattr(owner, name, {})
         return getattr(owner, name)
 
+    def scale(self, loss: Any) -> Any:
+        """Return the scaled float32 loss; this starts a step."""
+        step = self.next()
+        step.scaled = self.ever_scaled = True
+        return self._state.at(step.scale).scale(tf.convert_to_tensor(loss))
 
-class Monitor:
-    """Warnings, once per streak, about a scale at its minimum or a constant one that overflows.
-
-    Plain Python on the host; the branch that skips calls it.
-
-    Args:
-      spec: the loss scale.
-      patience: skipped steps in a row, at the minimum, before it warns.
-    """
-
-    def __init__(self, spec: Any, patience: int) -> None:
-        self._spec = spec
-        self._patience = patience
-        self._streak = 0
-        self._skipped = 0
-        self._applied: Optional[int] = None
-
-    def skipped(self, scale: float, applied_steps: int) -> None:
-        """Note a skipped step; a larger ``applied_steps`` ends the streak.
-
-        Args:
-          scale: in force during the step.
-          applied_steps: steps applied so far.
-        """
-        if self._applied != applied_steps:
-            self._applied, self._streak = applied_steps, 0
-        self._skipped += 1
-        if not isinstance(self._spec, DynamicLossScale):
-            if self._skipped in (1, 10, 100, 1000) or self._skipped % 10000 == 0:
-                self._warn(
-                    f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
-                    f"{self._skipped} so far. A few are harmless; if they go on, lower the scale "
-                    f'or use loss_scale="dynamic"'
-                )
-            return
-        self._streak = self._streak + 1 if scale <= self._spec.minimum else 0
-        if self._streak == self._patience:
-            self._warn(
-                f"the loss scale has been at its minimum, {scale:g}, for {self._streak} steps in a "
-                f"row and gradients are still not finite, so scaling is not the cause: search for "
-                f"NaN in the data or the model, lower the learning rate, or allow a smaller minimum"
-            )
-
-    def _warn(self, message: str) -> None:
-        # Attributed to the caller that runs the step.
-        warnings.warn(message, LossScaleWarning, stacklevel=4)
-
-
-class Updater(NamedTuple):
-    """Judges steps and applies them; ``LossScaleOptimizer`` documents the fields."""
-
-    state: LossScaleVariables
-    applied_steps: Any
-    skipped_steps: Any
-    clipnorm: Optional[float]
-    count_skipped: bool
-    agreement: Optional[Callable[[Any], Any]]
-    model_parallel: Callable[[Any], bool]
-    monitor: Optional[Monitor]
+    def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
+        """Return float32 gradients; None and sparse ones stay so."""
+        step.unscaled = self.ever_unscaled = True
+        return [self._state.at(step.scale).unscale(g) for g in grads]
 
     def apply(
         self, step: Step, parts: Parts, global_step: Any, aggregate: bool, more_groups: bool
@@ -198,10 +129,13 @@ class Updater(NamedTuple):
           The operation, in a graph.
         """
         if aggregate:
-            parts = self._aggregate(step, parts)
+            reduced = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
+            if any(new is not old for (_, new), (_, old) in zip(reduced, parts)):
+                step.tests.append(all_finite(_gradients(reduced)))
+            parts = reduced
         gradients = _gradients(parts)
         local = [self.model_parallel(v) for _, pairs in parts for _, v in pairs]
-        norm = clipping.global_norm(gradients, local, getattr(self.agreement, "total", None))
+        norm = clipping.global_norm(gradients, local, getattr(self._agree, "total", None))
         step.norm = norm
         first = step.finite is None
         if first:
@@ -209,13 +143,13 @@ class Updater(NamedTuple):
         inners = [inner for inner, _ in parts]
         for inner, pairs in parts:
             inner.prepare([v for _, v in pairs])
-        if self.clipnorm is not None:
+        if self._clipnorm is not None:
             gradients = gradients + [norm()]
 
         def apply_all(values: List[Any]) -> List[Any]:
             remaining = iter(values)
             paired = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
-            clipped = clipping.clip(paired, lambda: values[-1], self.clipnorm)
+            clipped = clipping.clip(paired, lambda: values[-1], self._clipnorm)
             return [inner.apply(pairs) for inner, pairs in clipped]
 
         def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:
@@ -231,14 +165,14 @@ class Updater(NamedTuple):
                 rewound = [v.assign(old) for inner in repeated for v, old in step.shared[inner]]
                 with tf.control_dependencies(rewound):
                     done = each_replica(apply_all)
-                counters = [self.applied_steps] if first else []
+                counters = [self._applied_steps] if first else []
                 counters += [] if global_step is None else [global_step]
                 return _after(done, lambda: [c.assign_add(1, read_value=False) for c in counters])
 
             def skip() -> Any:
                 def count() -> List[Any]:
-                    done = self._count_skipped(scale) if first else []
-                    if self.count_skipped:
+                    done = self._skipped(scale) if first else []
+                    if self._count_skipped:
                         done += [inner.count_skipped() for inner in inners if inner not in repeated]
                     return done
 
@@ -247,7 +181,7 @@ class Updater(NamedTuple):
             reads = [value for pairs in step.shared.values() for _, value in pairs]
             with tf.control_dependencies(reads + step.applied):
                 operation = tf.cond(finite, update, skip)
-            return tf.group(operation, self.state.adjust(finite, scale)) if first else operation
+            return tf.group(operation, self._state.adjust(finite, scale)) if first else operation
 
         if agreement.in_replica():
             operation = agreement.in_all_replicas(branch, gradients, [step.finite, step.scale])
@@ -258,35 +192,61 @@ class Updater(NamedTuple):
             step.applied.append(operation)
         return operation
 
-    def _aggregate(self, step: Step, parts: Parts) -> Parts:
-        reduced = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
-        if any(new is not old for (_, new), (_, old) in zip(reduced, parts)):
-            step.tests.append(all_finite(_gradients(reduced)))
-        return reduced
-
     def _judge(self, step: Step, parts: Parts, norm: clipping.Norm) -> Any:
         """Return the decision of all ranks and replicas, a boolean scalar."""
         tests = step.tests or [all_finite(_gradients(parts))]
-        if self.clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
+        if self._clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
             # Finite gradients can have an infinite norm, and clipping by it makes NaN.
             tests = tests + [tf.is_finite(norm())]
         finite = tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
         finite = agreement.replicas_agree(finite)
-        return finite if self.agreement is None else self.agreement(finite)
+        return finite if self._agree is None else self._agree(finite)
 
-    def _count_skipped(self, scale: Any) -> List[Any]:
-        done = [self.skipped_steps.assign_add(1, read_value=False)]
-        monitor = self.monitor
-        if monitor is not None and not _compiled():
-
-            def warn(scale: Any, applied: Any) -> Any:
-                monitor.skipped(float(scale), int(applied))
-                return np.int64(0)
-
+    def _skipped(self, scale: Any) -> List[Any]:
+        done = [self._skipped_steps.assign_add(1, read_value=False)]
+        if self._monitor is not None and not _compiled():
             # Runs in skipped steps only, so other steps do not wait for the host.
-            arguments = [scale, self.applied_steps.read_value()]
-            done.append(tf.numpy_function(warn, arguments, tf.int64))
+            arguments = [scale, self._applied_steps.read_value()]
+            done.append(tf.numpy_function(self._monitor, arguments, tf.int64))
         return done
+
+
+def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
+    """Return a function that the branch that skips calls on the host, to warn.
+
+    It warns of a scale at its minimum, once per streak, and of a constant one that overflows.
+
+    Args:
+      spec: the loss scale.
+      patience: skipped steps in a row, at the minimum, before it warns.
+    """
+    minimum = getattr(spec, "minimum", None)
+    applied, streak, count = -1, 0, 0
+
+    def skipped(scale: Any, applied_steps: Any) -> Any:
+        nonlocal applied, streak, count
+        if applied != applied_steps:  # a step that was applied ends the streak
+            applied, streak = int(applied_steps), 0
+        count += 1
+        streak = streak + 1 if minimum is not None and scale <= minimum else 0
+        message = ""
+        if minimum is None and (count in (1, 10, 100, 1000) or count % 10000 == 0):
+            message = (
+                f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
+                f"{count} so far. A few are harmless; if they go on, lower the scale or use "
+                f'loss_scale="dynamic"'
+            )
+        elif streak == patience:
+            message = (
+                f"the loss scale has been at its minimum, {scale:g}, for {streak} steps in a row "
+                f"and gradients are still not finite, so scaling is not the cause: search for NaN "
+                f"in the data or the model, lower the learning rate, or allow a smaller minimum"
+            )
+        if message:
+            warnings.warn(message, LossScaleWarning, stacklevel=2)
+        return np.int64(0)
+
+    return skipped
 
 
 def _gradients(parts: Parts) -> List[Any]:
@@ -311,11 +271,3 @@ def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
 def _control_flow_context() -> Any:
     """Return the v1 loop or branch under construction; its tensors are not valid outside."""
     return None if tf.executing_eagerly() else tf.get_default_graph()._get_control_flow_context()
-
-
-def _contains(known: MutableMapping[int, Any], tensor: Any) -> bool:
-    return known.get(id(tensor)) is tensor
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, LossScaleWarning, stacklevel=4)

@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -290,23 +290,14 @@ def read_state(path: Path) -> Dict[str, Any]:
     return state
 
 
-def order(name: str) -> Optional[Tuple[int, int]]:
-    """Return (step, revision) from a checkpoint's name; None for other names."""
-    match = _NAME.fullmatch(name)
-    return (int(match.group(1)), int(match.group(2) or 0)) if match else None
-
-
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, whole or not."""
-    try:
-        numbered = [
-            (order(path.name), path)
-            for path in folder.iterdir()
-            if order(path.name) and path.is_dir() and not path.is_symlink()
-        ]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [path for _, path in sorted(numbered)]
+    numbered = []
+    for path in folder.glob("step-*"):
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_dir() and not path.is_symlink():
+            numbered.append((int(match.group(1)), int(match.group(2) or 0), path))
+    return [path for _, _, path in sorted(numbered)]
 
 
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
@@ -371,28 +362,26 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
       CheckpointError: there is none, or it is damaged; the message names the whole ones.
     """
     folder = run / "checkpoints"
-    by_name = {path.name: path for path in steps(folder)}
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
     if not folder.is_dir():
         raise CheckpointError(f"{run} is not a run folder: it has no folder checkpoints")
-    if not by_name:
+    paths = steps(folder)
+    if not paths:
         raise CheckpointError(f"{run} has no checkpoint yet")
-    path, wrong = by_name.get(name or ""), []
+    chosen = [path for path in paths if path.name == name]
     if name in (None, "best"):
-        path = best(folder)
         # A damaged state.json may be that of the best checkpoint.
-        unknown = [other for other in by_name.values() if problems(other, [STATE])]
-        path = unknown[0] if unknown else path
-    if path is None and name in (None, "last"):
-        path = list(by_name.values())[-1]
-    if path is not None:
-        wrong = problems(path)
-        if not wrong:
-            return Checkpoint(path)
-    whole = [other.name for other in by_name.values() if not problems(other)]
+        top = best(folder)
+        chosen = [path for path in paths if problems(path, [STATE])] + ([top] if top else [])
+    if name in (None, "last"):
+        chosen.append(paths[-1])
+    wrong = problems(chosen[0]) if chosen else []
+    if chosen and not wrong:
+        return Checkpoint(chosen[0])
+    whole = [path.name for path in paths if not problems(path)]
     raise CheckpointError(
-        f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
-        if path is None
-        else f"{path} is damaged: {'; '.join(wrong)}; whole: {', '.join(whole) or 'none'}"
+        f"{chosen[0]} is damaged: {'; '.join(wrong)}; whole: {', '.join(whole) or 'none'}"
+        if chosen
+        else f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
     )

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import numpy as np
 
 from amp_xla.training import checkpoint
-
-
-class Cost(NamedTuple):
-    """Cost of the checkpoints of a run so far.
-
-    written: number of checkpoints; held_seconds: time that training waited; seconds: time spent
-    writing; bytes_each: size of the last one.
-    """
-
-    written: int = 0
-    held_seconds: float = 0.0
-    seconds: float = 0.0
-    bytes_each: int = 0
+from amp_xla.training.run import RunFolder
 
 
 class CheckpointWriter:
     """Writes the checkpoints of one run; at most one write runs at a time.
 
     Args:
-      folder: ``runs/<recipe>/<name>/checkpoints``.
+      run: its folder.
       keep: number of the newest checkpoints kept, besides the best; at least 1.
       files: name -> content of each file needed for prediction.
-      written: called in the writer's thread once a checkpoint is on disk.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        keep: int = 2,
-        files: Optional[Mapping[str, bytes]] = None,
-        written: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.folder, self.cost = folder, Cost()
-        self._keep, self._files, self._after = keep, dict(files or {}), written
+    def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
+        self._run, self._keep, self._files = run, keep, files
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Optional[Future[None]] = None
 
@@ -62,12 +41,8 @@ class CheckpointWriter:
         Raises:
           CheckpointError: the write before this one failed.
         """
-        began = time.monotonic()
         self.wait()
-        tensors = snapshot()
-        self._pending = self._thread.submit(self._write, step, tensors, state, shards)
-        held = self.cost.held_seconds + time.monotonic() - began
-        self.cost = self.cost._replace(held_seconds=held)
+        self._pending = self._thread.submit(self._write, step, snapshot(), state, shards)
 
     @property
     def busy(self) -> bool:
@@ -92,12 +67,7 @@ class CheckpointWriter:
     def _write(
         self, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any], shards: Any
     ) -> None:
-        began = time.monotonic()
-        path = checkpoint.write(self.folder, step, tensors, state, self._files, shards)
-        self._after()
-        checkpoint.prune(self.folder, self._keep)
-        self.cost = self.cost._replace(
-            written=self.cost.written + 1,
-            seconds=self.cost.seconds + time.monotonic() - began,
-            bytes_each=sum(file.stat().st_size for file in path.iterdir()),
-        )
+        folder = self._run.checkpoints
+        checkpoint.write(folder, step, tensors, state, self._files, shards)
+        self._run.has_checkpoint()
+        checkpoint.prune(folder, self._keep)

@@ -3,12 +3,11 @@
 A launcher (horovodrun, mpirun, ``make train NP=2``) starts the same command several times. Each
 process computes its rows of each batch, gradients are summed over ranks, and all ranks apply the
 same update. Only rank 0 writes files. The module ``reduction`` sums tensors in the graph; this one
-exchanges small Python values.
+exchanges small Python values. Imports TensorFlow with several ranks only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib
@@ -17,12 +16,11 @@ import os
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple, TypeVar, cast
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, TypeVar, cast
 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import tf
 from amp_xla.data.batches.rank_shard import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.world import World, stop_with_launcher, world
@@ -58,13 +56,13 @@ class Ranks:
       world: rank, size and host of this process.
       hvd: ``horovod.tensorflow``; None with one process.
       first_size: number of ranks when the run began.
+      ask: all ranks call it at the same points of an evaluation, which it may end.
     """
 
     def __init__(self, place: World, hvd: Optional[Any] = None, first_size: int = 0) -> None:
         self.world, self.hvd = place, hvd
         self.first_size = first_size or place.size
-        self._gather: Optional[Callable[[bytes], List[bytes]]] = None
-        self._agree: Callable[[], None] = lambda: None
+        self.ask: Callable[[], None] = lambda: None
 
     @property
     def several(self) -> bool:
@@ -120,19 +118,6 @@ class Ranks:
                 if None not in results:
                     return [cast(List[T], result)[0] for result in results]
 
-    @contextlib.contextmanager
-    def asking(self, agree: Callable[[], None]) -> Iterator[None]:
-        """Within the block, ``ask`` calls ``agree``; all ranks must take the same path."""
-        self._agree, before = agree, self._agree
-        try:
-            yield
-        finally:
-            self._agree = before
-
-    def ask(self) -> None:
-        """Call the function given to ``asking``; all ranks call it at the same point."""
-        self._agree()
-
     def total(self, values: Any) -> Any:
         """Return the sum over ranks of a float64 or int64 array, added in order of ranks."""
         if not self.several:
@@ -142,11 +127,9 @@ class Ranks:
         return functools.reduce(np.add, arrays).reshape(values.shape)
 
     def _bytes(self, mine: bytes) -> List[bytes]:
-        if self._gather is None:
-            self._gather = _gatherer(self.hvd)
         try:
-            return self._gather(mine)
-        except tf.errors.OpError as error:
+            return _gatherer(self.hvd)(mine)
+        except backend.tf.errors.OpError as error:
             raise self.lost(error) from error
 
     def lost(self, error: BaseException) -> RankLost:
@@ -166,7 +149,7 @@ class Ranks:
             copy = self._copies(tuple(variables))
         try:
             session.run(copy)
-        except tf.errors.OpError as error:
+        except backend.tf.errors.OpError as error:
             raise self.lost(error) from error
 
     @functools.lru_cache(maxsize=None)  # noqa: B019  # one object per process
@@ -225,10 +208,8 @@ def join(first_size: int = 0) -> Ranks:
     if place.size > 1 and hvd is None:
         hvd = _horovod(place)
         stop_with_launcher()
-    joined = Ranks(place, hvd, first_size)
-    joined._gather = _current._gather
-    _current = joined
-    return joined
+    _current = Ranks(place, hvd, first_size)
+    return _current
 
 
 def _horovod(place: World) -> Any:
@@ -280,8 +261,10 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
         )
 
 
+@functools.lru_cache(maxsize=None)
 def _gatherer(hvd: Any) -> Callable[[bytes], List[bytes]]:
     """Return a function from bytes of this rank to those of all; its graph is built once."""
+    tf: Any = backend.tf
     graph = tf.Graph()
     with graph.as_default(), tf.device("/cpu:0"):
         mine = tf.placeholder(tf.uint8, [None])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Protocol
@@ -58,6 +58,7 @@ class Engine(Protocol):
       versions: name -> version of each library that the numbers depend on.
       process: versions, devices and number of parameters, for ``run.json``.
       events: True if TensorBoard events are written.
+      last_batch: number of the last step, and the arrays that it was fed with.
     """
 
     job: Any
@@ -69,6 +70,7 @@ class Engine(Protocol):
     versions: Mapping[str, str]
     process: Mapping[str, Any]
     events: bool
+    last_batch: Tuple[int, Mapping[str, Any]]
 
     def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Apply one update.
@@ -81,9 +83,6 @@ class Engine(Protocol):
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         """Verify what the first step executed; return it for ``executed.json``."""
-
-    def learning_rate(self) -> float:
-        """Return the rate of the next update."""
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape of each tensor of a checkpoint."""
@@ -103,8 +102,5 @@ class Engine(Protocol):
     def compare(self) -> None:
         """Raise RanksDiffer unless all ranks have the same weights."""
 
-    def diagnose(self, folder: Path, loss_scale: float) -> str:
-        """Return the cause of the last step's non-finite numbers; keep its batch in ``folder``."""
-
-    def warnings(self) -> List[str]:
-        """Return lines for the user, such as reasons why a resume is not exact."""
+    def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        """Return the cause of the last step's non-finite numbers, as text and as JSON."""

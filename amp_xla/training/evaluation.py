@@ -53,12 +53,7 @@ class Classification:
             loss += float(out["loss"][real].sum())
             weight += float(real.sum())
         matrix = distributed.current().total(matrix)
-        loss, weight = _total(loss, weight)
-        return {
-            "accuracy": metrics.accuracy(matrix),
-            "macro_f1": metrics.macro_f1(matrix),
-            "loss": loss / max(weight, 1.0),
-        }
+        return metrics.classification(matrix, *_total(loss, weight))
 
 
 class Ranking:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,10 @@ from amp_xla.training.options import RunOptions
 
 # How long a run is. More of it than before extends the run.
 LENGTHS = ("epochs", "steps")
-_PARTS = ("variables", "data", "assets", "config", "settings", "versions")
+_PARTS = {  # part of an identity -> what a message calls one of its entries
+    "variables": "model", "config": "setting", "settings": "setting", "data": "data",
+    "assets": "file", "versions": "version",
+}  # fmt: skip
 _BATCHES, _FIRST, _STEPS = "batches (order, size, tokens)", "first batch", "steps an epoch"
 
 
@@ -101,39 +104,33 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
     """Return the differences between a checkpoint's identity and that of the job at hand."""
     old_parts = {part: dict(then.get(part, {})) for part in _PARTS}
     new_parts = {part: dict(now[part]) for part in _PARTS}
-    fatal = _compare("model", old_parts["variables"], new_parts["variables"])
-    if len(fatal) > 3:
-        fatal[3:] = [f"... and {len(fatal) - 3} more variables"]
     longer = []
     for key in LENGTHS:
         old, new = old_parts["config"].get(key), new_parts["config"].get(key)
         if isinstance(old, int) and isinstance(new, int) and old < new:
             longer.append(f"{key} {old} then, {new} now")
             del old_parts["config"][key], new_parts["config"][key]
-            if old_parts["data"].get(_STEPS) != new_parts["data"].get(
-                _STEPS
-            ):  # one pass is the whole run
+            # If one pass is the whole run, it has other steps, too.
+            if old_parts["data"].get(_STEPS) != new_parts["data"].get(_STEPS):
                 for side in (old_parts, new_parts):
                     del side["data"][_STEPS], side["data"][_BATCHES]
     for side in (old_parts, new_parts):
         for key in now["may change"]:
             side["config"].pop(key, None)
-    forcible = _compare("setting", old_parts["config"], new_parts["config"])
-    forcible += _compare("setting", old_parts["settings"], new_parts["settings"])
-    forcible += _compare("data", old_parts["data"], new_parts["data"])
-    forcible += _compare("file", old_parts["assets"], new_parts["assets"])
-    forcible += _compare("version", old_parts["versions"], new_parts["versions"])
-    return Differences(fatal, forcible, longer)
+    fatal, *forcible = (_compare(k, old_parts[part], new_parts[part]) for part, k in _PARTS.items())
+    if len(fatal) > 3:
+        fatal[3:] = [f"... and {len(fatal) - 3} more variables"]
+    return Differences(fatal, [line for lines in forcible for line in lines], longer)
 
 
 def _compare(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
-    changes: List[Tuple[str, str, str]] = []
-    for key in sorted(set(then) | set(now)):
+    lines = []
+    for key in sorted({*then, *now}):
         before, after = (side.get(key, "absent") for side in (then, now))
         # JSON made lists of tuples.
         if before != after and before != (list(after) if isinstance(after, tuple) else after):
-            changes.append((key, _short(before), _short(after)))
-    return [f"{kind} {key}: {before} then, {after} now" for key, before, after in changes]
+            lines.append(f"{kind} {key}: {_short(before)} then, {_short(after)} now")
+    return lines
 
 
 def _short(value: Any) -> str:

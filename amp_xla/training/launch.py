@@ -13,15 +13,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
+from amp_xla.backend import configuring
+from amp_xla.backend.visible import refuse_unseen_gpu
 from amp_xla.config import part
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
-from amp_xla.process.world import World, world
+from amp_xla.process.world import world
+from amp_xla.training import distributed, run_metadata
 from amp_xla.training import identity as identities
-from amp_xla.training import run_metadata
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint, CheckpointError, find, tidy
 from amp_xla.training.checkpoint_writer import CheckpointWriter
 from amp_xla.training.engine import Engine
@@ -98,34 +100,15 @@ def _newest(run: RunFolder, ranks: Any) -> Optional[Checkpoint]:
     return Checkpoint(path)
 
 
-class _Alone:
-    """One process, before TensorFlow is imported."""
-
-    world, first, several = World(), True, False
-
-    def gather(self, value: Any) -> List[Any]:
-        """Return the value of the only rank."""
-        return [value]
-
-
 class TensorFlow:
     """The parts of a start that depend on the framework."""
 
     @staticmethod
     def join(config: Any, first_size: int = 0) -> Any:
         """Join the ranks; a micro-batch is no larger than with ``first_size`` ranks."""
-        if world().size == 1 and first_size < 2:
-            known = sys.modules.get("amp_xla.training.distributed")
-            if known is not None:  # a process that trains more than once
-                known.join(1)
-            return _Alone()
-        # The settings apply before anything imports TensorFlow.
-        from amp_xla.backend import configuring
-
-        options = part(config, PrecisionOptions)
-        configuring.resolve() if options is None else options.resolve()
-        from amp_xla.training import distributed
-
+        if world().size > 1:  # the settings apply before anything imports TensorFlow
+            options = part(config, PrecisionOptions)
+            configuring.resolve() if options is None else options.resolve()
         return distributed.join(first_size)
 
     @staticmethod
@@ -135,8 +118,6 @@ class TensorFlow:
         Raises:
           AmpXlaError: there is a GPU that TensorFlow does not see.
         """
-        from amp_xla.backend import configuring
-        from amp_xla.backend.visible import refuse_unseen_gpu
         from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
         refuse_unseen_gpu(configuring.current().settings.device, os.environ)
@@ -174,9 +155,7 @@ def prepare(
         _warm_start(Path(run_options.warm_start), engine, files)
     identity = identities.describe(engine, config, files)
     identities.same_on_all(ranks, identity)
-    for line in engine.warnings():
-        note(line)
-    writer = CheckpointWriter(run.checkpoints, run_options.keep, files, run.has_checkpoint)
+    writer = CheckpointWriter(run, run_options.keep, files)
     loop = Loop(run, engine, writer, options, run_options, identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
@@ -185,7 +164,6 @@ def prepare(
     if ranks.first:
         run.begin()
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
-    writer.folder = run.checkpoints  # a name from the clock is final now
     if ranks.first and resume_from is not None:
         tidy(resume_from)
     note(f"run folder: {run.path}")
@@ -233,10 +211,9 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         f"{loop.state.step}, epoch {loop.state.epoch}, {loop.state.samples} samples seen"
     )
     if changes.longer:
-        rate, steps = loop.engine.learning_rate(), loop.total_steps
         note(
             f"extended, {'; '.join(changes.longer)}: the learning rate follows the schedule of the "
-            f"new length, {rate:.3g} at step {loop.state.step} of {steps}"
+            f"new length, at step {loop.state.step} of {loop.total_steps}"
         )
 
 
@@ -271,20 +248,13 @@ def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
 
 
 def report(loop: Any, seconds: float) -> None:
-    """Print what a run of so many seconds reached, and what its checkpoints cost."""
+    """Print what a run of so many seconds reached."""
     state = loop.state
     best = "none" if state.best is None else f"{state.best:.4f} at step {state.best_step}"
     note(
         f"done: best dev {loop.options.monitor} {best}; {state.step} steps ({state.skipped} "
         f"skipped), {state.samples} samples in {seconds:.0f} s of training and evaluation"
     )
-    cost = loop.checkpoints.cost
-    if cost.written:
-        note(
-            f"{cost.written} checkpoints of {cost.bytes_each / 1e6:.1f} MB held training up for "
-            f"{cost.held_seconds:.2f} s ({cost.held_seconds / max(seconds, 1e-9):.1%}); writing "
-            f"them took {cost.seconds:.2f} s in the background"
-        )
 
 
 def _next(recipe: Any, loop: Any) -> str:

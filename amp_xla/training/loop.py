@@ -18,17 +18,16 @@ from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.training import nonfinite
 from amp_xla.training.checkpoint import problems, steps
 from amp_xla.training.checkpoint_writer import CheckpointWriter
 from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
-from amp_xla.training.nonfinite import NonFiniteHandler
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
 from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
-_COUNTED_EPOCHS = 1000
 _CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
 
 
@@ -57,19 +56,16 @@ class Loop:
         self.options, self.run_options, self.identity = options, run_options, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.last_evaluation: Dict[str, float] = {}
-        self._nonfinite = NonFiniteHandler(self, options.nonfinite_limit, run_options.on_nonfinite)
+        self.reported_nonfinite = False
         self._log: Optional[MetricsLog] = None
-        self._verified = False
         self._result: Optional[StepResult] = None
         self._saved_at: Optional[int] = None
         self._saved_when = 0.0
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run; long runs are extrapolated from their first epochs."""
-        batches, epochs = self.engine.job.batches, self.options.epochs
-        counts = [batches.steps_per_epoch(epoch) for epoch in range(min(epochs, _COUNTED_EPOCHS))]
-        return sum(counts) + (epochs - len(counts)) * (counts[-1] if counts else 0)
+        """Steps of the whole run, if all epochs are as long as the first."""
+        return int(self.options.epochs * self.engine.job.batches.steps_per_epoch(0))
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
         """Continue from the state of a restored checkpoint.
@@ -77,22 +73,10 @@ class Loop:
         Args:
           state: position of the run.
           longer: the run has more epochs or steps now than when it was saved.
-
-        Raises:
-          AmpXlaError: the epoch is shorter now than the position in it.
         """
-        batches = self.engine.job.batches
-        if state.step_in_epoch and state.epoch < self.options.epochs:
-            count = batches.steps_per_epoch(state.epoch)
-            if state.step_in_epoch >= count:
-                raise AmpXlaError(
-                    f"the checkpoint is at step {state.step_in_epoch} of epoch {state.epoch + 1}, "
-                    f"which has {count} steps now: use the batch size and steps it had, or start a "
-                    f"new run with --warm-start {self.run.path}"
-                )
         self.state, self._saved_at = state, state.step
         if longer and state.step_in_epoch == 0:  # an epoch that had ended may continue
-            state.recount(batches.steps_per_epoch)
+            state.recount(self.engine.job.batches.steps_per_epoch)
 
     def train(self, watch: SignalWatch) -> LoopState:
         """Run to the end; return the final state, which is on disk by then.
@@ -116,8 +100,7 @@ class Loop:
             # A run killed before its first checkpoint starts over in a folder with lines.
             resumed_after = state.step if self.run.again else None
             self._log = MetricsLog(self.run.path, resumed_after, self.engine.events)
-        with watch.immediately("before the first step", nothing_to_save=True):
-            self.progress = Progress(self.total_steps, state.step)
+        self.progress = Progress(self.total_steps, state.step)
         self._saved_when = time.monotonic()
         try:
             self.between(watch)
@@ -127,14 +110,12 @@ class Loop:
             self.checkpoints.wait()
         except RankLost as error:
             raise RankLost(f"{error}; {self._resumable()}") from error
-        except OSError as error:
-            text = exits.user_error(error)
-            if text is None:
-                raise
-            raise AmpXlaError(f"{text}; {self._resumable()}") from error
         except AmpXlaError:
             raise
-        except Exception:
+        except Exception as error:
+            text = exits.user_error(error) if isinstance(error, OSError) else None
+            if text is not None:
+                raise AmpXlaError(f"{text}; {self._resumable()}") from error
             self.checkpoints.wait()  # the last one may still be being written
             raise
         finally:
@@ -164,7 +145,7 @@ class Loop:
         if state.step_in_epoch >= count:
             raise AmpXlaError(
                 f"epoch {state.epoch + 1} has {count} batches, so there is nothing to train on "
-                f"after {state.step_in_epoch}"
+                f"after {state.step_in_epoch}; --warm-start {self.run.path} begins a new run"
             )
         for batch in batches.epoch(state.epoch, start=state.step_in_epoch):
             due = self.engine.ranks.first and self._checkpoint_is_due(ahead=1)
@@ -176,7 +157,7 @@ class Loop:
 
     def after_step(self, result: StepResult, samples: int, count: int) -> None:
         """Count and log a step of an epoch of ``count`` steps; call ``between`` after it."""
-        state, options = self.state, self.options
+        state, options, first = self.state, self.options, self._result is None
         self._count(result, samples)
         if state.step_in_epoch == count:
             state.epoch, state.step_in_epoch = state.epoch + 1, 0
@@ -184,15 +165,14 @@ class Loop:
         state.evaluate_due = state.step_in_epoch == 0
         if options.evaluate_every and not ended:
             state.evaluate_due = state.step % options.evaluate_every == 0
-        if not self._verified:
-            self._verified = True
+        if first:
             executed = self.engine.first_step_ran()
             if executed is not None:
                 self.run.write_json("executed.json", executed)
         if state.step % options.log_every == 0 or ended:
             self._report()
         if not result.finite:
-            self._nonfinite.judge(result)
+            nonfinite.judge(self, result)
 
     def between(self, watch: SignalWatch, requests: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
@@ -326,12 +306,12 @@ class Loop:
         during, ranks = "during an evaluation", self.engine.ranks
 
         def agree() -> None:
-            if self._any_signal(watch):
+            if ranks.several and self._any_signal(watch):
                 raise watch.stopped(during)
 
         # Each rank has a share, and no rank may leave the others waiting.
-        stops = ranks.asking(agree) if ranks.several else watch.immediately(during)
-        with stops:
+        ranks.ask = agree
+        with contextlib.nullcontext() if ranks.several else watch.immediately(during):
             return {name: float(value) for name, value in self.engine.job.evaluate().items()}
 
     def save_if_needed(self) -> None:
@@ -362,6 +342,7 @@ class Loop:
                 "value": None if math.isnan(monitored) else monitored,
                 "higher_is_better": self.options.higher_is_better,
             }
+        self.checkpoints.wait()  # it may still be moving the last shards
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
             self.checkpoints.save(self.state.step, self.engine.snapshot, document, shards)

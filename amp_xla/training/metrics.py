@@ -59,7 +59,15 @@ class MetricsLog:
             if error.errno == errno.ELOOP:
                 raise AmpXlaError(f"{self._path} is a link, which is not followed") from error
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
-        self._events = _Events(folder, resumed_after) if events else None
+        self._events: Optional[Any] = None
+        if events:
+            from amp_xla.backend import tf
+
+            self._summary, self._events = tf.Summary, tf.summary.FileWriter(str(folder))
+            if resumed_after is not None:
+                start = tf.SessionLog(status=tf.SessionLog.START)
+                # TensorBoard then forgets what earlier processes wrote for this step and later.
+                self._events.add_session_log(start, resumed_after + 1)
 
     def write(self, step: int, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Write a line with ``values``: numbers, or None if unknown.
@@ -71,21 +79,21 @@ class MetricsLog:
         record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": timestamp}
         scalars: Dict[str, float] = {}
         for name, value in values.items():
-            if isinstance(value, (float, np.floating)):
-                # JSON has no NaN; a reader must not choke on the line that matters most.
-                record[name] = float(value) if math.isfinite(value) else str(float(value))
-            elif isinstance(value, np.integer):
-                record[name] = int(value)
-            else:
-                record[name] = value
-            if isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+            value = value.item() if isinstance(value, np.number) else value
+            # JSON has no NaN; a reader must not choke on the line that matters most.
+            finite = not isinstance(value, float) or math.isfinite(value)
+            record[name] = value if finite else str(value)
+            if value is not None:
                 scalars[name] = float(value)
         try:
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         if self._events is not None:
-            self._events.add(step, scalars)
+            summary = self._summary()
+            for name, value in scalars.items():
+                summary.value.add(tag=name, simple_value=value)
+            self._events.add_summary(summary, step)
 
     def close(self) -> None:
         """Flushes both files, as far as the disk lets them."""
@@ -93,28 +101,6 @@ class MetricsLog:
             self._events.close()
         with contextlib.suppress(OSError):  # reported by write, or about to be by the checkpoint
             self._file.close()
-
-
-class _Events:
-    """TensorBoard's events; as for ``MetricsLog``."""
-
-    def __init__(self, folder: Path, resumed_after: Optional[int]) -> None:
-        from amp_xla.backend import tf
-
-        self._make, self._writer = tf.Summary, tf.summary.FileWriter(str(folder))
-        if resumed_after is not None:
-            start = tf.SessionLog(status=tf.SessionLog.START)
-            # TensorBoard then forgets what earlier processes wrote for this step and later.
-            self._writer.add_session_log(start, resumed_after + 1)
-
-    def add(self, step: int, scalars: Mapping[str, float]) -> None:
-        summary = self._make()
-        for name, value in scalars.items():
-            summary.value.add(tag=name, simple_value=value)
-        self._writer.add_summary(summary, step)
-
-    def close(self) -> None:
-        self._writer.close()
 
 
 def _no_link(path: str, flags: int) -> int:
@@ -136,6 +122,15 @@ def confusion(labels: Any, predictions: Any, classes: int) -> Any:
     """int64 [classes, classes]: row = label, column = prediction."""
     flat = np.asarray(labels, np.int64) * classes + np.asarray(predictions, np.int64)
     return np.bincount(flat, minlength=classes * classes).reshape(classes, classes)
+
+
+def classification(matrix: Any, loss: float, weight: float) -> Dict[str, float]:
+    """Return accuracy, macro-F1 and mean loss from a confusion matrix and sums over samples."""
+    return {
+        "accuracy": accuracy(matrix),
+        "macro_f1": macro_f1(matrix),
+        "loss": loss / max(weight, 1.0),
+    }
 
 
 def accuracy(matrix: Any) -> float:

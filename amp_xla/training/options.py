@@ -120,12 +120,10 @@ class UpdateOptions(RateOptions):
         """
         from amp_xla.optimizers.scheduled import scheduled
         from amp_xla.precision.reduction import Reduction
-        from amp_xla.process.progress import note
         from amp_xla.training import distributed
 
         ranks = distributed.current()
-        several = ranks.several
-        reduction = Reduction(ranks.hvd, self.reduce, note) if several else None
+        reduction = Reduction(ranks.hvd, self.reduce) if ranks.several else None
         return scheduled(
             self.learning_rate, max(1, steps), self.warmup, loss_scale,
             weight_decay=self.weight_decay, clip_norm=self.clip_norm, reduction=reduction, **how,

@@ -6,15 +6,13 @@ started over. ``begin`` writes, after all checks have passed.
 
 from __future__ import annotations
 
-import contextlib
-import json
+import fcntl
+import itertools
 import os
 import socket
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Optional
-
-import filelock
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
@@ -24,7 +22,7 @@ from amp_xla.training.options import RunOptions
 
 LATEST, METRICS = "latest", "metrics.jsonl"
 FILES = ("config.json", "run.json", "executed.json", METRICS)
-_LOCK, _HOLDER = ".lock", ".lock.holder"
+_LOCK = ".lock"
 # In a folder from its first moment to its first checkpoint: nothing would be lost by starting over.
 _FRESH = ".no-checkpoint-yet"
 
@@ -48,19 +46,11 @@ def check_name(name: str) -> str:
     Raises:
       AmpXlaError: it is something else.
     """
-    reason = ""
-    if not name:
-        reason = "it is empty"
-    elif "/" in name or name in (".", ".."):
-        reason = "it is a path, and a run's folder lies in runs/<recipe>/"
-    elif name.startswith("."):
-        reason = "it begins with a dot, which hides the folder"
-    elif name == LATEST:
-        reason = "runs/<recipe>/latest is a link to the newest run"
-    elif not name.isprintable():
-        reason = "it has characters that cannot be printed"
-    if reason:
-        raise AmpXlaError(f"--name {name!r} cannot be a run's name: {reason}; try --name mine")
+    if not name.isprintable() or name in ("", LATEST) or "/" in name or name.startswith("."):
+        raise AmpXlaError(
+            f"--name {name!r} cannot be a run's name: allowed are printable characters without / "
+            f"and without a dot in front, and not {LATEST}, the link to the newest run"
+        )
     return name
 
 
@@ -88,9 +78,8 @@ class RunFolder:
     ) -> None:
         self.recipe = recipe
         self._parent = Path(root) / recipe
-        self._lock: Optional[filelock.BaseFileLock] = None
+        self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
-        self._began = self._locked_anew = False
         if name is not None:
             check_name(name)
         elif resume:
@@ -102,7 +91,11 @@ class RunFolder:
             # For a name from the clock, ``begin`` finds a free one.
             if self._chosen and os.path.lexists(str(self.path)):
                 self._look(resume)
+        except AmpXlaError:
+            self.close()
+            raise
         except OSError as error:
+            self.close()
             raise self._unusable(error) from error
 
     @property
@@ -141,29 +134,23 @@ class RunFolder:
     def _look(self, resume: bool) -> None:
         if not self.path.is_dir():
             raise AmpXlaError(f"{self.path} is in the way: not a folder; remove it")
-        contents = _things(self.path)
+        contents = _contents(self.path)
         self.again = bool(contents)
         if contents and not resume:
             raise AmpXlaError(
                 f"{self.path} holds a run already; choose another --name, continue it with "
                 f"--resume, or delete it"
             )
-        self._acquire()
-        try:
-            self._refuse_to_lose(contents)
-        except BaseException:
-            self.close()
-            raise
-
-    def _refuse_to_lose(self, found: List[str]) -> None:
+        if os.path.lexists(str(self.path / _LOCK)):  # a refusal leaves the folder as it was
+            self._acquire()
         self.check_writable(FILES)
-        if "checkpoints" in found and not self.checkpoints.is_dir():
+        if "checkpoints" in contents and not self.checkpoints.is_dir():
             raise AmpXlaError(f"{self.checkpoints} is not a folder; remove it")
         self.continues = bool(steps(self.checkpoints))
-        if found and not self.continues and _FRESH not in found:
+        if contents and not self.continues and _FRESH not in contents:
             raise AmpXlaError(
-                f"{self.path} holds a run ({', '.join(found)}) whose checkpoints are gone; bring "
-                f"them back, choose another --name, or delete the folder to start over"
+                f"{self.path} holds a run ({', '.join(contents)}) whose checkpoints are gone; "
+                f"bring them back, choose another --name, or delete the folder to start over"
             )
 
     def check_writable(self, names: Iterable[str]) -> None:
@@ -179,49 +166,28 @@ class RunFolder:
                 raise AmpXlaError(f"{path} is {what}, not a file; remove it")
 
     def _acquire(self) -> None:
-        path = self.path / _LOCK
-        if path.is_symlink() or path.is_dir():
-            raise AmpXlaError(f"{path} is not a file; remove it")
-        self._locked_anew = not path.exists()
-        self._lock = filelock.FileLock(str(path))
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        lock = os.open(str(self.path / _LOCK), flags, 0o666)
         try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
-            self._locked_anew = False
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(lock, 1000).decode(errors="replace") or "another process"
+            os.close(lock)
             raise AmpXlaError(
-                f"{self.path} is in use by {self._holder()}; two processes cannot write one run: "
-                f"wait for it, or choose another --name"
+                f"{self.path} is in use by {holder}; two processes cannot write one run: wait for "
+                f"it, or choose another --name"
             ) from None
-        except NotImplementedError as error:
-            raise AmpXlaError(
-                f"{self.path} is on a file system without locks, so a second process would not "
-                f"be noticed; put runs/ on another one ({error})"
-            ) from error
-
-    def _holder(self) -> str:
-        try:
-            holder = json.loads((self.path / _HOLDER).read_text())
-            # A process that is still making up its mind has not put its name there.
-            here = holder["host"] == socket.gethostname()
-            if not here or os.path.exists(f"/proc/{int(holder['pid'])}"):
-                return f"process {holder['pid']} on {holder['host']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        return "another process"
+        self._lock = lock
 
     def close(self) -> None:
         """Release the lock."""
-        if self._lock is None:
-            return
-        if self._locked_anew and not self._began:  # a refusal leaves the folder as it was
-            with contextlib.suppress(OSError):
-                os.unlink(str(self.path / _LOCK))
-        self._lock.release()
-        self._lock = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _unusable(self, error: OSError) -> AmpXlaError:
         return AmpXlaError(
-            f"cannot write the run folder {error.filename or self._parent}: {error.strerror}"
+            f"cannot write the run folder {error.filename or self.path}: {error.strerror}"
         )
 
     # -- writing -----------------------------------------------------------------------------
@@ -236,9 +202,9 @@ class RunFolder:
             if self._lock is None:
                 self._make()
                 self._acquire()
-            self._began = True
-            holder = {"host": socket.gethostname(), "pid": os.getpid()}
-            durable.replace(self.path / _HOLDER, json.dumps(holder).encode())
+            assert self._lock is not None
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
             if not self.continues:
                 durable.replace(self.path / _FRESH, b"--resume starts this run over\n")
             self.checkpoints.mkdir(exist_ok=True)
@@ -248,18 +214,18 @@ class RunFolder:
             self.has_checkpoint()
 
     def _make(self) -> None:
+        """Create the folder; a name from the clock gets a number if it is taken."""
         first = self.name
-        for attempt in range(100):
-            self.name = first if not attempt else f"{first}-{attempt}"
+        for attempt in itertools.count(1):
             try:
                 self.path.mkdir(parents=True)
                 return
             except FileExistsError:
-                if self._chosen and not _things(self.path):
+                if self._chosen and (self.again or not _contents(self.path)):
                     return
                 if self._chosen:
                     raise AmpXlaError(f"{self.path} was begun by another process") from None
-        raise AmpXlaError(f"{self._parent} has a hundred runs named {first}; choose a --name")
+            self.name = f"{first}-{attempt}"
 
     def has_checkpoint(self) -> None:
         """Point ``latest`` to this run, which has a checkpoint now."""
@@ -312,8 +278,7 @@ class ReadOnlyRunFolder(RunFolder):
         """Do nothing."""
 
 
-def _things(folder: Path) -> List[str]:
-    """Return names in a folder, without locks and unfinished files."""
+def _contents(folder: Path) -> List[str]:
+    """Return names in a folder, without the lock and unfinished files."""
     names = (path.name for path in folder.iterdir())
-    ours = (_LOCK, _HOLDER)
-    return sorted(n for n in names if n not in ours and not n.startswith(durable.TEMPORARY))
+    return sorted(n for n in names if n != _LOCK and not n.startswith(durable.TEMPORARY))

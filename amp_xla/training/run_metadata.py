@@ -61,11 +61,11 @@ def write(
     Raises:
       AmpXlaError: the disk refused.
     """
-    wrong = [] if resume_from is None else differences(run.path, resume_from)
+    wrong = {} if resume_from is None else dict(differences(run.path, resume_from))
     if wrong:
-        words = "; ".join(f"{name} ({what})" for name, what in wrong)
+        words = "; ".join(f"{name} ({problem})" for name, problem in wrong.items())
         note(f"rewritten in {run.path}: {words}")
-    if resume_from is None or PROCESS in dict(wrong):
+    if resume_from is None or PROCESS in wrong:
         run.write_json(PROCESS, process)
     run.write_json(CONFIG, document(config))
     for name, data in sorted(files.items()):
@@ -75,37 +75,22 @@ def write(
 def differences(run: Path, checkpoint: Checkpoint) -> List[Tuple[str, str]]:
     """Return (file, problem) for each copy in a run folder that differs from a checkpoint."""
     problems = []
-    for name, digest in sorted(checkpoint.identity["assets"].items()):
-        path = run / name
+    for name in (*sorted(checkpoint.identity["assets"]), CONFIG, PROCESS):
         try:
-            if sha256(path) != digest:
-                problems.append((name, "differs from the checkpoint's"))
-        except OSError as error:
-            problems.append((name, "missing" if not path.exists() else str(error.strerror)))
-    for name, compare in ((CONFIG, _config), (PROCESS, _process)):
-        try:
-            problem = compare(json_files.read(run / name), checkpoint)
-        except ValueError as error:
+            problem = _problem(run / name, checkpoint)
+        except (OSError, ValueError) as error:
             problem = f"unreadable: {error}" if (run / name).exists() else "missing"
         if problem:
             problems.append((name, problem))
     return problems
 
 
-def _config(values: Dict[str, Any], checkpoint: Checkpoint) -> str:
-    values.pop("run", None)
-    free = checkpoint.identity.get("may change", [])
-    then, now = checkpoint.identity["config"], values
-    names = sorted(
-        key
-        for key in {*then, *now}
-        if key not in free and then.get(key, "absent") != now.get(key, "absent")
-    )
-    return f"differs from the checkpoint's in {', '.join(names)}" if names else ""
-
-
-def _process(values: Dict[str, Any], checkpoint: Checkpoint) -> str:
-    json_files.require(values, {"recipe": str})
-    if values["recipe"] == checkpoint.recipe:
-        return ""
-    return f"of the recipe {values['recipe']}, not {checkpoint.recipe}"
+def _problem(path: Path, checkpoint: Checkpoint) -> str:
+    identity = checkpoint.identity
+    if path.name in identity["assets"]:
+        same = sha256(path) == identity["assets"][path.name]
+        return "" if same else "differs from the checkpoint's"
+    values, free = json_files.read(path), identity.get("may change", [])
+    expected = {"recipe": checkpoint.recipe} if path.name == PROCESS else identity["config"]
+    wrong = [n for n, v in sorted(expected.items()) if n not in free and values.get(n) != v]
+    return f"differs from the checkpoint's in {', '.join(wrong)}" if wrong else ""

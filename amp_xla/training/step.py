@@ -64,7 +64,6 @@ class TrainStep:
         with tf.control_dependencies([self.train_op]):
             applied = optimizer.applied_steps.read_value()
         self.input_names: List[str] = list(inputs)
-        self.placeholders: List[Any] = list(inputs.values())
         self._inputs = list(inputs.values())
         self._has_step = step_input is not None
         if step_input is not None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint, fitting
 from amp_xla.training.engine import StepResult
 from amp_xla.training.job import unrepeatable
-from amp_xla.training.shards import Shards
+from amp_xla.training.shards import write_shards
 from amp_xla.training.step import REQUESTS, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
 
@@ -50,8 +49,9 @@ class TensorFlowEngine:
         self._variables = Variables(
             [v for v in job.variables if not any(v is other for other in transient)]
         )
-        self._shards = Shards(job.sharded, self.ranks)
-        self._replay: Tuple[Mapping[str, Any], int, int] = ({}, 0, 0)
+        for name in unrepeatable(job.step.train_op):
+            note(f"{name} draws random numbers whose state TensorFlow hides: no resume is exact")
+        self.last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
         del settings["device"]  # the line above has what matters of it
@@ -83,11 +83,8 @@ class TensorFlowEngine:
                     raise self.ranks.lost(error) from error
                 raise
             if result is None or math.isfinite(result.rank_loss):
-                self._replay = (
-                    feed,
-                    number,
-                    part,
-                )  # the first whose loss is not finite, else the last
+                # The first micro-batch whose loss is not finite, else the last.
+                self.last_batch, self._micro_batch = (number, feed), part
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
@@ -98,10 +95,6 @@ class TensorFlowEngine:
         note(f"first step ran: {graph.describe()}")
         self.job.verify(graph)
         return dataclasses.asdict(graph)
-
-    def learning_rate(self) -> float:
-        """Return the rate of the next update."""
-        return float(backend.session().run(self.job.step.learning_rate))
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape of each variable, tables with all their rows."""
@@ -114,7 +107,7 @@ class TensorFlowEngine:
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         """Write this rank's rows of tables; return the folder of all ranks' files."""
-        return self._shards.write(folder)
+        return write_shards(self.job.sharded, self.ranks, folder) if self.job.sharded else None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
         """Set the variables of all ranks from a checkpoint."""
@@ -137,33 +130,18 @@ class TensorFlowEngine:
             weights = self.job.common(self.job.step.variables)
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
-    def diagnose(self, folder: Path, loss_scale: float) -> str:
-        """Replay the batch of the last step on a CPU with the current weights.
-
-        Returns:
-          One line that names the folder ``nonfinite-<step>``. It has the report on the first
-          non-finite node, which is printed here, as ``report.txt`` and ``report.json``, and the
-          batch as ``batch.npz``.
-        """
-        feed, step, micro_batch = self._replay
-        folder = folder / f"nonfinite-{step:08d}"
-        folder.mkdir(exist_ok=True)
-        # The batch first, because the replay may fail or run out of memory.
-        np.savez_compressed(str(folder / "batch.npz"), **dict(feed))
+    def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        """Replay ``last_batch`` on a CPU with the current weights; name the first bad node."""
+        step, feed = self.last_batch
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
-        finding = self._first_nonfinite(feed, micro_batch, loss_scale)
-        if finding is None:
-            text = (
-                "the replay on a CPU was finite: an earlier micro-batch of the same update was "
-                "not, or it depends on the order of additions or on the GPU's kernels"
-            )
-        else:
-            text = str(finding)
-            data = json.dumps({"step": step, **finding.to_json()}, indent=1) + "\n"
-            (folder / "report.json").write_text(data, encoding="utf-8")
-        (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-        note(text)  # an error is one line, so the report comes before it
-        return f"report and batch: {folder}"
+        finding = self._first_nonfinite(feed, self._micro_batch, loss_scale)
+        if finding is not None:
+            return str(finding), finding.to_json()
+        text = (
+            "the replay on a CPU was finite: an earlier micro-batch of the same update was not, or "
+            "it depends on the order of additions or on the GPU's kernels"
+        )
+        return text, {}
 
     def _first_nonfinite(self, feed: Mapping[str, Any], micro_batch: int, scale: float) -> Any:
         arrays = self.job.step.arrays(feed, micro_batch)
@@ -177,10 +155,3 @@ class TensorFlowEngine:
             graph_def = training.export(fetches)
             rewritten = virtual_gpu.rewrite(graph_def, fetches, capability, lists)
         return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
-
-    def warnings(self) -> List[str]:
-        """Return operations with hidden random state."""
-        return [
-            f"{name} draws random numbers whose state TensorFlow hides: resuming is not exact"
-            for name in unrepeatable(self.job.step.train_op)
-        ]

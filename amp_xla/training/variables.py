@@ -12,25 +12,17 @@ from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
 
 
 class Variables:
-    """Variables of the current graph, read and assigned together.
-
-    Args:
-      variables: variables with distinct names.
-    """
+    """Variables of the current graph, read and assigned together."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
-        self._variables = list(variables)
-        self.names: List[str] = [v.op.name for v in self._variables]
-        repeated = {name for name in self.names if self.names.count(name) > 1}
-        if repeated:
-            raise ValueError(f"variables share a name: {', '.join(sorted(repeated))}")
-        self._reads = [v.value() for v in self._variables]
+        self._variables: Dict[str, Any] = {v.op.name: v for v in variables}
+        self._reads = [v.value() for v in variables]
         self._read: Optional[Callable[[], List[Any]]] = None
         self._assign: Optional[Callable[..., None]] = None
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape, as in ``float32[21128,768]``."""
-        return {name: shape_of(v) for name, v in zip(self.names, self._variables)}
+        return {name: shape_of(v) for name, v in self._variables.items()}
 
     def snapshot(self) -> Dict[str, np.ndarray]:
         """Return the current values in host memory.
@@ -42,23 +34,19 @@ class Variables:
             self._read = backend.session().make_callable(self._reads)
         return {
             name: np.array(value) if v.dtype._is_ref_dtype else np.asarray(value)
-            for name, v, value in zip(self.names, self._variables, self._read())
+            for (name, v), value in zip(self._variables.items(), self._read())
         }
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Set all variables; ``tensors`` has an array for each name."""
-        session = backend.session()
+        session, variables = backend.session(), list(self._variables.values())
         if self._assign is None:
             with session.graph.as_default():
-                feeds = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in self._variables]
-                pairs = zip(self._variables, feeds)
-                updates = [v.assign(feed, read_value=False) for v, feed in pairs]
+                feeds = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
+                updates = [v.assign(f, read_value=False) for v, f in zip(variables, feeds)]
                 self._assign = session.make_callable(tf.group(*updates), feeds)
         self._assign(
-            *[
-                tensors[name].astype(v.dtype.base_dtype.as_numpy_dtype)
-                for name, v in zip(self.names, self._variables)
-            ]
+            *(tensors[v.op.name].astype(v.dtype.base_dtype.as_numpy_dtype) for v in variables)
         )
 
 

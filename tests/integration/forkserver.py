@@ -20,8 +20,8 @@ A fault is chosen by the test and built in here, around the product's own functi
 
 Standard output and error go to the job's file "out", unless it names a file "err" for the latter.
 "stdin" is a file; "stdout" is another file, "closed", or "unread": a pipe whose reader went away;
-"encoding" is that of standard output, as PYTHONIOENCODING sets it; "file_bytes" is as large as a
-file may grow, like a disk that is full from there on. "code" is Python to execute before a command.
+"encoding" is that of standard output, as PYTHONIOENCODING sets it. "code" is Python to execute
+before a command.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import dataclasses
 import importlib
 import json
 import os
-import resource
 import signal
 import sys
 import threading
@@ -219,8 +218,6 @@ def streams(job: Dict[str, Any]) -> None:
         os.dup2(os.open(job["stdout"], os.O_WRONLY), 1)
     if "encoding" in job:
         sys.stdout.reconfigure(encoding=job["encoding"])  # type: ignore[union-attr]
-    if "file_bytes" in job:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (job["file_bytes"],) * 2)
 
 
 def child(job: Dict[str, Any]) -> int:

@@ -183,11 +183,3 @@ def test_what_silently_does_not_happen_stops_the_run(folder, what, variable, val
     result = run_python("-m", RECIPE, *words, env={variable: value}, cwd=folder)
     assert result.code == 2
     assert message in result.err and "Traceback" not in result.err
-
-
-@pytest.mark.once
-def test_help_lists_every_field_with_a_word_on_it():
-    result = run_python("-m", RECIPE, "--help")
-    assert result.code == 0
-    for flag in ("--max-length", "--on-bad-line", "--precision", "--loss-scale", "--seed"):
-        assert flag in result.out

@@ -22,7 +22,7 @@ from tests.integration.commands import PREDICT, VERIFY, Commands
 from tests.integration.damage import damage
 from tests.integration.killing import Server
 
-FEW, ALL = 8, int(os.environ.get("FUZZ_SEEDS", "32"))
+FEW, ALL = 12, int(os.environ.get("FUZZ_SEEDS", "32"))
 TINY = "tests.integration.tiny"
 CONFIG = dict(epochs=2, samples=9, hidden=8, accumulate=1, overflow_at=[])
 TEXTS = ["1 2 3 4", "40 39 38 37", "7 33 21 20", "11 12 30 29"]

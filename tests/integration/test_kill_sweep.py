@@ -68,9 +68,9 @@ def chains(reference: Run) -> List[List[Dict[str, Any]]]:
     first_after.append({"step": [5, "before"]})
     later_after.append({"step": [16, "before"]})
     moments = [fault for _, fault in MOMENTS]
-    # Writing the lock's holder, tidying up, the copies (play removes them), the metrics. Of each
-    # six operations two are syncs.
-    resuming: List[Dict[str, Any]] = [{"main": i} for i in range(28) if i % 6 not in (2, 5)]
+    # Opening the lock; tidying up, the copies (play removes them), the metrics: of each six
+    # operations two are syncs.
+    resuming: List[Dict[str, Any]] = [{"main": i} for i in range(23) if i % 6 not in (0, 3)]
     resuming += [{"restore": "before"}, {"restore": "after"}]
     dealt = [first + later, moments]
     for early, late in itertools.zip_longest(first_after, later_after):

@@ -184,24 +184,6 @@ def test_a_lost_terminal(servers: List[Server], reference: Run, tmp_path: Path) 
 
 
 @pytest.mark.once
-def test_a_closed_pipe_does_not_stop_a_run(
-    servers: List[Server], reference: Run, tmp_path: Path
-) -> None:
-    run = Run(servers[0], tmp_path)
-    assert run({"close": 9}) == 0
-    assert run.state() == reference.state()
-
-
-@pytest.mark.once
-def test_epochs_without_number_are_no_work_before_the_first(
-    servers: List[Server], tmp_path: Path
-) -> None:
-    run = Run(servers[0], tmp_path, epochs=10**12)
-    assert run({"step": [2, "before"], "signal": "SIGTERM"}) == 143
-    assert "stopped by SIGTERM after step 3" in run.text()
-
-
-@pytest.mark.once
 def test_an_epoch_without_batches_is_an_error(servers: List[Server], tmp_path: Path) -> None:
     run = Run(servers[0], tmp_path, empty=True)
     assert run() == 2

@@ -16,9 +16,10 @@ pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What both ranks saw: case -> (rank 0's, rank 1's); "output" -> what both printed."""
+    """What both ranks saw: case -> (rank 0's, rank 1's)."""
     folder = tmp_path_factory.mktemp("ranks")
-    found = {"output": on_two_ranks("tests.precision.horovod_worker", folder)}
+    on_two_ranks("tests.precision.horovod_worker", folder)
+    found = {}
     for file in folder.glob("*-0.json"):
         case = file.name[: -len("-0.json")]
         found[case] = [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in (0, 1)]
@@ -73,12 +74,6 @@ def test_a_window_bad_on_one_rank_is_skipped_on_both(ranks):
     assert zero[-1]["state"][:3] == [1.0, 2.0, 2.0]
 
 
-def test_without_agreement_the_ranks_drift_apart(ranks):
-    """The tests above can fail: this is what they would see."""
-    zero, one = ranks["alone"]
-    assert column(zero, "state") != column(one, "state")
-
-
 @pytest.mark.parametrize("compression, close", [("none", 1e-7), ("fp16", 2e-3), ("bf16", 8e-3)])
 def test_gradients_are_summed_also_those_of_1e_7(ranks, compression, close):
     zero, one = ranks["sums"]
@@ -97,8 +92,6 @@ def test_rows_of_an_embedding_are_summed_either_way(ranks, kind):
         zero[kind], np.add(zero[f"{kind} here"], one[f"{kind} here"]), 1e-5, 1e-5
     )
     assert zero[kind] == one[kind]
-    # 1600 rows of 32 bytes and their ids are what a table of 1000 is, there and back.
-    assert "of 1000 x 8: its rows are sent if a batch has fewer than 1600" in ranks["output"]
 
 
 def test_python_values_are_exchanged(ranks):

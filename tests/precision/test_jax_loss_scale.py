@@ -25,7 +25,8 @@ from amp_xla.precision.jax import (
     value_and_grad,
 )
 from amp_xla.precision.jax.optax import loss_scaled
-from tests.precision.reference import VECTORS, cases, expected, of_vector, reference
+from tests.precision.reference import cases, reference
+from tests.precision.snippets import blocks, run
 
 pytestmark = pytest.mark.jax
 
@@ -66,13 +67,6 @@ def run_scan(case):
 
 
 RUNS = pytest.mark.parametrize("run", [run_eager, run_jit, run_scan])
-
-
-@RUNS
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
-def test_vectors(run, vector):
-    case = of_vector(vector)
-    assert [scale for scale, _ in run(case)] == expected(vector)
 
 
 @RUNS
@@ -305,3 +299,8 @@ def test_half_dtype_starts_no_device_before_it_is_asked():
     )
     with set_half_dtype("bf16"):
         assert half_dtype() == jnp.bfloat16
+
+
+@pytest.mark.parametrize("code", blocks("jax"))
+def test_the_documentations_blocks_run(code):
+    run(code)

@@ -97,14 +97,6 @@ def test_fit_skips_a_bad_batch_and_counts_it():
     assert all(np.isfinite(w).all() for w in model.get_weights())
 
 
-def test_fit_wraps_tf_train_optimizers_too():
-    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.01), 2.0**10)
-    model = bert(optimizer)
-    losses = model.fit(TOKENS, epochs=6, batch_size=8, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-    assert K.get_value(optimizer.applied_steps) == 24
-
-
 def test_a_crf_trains_with_a_function_around_its_accuracy():
     """Keras of TensorFlow 2 takes no bound method as a metric."""
     crf = backend.bert4keras("layers").ConditionalRandomField()
@@ -121,48 +113,22 @@ def test_a_crf_trains_with_a_function_around_its_accuracy():
     assert len(logs["accuracy"]) == 5 and logs["loss"][-1] < logs["loss"][0]
 
 
-def blobs(count, seed):
-    rng = np.random.RandomState(seed)
-    labels = rng.randint(0, 4, count)
-    centers = np.array([[2, 2], [-2, 2], [2, -2], [-2, -2]])
-    points = centers[labels] + rng.randn(count, 2) * 0.7
-    return np.concatenate([points, rng.randn(count, 6)], 1).astype("float32"), labels
-
-
-def classifier():
-    """Return the classifier of Keras' guide: the last layer is float32."""
-    start = keras.initializers.glorot_uniform
-    return keras.models.Sequential(
-        [
-            keras.layers.Dense(
-                32, activation="relu", kernel_initializer=start(1), input_shape=(8,)
-            ),
-            keras.layers.Dense(32, activation="relu", kernel_initializer=start(2), name="hidden"),
-            keras.layers.Dense(4, kernel_initializer=start(3), name="logits"),
-            keras.layers.Activation("softmax", dtype="float32", name="probabilities"),
-        ]
-    )
-
-
-def test_a_mixed_float16_classifier_reaches_the_fp32_accuracy():
-    (x, y), (x_dev, y_dev) = blobs(512, 0), blobs(1024, 1)
-    accuracies = {}
-    for name in ("float32", "mixed_float16"):
-        K.clear_session()
-        set_policy(name)
-        model = classifier()
-        optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.01), DynamicLossScale(2.0**20))
-        model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-        assert model.optimizer is optimizer  # Keras did not put a second loss scale around it
-        model.fit(x, y, epochs=12, batch_size=32, verbose=0)
-        accuracies[name] = model.evaluate(x_dev, y_dev, verbose=0)[1]
-        half = "float16" if name == "mixed_float16" else "float32"
-        assert K.dtype(model.get_layer("hidden").output) == half
-        assert K.dtype(model.output) == "float32"
-        assert {w.dtype.name for w in model.get_weights()} == {"float32"}
-        assert K.get_value(optimizer.applied_steps) > 150
-    assert accuracies["float32"] > 0.95
-    assert accuracies["mixed_float16"] >= accuracies["float32"] - 0.01
+def test_a_policy_trains_in_half_with_one_loss_scale():
+    set_policy("mixed_float16")
+    layers = [
+        keras.layers.Dense(32, activation="relu", input_shape=(8,), name="hidden"),
+        keras.layers.Dense(4),
+        keras.layers.Activation("softmax", dtype="float32"),
+    ]
+    model = keras.models.Sequential(layers)
+    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.01), DynamicLossScale(2.0**20))
+    model.compile(optimizer, "sparse_categorical_crossentropy")
+    assert model.optimizer is optimizer  # Keras did not put a second loss scale around it
+    assert [K.dtype(layer.output) for layer in layers] == ["float16", "float16", "float32"]
+    x = np.random.RandomState(0).randn(512, 8).astype("float32")
+    losses = model.fit(x, x[:, :4].argmax(1), epochs=12, verbose=0).history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+    assert {w.dtype.name for w in model.get_weights()} == {"float32"}
 
 
 @pytest.mark.parametrize(

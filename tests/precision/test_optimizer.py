@@ -148,17 +148,6 @@ def test_functions_missing_from_a_config_are_said():
         optimizer.get_config()
 
 
-def test_loss_scaled_or_unscaled_twice_is_said():
-    optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 8.0)
-    x = tf.get_variable("x", initializer=1.0)
-    scaled = optimizer.get_scaled_loss(x * 2.0)
-    with pytest.warns(LossScaleWarning, match="loss was scaled already"):
-        optimizer.get_scaled_loss(scaled)
-    grads = optimizer.get_unscaled_gradients(tf.gradients(scaled, [x]))
-    with pytest.warns(LossScaleWarning, match="gradient was unscaled already"):
-        optimizer.get_unscaled_gradients(grads)
-
-
 def test_a_scaled_loss_whose_gradients_were_never_unscaled_is_said():
     optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 8.0)
     x = tf.get_variable("x", initializer=1.0)

@@ -11,15 +11,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.world import World
-from amp_xla.sok import ranks, saver
+from amp_xla.sok import saver
 from amp_xla.sok.table import Rows
 from tests.horovod import ROOT, need_horovod
 from tests.running import run_python
@@ -199,24 +197,6 @@ def test_files_of_another_table_are_refused(tmp_path):
     path.write_bytes(b"damaged")
     with pytest.raises(AmpXlaError, match="cannot read t in"):
         saver.read_rows(tmp_path, "t", "t", wide)
-
-
-@pytest.mark.parametrize(("visible", "initialized", "chosen"), [(1, True, []), (2, False, [1])])
-def test_a_gpu_is_chosen_once(monkeypatch, visible, initialized, chosen):
-    """Of two GPUs a recipe has left one to this rank before it makes a table."""
-    calls = []
-    hvd = SimpleNamespace(
-        is_initialized=lambda: initialized, init=lambda: None, local_rank=lambda: 1,
-        rank=lambda: 1, size=lambda: 2,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "horovod", SimpleNamespace(tensorflow=hvd))
-    monkeypatch.setitem(sys.modules, "horovod.tensorflow", hvd)
-    monkeypatch.setattr(ranks, "world", lambda: World(1, 2, 1))
-    monkeypatch.setitem(ranks._state, "hvd", None)
-    monkeypatch.setattr(backend, "gpus", lambda: ["GPU"] * visible)
-    monkeypatch.setattr(backend, "use_gpu", calls.append)
-    ranks.Init()
-    assert calls == chosen
 
 
 @pytest.mark.long

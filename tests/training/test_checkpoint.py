@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, List, Tuple
 
 import numpy as np
@@ -150,13 +151,13 @@ def test_training_waits_only_for_the_copy(tmp_path: Path, monkeypatch: Any) -> N
         original(path, tensors)
 
     monkeypatch.setattr(checkpoint, "_write_tensors", slow)
-    writer = CheckpointWriter(tmp_path)
+    run: Any = SimpleNamespace(checkpoints=tmp_path, has_checkpoint=lambda: None)
+    writer = CheckpointWriter(run, 1, {})
     writer.save(1, lambda: runs.tensors(1), runs.state(1))
     assert writer.busy and names(tmp_path) == []
     free.set()
     writer.wait()
     assert not writer.busy and names(tmp_path) == [FIRST]
-    assert writer.cost.written == 1
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -178,13 +179,6 @@ def test_a_full_disk_is_reported_with_the_bytes_needed(tmp_path: Path, monkeypat
     with pytest.raises(CheckpointError, match=r"No space left on device; it needs [\d,]+ bytes"):
         runs.write(tmp_path, 2)
     assert os.listdir(str(tmp_path)) == [FIRST]
-
-
-def test_a_roll_back_finds_a_checkpoint_without_skipped_updates(tmp_path: Path) -> None:
-    runs.write(tmp_path, 1)
-    runs.write(tmp_path, 2, not_finite_in_a_row=3)
-    chosen = [checkpoint.newest(tmp_path, good) for good in (False, True)]
-    assert [c.step for c in chosen if c] == [2, 1]
 
 
 @pytest.mark.parametrize(

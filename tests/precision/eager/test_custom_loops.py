@@ -11,8 +11,6 @@ import tf_keras
 from amp_xla import backend
 from amp_xla.precision import DynamicLossScale, LossScaleWarning
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from amp_xla.precision.tensorflow import LossScaleVariables
-from tests.precision.reference import VECTORS, expected, of_vector
 
 tf = backend.tensorflow()
 keras3 = importlib.import_module("keras")
@@ -158,23 +156,3 @@ def test_a_step_compiled_by_xla():
     step(tf.constant(1.0))
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
     assert float(optimizer.loss_scale) == 4.0
-
-
-def run_variables(case, wrap):
-    state = LossScaleVariables(DynamicLossScale(**case.arguments))
-
-    def step(finite):
-        state.adjust(finite)
-
-    step, seen = wrap(step), []
-    for finite in case.finite:
-        step(tf.constant(finite))
-        seen.append((float(state.scale_variable), int(state.counter)))
-    return seen
-
-
-@MODE
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
-def test_vectors(mode, vector):
-    case = of_vector(vector)
-    assert [scale for scale, _ in run_variables(case, MODES[mode])] == expected(vector)

@@ -1,4 +1,7 @@
-"""The drop-in for Keras' LossScaleOptimizer, beside Keras' own, eagerly and in tf.function."""
+"""The drop-in for Keras' LossScaleOptimizer, beside Keras' own, eagerly and in tf.function.
+
+Keras' own tests (``keras_own_suite``) have its attributes, strategies and older configurations.
+"""
 
 from __future__ import annotations
 
@@ -305,24 +308,6 @@ def test_configurations_go_both_ways(family, arguments):
     assert variable.numpy() == [3.0]
 
 
-OLD = {"class_name": "SGD", "config": {"learning_rate": 2.0, "momentum": 0.5, "name": "SGD"}}
-
-
-def old(kind, **fields):
-    return {"optimizer": OLD, "loss_scale": {"class_name": kind, "config": fields}}
-
-
-def test_configurations_of_tensorflow_2_3():
-    fixed = LossScaleOptimizer.from_config(old("FixedLossScale", loss_scale_value=2.0))
-    assert not fixed.dynamic and fixed.initial_scale == 2.0 and number(fixed.learning_rate) == 2.0
-    fields = dict(initial_loss_scale=2.0, increment_period=3, multiplier=2.0)
-    dynamic = LossScaleOptimizer.from_config(old("DynamicLossScale", **fields))
-    assert dynamic.dynamic and dynamic.dynamic_growth_steps == 3
-    with pytest.raises(ValueError, match="multiplier is not 2"):
-        fields["multiplier"] = 4.0
-        LossScaleOptimizer.from_config(old("DynamicLossScale", **fields))
-
-
 # -- attributes ------------------------------------------------------------------------------------
 
 
@@ -344,20 +329,6 @@ def test_hyperparameters_of_a_legacy_optimizer():
         made.loss_scale = 2.0
     made.iterations = 7
     assert made.iterations == inner.iterations == 7
-
-
-def test_hyperparameters_of_a_newer_optimizer():
-    inner = tf_keras.optimizers.Adam(1.0)
-    made = LossScaleOptimizer(inner)
-    made.learning_rate = 0.005
-    assert number(inner.learning_rate) == pytest.approx(0.005)
-    assert made.learning_rate is inner.learning_rate
-    made.use_ema, made.ema_momentum = True, 0.88
-    assert inner.use_ema is True and inner.ema_momentum == 0.88
-    with pytest.raises(AttributeError, match="has no attribute 'amsgrad'"):
-        _ = made.amsgrad
-    made.amsgrad = True
-    assert made.amsgrad is True and inner.amsgrad is False
 
 
 def test_a_function_that_sums_gradients_is_called():
@@ -400,21 +371,6 @@ def test_arguments_that_keras_refuses(family):
         LossScaleOptimizer(tf.compat.v1.train.AdamOptimizer())
     with pytest.raises(TypeError, match="is SGD of Keras 3.*keras.mixed_precision"):
         LossScaleOptimizer(keras3.optimizers.SGD())
-
-
-@FAMILY
-def test_strategies_that_cannot(family, strategies):
-    strategy = tf.distribute.experimental.CentralStorageStrategy()
-    with strategy.scope(), pytest.raises(ValueError, match="Strategy: CentralStorageStrategy"):
-        LossScaleOptimizer(FAMILIES[family].SGD(1.0))
-    made = LossScaleOptimizer(FAMILIES[family].SGD(1.0))
-    with strategy.scope():
-        weight = tf.Variable([1.0])
-        with pytest.raises(ValueError, match="Try using a different Strategy"):
-            strategy.run(lambda: made.minimize(lambda: weight * 2.0, [weight]))
-    with strategies[1].scope(), pytest.raises(ValueError, match="in a replica context"):
-        made.get_scaled_loss(1.0)
-        made.apply_gradients([(tf.constant([1.0]), weight)])
 
 
 @FAMILY
