@@ -54,7 +54,7 @@ def _from_path(path: str) -> Any:
     if not os.path.isfile(path):
         raise AmpXlaError(f"there is no recipe {path}")
     if loaded is not None or not name.isidentifier():
-        raise AmpXlaError(f"the recipe {path} needs another name: {name!r} cannot be imported")
+        raise AmpXlaError(f"{path} needs another name: {name!r} cannot be imported")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the path ends in .py
     module = importlib.util.module_from_spec(spec)

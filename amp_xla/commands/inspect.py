@@ -1,8 +1,9 @@
-"""The command ``inspect``: what mixed precision converts in a recipe, on any machine.
+"""The command ``inspect``: what mixed precision converts in a recipe or a script, on any machine.
 
     amp-xla inspect classification --gpu 8.0 --lists fork -- --layers 12
+    amp-xla inspect my_script.py:build_model --batch make_batch
 
-Flags after ``--`` belong to the recipe. It prints tables and writes ``amp.json``.
+Flags after ``--`` belong to the recipe or script. It prints tables and writes ``amp.json``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ class Config:
     """Show what mixed precision would convert, without a GPU. After `--`: the recipe's flags."""
 
     recipe: str = "classification"
-    """name of a recipe, or path of its file"""
+    """name of a recipe, path of its file, or my_script.py:build_model"""
+    batch: Optional[str] = None
+    """of a script: its function, or an .npz file; none = what build_model returns, or 32 x 128"""
     gpu: str = "8.0"
     """compute capability of the virtual GPU: 7.0 V100, 7.5 T4, 8.0 A100, 8.6 RTX 30, 9.0 H100"""
     lists: Optional[Literal["fork", "stock"]] = None
@@ -37,11 +40,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from amp_xla.process.progress import note
 
     note(f"building {config.recipe} ...")
-    job = recipe_job.open_job(config.recipe, words)
+    model, batches = recipe_job.open_subject(config.recipe, words, config.batch)
     from amp_xla.diagnose import inspect  # imports TensorFlow, which the recipe has set up
 
     note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
-    report = inspect(job, config.gpu, config.lists, next(recipe_job.feeds(job)))
+    report = inspect(model, config.gpu, config.lists, next(batches) if batches else None)
     print(report)
     path = recipe_job.write_report(config.recipe, "inspect", config.out, "amp.json", report)
     print(f"\nwritten: {path}")

@@ -1,4 +1,4 @@
-"""Builds a recipe's job for inspection, as a float16 GPU would train it."""
+"""Builds a recipe's job, or a script's model, for inspection, as a float16 GPU would train it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,45 @@ import os
 from pathlib import Path
 from typing import Any, Iterator, List, Optional, Sequence
 
+from amp_xla.commands.script_model import Script, Subject, build
 from amp_xla.config import changed, parse
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError
 from amp_xla.recipe import recipe_module, recipe_name
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.options import precision_options
+
+
+def open_subject(
+    target: str, words: Sequence[str], batch: Optional[str], loss_scale: Optional[str] = None
+) -> Subject:
+    """Build what a command inspects.
+
+    Args:
+      target: a recipe, or ``PATH.py:NAME`` of a script.
+      words: flags of the recipe, or words of the script.
+      batch: the batch of a script's model.
+      loss_scale: overrides the recipe's.
+
+    Raises:
+      AmpXlaError: there is no such recipe, script or batch, or a value is for the other kind.
+    """
+    script = Script.of(target)
+    if script is None:
+        if batch is not None:
+            raise AmpXlaError(
+                f"--batch {batch}: {target} is a recipe, which has its own; allowed with "
+                f"my_script.py:build_model"
+            )
+        job = open_job(target, words, loss_scale)
+        return Subject(job, feeds(job))
+    if loss_scale is not None:
+        raise AmpXlaError(
+            f"--loss-scale {loss_scale}: the optimizer of {script} has its own; change it there"
+        )
+    import amp_xla.setup  # noqa: F401  # before the script imports TensorFlow, if it does not do so
+
+    return build(script, words, batch)
 
 
 def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Any:
@@ -55,7 +88,9 @@ def feeds(job: Any) -> Iterator[List[Any]]:
 
 def write_report(recipe: str, command: str, out: Optional[str], name: str, report: Any) -> Path:
     """Write a report's JSON to ``out``, or to runs/<recipe>/<command>; return the path."""
-    folder = Path(out or f"runs/{recipe_name(recipe)}/{command}")
+    script = Script.of(recipe)
+    name_of_run = recipe_name(script.path if script else recipe)
+    folder = Path(out or f"runs/{name_of_run}/{command}")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")

@@ -1,9 +1,10 @@
 """The command ``rehearse``: tries mixed-precision training out on a CPU.
 
     amp-xla rehearse classification --steps 20 -- --layers 12
+    amp-xla rehearse my_script.py:build_model --batch make_batch
 
-Flags after ``--`` belong to the recipe. It prints tables and writes ``rehearsal.json``. The exit
-code is 1 if mixed precision met a NaN or an infinity.
+Flags after ``--`` belong to the recipe or script. It prints tables and writes ``rehearsal.json``.
+The exit code is 1 if mixed precision met a NaN or an infinity.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.commands import recipe_job
 from amp_xla.config import parse, split_words, within
+from amp_xla.errors import AmpXlaError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +24,9 @@ class Config:
     """Train in float32 and in modelled mixed precision, side by side. After `--`: recipe flags."""
 
     recipe: str = "classification"
-    """name of a recipe, or path of its file"""
+    """name of a recipe, path of its file, or my_script.py:build_model"""
+    batch: Optional[str] = None
+    """of a script: its function, or an .npz file; none = what build_model returns"""
     steps: Annotated[int, within(at_least=1)] = 20
     """training steps"""
     gpu: str = "8.0"
@@ -30,7 +34,7 @@ class Config:
     lists: Optional[Literal["fork", "stock"]] = None
     """op lists of NVIDIA's TensorFlow 1.15 or of the installed one; none = fork on 1.15"""
     loss_scale: Optional[str] = None
-    """1, a number or dynamic; none = the recipe's"""
+    """1, a number or dynamic; none = the recipe's; a script's is its optimizer's"""
     out: Optional[str] = None
     """folder for rehearsal.json; none = runs/<recipe>/rehearse"""
 
@@ -42,15 +46,20 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from amp_xla.process.progress import note
 
     note(f"building {config.recipe} ...")
-    job = recipe_job.open_job(config.recipe, words, config.loss_scale)
+    model, batches = recipe_job.open_subject(config.recipe, words, config.batch, config.loss_scale)
+    if batches is None:
+        raise AmpXlaError(
+            f"{config.recipe} returns no batch to train on; allowed: --batch with a function of "
+            f"the script or an .npz file, or a function that returns (model, batch)"
+        )
     from amp_xla.diagnose import rehearsal
     from amp_xla.training.step import initialize_variables
 
     initialize_variables()
     note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
     report = rehearsal.rehearse(
-        job,
-        recipe_job.feeds(job),
+        model,
+        batches,
         config.steps,
         config.gpu,
         config.lists,

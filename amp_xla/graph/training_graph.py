@@ -40,6 +40,7 @@ class TrainingGraph:
       finite: tensor name of a boolean that is false if the update was skipped; None if nothing is
         ever skipped.
       layers: Keras layers by name, nested models opened.
+      inputs: names in ``feeds`` whose arrays must fit their shapes; Keras takes other targets too.
     """
 
     graph: Any
@@ -51,6 +52,7 @@ class TrainingGraph:
     loss_scale: Optional[str]
     finite: Optional[str]
     layers: Mapping[str, Any]
+    inputs: Sequence[str] = ()
 
     @property
     def fetches(self) -> List[str]:
@@ -66,25 +68,58 @@ class TrainingGraph:
         """Return the arrays of a batch in feeding order, shaped as Keras' ``fit`` shapes them.
 
         Args:
-          batch: arrays, or as for ``fit`` lists of arrays: inputs, then targets.
+          batch: arrays, or as for ``fit`` lists of arrays or dictionaries by name: inputs, then
+            targets; None counts as no array.
 
         Raises:
-          UnsupportedError: not one array per placeholder.
+          UnsupportedError: not one array per placeholder, or of another shape.
         """
         arrays: List[Any] = []
         for part in batch:
-            nested = isinstance(part, (list, tuple)) and isinstance(part[0], np.ndarray)
-            arrays += part if nested else [part]
+            if isinstance(part, dict):
+                arrays += self._in_order(part)
+            elif isinstance(part, (list, tuple)) and isinstance(part[0], np.ndarray):
+                arrays += part
+            elif part is not None:
+                arrays.append(part)
         if len(arrays) != len(self.feeds):
             raise UnsupportedError(
                 f"{len(arrays)} arrays for {len(self.feeds)} placeholders; needed, in this order: "
                 f"{', '.join(self.feeds)}"
             )
         columns = [len(shape) == 2 for shape in self.feeds.values()]
-        return [
+        arrays = [
             np.asarray(array)[:, None] if column and np.ndim(array) == 1 else np.asarray(array)
             for array, column in zip(arrays, columns)
         ]
+        self._check_shapes([array.shape for array in arrays])
+        return arrays
+
+    def _in_order(self, arrays: Mapping[str, Any]) -> List[Any]:
+        places = {name: place for place, name in enumerate(self.feeds)}
+        placed = {}
+        for name, array in arrays.items():
+            place = places.get(name, places.get(f"{name}_target"))
+            if place is None:
+                raise UnsupportedError(f"no placeholder {name!r}; allowed: {', '.join(self.feeds)}")
+            placed[place] = array
+        return [placed[place] for place in sorted(placed)]
+
+    def _check_shapes(self, shapes: Sequence[Tuple[int, ...]]) -> None:
+        for name, shape in zip(self.feeds, shapes):
+            needed = list(self.feeds[name])
+            fits = len(shape) == len(needed) and all(n in (None, d) for n, d in zip(needed, shape))
+            if name in self.inputs and not fits:
+                raise UnsupportedError(
+                    f"the array for {name} has shape {list(shape)}; needed: {needed}, where None "
+                    f"is any size"
+                )
+        rows = {shape[0] for shape in shapes if shape}
+        if self.inputs and len(rows) > 1:
+            raise UnsupportedError(
+                f"the arrays of a batch have {', '.join(map(str, sorted(rows)))} rows; needed: "
+                f"the same number of rows"
+            )
 
     def export(self, fetches: Sequence[str]) -> Any:
         """Return the GraphDef behind ``fetches``, made repeatable.
@@ -218,6 +253,7 @@ def from_model(model: Any) -> TrainingGraph:
         loss_scale=None if scale is None else scale.name,
         finite=None if finite is None else finite.name,
         layers=_layers(model),
+        inputs=[name for name in feeds if name not in targets],
     )
 
 

@@ -117,9 +117,10 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
     """
     subject = COMMANDS[command].positional[:1]
     if subject == ("recipe",):
-        return runtime_of_recipe(
-            find_recipe(argument(words, "recipe", "classification"), root), request
-        )
+        recipe = argument(words, "recipe", "classification")
+        if ".py:" in recipe:  # a function of the user's script
+            return request
+        return runtime_of_recipe(find_recipe(recipe, root), request)
     if subject == ("run",) and request == "auto" and not has_tensorflow():
         return runtime_of_run(argument(words, "run", "")) or "auto"
     return request

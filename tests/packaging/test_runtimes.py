@@ -157,6 +157,7 @@ def test_a_given_python(python):
         ("classification", "jax", "needs TensorFlow, found RUNTIME=jax"),
         ("jax_classification", "auto", "jax"),
         ("keras_classification", "tf1", "needs RUNTIME=tf2, found RUNTIME=tf1"),
+        ("keras_script.py:build_model", "tf1", "tf1"),
     ],
 )
 def test_a_recipe_decides(recipe, request_, runtime):

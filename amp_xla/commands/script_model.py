@@ -1,0 +1,141 @@
+"""Builds the model of a user's script for inspection: ``my_script.py:build_model``."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import sys
+import zipfile
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.recipe import recipe_module
+
+
+class Script(NamedTuple):
+    """A script and the name of a function or model in it.
+
+    Attributes:
+      path: its file.
+      name: what follows the colon.
+    """
+
+    path: str
+    name: str
+
+    @classmethod
+    def of(cls, target: str) -> Optional[Script]:
+        """Return ``PATH.py:NAME`` split; None for a recipe."""
+        path, colon, name = target.rpartition(":")
+        return cls(path, name) if colon and path.endswith(".py") else None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}"
+
+
+class Subject(NamedTuple):
+    """A compiled Keras model, and its batches if any were given."""
+
+    model: Any
+    batches: Optional[Iterator[Any]]
+
+
+def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject:
+    """Import a script and build its model.
+
+    Args:
+      script: ``name`` is a compiled Keras model, or a function that returns it or (it, batch).
+      words: the script's own words, its ``sys.argv[1:]``.
+      batch: function or value of the script, or path of an ``.npz`` file: a batch as for ``fit``,
+        or batches.
+
+    Raises:
+      AmpXlaError: a file or name is missing, or is something else.
+    """
+    if not os.path.isfile(script.path):
+        raise AmpXlaError(f"there is no file {script.path}")
+    batches: Optional[Iterator[Any]] = None
+    if batch is not None and batch.endswith(".npz"):
+        batches, batch = itertools.repeat(_from_file(batch)), None
+    from amp_xla.backend import keras
+    from amp_xla.backend.configuring import current
+
+    path = os.path.abspath(script.path)
+    sys.path.insert(0, os.path.dirname(path))
+    sys.argv[:] = [path, *words]
+    module = recipe_module(path)
+    model = _value(module, script)
+    if isinstance(model, tuple) and len(model) == 2:
+        model, own_batch = model
+        batches = batches or _batches(own_batch, f"the batch from {script}")
+    if not isinstance(model, keras.models.Model):
+        raise AmpXlaError(
+            f"{script} is {_kind(model)}; allowed: a compiled Keras model, a function that returns "
+            f"one, or a function that returns (model, batch)"
+        )
+    if current().settings.precision != "amp":
+        raise AmpXlaError(
+            f"precision {current().settings.precision}: this command shows what mixed precision "
+            f"does; allowed: amp"
+        )
+    if batch is not None:
+        source = Script(script.path, batch.replace(f"{script.path}:", ""))
+        batches = _batches(_value(module, source), str(source))
+    return Subject(model, batches)
+
+
+def _value(module: Any, script: Script) -> Any:
+    """Return the value of a name in a module; of a function, what it returns."""
+    if not hasattr(module, script.name):
+        names = [name for name in vars(module) if not name.startswith("_")]
+        close = difflib.get_close_matches(script.name, names, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise AmpXlaError(f"{script.path} has no {script.name!r}{hint}")
+    value = getattr(module, script.name)
+    is_function = callable(value) and not hasattr(value, "layers")
+    return value() if is_function else value
+
+
+def _batches(value: Any, source: str) -> Iterator[Any]:
+    """Yield batches from one batch, an iterator, a ``Sequence`` or a bert4keras generator."""
+    if isinstance(value, (tuple, list, dict, np.ndarray)):
+        return itertools.repeat(value if isinstance(value, (tuple, list)) else [value])
+    if hasattr(value, "forfit"):
+        return iter(value.forfit(random=False))
+    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+        return (value[i] for i in itertools.cycle(range(len(value))))
+    if hasattr(value, "__next__"):
+        return iter(value)
+    raise DataError(
+        f"{source} is {_kind(value)}; allowed: a batch as for fit, such as (inputs, targets), or "
+        f"a Sequence, generator or bert4keras DataGenerator of batches"
+    )
+
+
+def _from_file(path: str) -> List[Any]:
+    """Return the batch of an ``.npz`` file.
+
+    Arrays saved without names (``arr_0``, ...) are in the order of ``fit``: inputs, then targets;
+    others have the names of the model's placeholders.
+    """
+    try:
+        with np.load(path) as arrays:
+            values = {name: arrays[name] for name in arrays.files}
+    except FileNotFoundError:
+        raise DataError(f"there is no file {path}") from None
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path} is not a file of numpy.savez: {error}") from None
+    count = len(values)
+    if set(values) == {f"arr_{i}" for i in range(count)}:
+        return [values[f"arr_{i}"] for i in range(count)]
+    return [values]
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"

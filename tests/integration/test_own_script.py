@@ -1,0 +1,89 @@
+"""inspect and rehearse take a model from the user's own script, from the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Sequence, Tuple
+
+import numpy as np
+import pytest
+
+from tests.integration.commands import Commands
+
+CLI = "amp_xla.commands.cli"
+TAGGER = "own_script.py:tagger"
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, tmp_path_factory: Any) -> Commands:
+    folder = tmp_path_factory.mktemp("elsewhere")
+    shutil.copy(str(Path(__file__).with_name("own_script.py")), str(folder))
+    (folder / "own_data.py").write_text("LENGTH = 24\n")
+    (folder / "text.npz").write_text("text\n")
+    ids = np.random.RandomState(0).randint(5, 50, (4, 24))
+    np.savez(str(folder / "tagged.npz"), ids, ids * 0, ids % 5)
+    np.savez(str(folder / "named.npz"), **{"Input-Segment": ids * 0 + 1, "Input-Token": ids})
+    np.savez(str(folder / "other.npz"), tokens=ids)
+    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+
+
+@pytest.mark.parametrize(
+    "words, rows",
+    [
+        ([TAGGER], (32, 128)),  # made up, after the model's inputs and loss
+        pytest.param([TAGGER, "--batch", "tagged.npz"], (4, 24), marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any) -> None:
+    done = command(CLI, "inspect", *words)
+    assert done.code == 0, done.err
+    report = json.loads((command.folder / "runs/own_script/inspect/amp.json").read_text())
+    assert report["half_nodes"] > 50
+    assert [tuple(shape[:2]) for shape in report["batch"].values()][:2] == [rows, rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words, scale",
+    [
+        (["--batch", "own_script.py:batches"], 256.0),  # the optimizer's
+        (["--batch", "named.npz", "--", "64"], 64.0),  # the script has its own words
+    ],
+)
+def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: float) -> None:
+    done = command(CLI, "rehearse", "own_script.py:title_writer", "--steps", "2", *words)
+    assert done.code == 0, done.err
+    path = command.folder / "runs/own_script/rehearse/rehearsal.json"
+    steps = json.loads(path.read_text())["steps"]
+    assert [step["loss_scale"] for step in steps] == [scale] * 2
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nowhere.py:tagger"], "there is no file nowhere.py"),
+        (["own_script.py:taggr"], "own_script.py has no 'taggr'; did you mean tagger?"),
+        (["own_script.py:SIZES"], "own_script.py:SIZES is a dict; allowed: a compiled Keras model"),
+        ([TAGGER, "--batch", "uneven"], "the arrays of a batch have 4, 8 rows"),
+        ([TAGGER, "--batch", "deep"], "the array for Input-Segment has shape [4, 24, 1]; needed"),
+        ([TAGGER, "--batch", "named.npz"], "2 arrays for 3 placeholders; needed, in this order"),
+        ([TAGGER, "--batch", "other.npz"], "no placeholder 'tokens'; allowed: Input-Token, Inp"),
+        ([TAGGER, "--batch", "nowhere.npz"], "there is no file nowhere.npz"),
+        ([TAGGER, "--batch", "text.npz"], "text.npz is not a file of numpy.savez"),
+        ([TAGGER, "--batch", "LABELS"], "own_script.py:LABELS is an int; allowed: a batch as for"),
+        (["classification", "--batch", "deep"], "classification is a recipe, which has its own"),
+        (["rehearse", TAGGER], "own_script.py:tagger returns no batch to train on; allowed: --ba"),
+        (["rehearse", TAGGER, "--loss-scale", "8"], "--loss-scale 8: the optimizer of own_script"),
+    ],
+)
+def test_one_clear_line(command: Commands, words: Sequence[str], message: str) -> None:
+    name, rest = split(words)
+    done = command(CLI, name, *rest)
+    assert done.code == 2 and message in done.error
+    assert not (command.folder / "runs" / "classification").exists()
+
+
+def split(words: Sequence[str]) -> Tuple[str, Sequence[str]]:
+    return ("rehearse", words[1:]) if words[0] == "rehearse" else ("inspect", words)
