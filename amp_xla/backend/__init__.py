@@ -131,6 +131,8 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
             if isinstance(getattr(legacy, name), type):
                 setattr(optimizers, name, getattr(legacy, name))
     _seed_each_variable(source)
+    _keep_graph_layers()
+    _name_activations(tf_keras, raw.keras)
     for backend in (tf_keras.backend, raw.keras.backend):
         backend.get_session = source.get_session
         backend.set_session = source.set_session
@@ -158,6 +160,37 @@ def _seed_each_variable(source: Any) -> None:
     from tf_keras.src.initializers import initializers
 
     initializers.Initializer._warn_reuse = lambda self: None
+
+
+def _keep_graph_layers() -> None:
+    """Make each new layer one for graph mode, also while a SavedModel is written.
+
+    tf-keras traces a function there, takes it for eager execution, and changes the base class of
+    all Dropout layers when bert4keras' attention makes another: the next call fails.
+    """
+    from tf_keras.src.utils import version_utils
+
+    version_utils.should_use_v2 = lambda: False
+
+
+def _name_activations(tf_keras: Any, public: Any) -> None:
+    """Make Keras save a registered activation, such as bert4keras' gelu, by its name.
+
+    tf-keras saves a dictionary instead, which it cannot load from HDF5.
+    """
+    from tf_keras.src import activations as source
+
+    original = source.serialize
+
+    @functools.wraps(original)
+    def serialize(activation: Any, use_legacy_format: bool = False) -> Any:
+        name = getattr(activation, "__name__", None)
+        if tf_keras.utils.get_custom_objects().get(name) is activation:
+            return name
+        return original(activation, use_legacy_format)
+
+    for activations in (source, tf_keras.activations, public.activations):
+        activations.serialize = serialize
 
 
 def __getattr__(name: str) -> Any:
