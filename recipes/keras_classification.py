@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from typing_extensions import Literal
 
@@ -62,7 +62,7 @@ def fit(given: Config, folder: RunFolder) -> None:
     config = resume_from.pinned(given) if resume_from else given
     policy, scale = precision(config)
     from amp_xla.backend import tf
-    from amp_xla.callbacks import Run
+    from amp_xla.callbacks.recipe import RecipeRun
     from amp_xla.models import dropout, losses
     from amp_xla.process.progress import note
     from amp_xla.training import job
@@ -90,18 +90,14 @@ def fit(given: Config, folder: RunFolder) -> None:
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    run = Run(
-        folder, sample_weights=True, config=given, options=config.loop, batches=data.batches,
+    run = RecipeRun(
+        folder, given, config.loop, data.batches, keras_batch, step_input,
         evaluate=Classification(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
-        metrics=accuracy, metric_names=["accuracy"],
+        metrics={"accuracy": accuracy},
         assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
-        step_input=step_input,
     )  # fmt: skip
-    model.fit(
-        run.feed(keras_batch), steps_per_epoch=data.batches.steps_per_epoch(),
-        epochs=config.training.epochs, callbacks=[run], verbose=0, workers=0,
-    )  # fmt: skip
+    model.fit(epochs=config.training.epochs, callbacks=[run], verbose=0)
     note(f"predict with: amp-xla predict {folder.path} texts.txt")
 
 
@@ -116,10 +112,10 @@ def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
     return [batch["token_ids"], batch["segment_ids"]], batch["labels"], weights
 
 
-def accuracy(batch: Any, outputs: List[Any]) -> Dict[str, float]:
+def accuracy(batch: Any, outputs: List[Any]) -> float:
     """Return the accuracy of a batch from the model's logits."""
     hits = (outputs[0].argmax(-1) == batch["labels"]) * batch["weights"]
-    return {"accuracy": float(hits.sum() / max(float(batch["weights"].sum()), 1e-6))}
+    return float(hits.sum() / max(float(batch["weights"].sum()), 1e-6))
 
 
 def precision(config: Config) -> Tuple[str, Any]:

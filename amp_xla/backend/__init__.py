@@ -199,6 +199,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def graph_model() -> Any:
+    """Return the class that has ``fit`` of Keras' models in graph mode."""
+    if kind() == "tf1":
+        return _prepare()["keras"].Model
+    _prepare()
+    return importlib.import_module("tf_keras.src.engine.training_v1").Model
+
+
 def bert4keras(name: str = "backend") -> Any:
     """Import and return a bert4keras module, e.g. ``bert4keras("models")``."""
     _prepare()

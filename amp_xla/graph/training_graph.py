@@ -14,6 +14,7 @@ from amp_xla.backend import K, keras, tf
 from amp_xla.errors import UnsupportedError
 
 SEED_STEP = "amp_xla_rehearsal_step"  # placeholder: int64 scalar, the step number for masks
+DROPOUT_STEP = "amp_xla_dropout_step"  # placeholder: int64 scalar, Run's step number for masks
 GRADIENT_SEED = "amp_xla_gradient_seed"  # placeholder: float32 scalar, d loss / d loss
 # Name, on 1.15 and on 2.x, of the constant with which tf.gradients starts the backward pass.
 _GRADIENT_SEED = re.compile(r"(^|/)grad_ys_\d+(/Const)?$")
@@ -143,6 +144,11 @@ class TrainingGraph:
                 node.op, node.input[:] = "Identity", [GRADIENT_SEED]
                 node.attr["T"].type = node.attr["dtype"].type
                 del node.attr["dtype"]
+            elif node.name == DROPOUT_STEP:
+                del node.attr["shape"]
+                node.op, node.input[:] = "Identity", [SEED_STEP]
+                node.attr["T"].type = node.attr["dtype"].type
+                del node.attr["dtype"]
             node.attr.pop("_class", None)
         out.node.extend(graph_def.node)
         _add_placeholder(out, GRADIENT_SEED, tf.float32)
@@ -241,7 +247,7 @@ def from_model(model: Any) -> TrainingGraph:
         name = tensor.op.name
         if tensor.op.type == "PlaceholderWithDefault" and tensor.dtype.base_dtype == tf.bool:
             constants[name] = True
-        else:
+        elif name != DROPOUT_STEP:
             feeds[name] = targets.get(name, _static_shape(tensor))
     return TrainingGraph(
         graph=loss.graph,

@@ -8,12 +8,14 @@ the graph, and the mask comes from TensorFlow's stateless generator.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 import zlib
 from typing import Any, Dict, Iterator, Optional
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
+from amp_xla.graph.training_graph import DROPOUT_STEP
 from amp_xla.process.world import world
 
 
@@ -87,6 +89,69 @@ class Dropout(keras.layers.Dropout):
         return inputs * (tf.cast(keep, inputs.dtype) * (1.0 / (1.0 - self.rate)))
 
 
+@functools.lru_cache(maxsize=None)
+def make_repeatable() -> None:
+    """Let ``keras.layers.Dropout`` draw stateless masks in layers that are called from now on.
+
+    The masks are a function of the layer and ``step_input``. It follows Keras' learning phase.
+    """
+    keras_call = keras.layers.Dropout.call
+
+    @tf.autograph.experimental.do_not_convert
+    def stateless(self: Any, inputs: Any, training: Any) -> Any:
+        if not self.rate or installed():
+            return keras_call(self, inputs, training)
+        calls = _calls_in(tf.get_default_graph())
+        seed = tf.stack([tf.constant(_layer(self.name, calls, 0), tf.int64), step_input()])
+
+        def dropped() -> Any:
+            shape = self._get_noise_shape(inputs)
+            keep = _kept(tf.shape(inputs) if shape is None else shape, seed, self.rate)
+            return inputs * (tf.cast(keep, inputs.dtype) * (1.0 / (1.0 - self.rate)))
+
+        training = K.learning_phase() if training is None else training
+        output = K.in_train_phase(dropped, lambda: tf.identity(inputs), training)
+        output.set_shape(inputs.shape)
+        return output
+
+    # Keras looks at the names of the arguments.
+    def call(self: Any, inputs: Any, training: Any = None) -> Any:
+        return stateless(self, inputs, training)
+
+    keras.layers.Dropout.call = call
+
+
+def step_input() -> Any:
+    """Return the graph's step for the masks of ``make_repeatable``.
+
+    Returns:
+      int64 scalar placeholder; it is random in a run of the session that does not feed it.
+    """
+    graph = tf.get_default_graph()
+    if not hasattr(graph, "_amp_xla_dropout_step"):
+        with graph.as_default(), tf.control_dependencies(None), tf.name_scope(None):
+            default = tf.random.uniform([], maxval=2**62, dtype=tf.int64, name=f"{DROPOUT_STEP}s")
+            graph._amp_xla_dropout_step = tf.placeholder_with_default(
+                default, [], name=DROPOUT_STEP
+            )
+    return graph._amp_xla_dropout_step
+
+
+def _calls_in(graph: Any) -> Dict[str, int]:
+    """Return layer name -> calls so far."""
+    if not hasattr(graph, "_amp_xla_dropout_calls"):
+        graph._amp_xla_dropout_calls = {}
+    calls: Dict[str, int] = graph._amp_xla_dropout_calls
+    return calls
+
+
+def _layer(name: str, calls: Dict[str, int], seed: int) -> int:
+    """Count a call of a layer on this rank; return the number of its stream."""
+    call = calls[name] = calls.get(name, -1) + 1
+    rank = f"/rank {world().rank}" if world().rank else ""
+    return zlib.crc32(f"{seed}/{name}/{call}{rank}".encode())
+
+
 def installed() -> bool:
     """Return True if the graph under construction draws its masks from the stateless stream."""
     return _stream.step is not None or not _stream.training
@@ -110,9 +175,7 @@ def kept(name: str, shape: Any, rate: float) -> Optional[Any]:
         return None
     if _stream.step is None:
         raise RuntimeError("call amp_xla.models.dropout.install(seed) before building")
-    call = _stream.calls[name] = _stream.calls.get(name, -1) + 1
-    rank = f"/rank {world().rank}" if world().rank else ""
-    layer = zlib.crc32(f"{_stream.seed}/{name}/{call}{rank}".encode())
+    layer = _layer(name, _stream.calls, _stream.seed)
     seed = tf.stack([tf.constant(layer, tf.int64), _stream.step])
     return _kept(shape, seed, rate)
 

@@ -75,7 +75,7 @@ class Inner:
         if not any(self.sums in vars(c) for c in keras):
             return pairs
         custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
-        is_own = _is_keras_own(self.optimizer, self.sums) and (not custom or _is_of_keras(custom))
+        is_own = is_keras_own(self.optimizer, self.sums) and (not custom or _is_of_keras(custom))
         if is_own and not tf.distribute.has_strategy():
             return pairs  # one replica: nothing to sum
         return list(getattr(self.optimizer, self.sums)(pairs))
@@ -112,7 +112,7 @@ class KerasInner(Inner):
         return hasattr(self.optimizer, "_transform_gradients")
 
     def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-        if _is_keras_own(self.optimizer, "get_gradients"):
+        if is_keras_own(self.optimizer, "get_gradients"):
             return graph_gradients(loss, variables, grad_loss)
         with self._without_clipping():  # Horovod's reduces here, and clips before that
             return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
@@ -120,7 +120,7 @@ class KerasInner(Inner):
     def tape_gradients(
         self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
     ) -> Pairs:
-        if _is_keras_own(self.optimizer, "_compute_gradients"):
+        if is_keras_own(self.optimizer, "_compute_gradients"):
             return super().tape_gradients(tape, loss, variables, grad_loss)
         with self._without_clipping():
             return list(self.optimizer._compute_gradients(loss, variables, grad_loss, tape=tape))
@@ -158,7 +158,7 @@ class NewKerasInner(Inner):
     def tape_gradients(
         self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
     ) -> Pairs:
-        if grad_loss is not None or _is_keras_own(self.optimizer, "compute_gradients"):
+        if grad_loss is not None or is_keras_own(self.optimizer, "compute_gradients"):
             return super().tape_gradients(tape, loss, variables, grad_loss)
         return list(self.optimizer.compute_gradients(loss, variables, tape))
 
@@ -227,7 +227,7 @@ def _takes(optimizer: Any, argument: str) -> bool:
     return any(argument in inspect.signature(function).parameters for function in functions)
 
 
-def _is_keras_own(optimizer: Any, method: str) -> bool:
+def is_keras_own(optimizer: Any, method: str) -> bool:
     """Return whether Keras defines the method, and not a wrapper such as Horovod's."""
     owner = next((c for c in type(optimizer).__mro__ if method in vars(c)), None)
     return owner is None or _is_of_keras(owner)

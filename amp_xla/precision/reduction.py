@@ -25,18 +25,22 @@ class Reduction:
     Args:
       hvd: ``horovod.tensorflow``, initialized.
       compression: ``none`` (float32), ``fp16`` or ``bf16`` between ranks.
+      mean: a rank's gradient is the mean over its own batch: return means over ranks.
 
     Attributes:
       loss_scale: returns the scale in force in this step, a float32 scalar tensor.
     """
 
-    def __init__(self, hvd: Any, compression: str = "none") -> None:
+    def __init__(self, hvd: Any, compression: str = "none", mean: bool = False) -> None:
         self._hvd, self._compression, self._named = hvd, compression, 0
+        self._share = 1.0 / hvd.size() if mean else None
         self.loss_scale: Optional[Callable[[], Any]] = None
 
     def __call__(self, gradients: Sequence[Any]) -> List[Any]:
         """Return dense sums of gradients, which may be ``IndexedSlices``, in the same order."""
         with tf.name_scope(BETWEEN_RANKS):
+            if self._share is not None:
+                gradients = [_scaled(gradient, self._share) for gradient in gradients]
             sums = {
                 i: self._rows(g) for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices)
             }
@@ -104,6 +108,12 @@ class Reduction:
         summed = tf.cond(gathered < whole, gather, table)
         summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
         return summed
+
+
+def _scaled(gradient: Any, factor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
 
 
 def over_ranks(

@@ -34,7 +34,7 @@ class Progress:
 
     def __init__(self, total: int, start: int) -> None:
         self._bar: Optional[Any] = None
-        self.total = total
+        self.total, self._hidden = total, False
         if sys.stderr.isatty() and is_main_rank():
             self._bar = tqdm(
                 total=total, initial=start, dynamic_ncols=True, mininterval=0.2, bar_format=_FORMAT
@@ -65,10 +65,15 @@ class Progress:
             ordered = sorted(values, key=lambda name: name not in _FIRST)
             words = [f"{name} {values[name]}" for name in ordered]
             self._bar.set_postfix_str("  ".join(words), refresh=False)
-        elif is_main_rank():
+        elif is_main_rank() and not self._hidden:
             words = [f"{name} {value}" for name, value in values.items()]
             with contextlib.suppress(OSError):
                 print(f"step {step}/{self.total}  {'  '.join(words)}", file=sys.stderr, flush=True)
+
+    def hide(self) -> None:
+        """Show nothing from now on: Keras' own bar is there."""
+        self.close()
+        self._bar, self._hidden = None, True
 
     def close(self) -> None:
         """Close the bar and leave it on the terminal."""

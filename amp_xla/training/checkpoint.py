@@ -239,7 +239,7 @@ def _free_name(folder: Path, step: int) -> str:
 
 def _whole_ones(folder: Path) -> str:
     left = steps(folder)
-    return f"{left[-1].name} is whole: --resume continues from it" if left else "there is no other"
+    return f"{left[-1].name} is whole: resuming continues from it" if left else "there is no other"
 
 
 def prune(folder: Path, keep: int) -> None:

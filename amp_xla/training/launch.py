@@ -60,7 +60,7 @@ def train(
             with watch.immediately("before the first step; nothing was lost", True):
                 ranks = framework.join(config)
                 run = _folder(recipe, config.run, ranks)
-                resume_from = _newest(run, ranks)
+                resume_from = newest(run, ranks)
                 if resume_from is not None:
                     framework.join(config, resume_from.ranks["first_size"])
                 job = build(config) if resume_from is None else build(config, resume_from)
@@ -85,7 +85,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Any) -> RunFolder:
     return run
 
 
-def _newest(run: RunFolder, ranks: Any) -> Optional[Checkpoint]:
+def newest(run: RunFolder, ranks: Any) -> Optional[Checkpoint]:
     """Return the checkpoint to continue from, the same one on each rank."""
     newest = run.newest() if ranks.first else None
     name = ranks.gather(None if newest is None else newest.path.name)[0]
@@ -94,8 +94,8 @@ def _newest(run: RunFolder, ranks: Any) -> Optional[Checkpoint]:
     path = run.checkpoints / name
     if not path.is_dir():
         raise AmpXlaError(
-            f"{path} is not on this host: to resume on several, runs/ must be on a file system "
-            f"that all of them share"
+            f"{path} is not on this host: to resume on several, run folders must be on a file "
+            f"system that all of them share"
         )
     return Checkpoint(path)
 
@@ -112,8 +112,12 @@ class TensorFlow:
         return distributed.join(first_size)
 
     @staticmethod
-    def engine(job: Any) -> Engine:
+    def engine(job: Any, announce: bool = True) -> Engine:
         """Return what trains the job.
+
+        Args:
+          job: ``amp_xla.training.job.Job``.
+          announce: print the settings.
 
         Raises:
           AmpXlaError: there is a GPU that TensorFlow does not see.
@@ -121,7 +125,8 @@ class TensorFlow:
         from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
         refuse_unseen_gpu(configuring.current().settings.device, os.environ)
-        note(f"settings: {job.resolved.describe()}")
+        if announce:
+            note(f"settings: {job.resolved.describe()}")
         return TensorFlowEngine(job)
 
 
@@ -192,7 +197,7 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
     if changes.forcible and not force:
         raise CheckpointError(
             f"{whole} belongs to a run that differs: {'; '.join(changes.forcible)}; start a new "
-            f"run, or give --force-resume to continue anyway"
+            f"run, or give {loop.run.force_by} to continue anyway"
         )
     loop.engine.restore(resume_from)
     loop.resume(resume_from.loop, longer=bool(changes.longer))
@@ -206,9 +211,10 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
             f"{saved['micro_batches']} then, {micro_batches} now: the same samples in the "
             f"same updates, but other dropout masks"
         )
+    files = ", its vocabulary, architecture and weights" if identity["assets"] else ""
     note(
-        f"resumed from {whole.name}, its vocabulary, architecture and weights: step "
-        f"{loop.state.step}, epoch {loop.state.epoch}, {loop.state.samples} samples seen"
+        f"resumed from {whole.name}{files}: step {loop.state.step}, epoch {loop.state.epoch}, "
+        f"{loop.state.samples} samples seen"
     )
     if changes.longer:
         note(
@@ -250,10 +256,12 @@ def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
 def report(loop: Any, seconds: float) -> None:
     """Print what a run of so many seconds reached."""
     state = loop.state
-    best = "none" if state.best is None else f"{state.best:.4f} at step {state.best_step}"
+    best = ""
+    if state.best is not None:
+        best = f"best dev {loop.options.monitor} {state.best:.4f} at step {state.best_step}; "
     note(
-        f"done: best dev {loop.options.monitor} {best}; {state.step} steps ({state.skipped} "
-        f"skipped), {state.samples} samples in {seconds:.0f} s of training and evaluation"
+        f"done: {best}{state.step} steps ({state.skipped} skipped), {state.samples} samples in "
+        f"{seconds:.0f} s of training and evaluation"
     )
 
 

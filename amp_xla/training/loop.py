@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
 
 from amp_xla.data.batches.protocol import sample_count
 from amp_xla.data.batches.rank_shard import whole
@@ -41,6 +41,9 @@ class Loop:
       options: see ``LoopOptions``.
       run_options: see ``RunOptions``.
       identity: saved with each checkpoint; see ``amp_xla.training.identity``.
+
+    Attributes:
+      more_state: returns what else ``state.json`` of a checkpoint holds.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Loop:
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.last_evaluation: Dict[str, float] = {}
         self.reported_nonfinite = False
+        self.more_state: Callable[[], Dict[str, Any]] = dict
         self._log: Optional[MetricsLog] = None
         self._result: Optional[StepResult] = None
         self._saved_at: Optional[int] = None
@@ -128,8 +132,7 @@ class Loop:
         left = [path for path in steps(self.run.checkpoints) if not problems(path)]
         if not left:
             return "no checkpoint was written yet"
-        name = f"--name {self.run.name} --resume"
-        return f"{left[-1].name} is whole: the same command with {name} continues"
+        return f"{left[-1].name} is whole: {self.run.continuing}"
 
     @property
     def over(self) -> bool:
@@ -148,7 +151,7 @@ class Loop:
                 f"after {state.step_in_epoch}; --warm-start {self.run.path} begins a new run"
             )
         for batch in batches.epoch(state.epoch, start=state.step_in_epoch):
-            due = self.engine.ranks.first and self._checkpoint_is_due(ahead=1)
+            due = self.engine.ranks.first and self.checkpoint_is_due(ahead=1)
             result = self.engine.step(batch, state.step, (watch.received is not None, due))
             self.after_step(result, sample_count(whole(batch)), count)
             self.between(watch, result.requests)
@@ -181,7 +184,7 @@ class Loop:
           requests: those of the step's result; with several ranks they decide.
         """
         state, several = self.state, self.engine.ranks.several
-        stop, due = watch.received is not None, self._checkpoint_is_due()
+        stop, due = watch.received is not None, self.checkpoint_is_due()
         if several:
             stop, due = bool(sum(requests[:1])), bool(sum(requests[1:]))
         if state.evaluate_due and not stop:
@@ -196,12 +199,13 @@ class Loop:
             self.save_if_needed()
             self.checkpoints.wait()
             raise watch.stopped(
-                f"after step {state.step}; --resume continues from there"
+                f"after step {state.step}; {self.run.resume_by} continues from there"
                 if state.step
                 else "before the first step"
             )
 
-    def _checkpoint_is_due(self, ahead: int = 0) -> bool:
+    def checkpoint_is_due(self, ahead: int = 0) -> bool:
+        """Return whether a checkpoint is due ``ahead`` steps from now."""
         state, options = self.state, self.run_options
         step = state.step + ahead
         if step == self._saved_at or not step:
@@ -330,6 +334,7 @@ class Loop:
             "recipe": self.run.recipe,
             "loop": dataclasses.asdict(self.state),
             "identity": self.identity,
+            **self.more_state(),
             "ranks": {
                 "size": ranks.world.size,
                 "first_size": ranks.first_size,

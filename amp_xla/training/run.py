@@ -67,11 +67,15 @@ class RunFolder:
     Attributes:
       continues: True if the folder has checkpoints to continue from.
       again: True if the folder has files of a run, even of one without a checkpoint.
+      resume_by, force_by, choose: how to continue it, to continue despite differences, and to take
+        another folder.
 
     Raises:
       AmpXlaError: the name cannot be one; the folder holds another run already, or one whose
         checkpoints are gone; it is in use, or cannot be written.
     """
+
+    resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
 
     def __init__(
         self, recipe: str, name: Optional[str] = None, root: str = "runs", resume: bool = False
@@ -81,7 +85,7 @@ class RunFolder:
         self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
         if name is not None:
-            check_name(name)
+            self._check_name(name)
         elif resume:
             name = self._newest()
         self._chosen = name is not None
@@ -114,7 +118,15 @@ class RunFolder:
             self._checkpoint = newest(self.checkpoints)
         return self._checkpoint
 
+    @property
+    def continuing(self) -> str:
+        """How to continue the run, for messages."""
+        return f"the same command with --name {self.name} --resume continues"
+
     # -- looking -----------------------------------------------------------------------------
+
+    def _check_name(self, name: str) -> None:
+        check_name(name)
 
     def _newest(self) -> Optional[str]:
         """Return the name of the run that ``latest`` points to; None without runs."""
@@ -138,8 +150,8 @@ class RunFolder:
         self.again = bool(contents)
         if contents and not resume:
             raise AmpXlaError(
-                f"{self.path} holds a run already; choose another --name, continue it with "
-                f"--resume, or delete it"
+                f"{self.path} holds a run already; {self.choose}, continue it with "
+                f"{self.resume_by}, or delete it"
             )
         if os.path.lexists(str(self.path / _LOCK)):  # a refusal leaves the folder as it was
             self._acquire()
@@ -150,7 +162,7 @@ class RunFolder:
         if contents and not self.continues and _FRESH not in contents:
             raise AmpXlaError(
                 f"{self.path} holds a run ({', '.join(contents)}) whose checkpoints are gone; "
-                f"bring them back, choose another --name, or delete the folder to start over"
+                f"bring them back, {self.choose}, or delete the folder to start over"
             )
 
     def check_writable(self, names: Iterable[str]) -> None:
@@ -174,8 +186,8 @@ class RunFolder:
             holder = os.read(lock, 1000).decode(errors="replace") or "another process"
             os.close(lock)
             raise AmpXlaError(
-                f"{self.path} is in use by {holder}; two processes cannot write one run: wait for "
-                f"it, or choose another --name"
+                f"{self.path} is in use by {holder}; two processes cannot write one run: "
+                f"wait for it, or {self.choose}"
             ) from None
         self._lock = lock
 
@@ -206,7 +218,7 @@ class RunFolder:
             os.ftruncate(self._lock, 0)
             os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
             if not self.continues:
-                durable.replace(self.path / _FRESH, b"--resume starts this run over\n")
+                durable.replace(self.path / _FRESH, b"resuming starts this run over\n")
             self.checkpoints.mkdir(exist_ok=True)
         except OSError as error:
             raise self._unusable(error) from error
@@ -231,6 +243,9 @@ class RunFolder:
         """Point ``latest`` to this run, which has a checkpoint now."""
         if (self.path / _FRESH).exists():
             os.unlink(str(self.path / _FRESH))
+        self._point_to_it()
+
+    def _point_to_it(self) -> None:
         latest = self._parent / LATEST
         temporary = self._parent / f".latest-{os.getpid()}"
         try:
@@ -267,8 +282,8 @@ class RunFolder:
 class ReadOnlyRunFolder(RunFolder):
     """The run folder as seen by the ranks that do not write."""
 
-    def __init__(self, recipe: str, name: str) -> None:
-        self.recipe, self.name, self._parent = recipe, name, Path("runs") / recipe
+    def __init__(self, recipe: str, name: str, parent: Optional[Path] = None) -> None:
+        self.recipe, self.name, self._parent = recipe, name, parent or Path("runs") / recipe
         self._lock, self.continues, self.again = None, False, False
 
     def begin(self) -> None:
@@ -276,6 +291,38 @@ class ReadOnlyRunFolder(RunFolder):
 
     def write(self, name: str, data: bytes) -> None:
         """Do nothing."""
+
+
+class ScriptFolder(RunFolder):
+    """The run folder of an own script, at any path; ``latest`` does not point to it.
+
+    Args:
+      path: the folder.
+      resume: as for ``RunFolder``.
+
+    Raises:
+      AmpXlaError: as ``RunFolder``.
+    """
+
+    RECIPE = "script"
+    resume_by, choose = "resume=True", "choose another folder"
+    force_by = "force_resume=True"
+
+    def __init__(self, path: Path, resume: bool) -> None:
+        super().__init__("", path.name, str(path.parent), resume)
+        self.recipe = self.RECIPE
+
+    @property
+    def continuing(self) -> str:
+        """How to continue the run, for messages."""
+        return "the same script with resume=True continues"
+
+    def _check_name(self, name: str) -> None:
+        if name in ("", ".."):
+            raise AmpXlaError(f"Run({str(self._parent / name)!r}): give the path of a folder")
+
+    def _point_to_it(self) -> None:
+        """Leave the folder around it alone."""
 
 
 def _contents(folder: Path) -> List[str]:

@@ -122,30 +122,40 @@ class TrainStep:
         options = tf.RunOptions(output_partition_graphs=True)
         metadata = tf.RunMetadata()
         out = traced(*values, options=options, run_metadata=metadata)
-        counts = executed.count(metadata.partition_graphs)
-        if counts.clusters:
-            # XLA has moved the nodes into functions the executor does not show, so the same
-            # passes are run once more on the same graph, and their result is counted.
-            half = executed.count([self._optimized(session)])
-            counts = dataclasses.replace(half, clusters=counts.clusters)
-        self.executed = counts
+        self.executed = counted(metadata, session, self._fetches)
         return out
 
-    def _optimized(self, session: Any) -> Any:
-        devices: List[Any] = []
-        for device in session.list_devices():
-            if device.device_type == "CPU":
-                devices.insert(0, optimized.named_device(device.name, "CPU", frequency=2000))
-            elif device.device_type == "GPU":
-                major, minor = backend.compute_capability() or (7, 0)
-                environment = {"architecture": f"{major}.{minor}", "cuda": "11000"}
-                devices.append(
-                    optimized.named_device(
-                        device.name, "GPU", frequency=1400, environment=environment
-                    )
-                )
-        names = [t.op.name if hasattr(t, "op") else t.name for t in self._fetches]
-        return optimized.optimize(session.graph, session._config, names, devices)
+
+def counted(metadata: Any, session: Any, fetches: Sequence[Any]) -> executed.ExecutedGraph:
+    """Count the nodes that a session executed.
+
+    Args:
+      metadata: ``RunMetadata`` of a run with ``output_partition_graphs=True``.
+      session: where it ran.
+      fetches: tensors and operations that it fetched.
+    """
+    counts = executed.count(metadata.partition_graphs)
+    if counts.clusters:
+        # XLA has moved the nodes into functions the executor does not show, so the same
+        # passes are run once more on the same graph, and their result is counted.
+        half = executed.count([_optimized(session, fetches)])
+        counts = dataclasses.replace(half, clusters=counts.clusters)
+    return counts
+
+
+def _optimized(session: Any, fetches: Sequence[Any]) -> Any:
+    devices: List[Any] = []
+    for device in session.list_devices():
+        if device.device_type == "CPU":
+            devices.insert(0, optimized.named_device(device.name, "CPU", frequency=2000))
+        elif device.device_type == "GPU":
+            major, minor = backend.compute_capability() or (7, 0)
+            environment = {"architecture": f"{major}.{minor}", "cuda": "11000"}
+            devices.append(
+                optimized.named_device(device.name, "GPU", frequency=1400, environment=environment)
+            )
+    names = [t.op.name if hasattr(t, "op") else t.name for t in fetches]
+    return optimized.optimize(session.graph, session._config, names, devices)
 
 
 def _dense(gradient: Any) -> Any:

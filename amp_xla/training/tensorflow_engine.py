@@ -13,7 +13,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.diagnose import overflow
-from amp_xla.graph import training_graph, virtual_gpu
+from amp_xla.graph import virtual_gpu
 from amp_xla.graph.shape_watch import watched
 from amp_xla.process.progress import note
 from amp_xla.training import distributed
@@ -49,8 +49,13 @@ class TensorFlowEngine:
         self._variables = Variables(
             [v for v in job.variables if not any(v is other for other in transient)]
         )
-        for name in unrepeatable(job.step.train_op):
-            note(f"{name} draws random numbers whose state TensorFlow hides: no resume is exact")
+        names = unrepeatable(job.step.train_op)
+        if names:
+            more = f" and {len(names) - 1} others draw" if names[1:] else " draws"
+            note(
+                f"{names[0]}{more} random numbers whose state TensorFlow hides: resuming is not "
+                "exact"
+            )
         self.last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
@@ -84,10 +89,20 @@ class TensorFlowEngine:
                 raise
             if result is None or math.isfinite(result.rank_loss):
                 # The first micro-batch whose loss is not finite, else the last.
-                self.last_batch, self._micro_batch = (number, feed), part
+                self.remember(feed, number, part)
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
+
+    def remember(self, feed: Mapping[str, Any], number: int, part: int) -> None:
+        """Keep what ``diagnose`` replays.
+
+        Args:
+          feed: name -> array of the step's inputs.
+          number: of the step.
+          part: number of the micro-batch, which the dropout masks depend on.
+        """
+        self.last_batch, self._micro_batch = (number, feed), part
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         """Count the executed graph and compare it with the settings."""
@@ -145,7 +160,7 @@ class TensorFlowEngine:
 
     def _first_nonfinite(self, feed: Mapping[str, Any], micro_batch: int, scale: float) -> Any:
         arrays = self.job.step.arrays(feed, micro_batch)
-        training = training_graph.view(self.job)
+        training = self.job.training_graph()
         values = training.values(backend.session())
         rewritten = None
         if self.job.resolved.half == "float16":

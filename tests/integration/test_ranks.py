@@ -347,7 +347,7 @@ def test_a_full_disk_of_the_first_rank(place: Place, whole: str) -> None:
         assert process.returncode == 2, out
         assert out.count("error: ") == 1, out
         assert "the disk is full" in out or "No space left" in out
-        assert "is whole: --resume continues from it" in out
+        assert "is whole: resuming continues from it" in out
         assert not psutil.wait_procs(everything, timeout=5)[1]
         ballast.unlink()
         done = place.train(3, "full", *SMALL, *from_start(), "--accumulate", "2", "--resume")

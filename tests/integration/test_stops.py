@@ -111,7 +111,7 @@ def test_a_full_disk(servers: List[Server], small_disk: Path, tmp_path: Path) ->
     assert "it needs" in run.text()
     assert "No space left" in run.text()
     assert "Traceback" not in run.text()
-    assert f"{before[-1]} is whole: --resume continues" in run.text()
+    assert f"{before[-1]} is whole: resuming continues" in run.text()
     assert whole(run) == before
     ballast.unlink()
     assert run() == 0, run.text()

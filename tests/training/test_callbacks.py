@@ -1,67 +1,282 @@
-"""A script of one's own around ``model.fit`` and ``Run``: stopped, resumed, refused."""
+"""An own script around ``model.fit`` and ``Run``: values, stops, resume, refusals."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import warnings
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 import pytest
 
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training import checkpoint
 from amp_xla.training.metrics import CLOCK_FIELDS
+from tests.horovod import on_two_ranks
 from tests.running import run_python
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = """
-import json, os, signal, sys
-import amp_xla.setup
-import numpy as np
-from amp_xla.backend import keras, tf
-from amp_xla.callbacks import Run
-from amp_xla.precision.compat.keras import LossScaleOptimizer
-
-class Data(keras.utils.Sequence):
-    def __len__(self):
-        return 10
-
-    def __getitem__(self, index):
-        inputs = np.random.RandomState(index).randn(8, 4).astype("float32")
-        return inputs, inputs.sum(1, keepdims=True)
-
-class Stop(keras.callbacks.Callback):
-    step = 0
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.step += 1
-        if "stop" in sys.argv and self.step == 14:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-tf.set_random_seed(1)
-model = keras.Sequential([keras.layers.Dense(1, input_shape=(4,), name="only")])
-optimizer = getattr(keras.optimizers, "legacy", keras.optimizers).SGD(0.01, momentum=0.9)
-if "plain" not in sys.argv:
-    optimizer = LossScaleOptimizer(optimizer)
-model.compile(optimizer, "mse", metrics=["mae"])
-data = (np.ones([80, 4]), np.ones([80, 1])) if "arrays" in sys.argv else (Data(),)
-history = model.fit(
-    *data, epochs=3, validation_data=Data()[9], verbose=0, workers=0,
-    callbacks=[Run("runs/mine", resume="resume" in sys.argv), Stop()])
-print(json.dumps({name: [float(v) for v in values] for name, values in history.history.items()}))
-"""
+# Importing it changes Keras' Dropout, which the tests of other files must not see.
+_keras_dropout = keras.layers.Dropout.call
+Run = importlib.import_module("amp_xla.callbacks").Run
+_repeatable = keras.layers.Dropout.call
+keras.layers.Dropout.call = _keras_dropout
 
 
-def fit(folder: Path, *words: str, code: int = 0) -> Any:
+@pytest.fixture(autouse=True)
+def repeatable_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keras.layers.Dropout, "call", _repeatable)
+
+
+optimizers = backend.bert4keras("optimizers")
+snippets = backend.bert4keras("snippets")
+ROWS = np.random.RandomState(0).randint(1, 30, [44, 8])
+LABELS = (ROWS[:, 1:] == 7).any(1).astype("int32")[:, None]
+EPOCHS, STEPS = 3, 6
+
+
+class Killed(Exception):
+    """Ends ``fit`` as a bug in a script does: what is on disk must be enough."""
+
+
+class KilledAfter(keras.callbacks.Callback):
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._left = step
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+
+class Rows(keras.utils.Sequence):
+    """Batches that are shuffled after each pass, as many scripts do."""
+
+    def __init__(self) -> None:
+        self.order = np.arange(len(ROWS))
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __getitem__(self, index: int) -> Any:
+        rows = self.order[8 * index : 8 * index + 8]
+        return ROWS[rows], LABELS[rows]
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+class InOrder(Rows):
+    def on_epoch_end(self) -> None:
+        pass
+
+
+class Generator(snippets.DataGenerator):
+    def __iter__(self, random: bool = False) -> Any:
+        rows: List[Any] = []
+        for is_end, number in self.sample(random):
+            rows.append(number)
+            if len(rows) == self.batch_size or is_end:
+                yield ROWS[rows], LABELS[rows]
+                rows = []
+
+
+def build(optimizer: Callable[[], Any], dropout: float = 0.0, scaled: bool = True) -> Any:
+    """Return a small model with the same weights each time."""
+    K.clear_session()
+    tf.set_random_seed(1)
+    tokens = keras.layers.Input([8])
+    vectors = keras.layers.Embedding(30, 8, name="Embedding-Token")(tokens)
+    mean = keras.layers.Dropout(dropout)(keras.layers.GlobalAveragePooling1D()(vectors))
+    model = keras.models.Model(tokens, keras.layers.Dense(2, activation="softmax")(mean))
+    random = np.random.RandomState(3)
+    model.set_weights([random.randn(*w.shape) * 0.1 for w in model.get_weights()])
+    chosen = optimizer()
+    if scaled and not hasattr(chosen, "grad_accum_steps"):  # which LossScaleOptimizer refuses
+        chosen = LossScaleOptimizer(chosen, 1024.0)
+    model.compile(chosen, "sparse_categorical_crossentropy", ["accuracy"])
+    return model
+
+
+def weights(model: Any) -> List[np.ndarray]:
+    inner = getattr(model.optimizer, "inner", model.optimizer)
+    return model.get_weights() + list(K.batch_get_value(inner.weights))
+
+
+def equal(one: List[np.ndarray], other: List[np.ndarray]) -> bool:
+    return len(one) == len(other) and all(map(np.array_equal, one, other))
+
+
+Weights = List[np.ndarray]
+
+
+def resumed(
+    folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill: int
+) -> Tuple[Weights, Weights]:
+    """Return the weights of a run, and of the same run killed in its middle and resumed."""
+    np.random.seed(5)
+    model = make()
+    fit(model, [Run(folder / "whole")])
+    whole = weights(model)
+    np.random.seed(5)
+    with pytest.raises(Killed):
+        fit(make(), [Run(folder / "killed", checkpoint_every=1), KilledAfter(kill)])
+    model = make()
+    fit(model, [Run(folder / "killed", resume=True)])
+    return whole, weights(model)
+
+
+def extended(**extensions: Dict[str, Any]) -> Callable[[], Any]:
+    """Return a function that makes Adam with bert4keras' extensions."""
+
+    def make() -> Any:
+        kind, arguments = optimizers.Adam, {"learning_rate": 1e-2}
+        for name, values in extensions.items():
+            kind = getattr(optimizers, f"extend_with_{name}")(kind, name=f"{name}_{kind.__name__}")
+            arguments.update(values)
+        return kind(**arguments)
+
+    return make
+
+
+OPTIMIZERS: Dict[str, Callable[[], Any]] = {
+    "rates": extended(
+        weight_decay={"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]},
+        layer_adaptation={"exclude_from_layer_adaptation": ["bias"]},
+        parameter_wise_lr={"paramwise_lr_schedule": {"Embedding": 0.5}},
+        piecewise_linear_lr={"lr_schedule": {5: 1, 15: 0.1}},
+    ),
+    "states": extended(
+        lazy_optimization={"include_in_lazy_optimization": ["Embedding"]},
+        exponential_moving_average={"ema_momentum": 0.9},
+    ),
+    "factor": lambda: optimizers.AdaFactor(learning_rate=1e-2, beta1=0.9),
+}
+
+
+# bert4keras' operations read variables while others write them: two plain runs differ.
+UNREPEATABLE = {
+    "lookahead": extended(lookahead={"steps_per_slow_update": 4}),
+    "accumulation": extended(gradient_accumulation={"grad_accum_steps": 4}),
+}
+
+
+def callbacks(folder: Path, rates: bool) -> List[Any]:
+    """Return Keras' own; each acts within the three epochs. ``rates``: with those of the rate."""
+    kind = keras.callbacks
+    of_rate = [
+        kind.LearningRateScheduler(lambda epoch, rate: rate * (0.5 if epoch else 1.0)),
+        kind.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=0.3, min_lr=1e-6),
+    ]
+    return (of_rate if rates else []) + [
+        kind.ModelCheckpoint(str(folder / "{epoch}.h5"), "val_loss", 0, True, True),
+        kind.EarlyStopping("val_loss", min_delta=10.0, patience=2),
+    ]
+
+
+@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_path: Path) -> None:
+    """Values are those of plain Keras in fp32; a killed run ends with the same bits."""
+
+    def fit(model: Any, others: List[Any], place: str = "ours") -> Any:
+        (tmp_path / place).mkdir(exist_ok=True)
+        return model.fit(
+            InOrder(), epochs=9, validation_data=InOrder()[1], verbose=0, workers=0,
+            callbacks=callbacks(tmp_path / place, name != "factor") + others,
+        ).history  # fmt: skip
+
+    plain = build(OPTIMIZERS[name], scaled=False)
+    history, expected = fit(plain, [], "keras"), weights(plain)
+    assert len(history["loss"]) == EPOCHS  # stopped early
+    whole, again = resumed(tmp_path, lambda: build(OPTIMIZERS[name]), fit, kill=9)
+    assert len(whole) == len(expected)
+    for ours, kerases in zip(whole, expected):
+        np.testing.assert_allclose(ours, kerases, rtol=2e-4, atol=2e-6)
+    assert equal(whole, again)
+    names = {path.name for path in (tmp_path / "keras").iterdir()}
+    assert names and {path.name for path in (tmp_path / "ours").iterdir()} == names
+    lines = [json.loads(line) for line in (tmp_path / "whole/metrics.jsonl").open()]
+    dev = [line["dev_loss"] for line in lines if line["kind"] == "dev"]
+    np.testing.assert_allclose(dev, history["val_loss"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", list(UNREPEATABLE))
+def test_all_state_comes_back(name: str, tmp_path: Path) -> None:
+    """A complete run is opened again, and no step is taken."""
+    found = []
+    for resume in (False, True):
+        model = build(UNREPEATABLE[name])
+        run = Run(tmp_path / "run", resume)
+        model.fit(InOrder(), epochs=2, verbose=0, callbacks=[run])
+        found.append(weights(model))
+    assert all(np.isfinite(array).all() for array in found[0]) and equal(*found)
+
+
+def data(kind: str, model: Any, others: List[Any]) -> Any:
+    """Fit on one kind of data."""
+    generator = Generator(list(range(len(ROWS))), 8)
+    if kind == "adversarial training":  # as bert4keras' examples do it
+        model._make_train_function()
+        function = model.train_function
+        model.train_function = lambda inputs: function(inputs)
+        kind = "forfit"
+    how = {"epochs": EPOCHS, "verbose": 0, "callbacks": others}
+    if kind == "sequence":
+        return model.fit(Rows(), **how)
+    if kind == "arrays":
+        return model.fit(ROWS, LABELS, batch_size=8, **how)
+    if kind == "weighted arrays":
+        weight = np.linspace(0, 2, len(ROWS))
+        arrays = (ROWS, LABELS)
+        return model.fit(*arrays, sample_weight=weight, validation_split=0.2, **how)
+    if kind == "class weights":
+        return model.fit(Rows(), class_weight={0: 1.0, 1: 3.0}, **how)
+    if kind == "parts of passes":
+        return model.fit(generator.forfit(), steps_per_epoch=4, **how)
+    if kind == "fit_generator":
+        with warnings.catch_warnings():  # TensorFlow 2 says that fit does the same
+            warnings.simplefilter("ignore")
+            return model.fit_generator(generator.forfit(), len(generator), **how)
+    return model.fit(generator.forfit(), steps_per_epoch=len(generator), **how)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["sequence", "arrays", "weighted arrays", "class weights", "parts of passes", "forfit"]
+    + ["fit_generator", "adversarial training"],
+)
+def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_path: Path) -> None:
+    whole, again = resumed(
+        tmp_path,
+        lambda: build(lambda: optimizers.Adam(1e-2), dropout=0.3),
+        lambda model, others: data(kind, model, others),
+        kill=5 if kind == "weighted arrays" else 7,
+    )
+    assert equal(whole, again)
+    logs = [
+        [{k: v for k, v in json.loads(line).items() if k not in CLOCK_FIELDS} for line in file]
+        for file in ((tmp_path / name / "metrics.jsonl").open() for name in ("whole", "killed"))
+    ]
+    assert logs[0] == logs[1]
+
+
+def script(folder: Path, *words: str, code: int = 0, precision: str = "fp32") -> Any:
+    """Run ``own_script`` in a process."""
     folder.mkdir(exist_ok=True)
-    done = run_python("-c", SCRIPT, *words, cwd=folder, env={"AMP_XLA_PRECISION": "fp32"})
+    words = ("-m", "tests.training.own_script", str(folder), *words)
+    done = run_python(*words, env={"AMP_XLA_PRECISION": precision})
     assert done.code == code, done.out + done.err
     return done
 
 
 def lines(folder: Path) -> List[Dict[str, Any]]:
-    text = (folder / "runs/mine/metrics.jsonl").read_text()
+    text = (folder / "run/metrics.jsonl").read_text()
     return [
         {name: value for name, value in json.loads(line).items() if name not in CLOCK_FIELDS}
         for line in text.splitlines()
@@ -69,34 +284,74 @@ def lines(folder: Path) -> List[Dict[str, Any]]:
 
 
 def tensors(folder: Path) -> Dict[str, np.ndarray]:
-    newest = checkpoint.newest(folder / "runs/mine/checkpoints")
+    newest = checkpoint.newest(folder / "run/checkpoints")
     assert newest is not None and newest.step == 30
     return newest.tensors()
 
 
-def test_a_stopped_run_continues_to_the_same_bits(tmp_path: Path) -> None:
+def test_a_stopped_script_continues_to_the_same_bits(tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    history = json.loads(fit(whole).out)
-    assert history["loss_scale"] == [2.0**15] * 3 and history["skipped_steps"] == [0] * 3
-    assert history["val_loss"][2] < history["val_loss"][0]
-    assert [line["step"] for line in lines(whole) if line["kind"] == "dev"] == [10, 20, 30]
-    assert lines(whole)[-1]["dev_loss"] == pytest.approx(history["val_loss"][2])
-    assert (whole / "runs/mine/executed.json").is_file()
+    script(whole)
+    epochs = json.loads((whole / "seen-0.json").read_text())["epochs"]
+    assert [(e["loss_scale"], e["skipped_steps"]) for e in epochs] == [(2.0**15, 0)] * 3
+    dev = [line for line in lines(whole) if line["kind"] == "dev"]
+    assert [line["step"] for line in dev] == [10, 20, 30]
+    assert dev[-1]["dev_loss"] == pytest.approx(epochs[2]["val_loss"])
+    assert not (tmp_path / "whole/latest").exists()
 
-    done = fit(stopped, "stop", code=143)
-    assert "stopped by SIGTERM after step 14; --resume continues from there" in done.err
-    assert "holds a run already" in fit(stopped, code=1).err
-    resumed = json.loads(fit(stopped, "resume").out)
-    assert len(resumed["loss"]) == 2 and resumed["loss"][1] == history["loss"][2]
+    done = script(stopped, "stop", code=143)
+    assert "stopped by SIGTERM after step 14; resume=True continues from there" in done.err
+    refused = script(stopped, code=1).err
+    assert "holds a run already; choose another folder, continue it with resume=True" in refused
+    script(stopped, "resume")
+    # The callback's list of the first epoch came back, and the second one's means are of all steps.
+    assert json.loads((stopped / "seen-0.json").read_text())["epochs"] == epochs
     found, expected = tensors(stopped), tensors(whole)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
     assert lines(stopped) == lines(whole)
+    script(stopped, "resume")  # nothing is left to do
+    assert lines(stopped) == lines(whole)
 
 
-def test_any_optimizer_and_no_arrays(tmp_path: Path) -> None:
-    history = json.loads(fit(tmp_path / "plain", "plain").out)
-    assert history["loss_scale"] == [1.0] * 3
-    assert lines(tmp_path / "plain")[-1]["dev_loss"] == pytest.approx(history["val_loss"][2])
-    done = fit(tmp_path / "arrays", "arrays", code=1)
-    assert "a keras.utils.Sequence" in done.err and not (tmp_path / "arrays/runs").exists()
+@pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has no half precision on CPU")
+def test_amp_is_counted(tmp_path: Path) -> None:
+    err = script(tmp_path, precision="amp").err
+    executed = json.loads((tmp_path / "run/executed.json").read_text())
+    assert executed["half_dtype"] == "bfloat16"
+    assert any("MatMul" in name for name in executed["half_ops"])
+    counts = f"{executed['half_nodes']} of {executed['nodes']} executed nodes are bfloat16"
+    assert f"first step ran: {counts}" in err
+
+
+@pytest.mark.horovod
+@pytest.mark.timeout(1500)
+def test_two_ranks_train_stop_and_resume_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMP_XLA_PRECISION", "fp32")
+    folders = {name: tmp_path / name for name in ("alone", "whole", "stopped", "plain")}
+    for folder in folders.values():
+        folder.mkdir()
+    script(folders["alone"])
+    module = "tests.training.own_script"
+    on_two_ranks(module, folders["whole"])
+    seen = [json.loads((folders["whole"] / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
+    assert seen[0] == seen[1]
+    alone = json.loads((folders["alone"] / "seen-0.json").read_text())
+    for ours, one in zip(seen[0]["epochs"], alone["epochs"]):
+        assert ours["loss"] == pytest.approx(one["loss"], rel=1e-3)
+
+    def final(name: str, rank: int = 0) -> List[np.ndarray]:
+        with np.load(str(folders[name] / f"weights-{rank}.npz")) as arrays:
+            return [arrays[key] for key in arrays.files]
+
+    assert equal(final("whole"), final("whole", 1))
+    for ours, one in zip(final("whole"), final("alone")):
+        np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-6)
+    output = on_two_ranks(module, folders["stopped"], "stop", fails=True)
+    assert "stopped by SIGTERM after step" in output
+    on_two_ranks(module, folders["stopped"], "resume")
+    assert equal(final("stopped"), final("whole"))
+    output = on_two_ranks(module, folders["plain"], "plain", fails=True)
+    assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output

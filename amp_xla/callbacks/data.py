@@ -1,0 +1,253 @@
+"""The batches of ``fit`` from any position on, in an order that a resumed run repeats.
+
+A position is the number of a batch, counted from 0 over the whole run. ``numpy.random`` and
+``random`` are seeded by the run's seed and the position, so data that shuffle by them repeat.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+from typing_extensions import Protocol
+
+from amp_xla import backend
+from amp_xla.backend import keras
+from amp_xla.errors import DataError, UnsupportedError
+from amp_xla.process.progress import note
+
+
+class Item(NamedTuple):
+    """A batch as Keras takes it, and the recipe's batch that it was made from, if any."""
+
+    keras: Any
+    batch: Optional[Mapping[str, Any]] = None
+
+
+class Source(Protocol):
+    """Batches by position.
+
+    Attributes:
+      steps: batches per epoch of ``fit``.
+    """
+
+    steps: int
+
+    def batches(self, seed: int, position: int) -> Iterator[Item]:
+        """Yield the batches from ``position`` on."""
+
+
+def source(given: Mapping[str, Any]) -> Source:
+    """Return the batches that ``fit`` was given.
+
+    Args:
+      given: the arguments of ``fit`` or ``fit_generator`` by name.
+
+    Raises:
+      UnsupportedError: a kind of data whose order cannot be repeated.
+    """
+    data = given["generator"] if "generator" in given else given["x"]
+    steps = given["steps_per_epoch"]
+    if isinstance(data, keras.utils.Sequence):
+        shuffle = bool(given["shuffle"]) and given["workers"] > 0  # without workers Keras does not
+        return Sequences(data, steps or len(data), shuffle)
+    if inspect.isgenerator(data):
+        if not steps:
+            raise UnsupportedError("a generator needs steps_per_epoch, as in Keras without Run")
+        return Generator(data, steps)
+    arrays = (data, given.get("y"), given.get("sample_weight"))
+    leaves = backend.tensorflow().nest.flatten(data)
+    if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves) and not steps:
+        return Arrays(
+            arrays, given["batch_size"] or 32, bool(given["shuffle"]), given["validation_split"]
+        )
+    raise UnsupportedError(
+        f"Run trains on a keras.utils.Sequence, a generator with steps_per_epoch, or numpy arrays "
+        f"without it; found {type(data).__name__}{' with steps_per_epoch' if steps else ''}"
+    )
+
+
+def _seed(*numbers: int) -> None:
+    np.random.seed(list(numbers))
+    random.seed("/".join(map(str, numbers)))
+
+
+class Sequences:
+    """Batches of a ``keras.utils.Sequence``; those before a position are not read.
+
+    Args:
+      sequence: its ``on_epoch_end`` is called after each pass; a resumed run repeats the calls.
+      steps: per epoch of ``fit``; may differ from the length.
+      shuffle: take the batches of a pass in another order each time.
+    """
+
+    def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
+        self._sequence, self.steps, self._shuffle = sequence, steps, shuffle
+
+    def batches(self, seed: int, position: int) -> Iterator[Item]:
+        """Yield the batches from ``position`` on."""
+        ended = 0
+        while True:
+            for end in range(ended, position // len(self._sequence)):
+                _seed(seed, end)
+                self._sequence.on_epoch_end()
+                ended = end + 1
+            count = len(self._sequence)
+            passes, index = divmod(position, count)
+            order = np.arange(count)
+            if self._shuffle:
+                np.random.RandomState([seed, passes]).shuffle(order)
+            _seed(seed, passes, index)  # for batches that are augmented at random
+            yield Item(self._sequence[int(order[index])])
+            position += 1
+
+
+class Generator:
+    """Batches of a generator.
+
+    It is seeded at the start of each epoch. ``forfit()`` of a bert4keras ``DataGenerator`` that has
+    ``steps`` batches starts at any epoch; another one is read again from its first batch.
+    """
+
+    def __init__(self, generator: Any, steps: int) -> None:
+        self._generator, self.steps = generator, steps
+
+    def batches(self, seed: int, position: int) -> Iterator[Item]:
+        """Yield the batches from ``position`` on."""
+        number = position // self.steps * self.steps if self._starts_over() else 0
+        if position - number:
+            note(f"reading {position - number} batches of the generator that were trained before")
+        while True:
+            if number % self.steps == 0:
+                _seed(seed, number // self.steps)
+            try:
+                batch = next(self._generator)
+            except StopIteration:
+                raise DataError(
+                    f"the generator ended after {number} batches; it must go on for all epochs, "
+                    f"as `while True:` or bert4keras' forfit() does"
+                ) from None
+            number += 1
+            if number > position:
+                yield Item(batch)
+
+    def _starts_over(self) -> bool:
+        """Return whether each epoch is one whole pass of a bert4keras ``DataGenerator``."""
+        known = backend.bert4keras("snippets").DataGenerator
+        frame, code = self._generator.gi_frame, self._generator.gi_code
+        if frame is None or code is not known.forfit.__code__:
+            return False
+        fresh = inspect.getgeneratorstate(self._generator) == inspect.GEN_CREATED
+        return fresh and frame.f_locals["self"].steps == self.steps
+
+
+class Arrays:
+    """Batches of NumPy arrays.
+
+    Args:
+      arrays: nested lists or dictionaries: inputs, targets and sample weights; None = not given.
+      size: samples per batch.
+      shuffle: take the samples of an epoch in another order each time.
+      held_out: share of the samples, the last ones, for validation.
+
+    Attributes:
+      validation: those; None without any.
+    """
+
+    def __init__(
+        self, arrays: Tuple[Any, ...], size: int, shuffle: bool, held_out: float = 0.0
+    ) -> None:
+        while arrays[-1] is None:
+            arrays = arrays[:-1]
+        self._size, self._shuffle = size, shuffle
+        self._samples = int(len(backend.tensorflow().nest.flatten(arrays)[0]) * (1.0 - held_out))
+        self._arrays = _rows(arrays, slice(self._samples))
+        self.validation = _rows(arrays, slice(self._samples, None)) if held_out else None
+        self.steps = -(-self._samples // size)
+
+    def batches(self, seed: int, position: int) -> Iterator[Item]:
+        """Yield the batches from ``position`` on."""
+        while True:
+            epoch, index = divmod(position, self.steps)
+            order = np.arange(self._samples)
+            if self._shuffle:
+                np.random.RandomState([seed, epoch]).shuffle(order)
+            for first in range(index * self._size, self._samples, self._size):
+                yield Item(_rows(self._arrays, order[first : first + self._size]))
+            position = (epoch + 1) * self.steps
+
+
+def _rows(arrays: Any, rows: Any) -> Any:
+    return backend.tensorflow().nest.map_structure(lambda array: array[rows], arrays)
+
+
+class Feed:
+    """The batches that Keras gets; the next one is read while a step runs.
+
+    Args:
+      source: where from.
+      seed: the run's.
+      position: of the first batch to train on.
+
+    Attributes:
+      first: the batch at ``position``.
+      batch: the recipe's batch of the step at hand.
+    """
+
+    def __init__(self, source: Source, seed: int, position: int) -> None:
+        self._steps, self._position = source.steps, position
+        self._batches = source.batches(seed, position)
+        self._pool = ThreadPoolExecutor(1)
+        self._ahead: Optional[Future] = None
+        self._latest = self._first = next(self._batches)
+        self.batch: Optional[Mapping[str, Any]] = None
+
+    @property
+    def first(self) -> Tuple[Any, ...]:
+        """The first batch: inputs, and if there are any targets and sample weights."""
+        batch = self._first.keras
+        return batch if isinstance(batch, tuple) else (batch,)
+
+    def generator(self) -> Iterator[Any]:
+        """Yield the batches for ``fit``.
+
+        Keras counts the batches of a resumed epoch from its first, so the first one here is
+        repeated for those that were trained before.
+        """
+        for _ in range(self._position % self._steps):
+            yield self._first.keras
+        while True:
+            self.batch = self._latest.batch
+            yield self._latest.keras
+            self._position += 1
+            ahead, self._ahead = self._ahead, None
+            self._latest = next(self._batches) if ahead is None else ahead.result()
+
+    def read_ahead(self) -> None:
+        """Start to read the next batch, unless an epoch ends here: then callbacks come first."""
+        if (self._position + 1) % self._steps:
+            self._ahead = self._pool.submit(next, self._batches)
+
+    def wait(self) -> None:
+        """Wait until no batch is being read, so that random numbers are drawn in a fixed order."""
+        if self._ahead is not None:
+            self._ahead.exception()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._pool.shutdown()
+
+
+def arguments(source: Source, feed: Feed, given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the arguments with which ``fit`` takes its batches from ``feed``."""
+    changes: Dict[str, Any] = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
+    changes["steps_per_epoch"] = source.steps
+    none = {"y": None, "sample_weight": None, "batch_size": None, "validation_split": 0.0}
+    changes.update((name, value) for name, value in none.items() if name in given)
+    if getattr(source, "validation", None) is not None:
+        changes["validation_data"] = source.validation  # type: ignore[attr-defined]
+    changes["generator" if "generator" in given else "x"] = feed.generator()
+    return {**given, **changes}

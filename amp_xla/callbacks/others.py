@@ -1,0 +1,116 @@
+"""State of the other callbacks of a ``fit``: their attributes that are numbers, text or lists.
+
+EarlyStopping's patience, ReduceLROnPlateau's best loss, ModelCheckpoint's and an evaluator's best
+score live in attributes. A checkpoint holds those that changed since ``fit`` began.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Optional, Sequence, Set
+
+import numpy as np
+
+from amp_xla.backend import keras
+from amp_xla.process.progress import note
+
+_KERAS = ("model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs")
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_LARGEST = 1 << 16  # characters of JSON in an attribute
+
+
+class Others:
+    """The other callbacks of a ``fit``.
+
+    Args:
+      callbacks: in their order, after Keras has called each ``on_train_begin``.
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        self._callbacks = list(callbacks)
+        self._initial = [_attributes(callback) for callback in callbacks]
+        self._arrays = [_arrays(callback) for callback in callbacks]
+
+    @property
+    def early_stopped(self) -> bool:
+        """True if an EarlyStopping has ended the run."""
+        stopping = [c for c in self._callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
+        return any(callback.stopped_epoch > 0 for callback in stopping)
+
+    def silence(self) -> None:
+        """Let the callbacks miss the batches to come, which were trained before."""
+        for callback in self._callbacks:
+            for hook in _BATCH_HOOKS:
+                setattr(callback, hook, _nothing)
+
+    def rejoin(self, states: Any) -> None:
+        """Let the callbacks see batches again, from the state that ``state`` returned."""
+        for callback in self._callbacks:
+            for hook in _BATCH_HOOKS:
+                delattr(callback, hook)
+        self.restore(states)
+
+    def state(self) -> List[Dict[str, Any]]:
+        """Return the JSON-able state of each callback; None for one that holds arrays."""
+        states = []
+        for callback, initial, arrays in zip(self._callbacks, self._initial, self._arrays):
+            changed: Optional[Dict[str, Any]] = {
+                name: json.loads(text)
+                for name, text in _attributes(callback).items()
+                if initial.get(name) != text
+            }
+            if _arrays(callback) - arrays:
+                changed = None
+            states.append({"class": type(callback).__name__, "state": changed})
+        return states
+
+    def restore(self, states: Any) -> None:
+        """Set what ``state`` returned, by class and order; name a callback that holds arrays."""
+        left = list(states) if isinstance(states, list) else []
+        for callback, initial in zip(self._callbacks, self._initial):
+            name = type(callback).__name__
+            saved = next((state for state in left if state["class"] == name), None)
+            if saved is None:
+                continue
+            left.remove(saved)
+            if saved["state"] is None:
+                note(f"{name} holds arrays, which are not in the checkpoint: it is not restored")
+                continue
+            for attribute, value in saved["state"].items():
+                if attribute in initial:
+                    setattr(callback, attribute, value)
+
+
+def _attributes(callback: Any) -> Dict[str, str]:
+    """Return name -> JSON of the attributes that are plain values."""
+    texts = {}
+    for name, value in vars(callback).items():
+        if name in _KERAS:
+            continue
+        try:
+            text = json.dumps(value, default=_plain)
+        except (TypeError, ValueError):
+            continue
+        if len(text) <= _LARGEST:
+            texts[name] = text
+    return texts
+
+
+def _nothing(batch: int, logs: Any = None) -> None:
+    pass
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError
+
+
+def _arrays(callback: Any) -> Set[str]:
+    """Return names of the attributes that are arrays or lists of arrays."""
+    return {
+        name
+        for name, value in vars(callback).items()
+        for each in (value if isinstance(value, (list, tuple)) else [value])
+        if isinstance(each, np.ndarray)
+    }

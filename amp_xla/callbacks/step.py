@@ -1,0 +1,298 @@
+"""The train function of a compiled Keras model, as the training loop sees a step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import keras, tf
+from amp_xla.callbacks.data import Feed
+from amp_xla.errors import AmpXlaError
+from amp_xla.graph import executed, training_graph
+from amp_xla.models import dropout
+from amp_xla.precision.inner import KerasInner, inner_of, is_keras_own
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.precision.reduction import Reduction
+from amp_xla.training import distributed
+from amp_xla.training.engine import StepResult
+from amp_xla.training.job import Job
+from amp_xla.training.step import counted
+
+
+class FitStep:
+    """The train function of a compiled Keras model; ``close`` gives the model back its own.
+
+    Args:
+      model: a compiled model.
+      feed: the batches of ``fit``; the first one shows whether they have sample weights.
+      class_weight: as given to ``fit``.
+      seed: of dropout masks.
+      metric_names: names of the metrics that ``result`` gets.
+      requests: returns whether this rank wants to stop, and to save.
+      step_input: placeholder of the step's number; None if the model's dropout needs none.
+
+    Attributes:
+      number: of the step at hand.
+      skip: batches to come that were trained before the run was resumed.
+      loss_sum: of the epoch's steps, as Keras adds them up.
+      outputs: of the model in the last step, if there are ``metric_names``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        feed: Feed,
+        class_weight: Any,
+        seed: int,
+        metric_names: Sequence[str],
+        requests: Callable[[], Tuple[bool, bool]],
+        step_input: Optional[Any],
+    ) -> None:
+        optimizer = model.optimizer
+        self.model, self.optimizer, self.metric_names = model, optimizer, list(metric_names)
+        self.variables: List[Any] = model.trainable_weights
+        self.executed: Optional[executed.ExecutedGraph] = None
+        self.number, self.skip, self.scale = 0, 0, 1.0
+        self.loss_sum = self._sum_left = 0.0
+        self.outputs: List[Any] = []
+        self.fed: Dict[str, Any] = {}
+        self._feed, self._seed, self._requests = feed, seed, requests
+        self._ranks = distributed.current()
+        self._average_over_ranks()
+        # Keras creates the optimizer's variables in the first batch, too late to restore them from
+        # a checkpoint, and creates them again when the first weighted batch arrives.
+        _, _, weights = model._standardize_user_data(*feed.first, class_weight=class_weight)
+        model._update_sample_weight_modes(sample_weights=weights)
+        model._make_train_function()
+        self._whole, function = model.train_function, _inside(model)
+        if function is None:
+            raise AmpXlaError(
+                "model.train_function was replaced by a function that does not call Keras' own; "
+                "Run needs it: keep it in a variable of that function and call it"
+            )
+        self.function = function
+        self.train_op = function.updates_op
+        self.learning_rate = _rate(optimizer, 0)
+        self._own = list(function.inputs), list(function.fetches)
+        self._fetched: Dict[str, Any] = {}
+        self._add_fetches()
+        self._has_step = step_input is not None
+        function.inputs.append(dropout.step_input() if step_input is None else step_input)
+        if self._ranks.several:
+            self._add_figures()
+        function.run_options = tf.RunOptions(output_partition_graphs=True)
+        function.run_metadata = tf.RunMetadata()
+        model.train_function = self
+
+    # what others read from Keras' function
+    @property
+    def inputs(self) -> List[Any]:
+        """Placeholders of Keras' function and of this step."""
+        return list(self.function.inputs)
+
+    @property
+    def updates_op(self) -> Any:
+        """The update."""
+        return self.train_op
+
+    @property
+    def masks(self) -> int:
+        """Number that the dropout masks of this step depend on."""
+        return self.number if self._has_step else (self._seed << 31) + self.number
+
+    def _average_over_ranks(self) -> None:
+        """Let the optimizer average gradients over ranks.
+
+        Raises:
+          AmpXlaError: it is another kind of optimizer.
+        """
+        if not self._ranks.several:
+            return
+        if not isinstance(self.optimizer, LossScaleOptimizer):
+            name = type(self.optimizer).__name__
+            raise AmpXlaError(
+                f"{self._ranks.world.size} ranks train together, and {name} averages no gradients; "
+                f"compile with optimizer=LossScaleOptimizer({name}(...)) of "
+                f"amp_xla.precision.optimizer (a second argument None: without loss scaling)"
+            )
+        inner = inner_of(self.optimizer.inner)
+        # Horovod's DistributedOptimizer has its own get_gradients.
+        keras_own = is_keras_own(inner.optimizer, "get_gradients")
+        averages = isinstance(inner, KerasInner) and not keras_own
+        if not averages and self.optimizer._reduce is None:
+            self.optimizer._reduce = Reduction(self._ranks.hvd, mean=True)
+            if getattr(self.model, "train_function", None) is not None:
+                raise AmpXlaError(
+                    "the model's train function was made before Run, without the averages over "
+                    "ranks; make the optimizer as LossScaleOptimizer(..., reduce="
+                    "amp_xla.precision.agreement.horovod_mean())"
+                )
+
+    def _add_fetches(self) -> None:
+        optimizer = self.optimizer
+        with tf.control_dependencies([self.train_op]):
+            # Keras counts a skipped step too: this was the rate of the one just taken.
+            fetches = {"learning_rate": _rate(optimizer, -1)}
+            applied = getattr(optimizer, "applied_steps", optimizer.iterations)
+            fetches["applied"] = applied.read_value()
+        if hasattr(optimizer, "gradients_finite"):
+            fetches["loss_scale"] = optimizer.loss_scale
+            fetches["finite"] = optimizer.gradients_finite
+            fetches["gradient_norm"] = optimizer.gradient_norm
+        if self.metric_names:
+            fetches.update((str(n), output) for n, output in enumerate(self.model.outputs))
+        for name, tensor in fetches.items():
+            self._fetch(name, tensor)
+
+    def _add_figures(self) -> None:
+        """Add the mean loss, and the requests to stop and to save, of all ranks."""
+        hvd: Any = self._ranks.hvd
+        requests = tf.placeholder(tf.float32, [2])
+        loss = tf.cast(self.function.outputs[0], tf.float32) / float(self._ranks.world.size)
+        figures = tf.concat([tf.reshape(loss, [1]), requests], 0)
+        self._fetch("figures", hvd.allreduce(figures, op=hvd.Sum, name="amp_xla_figures"))
+        self.function.inputs.append(requests)
+
+    def _fetch(self, name: str, tensor: Any) -> None:
+        fetch = tf.identity(tensor)
+        self.function.fetches.append(fetch)
+        self.function.fetch_callbacks[fetch] = lambda value: self._fetched.update({name: value})
+
+    def __call__(self, inputs: Any) -> List[Any]:
+        """Return what Keras' function does.
+
+        For batches that were trained before the loss is their sum, then 0: Keras adds it up.
+        """
+        function = self.function
+        if self.skip:
+            sum_of_all, self._sum_left = self._sum_left, 0.0
+            return [np.float64(sum_of_all)] + [np.zeros(())] * (len(function.outputs) - 1)
+        values = [*inputs, self.masks]
+        if self._ranks.several:
+            values.append(np.array(self._requests(), np.float32))
+        self._feed.read_ahead()
+        try:
+            outputs: List[Any] = self._whole(values)
+        except tf.errors.OpError as error:
+            if self._ranks.several and "horovod" in str(error).lower():
+                raise self._ranks.lost(error) from error
+            raise
+        finally:
+            self._feed.wait()
+        if self.executed is None:
+            self._count()
+        self.fed = {t.op.name: value for t, value in zip(function.inputs, inputs) if _is_data(t)}
+        if self.metric_names:
+            self.outputs = [self._fetched[str(i)] for i in range(len(self.model.outputs))]
+        if self._ranks.several:
+            outputs = [self._fetched["figures"][0], *outputs[1:]]
+        self.loss_sum += outputs[0]
+        return outputs
+
+    def _count(self) -> None:
+        function = self.function
+        fetches = [*function.outputs, *function.fetches, function.updates_op]
+        self.executed = counted(function.run_metadata, backend.session(), fetches)
+        function.run_options = function.run_metadata = None
+        function._callable_fn = None  # else Keras keeps calling the traced one
+
+    def begin(self, skip: int, loss_sum: float) -> None:
+        """Continue an epoch after ``skip`` batches whose losses add up to ``loss_sum``."""
+        self.skip, self.loss_sum, self._sum_left = skip, loss_sum, loss_sum
+
+    def result(self, loss: float, metrics: Sequence[float]) -> StepResult:
+        """Return the result of the step just taken; ``loss`` is from Keras."""
+        fetched = self._fetched
+        self.scale = float(fetched.get("loss_scale", 1.0))
+        requests = tuple(fetched["figures"][1:]) if "figures" in fetched else ()
+        return StepResult(
+            float(loss), float(fetched["learning_rate"]), self.scale,
+            bool(fetched.get("finite", math.isfinite(loss))),
+            float(fetched.get("gradient_norm", math.nan)), int(fetched["applied"]), tuple(metrics),
+            requests, float(loss),
+        )  # fmt: skip
+
+    def arrays(self, feed: Mapping[str, Any], step: int) -> List[Any]:
+        """Return the arrays of ``feed`` in the order of the placeholders."""
+        return list(feed.values())
+
+    def close(self) -> None:
+        """Give the model its train function back as Keras made it."""
+        self.function.inputs, self.function.fetches = self._own
+        self.function._callable_fn = None
+        self.model.train_function = self._whole
+
+
+def _inside(model: Any) -> Optional[Any]:
+    """Return Keras' train function; adversarial training wraps it in another function."""
+    function = model.train_function
+    if hasattr(function, "updates_op"):
+        return function
+    for cell in getattr(function, "__closure__", None) or ():
+        outputs = getattr(cell.cell_contents, "outputs", None)
+        if isinstance(outputs, list) and outputs and outputs[0] is model.total_loss:
+            return cell.cell_contents
+    return None
+
+
+def _is_data(placeholder: Any) -> bool:
+    return placeholder.dtype.base_dtype != tf.bool  # Keras' learning phase
+
+
+def _rate(optimizer: Any, steps: int) -> Any:
+    """Return the learning rate at the optimizer's iteration plus ``steps``, a scalar tensor."""
+    inner = getattr(optimizer, "inner", optimizer)
+    decayed = getattr(inner, "_decayed_lr", None)
+    if decayed is None:
+        return tf.convert_to_tensor(optimizer.learning_rate)
+    iterations = inner.iterations
+    inner._iterations = iterations.read_value() + steps  # schedules of Keras and bert4keras read it
+    try:
+        return tf.convert_to_tensor(decayed(tf.float32))
+    finally:
+        inner._iterations = iterations
+
+
+class FitJob(Job):
+    """A job whose step is a ``FitStep``."""
+
+    def training_graph(self) -> training_graph.TrainingGraph:
+        """Return the view of the compiled model."""
+        return training_graph.from_model(self.model)
+
+    def verify(self, found: executed.ExecutedGraph) -> None:
+        """Compare the executed graph with Keras' policy, or with the settings if it is float32.
+
+        Raises:
+          NothingConvertedError, UnsupportedError: it ran something else.
+        """
+        mixed_precision = getattr(keras, "mixed_precision", None)
+        policy = getattr(mixed_precision, "global_policy", None)
+        name = policy().name if policy else "float32"
+        if name == "float32":
+            super().verify(found)
+            return
+        executed.verify(
+            found, "amp", name.replace("mixed_", ""), f"by its Keras policy {name}",
+            self.resolved.settings.xla,
+        )  # fmt: skip
+
+
+class Steps:
+    """Batches that only Keras sees."""
+
+    shapes = ()
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def steps_per_epoch(self, epoch: int = 0) -> int:
+        """Return the number of batches in ``epoch``."""
+        return self._steps
+
+    def epoch(self, epoch: int, start: int = 0) -> Any:
+        """Return no batches."""
+        return iter(())

@@ -1,0 +1,76 @@
+"""A user's script: ``python -m tests.training.own_script FOLDER [stop] [resume] [plain]``.
+
+With several ranks each reads its share of the batches; alone it reads the whole ones.
+"""
+
+import amp_xla.setup  # noqa: F401, I001
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+from bert4keras.backend import K, keras
+from bert4keras.models import build_transformer_model
+
+from amp_xla.callbacks import Run
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.process.world import world
+
+CONFIG = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+          "intermediate_size": 32, "hidden_act": "gelu", "max_position_embeddings": 8}  # fmt: skip
+
+
+class Data(keras.utils.Sequence):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        tokens = np.random.RandomState(index).randint(1, 30, [8, 8])[world().rank :: world().size]
+        labels = (tokens[:, 1:] < 5).any(1).astype("int32")[:, None]
+        return [tokens, np.zeros_like(tokens)], labels
+
+
+class Stop(keras.callbacks.Callback):
+    step = 0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.step += 1
+        if self.step == 14 and "stop" in sys.argv and world().rank == world().size - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Seen(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.epochs = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.epochs.append({name: float(value) for name, value in logs.items()})
+
+
+def main(folder):
+    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
+    bert = build_transformer_model(str(folder / "bert_config.json"))
+    first = keras.layers.Lambda(lambda x: x[:, 0])(bert.output)
+    model = keras.models.Model(bert.inputs, keras.layers.Dense(2, activation="softmax")(first))
+    random = np.random.RandomState(3 if world().rank == 0 else 4)  # rank 0's weights hold
+    model.set_weights([random.randn(*w.shape) * 0.1 for w in model.get_weights()])
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    if "plain" not in sys.argv:
+        optimizer = LossScaleOptimizer(optimizer)
+    model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
+    np.random.seed(1)
+    seen = Seen()
+    run = Run(folder / "run", resume="resume" in sys.argv)
+    valid = Data()[9]
+    model.fit(Data(), epochs=3, validation_data=valid, verbose=2, callbacks=[Stop(), run, seen])
+    scale = float(K.get_value(optimizer.loss_scale)) if "plain" not in sys.argv else 1.0
+    found = {"epochs": seen.epochs, "scale": scale}
+    (folder / f"seen-{world().rank}.json").write_text(json.dumps(found))
+    np.savez(str(folder / f"weights-{world().rank}.npz"), *model.get_weights())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
