@@ -1,0 +1,128 @@
+"""The examples, as users run them: they learn, and continue after SIGKILL to the same bits."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Callable, List
+
+import pytest
+
+from amp_xla import backend
+from amp_xla.training import checkpoint
+from tests.running import ROOT, environment, run_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+# Script -> its last result, and the least that it reaches here from random weights.
+SCRIPTS = {
+    "ner_crf": (r"epoch 3: f1 ([\d.]+)", 0.9),
+    "ner_global_pointer": (r"epoch 8: f1 ([\d.]+)", 0.9),
+    "title_unilm": (r"right titles: (\d+) of 20", 10),
+    "similarity": (r"epoch 5: accuracy ([\d.]+)", 0.8),
+    "relations_gplinker": (r"epoch 10: f1 ([\d.]+)", 0.8),
+    "masked_language_model": (r"epoch 8: masked tokens right ([\d.]+)", 0.4),
+}
+KILLED = ("ner_crf", "title_unilm", "similarity")
+
+
+def start(script: str, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a script in a folder, as its README line does; all output goes to ``out.txt``."""
+    folder.mkdir(exist_ok=True)
+    with open(folder / "out.txt", "ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-u", str(ROOT / "examples" / f"{script}.py")],
+            cwd=str(folder), env=environment(), stdout=out, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+def finish(script: str, folder: Path) -> str:
+    """Run a script to its end; return all output of the folder's processes."""
+    code, text = start(script, folder).wait(), (folder / "out.txt").read_text("utf-8")
+    assert code == 0, text
+    return text
+
+
+def kill(script: str, folder: Path, due: Callable[[str], bool]) -> bool:
+    """Run a script and kill it when its output is as wished; return False if it ended before."""
+    process, before = start(script, folder), len((folder / "out.txt").read_text("utf-8"))
+    while process.poll() is None:
+        if due((folder / "out.txt").read_text("utf-8", errors="ignore")[before:]):
+            process.kill()
+        time.sleep(0.05)
+    return process.wait() == -9
+
+
+def tensors(script: str, folder: Path) -> str:
+    """Return the SHA-256 of the last checkpoint: weights, optimizer, loss scale."""
+    newest = checkpoint.steps(folder / "runs" / script / "checkpoints")[-1]
+    digest: str = checkpoint.read_manifest(newest)["tensors.safetensors"]["sha256"]
+    return digest
+
+
+def results(text: str) -> List[str]:
+    """Return what the last process printed for each epoch."""
+    return re.findall(r"^epoch \d+: .*", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_it_learns_and_continues_after_sigkill(script: str, tmp_path: Path) -> None:
+    whole = finish(script, tmp_path / "whole")
+    result, least = SCRIPTS[script]
+    found = re.search(result, whole)
+    assert found and float(found.group(1)) >= least, whole
+    assert "first step ran: " in whole and "resuming is not exact" not in whole
+    if script in KILLED[:2]:
+        killed = tmp_path / "killed"
+        assert kill(script, killed, lambda text: "Epoch 3" in text)
+        resumed = finish(script, killed)
+        assert "resumed from" in resumed
+        assert results(whole)[-1] == results(resumed)[-1]
+        assert tensors(script, tmp_path / "whole") == tensors(script, killed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("script", KILLED)
+def test_ten_kills_at_random_moments(script: str, tmp_path: Path) -> None:
+    draw, kills, runs, began = random.Random(1), 0, 0, time.monotonic()
+    finish(script, tmp_path / "whole")
+    seconds, expected = time.monotonic() - began, tensors(script, tmp_path / "whole")
+    while kills < 10:
+        runs += 1
+        folder, ended = tmp_path / str(runs), False
+        while kills < 10 and not ended:
+            # Half of the moments are anywhere in a process, half while it trains.
+            training, until = kills % 2 == 1, [0.0]
+
+            def due(text: str, training: bool = training, until: List[float] = until) -> bool:
+                if not until[0] and ("first step ran" in text or not training):
+                    until[0] = time.monotonic() + draw.random() * seconds / (1 + training)
+                return bool(until[0]) and time.monotonic() > until[0]
+
+            ended = not kill(script, folder, due)
+            kills += not ended
+        if not ended:
+            finish(script, folder)
+        assert tensors(script, folder) == expected, (folder / "out.txt").read_text("utf-8")
+    print(f"{script}: {kills} kills of {runs} runs, the same bits")
+
+
+@pytest.mark.skipif(backend.kind() != "tf2", reason="these examples are TensorFlow 2's")
+@pytest.mark.parametrize(
+    ("example", "policy"),
+    [("keras_fit.py", "mixed_float16"), ("keras_fit.py", "mixed_bfloat16"),
+     ("keras_custom_loop.py", "mixed_float16")],
+)  # fmt: skip
+def test_keras_examples_learn(example: str, policy: str) -> None:
+    small = ["--batch", "64", "--width", "64", "--samples", "2048", "--epochs", "6"]
+    words = [str(ROOT / "examples" / example), "--policy", policy, *small]
+    result = run_python(*words, cwd=ROOT)
+    assert result.code == 0, result.err
+    accuracy = re.findall(r"test accuracy ([\d.]+)", result.out)
+    assert len(accuracy) == 1 and float(accuracy[0]) > 0.9, result.out
+    assert f"{policy}: compute" in result.out
