@@ -1,4 +1,4 @@
-"""Masked-language-model training: go on pretraining a BERT on texts of one's own.
+"""Masked-language-model training: pretrain a BERT further on other texts.
 
 python examples/masked_language_model.py [chinese_L-12_H-768_A-12]
 """
@@ -11,44 +11,42 @@ from bert4keras.backend import K, keras, tf
 from bert4keras.layers import Loss
 from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import Adam
-from bert4keras.snippets import sequence_padding
+from bert4keras.snippets import DataGenerator, sequence_padding
 from bert4keras.tokenizers import Tokenizer
 from made_up import bert_files, news
 
 maxlen, batch_size, epochs = 24, 16, 8
 config_path, checkpoint_path, dict_path = bert_files()
 learning_rate = 2e-5 if checkpoint_path else 2e-3
-tf.compat.v1.set_random_seed(1)  # a run killed before its first checkpoint starts with these
+tf.compat.v1.set_random_seed(1)  # the first weights
+np.random.seed(1)  # the order of the data
 
 texts, valid_texts = [d["text"] for d in news(640, 1)], [d["text"] for d in news(100, 2)]
 tokenizer = Tokenizer(dict_path, do_lower_case=True)
 mask_id, words = tokenizer._token_mask_id, tokenizer._token_mask_id + 1
 
 
-class Batches(keras.utils.Sequence):
-    """Batches of masked token ids, segment ids, token ids and what is masked.
+def masked(token_ids):
+    """Return masked token ids, and a mask of the 15% of words to predict."""
+    chosen = (np.random.rand(*token_ids.shape) < 0.15) & (token_ids >= words)
+    kind = np.random.rand(*token_ids.shape)  # 80% [MASK], 10% another token, 10% the same
+    other = np.random.randint(words, tokenizer._vocab_size, token_ids.shape)
+    inputs = np.where(chosen & (kind < 0.8), mask_id, token_ids)
+    return np.where(chosen & (kind >= 0.9), other, inputs), chosen.astype("float32")
 
-    Order and masks are functions of the epoch and of the batch's number.
-    """
 
-    def __init__(self, texts):
-        self.texts, self.epoch = texts, 0
+class Batches(DataGenerator):
+    """Batches of masked token ids, segment ids, token ids and what is masked."""
 
-    def __len__(self):
-        return -(-len(self.texts) // batch_size)
-
-    def __getitem__(self, index):
-        order = np.random.RandomState(self.epoch).permutation(len(self.texts))
-        rows = order[index * batch_size : (index + 1) * batch_size]
-        token_ids = [tokenizer.encode(self.texts[i], maxlen=maxlen)[0] for i in rows]
-        token_ids = sequence_padding(token_ids, maxlen)
-        draw = np.random.RandomState([self.epoch, index])
-        chosen = (draw.rand(*token_ids.shape) < 0.15) & (token_ids >= words)
-        kind = draw.rand(*token_ids.shape)  # 80% [MASK], 10% another token, 10% the same
-        other = draw.randint(words, tokenizer._vocab_size, token_ids.shape)
-        masked = np.where(chosen & (kind < 0.8), mask_id, token_ids)
-        masked = np.where(chosen & (kind >= 0.9), other, masked)
-        return [masked, np.zeros_like(masked), token_ids, chosen.astype("float32")], None
+    def __iter__(self, random=False):
+        token_ids = []
+        for is_end, text in self.sample(random):
+            token_ids.append(tokenizer.encode(text, maxlen=maxlen)[0])
+            if len(token_ids) == self.batch_size or is_end:
+                token_ids = sequence_padding(token_ids, maxlen)
+                inputs, chosen = masked(token_ids)
+                yield [inputs, np.zeros_like(inputs), token_ids, chosen], None
+                token_ids = []
 
 
 class CrossEntropy(Loss):
@@ -78,17 +76,17 @@ model.compile(optimizer=LossScaleOptimizer(Adam(learning_rate), 1000))
 class Evaluator(keras.callbacks.Callback):
     """Fill the masks of other texts after each epoch."""
 
-    def on_epoch_begin(self, epoch, logs=None):
-        train.epoch = epoch
-
     def on_epoch_end(self, epoch, logs=None):
         right = []
         for inputs, _ in valid:
             filled = bert.predict(inputs[:2]).argmax(-1)
             right.append((filled == inputs[2])[inputs[3] > 0])
-        print(f"epoch {epoch + 1}: masked tokens right {np.concatenate(right).mean():.4f}")
+        logs["val_accuracy"] = np.concatenate(right).mean()
 
 
-train, valid = Batches(texts), Batches(valid_texts)
+train, valid = Batches(texts, batch_size), list(Batches(valid_texts, batch_size))
 run = amp_xla.callbacks.Run("runs/masked_language_model", resume=True)
-model.fit(train, epochs=epochs, workers=0, verbose=2, callbacks=[Evaluator(), run])
+model.fit(
+    train.forfit(), steps_per_epoch=len(train), epochs=epochs, verbose=2,
+    callbacks=[Evaluator(), run],
+)  # fmt: skip

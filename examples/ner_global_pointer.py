@@ -11,14 +11,15 @@ from bert4keras.backend import K, keras, multilabel_categorical_crossentropy, tf
 from bert4keras.layers import EfficientGlobalPointer as GlobalPointer
 from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import Adam
-from bert4keras.snippets import sequence_padding, to_array
+from bert4keras.snippets import DataGenerator, sequence_padding, to_array
 from bert4keras.tokenizers import Tokenizer
 from made_up import bert_files, news
 
 maxlen, batch_size, epochs = 24, 16, 8
 config_path, checkpoint_path, dict_path = bert_files()
 learning_rate = 2e-5 if checkpoint_path else 2e-3
-tf.compat.v1.set_random_seed(1)  # a run killed before its first checkpoint starts with these
+tf.compat.v1.set_random_seed(1)  # the first weights
+np.random.seed(1)  # the order of the data
 
 # [text, (start, end, label), ...]; text[start:end + 1] is the entity
 train_data = [[d["text"], *d["entities"]] for d in news(320, 1)]
@@ -27,20 +28,12 @@ categories = sorted({label for d in train_data for _, _, label in d[1:]})
 tokenizer = Tokenizer(dict_path, do_lower_case=True)
 
 
-class Batches(keras.utils.Sequence):
-    """Batches of token ids, segment ids and labels; another order in each epoch."""
+class Batches(DataGenerator):
+    """Batches of token ids, segment ids and labels."""
 
-    def __init__(self, data):
-        self.data, self.epoch = data, 0
-
-    def __len__(self):
-        return -(-len(self.data) // batch_size)
-
-    def __getitem__(self, index):
-        order = np.random.RandomState(self.epoch).permutation(len(self.data))
+    def __iter__(self, random=False):
         token_ids, segment_ids, labels = [], [], []
-        for i in order[index * batch_size : (index + 1) * batch_size]:
-            text, *entities = self.data[i]
+        for is_end, (text, *entities) in self.sample(random):
             tokens = tokenizer.tokenize(text, maxlen=maxlen)
             mapping = tokenizer.rematch(text, tokens)
             starts = {m[0]: j for j, m in enumerate(mapping) if m}
@@ -51,8 +44,10 @@ class Batches(keras.utils.Sequence):
             for start, end, label in entities:
                 if start in starts and end in ends:
                     labels[-1][categories.index(label), starts[start], ends[end]] = 1
-        token_ids, segment_ids = (sequence_padding(x, maxlen) for x in (token_ids, segment_ids))
-        return [token_ids, segment_ids], np.array(labels)
+            if len(token_ids) == self.batch_size or is_end:
+                inputs = [sequence_padding(x, maxlen) for x in (token_ids, segment_ids)]
+                yield inputs, np.array(labels)
+                token_ids, segment_ids, labels = [], [], []
 
 
 def cross_entropy(y_true, y_pred):
@@ -92,17 +87,16 @@ def recognize(text):
 class Evaluator(keras.callbacks.Callback):
     """Measure F1 after each epoch."""
 
-    def on_epoch_begin(self, epoch, logs=None):
-        train.epoch = epoch
-
     def on_epoch_end(self, epoch, logs=None):
-        found = [(recognize(d[0]), set(d[1:])) for d in valid_data]
-        right = sum(len(r & t) for r, t in found)
-        score = 2 * right / max(sum(len(r) + len(t) for r, t in found), 1)
-        print(f"epoch {epoch + 1}: f1 {score:.4f}")
+        pairs = [(recognize(d[0]), set(d[1:])) for d in valid_data]
+        right = sum(len(r & t) for r, t in pairs)
+        logs["val_f1"] = 2 * right / max(sum(len(r) + len(t) for r, t in pairs), 1)
 
 
-train = Batches(train_data)
+train = Batches(train_data, batch_size)
 run = amp_xla.callbacks.Run("runs/ner_global_pointer", resume=True)
-model.fit(train, epochs=epochs, workers=0, verbose=2, callbacks=[Evaluator(), run])
+model.fit(
+    train.forfit(), steps_per_epoch=len(train), epochs=epochs, verbose=2,
+    callbacks=[Evaluator(), run],
+)  # fmt: skip
 print(valid_data[0][0], sorted(recognize(valid_data[0][0])))

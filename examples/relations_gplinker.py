@@ -11,14 +11,15 @@ from bert4keras.backend import K, keras, sparse_multilabel_categorical_crossentr
 from bert4keras.layers import EfficientGlobalPointer as GlobalPointer
 from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import Adam, extend_with_exponential_moving_average
-from bert4keras.snippets import sequence_padding, to_array
+from bert4keras.snippets import DataGenerator, sequence_padding, to_array
 from bert4keras.tokenizers import Tokenizer
 from made_up import PREDICATES, bert_files, news
 
 maxlen, batch_size, epochs, most = 24, 16, 10, 4  # most triples of one predicate in a text
 config_path, checkpoint_path, dict_path = bert_files()
 learning_rate, head_size = (1e-5, 64) if checkpoint_path else (2e-3, 16)
-tf.compat.v1.set_random_seed(1)  # a run killed before its first checkpoint starts with these
+tf.compat.v1.set_random_seed(1)  # the first weights
+np.random.seed(1)  # the order of the data
 
 train_data, valid_data = news(320, 1), news(40, 2)  # {"text": ..., "spo_list": [(s, p, o), ...]}
 sizes = (2, len(PREDICATES), len(PREDICATES))  # subjects and objects; first tokens; last tokens
@@ -34,24 +35,17 @@ def search(name, sequence):
     return None
 
 
-class Batches(keras.utils.Sequence):
-    """Batches of token ids, segment ids and labels; another order in each epoch."""
+class Batches(DataGenerator):
+    """Batches of token ids, segment ids and labels."""
 
-    def __init__(self, data):
-        self.data, self.epoch = data, 0
-
-    def __len__(self):
-        return -(-len(self.data) // batch_size)
-
-    def __getitem__(self, index):
-        order = np.random.RandomState(self.epoch).permutation(len(self.data))
+    def __iter__(self, random=False):
         token_ids, segment_ids, labels = [], [], [[], [], []]
-        for i in order[index * batch_size : (index + 1) * batch_size]:
-            ids, segments = tokenizer.encode(self.data[i]["text"], maxlen=maxlen)
+        for is_end, sample in self.sample(random):
+            ids, segments = tokenizer.encode(sample["text"], maxlen=maxlen)
             token_ids.append(ids)
             segment_ids.append(segments)
             entities, heads, tails = ([set() for _ in range(n)] for n in sizes)
-            for subject, predicate, obj in self.data[i]["spo_list"]:
+            for subject, predicate, obj in sample["spo_list"]:
                 s, o, p = search(subject, ids), search(obj, ids), PREDICATES.index(predicate)
                 if s and o:
                     entities[0].add(s)
@@ -60,8 +54,10 @@ class Batches(keras.utils.Sequence):
                     tails[p].add((s[1], o[1]))
             for batch, sets in zip(labels, (entities, heads, tails)):
                 batch.append(sequence_padding([sorted(x) or [(0, 0)] for x in sets], most))
-        inputs = [sequence_padding(x, maxlen) for x in (token_ids, segment_ids)]
-        return inputs, [np.array(batch) for batch in labels]
+            if len(token_ids) == self.batch_size or is_end:
+                inputs = [sequence_padding(x, maxlen) for x in (token_ids, segment_ids)]
+                yield inputs, [np.array(batch) for batch in labels]
+                token_ids, segment_ids, labels = [], [], [[], [], []]
 
 
 def cross_entropy(y_true, y_pred):
@@ -102,18 +98,17 @@ def extract(text):
 class Evaluator(keras.callbacks.Callback):
     """Measure F1 of the averaged weights after each epoch."""
 
-    def on_epoch_begin(self, epoch, logs=None):
-        train.epoch = epoch
-
     def on_epoch_end(self, epoch, logs=None):
         average.apply_ema_weights()
-        found = [(extract(d["text"]), set(d["spo_list"])) for d in valid_data]
+        pairs = [(extract(d["text"]), set(d["spo_list"])) for d in valid_data]
         average.reset_old_weights()
-        right = sum(len(r & t) for r, t in found)
-        score = 2 * right / max(sum(len(r) + len(t) for r, t in found), 1)
-        print(f"epoch {epoch + 1}: f1 {score:.4f}")
+        right = sum(len(r & t) for r, t in pairs)
+        logs["val_f1"] = 2 * right / max(sum(len(r) + len(t) for r, t in pairs), 1)
 
 
-train = Batches(train_data)
+train = Batches(train_data, batch_size)
 run = amp_xla.callbacks.Run("runs/relations_gplinker", resume=True)
-model.fit(train, epochs=epochs, workers=0, verbose=2, callbacks=[Evaluator(), run])
+model.fit(
+    train.forfit(), steps_per_epoch=len(train), epochs=epochs, verbose=2,
+    callbacks=[Evaluator(), run],
+)  # fmt: skip
