@@ -123,6 +123,9 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
             f"Keras {loaded.__version__} is already imported; put `import amp_xla.setup` above "
             f"the import that loads keras"
         )
+    # Of bert4keras' regular expressions, and of each predict in graph mode: no user can mend them.
+    warnings.filterwarnings("ignore", category=SyntaxWarning, module=".*bert4keras")
+    warnings.filterwarnings("ignore", "`Model.state_updates`", UserWarning)
     import tf_keras.optimizers.legacy as legacy
 
     for optimizers in (tf_keras.optimizers, raw.keras.optimizers):
