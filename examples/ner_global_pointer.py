@@ -15,7 +15,7 @@ from bert4keras.snippets import DataGenerator, sequence_padding, to_array
 from bert4keras.tokenizers import Tokenizer
 from made_up import bert_files, news
 
-maxlen, batch_size, epochs = 24, 16, 8
+maxlen, batch_size, epochs = 24, 16, 4
 config_path, checkpoint_path, dict_path = bert_files()
 learning_rate = 2e-5 if checkpoint_path else 2e-3
 tf.compat.v1.set_random_seed(1)  # the first weights
