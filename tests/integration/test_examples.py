@@ -27,7 +27,7 @@ SCRIPTS = {
     "relations_gplinker": (r"epoch 10/10 .* dev f1 ([\d.]+)", 0.8),
     "masked_language_model": (r"epoch 8/8 .* dev accuracy ([\d.]+)", 0.4),
 }
-KILLED = ("ner_crf", "title_unilm", "similarity")
+KILLED = ("title_unilm", "masked_language_model")  # a Sequence and a DataGenerator
 
 
 def start(script: str, folder: Path) -> subprocess.Popen[bytes]:
@@ -76,7 +76,7 @@ def test_it_learns_and_continues_after_sigkill(script: str, tmp_path: Path) -> N
     score = re.search(result, whole)
     assert score and float(score.group(1)) >= least, whole
     assert "first step ran: " in whole and "resuming is not exact" not in whole
-    if script in KILLED[:2]:
+    if script in KILLED:
         killed = tmp_path / "killed"
         assert kill(script, killed, lambda text: "Epoch 3" in text)
         resumed = finish(script, killed)
@@ -87,7 +87,7 @@ def test_it_learns_and_continues_after_sigkill(script: str, tmp_path: Path) -> N
 
 @pytest.mark.long
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("script", KILLED)
+@pytest.mark.parametrize("script", ["ner_crf", "title_unilm", "similarity"])
 def test_ten_kills_at_random_moments(script: str, tmp_path: Path) -> None:
     draw, kills, runs, began = random.Random(1), 0, 0, time.monotonic()
     finish(script, tmp_path / "whole")
