@@ -90,19 +90,25 @@ def test_it_learns_and_continues_after_sigkill(script: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("script", ["ner_crf", "title_unilm", "similarity"])
 def test_ten_kills_at_random_moments(script: str, tmp_path: Path) -> None:
     draw, kills, runs, began = random.Random(1), 0, 0, time.monotonic()
-    finish(script, tmp_path / "whole")
+    whole = finish(script, tmp_path / "whole")
     seconds, expected = time.monotonic() - began, tensors(script, tmp_path / "whole")
+    trained = re.search(r"samples in (\d+) s of training", whole)
+    assert trained is not None
     while kills < 10:
         runs += 1
         folder, ended = tmp_path / str(runs), False
         while kills < 10 and not ended:
-            # Half of the moments are anywhere in a process, half while it trains.
-            training, until = kills % 2 == 1, [0.0]
+            # One moment of three is anywhere in a process, the others are while it trains.
+            training = kills % 3 > 0
+            after = "first step ran" if training else ""
+            longest = 0.9 * int(trained[1]) if training else seconds
+            delay, begun = draw.random() * longest, [0.0]
 
-            def due(text: str, training: bool = training, until: List[float] = until) -> bool:
-                if not until[0] and ("first step ran" in text or not training):
-                    until[0] = time.monotonic() + draw.random() * seconds / (1 + training)
-                return bool(until[0]) and time.monotonic() > until[0]
+            def due(
+                text: str, after: str = after, delay: float = delay, begun: List[float] = begun
+            ) -> bool:
+                begun[0] = begun[0] or (after in text) * time.monotonic()
+                return bool(begun[0]) and time.monotonic() > begun[0] + delay
 
             ended = not kill(script, folder, due)
             kills += not ended
