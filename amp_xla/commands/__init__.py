@@ -24,6 +24,7 @@ COMMANDS: Dict[str, Command] = {
     "predict": Command("amp_xla.commands.predict", ("run", "file"), "label text with a run"),
     "fill": Command("amp_xla.commands.fill", ("run",), "fill in the [MASK]s of a text"),
     "evaluate": Command("amp_xla.commands.evaluate", ("run",), "compare pretrained models"),
+    "report": Command("amp_xla.commands.report", ("run",), "draw runs as a page: report.html"),
     "export": Command("amp_xla.commands.export", ("run",), "write a run as a SavedModel"),
     "verify": Command("amp_xla.commands.verify", ("run",), "check the checkpoints of a run"),
     "prepare": Command(

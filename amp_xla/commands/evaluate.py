@@ -49,9 +49,7 @@ def main(argv: List[str]) -> int:
     not hidden. So rows of one table are comparable, and tables of folders with one vocabulary.
     """
     config = parse(Config, argv, "amp-xla evaluate RUN")
-    folders = [name.strip() for name in config.run.split(",") if name.strip()]
-    if not folders:
-        raise AmpXlaError(f"--run {config.run!r} names no folder")
+    folders = [str(folder) for folder in folders_of(config.run)]
     tokenizers = [_tokenizer(folder, config.lowercase) for folder in folders]
     if config.text_file is None:
         texts = corpora.pydoc()[1].texts
@@ -82,6 +80,18 @@ def main(argv: List[str]) -> int:
     rule = ["---", *["---:"] * (len(head) - 1)]
     output.lines(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
     return 0
+
+
+def folders_of(names: str) -> List[Path]:
+    """Return the folders of ``--run``, whose names have commas between them.
+
+    Raises:
+      AmpXlaError: there is none.
+    """
+    folders = [Path(name.strip()) for name in names.split(",") if name.strip()]
+    if not folders:
+        raise AmpXlaError(f"--run {names!r} names no folder")
+    return folders
 
 
 def _tokenizer(folder: str, lowercase: bool) -> Tokenizer:

@@ -22,7 +22,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
-from amp_xla.training import distributed, run_metadata
+from amp_xla.training import distributed, run_metadata, status
 from amp_xla.training import identity as identities
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint, CheckpointError, find, tidy
 from amp_xla.training.checkpoint_writer import CheckpointWriter
@@ -177,6 +177,7 @@ def prepare(
     if ranks.first:
         process = run_metadata.describe_process(run.recipe, engine.process)
         run_metadata.write(run, config, process, files, resume_from)
+        loop.plan = status.plan(loop, config)
     return loop
 
 

@@ -26,6 +26,7 @@ from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
 from amp_xla.training.state import LoopState
+from amp_xla.training.status import recorded
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
 _CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
@@ -58,6 +59,7 @@ class Loop:
         self.run, self.engine, self.checkpoints = run, engine, checkpoints
         self.options, self.run_options, self.identity = options, run_options, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
+        self.plan: Dict[str, Any] = {}
         self.last_evaluation: Dict[str, float] = {}
         self.reported_nonfinite = False
         self.more_state: Callable[[], Dict[str, Any]] = dict
@@ -98,7 +100,15 @@ class Loop:
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Open the log, do what a resumed run has left to do, and at the end wait for the disk."""
+        """Open the log, do what a resumed run has left to do, and at the end wait for the disk.
+
+        ``status.json`` and ``report.html`` are written after it.
+        """
+        with recorded(self), self._open(watch):
+            yield
+
+    @contextlib.contextmanager
+    def _open(self, watch: SignalWatch) -> Iterator[None]:
         state = self.state
         if self.engine.ranks.first:
             # A run killed before its first checkpoint starts over in a folder with lines.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import platform
+import shlex
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -32,7 +33,7 @@ def describe_process(recipe: str, engine: Mapping[str, Any]) -> Dict[str, Any]:
     """
     return {
         "recipe": recipe,
-        "command": " ".join(sys.argv),
+        "command": " ".join(map(shlex.quote, sys.argv)),
         "amp_xla": __version__,
         "revision": revision(),
         "python": platform.python_version(),

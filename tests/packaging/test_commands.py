@@ -24,6 +24,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"predict {RUN} texts.txt": (0, "\tsalt 3 soup"),
     f"predict {RUN} --top 3": (2, "error: "),
     f"verify {RUN}": (0, "whole"),
+    f"report {RUN}": (0, "/mine/report.html"),
     f"fill {RUN} --text salt[MASK]": (2, "cannot fill; give a pretraining run"),
     f"export {RUN}": (2, "cannot export; recommendation can"),
     "evaluate texts.txt": (2, "error: "),

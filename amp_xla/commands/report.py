@@ -1,0 +1,44 @@
+"""``amp-xla report``: the page of a run, or of several overlaid."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import List, Optional
+
+from amp_xla.commands.evaluate import folders_of
+from amp_xla.config import parse
+from amp_xla.errors import AmpXlaError
+from amp_xla.process import durable, output
+from amp_xla.report import page, record
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Write report.html: curves, evaluations and configuration in one file, for any browser."""
+
+    run: str = "runs/classification/latest"
+    """run folders, separated by commas; several are overlaid"""
+    to: Optional[str] = None
+    """file to write; none = report.html in the run folder, or in the folder that all runs share"""
+
+
+def main(argv: List[str]) -> int:
+    """Run the command; print the path of the page."""
+    config = parse(Config, argv, "amp-xla report RUN")
+    folders = folders_of(config.run)
+    shared = folders[0]
+    if len(folders) > 1:
+        shared = Path(os.path.commonpath([str(folder.resolve()) for folder in folders]))
+    path = Path(config.to) if config.to else shared / page.REPORT
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    text = page.render([record.read(folder, name) for folder, name in zip(folders, names)])
+    try:
+        durable.replace(path, text.encode("utf-8"))
+    except OSError as error:
+        raise AmpXlaError(f"cannot write {path}: {error.strerror}") from error
+    output.lines([f"written: {path}"])
+    return 0

@@ -1,0 +1,212 @@
+"""Curves as SVG paths: thinned, scaled and with round ticks.
+
+Paths are in a square of 1,000 by 1,000 that the page stretches, so text keeps its size and one file
+fits a phone and a wide screen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+MOST_POINTS = 2000
+_SIZE = 1000.0
+_LOG_RATIO = 50.0  # largest / smallest from which on an axis of positive numbers is logarithmic
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One line of a figure.
+
+    Args:
+      label: e.g. ``loss, smoothed``.
+      run: index of its run on the page.
+      x, y: float64 [N]; non-finite ``y`` are gaps.
+      style: ``line``, ``faint``, ``dots`` (a line with a dot per point), ``dashed``
+        or ``steps``.
+    """
+
+    label: str
+    run: int
+    x: np.ndarray
+    y: np.ndarray
+    style: str = "line"
+
+
+def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndarray, np.ndarray]:
+    """Return at most ``most`` points: the first, the last, and minimum and maximum of equal parts.
+
+    Args:
+      x, y: float64 [N], without NaN.
+    """
+    if len(x) <= most:
+        return x, y
+    edges = np.linspace(0, len(x), (most - 2) // 2 + 1).astype(int)
+    keep = {0, len(x) - 1}
+    for begin, end in zip(edges[:-1], edges[1:]):
+        part = y[begin:end]
+        keep.update((begin + int(part.argmin()), begin + int(part.argmax())))
+    chosen = np.array(sorted(keep))
+    return x[chosen], y[chosen]
+
+
+def smoothed(y: np.ndarray, window: int) -> np.ndarray:
+    """Return the mean of the finite values in a window around each point; NaN if there is none."""
+    finite = np.isfinite(y)
+    total = np.concatenate([[0.0], np.where(finite, y, 0.0).cumsum()])
+    count = np.concatenate([[0], finite.cumsum()])
+    place = np.arange(len(y))
+    reach = np.minimum(window // 2, np.minimum(place, place[::-1]))  # symmetric up to the ends
+    begin, end = place - reach, place + reach + 1
+    seen = count[end] - count[begin]
+    return np.where(seen > 0, (total[end] - total[begin]) / np.maximum(seen, 1), np.nan)
+
+
+def ticks(low: float, high: float, most: int = 6) -> List[float]:
+    """Return at most about ``most`` round numbers between ``low`` and ``high``."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= rough * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    count = math.floor(high / step + 1e-9) - first + 1
+    return [round((first + i) * step, 12) + 0.0 for i in range(max(count, 0))]
+
+
+def short(value: float) -> str:
+    """Return a number as an axis shows it: ``1.5k``, ``0.25``, ``2e-5``."""
+    if not math.isfinite(value):
+        return str(value)
+    size = abs(value)
+    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if limit <= size < 1e12:
+            return f"{value / (1e3 if unit == 'k' else limit):.4g}{unit}"
+    if size and (size < 1e-3 or size >= 1e12):
+        mantissa, _, exponent = f"{value:.3g}".partition("e")
+        return f"{mantissa}e{int(exponent)}" if exponent else f"{value:.3g}"
+    return f"{value:.4g}"
+
+
+class Axis:
+    """A scale from values to 0 .. 1, with ticks.
+
+    Args:
+      values: float64 [N], finite, at least one.
+      fit: True = begin and end at the values, as an axis of steps does.
+      log: logarithmic if the values are positive and far apart.
+    """
+
+    def __init__(self, values: np.ndarray, fit: bool = False, log: bool = False) -> None:
+        low, high = float(values.min()), float(values.max())
+        self.log = log and low > 0 and high / low >= _LOG_RATIO
+        if self.log:
+            low, high = math.log10(low), math.log10(high)
+        if low == high:
+            margin = abs(low) * 0.1 or 1.0
+            low, high = (low, high + margin) if fit else (low - margin, high + margin)
+        elif not fit:
+            margin = (high - low) * 0.06
+            floor = 0.0 if not self.log and low >= 0 else -math.inf
+            low, high = max(low - margin, floor), high + margin
+        self.low, self.high = low, high
+
+    def __call__(self, values: Any) -> np.ndarray:
+        """Return where values are: 0 = low end, 1 = high end."""
+        scaled = np.log10(values) if self.log else np.asarray(values, np.float64)
+        return (scaled - self.low) / (self.high - self.low)
+
+    def ticks(self) -> List[Dict[str, Any]]:
+        """Return ``at`` (percent of the axis) and ``text`` of each tick."""
+        numbers = ticks(self.low, self.high)
+        if self.log:
+            whole = [t for t in numbers if t == int(t)]
+            numbers = [10.0**t for t in whole or numbers]
+        return [{"at": round(float(self(n)) * 100, 2), "text": short(n)} for n in numbers]
+
+
+def figure(
+    title: str,
+    series: Sequence[Series],
+    summary: str = "",
+    marks: Sequence[Tuple[int, np.ndarray]] = (),
+    log: bool = False,
+    steps: float = 0.0,
+) -> Optional[Dict[str, Any]]:
+    """Return what the page draws of one figure; None without a finite point.
+
+    Args:
+      title: heading.
+      series: lines, those of one run in order of importance.
+      summary: a sentence for readers who do not see the curve.
+      marks: (run, steps at which something happened).
+      log: the axis may be logarithmic.
+      steps: end of the axis of steps, the same for all figures of a page.
+    """
+    clean = []
+    for line in series:
+        finite = np.isfinite(line.y) & np.isfinite(line.x)
+        if finite.any():
+            x, y = thin(line.x[finite], line.y[finite])
+            clean.append(dataclasses.replace(line, x=x, y=y))
+    if not clean:
+        return None
+    across = Axis(np.concatenate([[0.0, max(steps, 1.0)], *(line.x for line in clean)]), fit=True)
+    up = Axis(np.concatenate([line.y for line in clean]), log=log)
+    return {
+        "title": title,
+        "summary": summary,
+        "log": up.log,
+        "x_ticks": across.ticks(),
+        "y_ticks": up.ticks(),
+        "keys": list(dict.fromkeys(_keys(clean))) + [("skipped step", "mark")] * any(
+            len(places) for _, places in marks
+        ),
+        "lines": [
+            {
+                "label": line.label, "run": line.run, "style": line.style,
+                "path": _path(across(line.x), 1.0 - up(line.y), line.style == "steps"),
+                "dots": _dots(across(line.x), 1.0 - up(line.y)) if line.style == "dots" else "",
+            }
+            for line in clean
+        ],
+        "marks": [
+            {"run": run, "path": _marks(across(places))} for run, places in marks if len(places)
+        ],
+        "data": {
+            "low": across.low, "high": across.high,
+            "lines": [
+                [line.label, line.run, line.x.tolist(), [float(f"{v:.5g}") for v in line.y]]
+                for line in clean
+                if line.style != "faint"
+            ],
+        },
+    }  # fmt: skip
+
+
+def _keys(series: Sequence[Series]) -> List[Tuple[str, str]]:
+    """Return label and style of each entry of a legend; none if all lines are of one kind."""
+    keys = [(line.label, "points" if line.style == "dots" else line.style) for line in series]
+    return keys if len(set(keys)) > 1 else []
+
+
+def _path(x: np.ndarray, y: np.ndarray, steps: bool = False) -> str:
+    if steps:  # the value holds until the next one
+        x, y = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
+    points = [f"{a:.1f} {b:.1f}" for a, b in zip(x * _SIZE, y * _SIZE)]
+    return "M" + "L".join(points if len(points) > 1 else points * 2)
+
+
+def _dots(x: np.ndarray, y: np.ndarray) -> str:
+    """Return a path of points, which round line ends make visible."""
+    if len(x) > 60:
+        return ""
+    return "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x * _SIZE, y * _SIZE))
+
+
+def _marks(x: np.ndarray) -> str:
+    places = sorted({round(float(a) * _SIZE) for a in x if 0 <= a <= 1})
+    return "".join(f"M{place} 1000V955" for place in places)

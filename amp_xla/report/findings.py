@@ -1,0 +1,233 @@
+"""Answers about a run: did it learn, is it at its best, mixed precision, what is wrong."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from amp_xla.report.record import Record, dictionary, number
+
+_FEW = 3  # lines of the log from which on a trend is judged
+
+
+class Answer(NamedTuple):
+    """An answer of the first screen. ``tone`` is ``good``, ``bad``, ``warn`` or ``plain``."""
+
+    question: str
+    answer: str
+    detail: str
+    tone: str
+
+
+class Finding(NamedTuple):
+    """Something that is wrong or may be better, and how to mend it.
+
+    Attributes:
+      level: ``error``, ``warning`` or ``note``.
+      what: a sentence.
+      fix: a sentence or a command; may be empty.
+    """
+
+    level: str
+    what: str
+    fix: str
+
+
+def answers(run: Record, findings: List[Finding]) -> List[Answer]:
+    """Return the four answers of the first screen."""
+    serious = [f for f in findings if f.level != "note"]
+    worst = next((f for f in serious if f.level == "error"), serious[0] if serious else None)
+    if worst is None:
+        wrong = Answer("Is anything wrong?", "Nothing found", "", "good" if run.steps else "plain")
+    else:
+        count = f"{len(serious)} finding{'s' if len(serious) > 1 else ''}"
+        wrong = Answer(
+            "Is anything wrong?",
+            count,
+            _cut(worst.what),
+            "bad" if worst.level == "error" else "warn",
+        )
+    return [_learned(run), _best(run), _precision(run), wrong]
+
+
+def _cut(text: str, most: int = 110) -> str:
+    return text if len(text) <= most else f"{text[:most].rstrip()} ..."
+
+
+def _ends(values: np.ndarray) -> Optional[Tuple[float, float]]:
+    """Return the means of the first and of the last tenth; None if there are too few."""
+    values = values[np.isfinite(values)]
+    if len(values) < _FEW:
+        return None
+    part = max(1, len(values) // 10)
+    return float(values[:part].mean()), float(values[-part:].mean())
+
+
+def _learned(run: Record) -> Answer:
+    question = "Did it learn?"
+    ends = _ends(run.train.get("loss", np.zeros(0)))
+    if ends is None:
+        return Answer(question, "Too early to say", f"{run.steps:,} steps so far", "plain")
+    first, last = ends
+    detail = f"training loss {first:.4g} → {last:.4g}"
+    losses = run.train["loss"]
+    if not math.isfinite(losses[-1]):
+        return Answer(question, "No: it diverged", detail + ", then not finite", "bad")
+    if last > first:
+        return Answer(question, "No: the loss rose", detail, "bad")
+    if last > 0.98 * first:
+        return Answer(question, "Hardly", detail, "warn")
+    return Answer(question, "Yes", detail, "good")
+
+
+def _best(run: Record) -> Answer:
+    question = "Is it the best so far?"
+    if run.best is None:
+        return Answer(question, "Not evaluated yet", "", "plain")
+    name = words(run.monitor)
+    detail = f"{name} {run.best_value:.4f} at step {run.dev['step'][run.best]:,.0f}"
+    if run.best == len(run.dev["step"]) - 1:
+        return Answer(question, "Yes", detail, "good")
+    now = run.dev[run.monitor][-1]
+    return Answer(question, "No: it was better before", f"{detail}; now {now:.4f}", "warn")
+
+
+def _precision(run: Record) -> Answer:
+    question = "Is mixed precision on?"
+    nodes, half = number(run.executed.get("nodes")), number(run.executed.get("half_nodes"))
+    clusters = number(run.executed.get("clusters"))
+    rest = []
+    scale = run.last("loss_scale")
+    if clusters >= 0:
+        rest.append(f"{clusters:.0f} XLA clusters" if clusters else "XLA off")
+    if math.isfinite(scale):
+        rest.append(f"loss scale {scale:g}")
+    skipped = run.last("skipped_steps")
+    if skipped >= 0:
+        rest.append(f"{skipped:,.0f} of {run.steps:,} steps skipped")
+    detail = ", ".join(rest)
+    if not nodes > 0:
+        return Answer(question, "Unknown", detail or "the first step has not run", "plain")
+    if not half > 0:
+        return Answer(question, "No: float32", detail, "plain")
+    dtype = run.executed.get("half_dtype") or "half precision"
+    share = f"{half:.0f} of {nodes:.0f} nodes ({half / nodes:.0%})"
+    return Answer(question, f"Yes: {dtype}", f"{share}, {detail}", "good")
+
+
+def words(field: str) -> str:
+    """Return the name of a logged field for people: ``dev_macro_f1`` -> ``dev macro f1``."""
+    return field.replace("_", " ")
+
+
+def findings(run: Record) -> List[Finding]:
+    """Return what is wrong with a run, the worst first."""
+    found = [*_state(run), *_numbers(run), *_learning(run), *_machine(run)]
+    order = {"error": 0, "warning": 1, "note": 2}
+    return sorted(found, key=lambda finding: order[finding.level])
+
+
+def _state(run: Record) -> List[Finding]:
+    message = str(run.status.get("message", ""))
+    again = f"the same command with --name {run.path.resolve().name} --resume continues"
+    if run.state == "killed":
+        return [Finding("error", f"The run ended without a word after step {run.steps:,}.", again)]
+    if run.state == "failed":
+        return [Finding("error", f"The run ended with an error: {message}", again)]
+    if run.state == "stopped":
+        return [Finding("note", f"The run was {message or 'stopped'}.", again)]
+    if run.state == "empty":
+        return [Finding("warning", "The run has no log yet.", "")]
+    return []
+
+
+def _numbers(run: Record) -> List[Finding]:
+    found = []
+    skipped, steps = run.last("skipped_steps"), run.steps
+    if skipped > 0:
+        level = "warning" if skipped > 0.01 * steps else "note"
+        fix = "lower --loss-scale, or set it to dynamic" if level == "warning" else ""
+        what = f"{skipped:,.0f} of {steps:,} steps were skipped: a gradient was not finite."
+        found.append(Finding(level, what, fix))
+    losses = run.train.get("loss", np.zeros(0))
+    bad = ~np.isfinite(losses)
+    if bad.any():
+        first = run.train["step"][int(bad.argmax())]
+        what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
+        found.append(Finding("error", what, "--on-nonfinite report names the operation"))
+    for text in run.nonfinite[-1:]:
+        found.append(Finding("error", f"The overflow finder's report: {text.strip()}", ""))
+    if run.damaged:
+        what = f"Unreadable lines in metrics.jsonl: {run.damaged:,}. A kill leaves one."
+        found.append(Finding("note", what, ""))
+    return found
+
+
+def _learning(run: Record) -> List[Finding]:
+    found = []
+    losses = run.train.get("loss", np.zeros(0))
+    ends = _ends(losses) if np.isfinite(losses).all() else None
+    if ends and run.steps >= 100 and ends[1] > 0.98 * ends[0]:
+        fix = "a lower --learning-rate if it rose, a higher one or more --epochs if it stood still"
+        found.append(Finding("warning", "The training loss did not fall.", fix))
+    dev = run.dev.get("dev_loss", np.zeros(0))
+    finite = np.flatnonzero(np.isfinite(dev))
+    if len(finite) >= _FEW:
+        lowest = int(finite[dev[finite].argmin()])
+        if lowest < finite[-1] and dev[finite[-1]] > 1.1 * dev[lowest]:
+            what = (
+                f"The dev loss rises since step {run.dev['step'][lowest]:,.0f} "
+                f"({dev[lowest]:.4g} → {dev[finite[-1]]:.4g}): the run overfits."
+            )
+            found.append(Finding("warning", what, "--patience 2, fewer --epochs, or more data"))
+    evaluated = len(run.dev.get("step", ()))
+    if run.state == "done" and evaluated >= _FEW and run.best == evaluated - 1:
+        values = run.dev[run.monitor]
+        gain = abs(values[-1] - values[-2])
+        if gain > 0.02 * abs(values[-1] - values[0]):
+            epochs = number(run.plan.get("epochs"))
+            fix = f"--epochs {2 * epochs:.0f} --resume" if epochs > 0 else "train longer"
+            what = "The last evaluation is the best, and it was still improving."
+            found.append(Finding("note", what, fix))
+    return found
+
+
+def _machine(run: Record) -> List[Finding]:
+    found = []
+    padding = number(run.plan.get("padding_share"))
+    if padding > 0.3:
+        what = f"{padding:.0%} of the tokens are padding."
+        found.append(Finding("warning", what, "--packed, or more --shapes"))
+    speeds = run.train.get("samples_per_second", np.zeros(0))[1:]
+    speeds = speeds[np.isfinite(speeds)]
+    if len(speeds) >= 20:
+        half = len(speeds) // 2
+        before, after = float(np.median(speeds[:half])), float(np.median(speeds[half:]))
+        if after < 0.7 * before:
+            what = f"It became slower: {before:,.0f} → {after:,.0f} samples per second."
+            found.append(Finding("note", what, "another job on this machine, or a hot GPU"))
+    asked = run.config.get("precision") in (None, "amp")
+    nodes, half_nodes = run.executed.get("nodes"), run.executed.get("half_nodes")
+    if asked and nodes and half_nodes == 0:
+        what = "It computed in float32: this machine has no half precision for mixed precision."
+        found.append(Finding("note", what, f"amp-xla rehearse {run.process.get('recipe', '')}"))
+    return found
+
+
+def differing(runs: List[Record]) -> Dict[str, List[Any]]:
+    """Return the settings in which runs differ: name -> value of each run, None if it has none."""
+    names = dict.fromkeys(name for run in runs for name in run.config)
+    values = {name: [run.config.get(name) for run in runs] for name in names}
+    return {name: row for name, row in values.items() if any(v != row[0] for v in row)}
+
+
+def changed(run: Record) -> Dict[str, Tuple[Any, Any]]:
+    """Return the settings that differ from the recipe's defaults: name -> (value, default)."""
+    defaults = dictionary(run.plan.get("defaults"))
+    return {
+        name: (value, defaults[name])
+        for name, value in run.config.items()
+        if name in defaults and value != defaults[name]
+    }

@@ -1,0 +1,289 @@
+"""``report.html``: one file with curves, tables and configuration of one run or of several."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import re
+import shlex
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla import __version__
+from amp_xla.process import durable
+from amp_xla.report import record
+from amp_xla.report.curves import Series, figure, short, smoothed
+from amp_xla.report.findings import answers, changed, differing, findings, words
+from amp_xla.report.record import Record, number
+
+REPORT = "report.html"
+_TEMPLATES = Path(__file__).parent / "templates"
+# Control characters, surrogates, and marks that turn the direction of the text after them.
+_HIDDEN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+_OWN_FIGURES = (
+    "step", "epoch", "samples", "loss", "learning_rate", "loss_scale", "gradient_norm",
+    "applied_steps", "skipped_steps", "samples_per_second",
+)  # fmt: skip
+
+
+def write_run(run: Path, seconds: float = math.inf) -> Path:
+    """Write ``report.html`` into a run folder; return its path.
+
+    Args:
+      run: the folder.
+      seconds: most time to spend on reading the log.
+
+    Raises:
+      TooSlow: the log is too long for ``seconds``.
+    """
+    path = run / REPORT
+    durable.replace(path, render([record.read(run, seconds=seconds)]).encode("utf-8"))
+    return path
+
+
+def render(runs: Sequence[Record]) -> str:
+    """Return the page of one run, or of several overlaid."""
+    import jinja2  # an installation without it trains, and has no report
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(str(_TEMPLATES)), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        finalize=visible,
+    )  # fmt: skip
+    environment.filters.update(short=short, words=words, value=value)
+    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    figures = _figures(list(runs))
+    differs = differing(list(runs)) if len(runs) > 1 else {}
+    shown = [
+        {**_run(run), "differs": [row[i] for row in differs.values()]} for i, run in enumerate(runs)
+    ]
+    return environment.get_template("report.html").render(
+        runs=shown,
+        winner=_winner(list(runs), shown),
+        figures=figures,
+        data={"runs": [visible(r.name) for r in runs], "figures": [f["data"] for f in figures]},
+        style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        script=script,
+        script_digest=digest,
+        differing=list(differs),
+        version=__version__,
+    )
+
+
+def _winner(runs: List[Record], shown: List[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+    """Return what is shown of the best run; None if the runs have different metrics."""
+    if len({run.monitor for run in runs}) > 1 or all(run.best is None for run in runs):
+        return None
+    sign = 1.0 if runs[0].higher_is_better else -1.0
+    scores = [-math.inf if run.best is None else sign * run.best_value for run in runs]
+    return shown[scores.index(max(scores))]
+
+
+def visible(value: Any) -> Any:
+    r"""Return text with control characters as ``\x1b``; other values as they are."""
+    if type(value) is not str:  # markup is ours
+        return "–" if value is None else value
+    return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), value)
+
+
+def value(setting: Any) -> str:
+    """Return a setting as the page shows it."""
+    if setting is None:
+        return "none"
+    if isinstance(setting, bool):
+        return "yes" if setting else "no"
+    if isinstance(setting, list):
+        return ", ".join(map(value, setting)) or "none"
+    return short(setting) if isinstance(setting, float) else str(setting)
+
+
+def command(run: Record) -> str:
+    """Return the command that trains the same again, as a user types it."""
+    try:
+        first, *rest = shlex.split(str(run.process.get("command", "")))
+    except ValueError:
+        return ""
+    path = Path(first)
+    if path.name in ("__main__.py", "amp-xla"):
+        return _join("amp-xla", rest)
+    if path.parent.name == "recipes" and path.suffix == ".py":
+        return _join("amp-xla train " + path.stem, rest)
+    return _join("python " + shlex.quote(first), rest)
+
+
+def _join(start: str, rest: Sequence[str]) -> str:
+    return " ".join([start, *map(shlex.quote, rest)])
+
+
+def _run(run: Record) -> Dict[str, Any]:
+    """Return what the page shows of one run, besides curves."""
+    found = findings(run)
+    defaults = changed(run)
+    return {
+        "name": run.name,
+        "path": str(run.path),
+        "state": run.state,
+        "message": str(run.status.get("message", "")),
+        "ended": str(run.status.get("time", "")),
+        "recipe": str(run.process.get("recipe", "")),
+        "steps": run.steps,
+        "total_steps": run.total_steps,
+        "monitor": words(run.monitor),
+        "best": run.best_value if run.best is not None else None,
+        "best_step": int(run.dev["step"][run.best]) if run.best is not None else None,
+        "speed": run.speed if math.isfinite(run.speed) else None,
+        "loss": run.last("loss"),
+        "answers": answers(run, found),
+        "findings": found,
+        "shapes": _shapes(run),
+        "padding": _share(run.plan.get("padding_share")),
+        "changed": defaults,
+        "settings": {name: v for name, v in run.config.items() if name not in defaults},
+        "process": {k: v for k, v in run.process.items() if k not in ("command", "recipe")},
+        "half_ops": _half_ops(run),
+        "command": command(run),
+        "dev": _dev_table(run),
+        "evaluations": run.evaluations,
+    }
+
+
+def _share(share: Any) -> Optional[float]:
+    return number(share) if 0 <= number(share) <= 1 else None
+
+
+def _shapes(run: Record) -> List[Tuple[int, int]]:
+    shapes = run.plan.get("shapes")
+    pairs = shapes if isinstance(shapes, list) else []
+    return [
+        (int(pair[0]), int(pair[1]))
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and all(number(n) > 0 for n in pair)
+    ]
+
+
+def _half_ops(run: Record) -> List[Tuple[str, int]]:
+    ops = record.dictionary(run.executed.get("half_ops"))
+    counted = [(str(op), int(number(n))) for op, n in ops.items() if number(n) > 0]
+    return sorted(counted, key=lambda pair: -pair[1])
+
+
+def _dev_table(run: Record) -> Dict[str, Any]:
+    """Return the evaluations as a table: at most 20 rows, the best always among them."""
+    names = [name for name in run.dev if name.startswith("dev_")]
+    rows = list(range(len(run.dev.get("step", ()))))
+    if len(rows) > 20:
+        chosen = {int(i) for i in np.linspace(0, len(rows) - 1, 19)}
+        rows = sorted(chosen | ({run.best} if run.best is not None else set()))
+    return {
+        "names": [words(name) for name in names],
+        "rows": [
+            {
+                "step": int(run.dev["step"][i]),
+                "best": i == run.best,
+                "values": [float(run.dev[name][i]) for name in names],
+            }
+            for i in rows
+        ],
+    }
+
+
+def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
+    """Return the figures that have a point in some run."""
+    dev = {name[4:] for run in runs for name in run.dev if name.startswith("dev_")}
+    rest = dict.fromkeys(n for run in runs for n in run.train if n not in {*_OWN_FIGURES, *dev})
+    specs = [
+        dict(title="Loss", series=_losses(runs), summary=_range(runs, "loss"), log=True),
+        *_dev_specs(runs),
+        _spec("learning_rate", runs),
+        _scale_spec(runs),
+        _spec("gradient_norm", runs, smooth=True, log=True),
+        _spec("samples_per_second", runs, smooth=True, skip=1),
+        *(_spec(name, runs, smooth=True) for name in rest),
+    ]
+    steps = max(run.steps for run in runs)
+    return [made for made in (figure(steps=steps, **spec) for spec in specs) if made is not None]
+
+
+def _window(run: Record) -> int:
+    return max(5, len(run.train.get("step", ())) // 40)
+
+
+def _losses(runs: List[Record]) -> List[Series]:
+    series = []
+    for i, run in enumerate(runs):
+        if "loss" in run.train:
+            steps, loss = run.train["step"], run.train["loss"]
+            series.append(Series("training, smoothed", i, steps, smoothed(loss, _window(run))))
+            if len(runs) == 1:
+                series.append(Series("training", i, steps, loss, "faint"))
+        if "dev_loss" in run.dev:
+            series.append(Series("dev", i, run.dev["step"], run.dev["dev_loss"], "dots"))
+    return series
+
+
+def _dev_specs(runs: List[Record]) -> Iterator[Dict[str, Any]]:
+    """Yield a figure per dev metric, with the training metric of the same name for one run."""
+    names = dict.fromkeys(n for run in runs for n in run.dev if n.startswith("dev_"))
+    for name in names:
+        series = []
+        for i, run in enumerate(runs):
+            if name in run.dev:
+                series.append(Series("dev", i, run.dev["step"], run.dev[name], "dots"))
+            if name[4:] in run.train and len(runs) == 1:
+                values = smoothed(run.train[name[4:]], _window(run))
+                series.append(Series("training, smoothed", i, run.train["step"], values, "dashed"))
+        if name != "dev_loss":
+            yield dict(title=_title(name[4:]), series=series, summary=_range(runs, name))
+
+
+def _title(name: str) -> str:
+    text = words(name)
+    return text[:1].upper() + text[1:]
+
+
+def _spec(
+    name: str, runs: List[Record], smooth: bool = False, skip: int = 0, log: bool = False
+) -> Dict[str, Any]:
+    series = []
+    for i, run in enumerate(runs):
+        if name in run.train:
+            x, y = run.train["step"][skip:], run.train[name][skip:]
+            if smooth:
+                series.append(Series("smoothed", i, x, smoothed(y, _window(run))))
+            if not smooth or len(runs) == 1:
+                series.append(Series(words(name), i, x, y, "faint" if smooth else "line"))
+    return dict(title=_title(name), series=series, summary=_range(runs, name), log=log)
+
+
+def _scale_spec(runs: List[Record]) -> Dict[str, Any]:
+    """Return the figure of the loss scale, with a mark where steps were skipped."""
+    series, marks = [], []
+    for i, run in enumerate(runs):
+        scale, steps = run.train.get("loss_scale", np.zeros(0)), run.train.get("step", np.zeros(0))
+        skipped = run.train.get("skipped_steps", np.zeros(len(steps)))
+        if len(scale) and (len(set(scale)) > 1 or skipped.any()):  # a constant is no curve
+            series.append(Series("loss scale", i, steps, scale, "steps"))
+            marks.append((i, steps[np.diff(skipped, prepend=0) > 0]))
+    summary = _range(runs, "loss_scale") + (" Marks on the axis: skipped steps." if marks else "")
+    return dict(title="Loss scale", series=series, summary=summary, marks=marks, log=True)
+
+
+def _range(runs: List[Record], name: str) -> str:
+    """Return a sentence with first, last, lowest and highest value of each run."""
+    parts = []
+    for run in runs:
+        values = run.dev.get(name, run.train.get(name, np.zeros(0)))
+        values = values[np.isfinite(values)]
+        if len(values):
+            who = f"{run.name}: " if len(runs) > 1 else ""
+            parts.append(
+                f"{who}from {short(values[0])} to {short(values[-1])}, lowest "
+                f"{short(values.min())}, highest {short(values.max())}"
+            )
+    return f"{words(name)}: {'; '.join(parts)}." if parts else ""

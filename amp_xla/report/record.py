@@ -1,0 +1,263 @@
+"""A run folder read as one value. Imports no TensorFlow and executes nothing.
+
+A folder may be of a run that still runs, was killed, or comes from anybody: missing and damaged
+files read as empty, and fields of an unexpected type as absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+import numpy as np
+
+from amp_xla.errors import AmpXlaError
+
+STATUS, EVALUATIONS = "status.json", "evaluation"
+_CHUNK = 4096  # lines decoded together
+_MOST_FIELDS = 64  # of a line of metrics.jsonl
+_LARGEST_JSON = 4 << 20  # bytes of a file other than metrics.jsonl
+_NOT_FINITE = ("nan", "inf", "-inf")  # how metrics.jsonl writes them
+Columns = Dict[str, np.ndarray]
+
+
+class TooSlow(AmpXlaError):
+    """Reading took longer than allowed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Everything that a report shows of one run.
+
+    Attributes:
+      path: the run folder.
+      name: a name for people, unique among the runs of one page.
+      config, process, executed: ``config.json`` without ``run``, ``run.json``, ``executed.json``.
+      status: ``status.json``; empty for a folder without one.
+      state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
+      train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without it.
+      damaged: lines of ``metrics.jsonl`` that could not be read.
+      evaluations: results of ``amp-xla evaluate`` by name.
+      nonfinite: reports of the overflow finder, newest last.
+    """
+
+    path: Path
+    name: str
+    config: Dict[str, Any]
+    process: Dict[str, Any]
+    executed: Dict[str, Any]
+    status: Dict[str, Any]
+    state: str
+    train: Columns
+    dev: Columns
+    damaged: int
+    evaluations: Dict[str, Dict[str, Any]]
+    nonfinite: List[str]
+
+    @property
+    def plan(self) -> Dict[str, Any]:
+        """What the run set out to do; see ``amp_xla.training.status``."""
+        return dictionary(self.status.get("plan"))
+
+    @property
+    def monitor(self) -> str:
+        """Field of ``dev`` that decides which checkpoint is best; empty if there is none."""
+        name = f"dev_{self.plan.get('monitor', 'accuracy')}"
+        return name if name in self.dev else next((n for n in self.dev if n != "step"), "")
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Direction of ``monitor``."""
+        return bool(self.plan.get("higher_is_better", "loss" not in self.monitor))
+
+    @property
+    def best(self) -> Optional[int]:
+        """Index of the best evaluation in ``dev``; None before the first number."""
+        values = self.dev.get(self.monitor, np.zeros(0))
+        if not np.isfinite(values).any():
+            return None
+        worst = -np.inf if self.higher_is_better else np.inf
+        values = np.where(np.isfinite(values), values, worst)
+        return int(values.argmax() if self.higher_is_better else values.argmin())
+
+    @property
+    def best_value(self) -> float:
+        """Best value of ``monitor``; NaN before the first."""
+        return float("nan") if self.best is None else float(self.dev[self.monitor][self.best])
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        ends = [part["step"][-1] for part in (self.train, self.dev) if len(part.get("step", ()))]
+        return int(max(ends, default=0))
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run, 0 = unknown."""
+        total = number(self.plan.get("total_steps"))
+        return int(total) if total > 0 else 0
+
+    def last(self, name: str) -> float:
+        """Return the last number of a training field; NaN if there is none."""
+        values = self.train.get(name, np.zeros(0))
+        values = values[~np.isnan(values)]
+        return float(values[-1]) if len(values) else float("nan")
+
+    @property
+    def speed(self) -> float:
+        """Median of the samples per second, the first line, which has the start, left out."""
+        values = self.train.get("samples_per_second", np.zeros(0))
+        values = values[1:] if len(values) > 1 else values
+        values = values[np.isfinite(values)]
+        return float(np.median(values)) if len(values) else float("nan")
+
+
+def read(path: Path, name: str = "", seconds: float = float("inf")) -> Record:
+    """Return the record of a run folder; missing and damaged files read as empty.
+
+    Args:
+      path: the folder.
+      name: name on the page; empty = the folder's.
+      seconds: most time to spend on the log.
+
+    Raises:
+      AmpXlaError: there is no such folder.
+      TooSlow: the log is too long for ``seconds``.
+    """
+    if not path.is_dir():
+        raise AmpXlaError(f"there is no folder {path}; training prints the name of its run folder")
+    config, status = (_json(path / file) for file in ("config.json", STATUS))
+    config.pop("run", None)
+    train, dev, damaged = _metrics(path / "metrics.jsonl", time.monotonic() + seconds)
+    results = sorted(_inside(path / EVALUATIONS))
+    reports = sorted(file / "report.txt" for file in _inside(path) if "nonfinite-" in file.name)
+    return Record(
+        path, name or path.resolve().name, config, _json(path / "run.json"),
+        _json(path / "executed.json"), status, _state(path, status), train, dev, damaged,
+        {folder.name: _json(folder / "result.json") for folder in results},
+        [text for text in map(_text, reports) if text],
+    )  # fmt: skip
+
+
+def is_run(path: Path) -> bool:
+    """Return whether a folder is a run's, not one of ``inspect`` or ``rehearse``."""
+    return (path / "run.json").is_file() or (path / "metrics.jsonl").is_file()
+
+
+def number(value: Any) -> float:
+    """Return a number of a JSON file as float; NaN for anything else."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value) if abs(value) < 1e300 else float("inf")
+    return float(value) if value in _NOT_FINITE else float("nan")
+
+
+def dictionary(value: Any) -> Dict[str, Any]:
+    """Return ``value`` if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def _state(path: Path, status: Mapping[str, Any]) -> str:
+    if _locked(path / ".lock"):
+        return "running"
+    state = status.get("state")
+    if state in ("done", "stopped", "failed"):
+        return str(state)
+    return "killed" if (path / "metrics.jsonl").is_file() else "empty"
+
+
+def _locked(path: Path) -> bool:
+    """Return whether a process of this machine holds the lock, which is not touched."""
+    try:
+        inode = f":{os.stat(str(path)).st_ino} "
+        return inode in Path("/proc/locks").read_text()
+    except OSError:
+        return False
+
+
+def _inside(path: Path) -> List[Path]:
+    try:
+        return [p for p in path.iterdir() if p.is_dir() and not p.is_symlink()]
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_LARGEST_JSON).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _json(path: Path) -> Dict[str, Any]:
+    try:
+        return dictionary(json.loads(_text(path)))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _metrics(path: Path, deadline: float) -> Any:
+    """Return training columns, dev columns and the number of unreadable lines."""
+    records: Dict[str, List[Dict[str, Any]]] = {"train": [], "dev": []}
+    damaged = 0
+    try:
+        with open(path, "rb") as file:
+            for chunk in _chunks(file):
+                if time.monotonic() > deadline:
+                    raise TooSlow(f"{path} is too long to be read in time")
+                for record in _decode(chunk):
+                    if isinstance(record, dict) and isinstance(record.get("step"), int):
+                        kind = "dev" if record.get("kind") == "dev" else "train"
+                        records[kind].append(record)
+                    else:
+                        damaged += 1
+    except OSError:
+        pass
+    return _columns(records["train"]), _columns(records["dev"]), damaged
+
+
+def _chunks(file: Any) -> Iterator[List[bytes]]:
+    chunk: List[bytes] = []
+    for line in file:
+        chunk.append(line)
+        if len(chunk) == _CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _decode(lines: List[bytes]) -> List[Any]:
+    """Return the value of each line, None for one that is cut off or damaged."""
+    try:  # all at once, which is twice as fast
+        return list(json.loads(b"[" + b",".join(lines) + b"]"))
+    except (ValueError, RecursionError):
+        if len(lines) == 1:
+            return [None]
+        middle = len(lines) // 2
+        return _decode(lines[:middle]) + _decode(lines[middle:])
+
+
+def _columns(records: List[Dict[str, Any]]) -> Columns:
+    """Return each field that has a number in some line, sorted by step."""
+    names: Dict[str, None] = {}
+    for record in records:
+        if len(names) < _MOST_FIELDS:
+            names.update(dict.fromkeys(record))
+    columns = {}
+    for name in names:
+        values = [record.get(name) for record in records]
+        if all(type(value) is float for value in values):
+            column = np.array(values, np.float64)
+        else:
+            column = np.array([number(value) for value in values], np.float64)
+        if not np.isnan(column).all() or "nan" in values:
+            columns[name] = column
+    if "step" in columns:
+        order = np.argsort(columns["step"], kind="stable")
+        columns = {name: column[order] for name, column in columns.items()}
+    return columns

@@ -1,0 +1,72 @@
+"""Run folders as training writes them, small and made in no time."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+STEPS = 200
+
+
+def good(
+    folder: Path,
+    extra: Optional[Dict[str, float]] = None,
+    state: str = "done",
+    message: str = "",
+    lines: int = 20,
+    **settings: Any,
+) -> Path:
+    """Write a run that learned; return its folder.
+
+    Args:
+      extra: further metrics of each training line.
+      lines: training lines.
+      settings: values that differ from the defaults.
+    """
+    folder.mkdir(parents=True)
+    defaults = {"train": None, "epochs": 2, "learning_rate": 5e-4, "precision": None}
+    plan = {
+        "total_steps": STEPS, "epochs": 2, "monitor": "accuracy", "higher_is_better": True,
+        "shapes": [[16, 32], [16, 96]], "padding_share": 0.13, "ranks": 1, "defaults": defaults,
+    }  # fmt: skip
+    _json(folder / "config.json", {**defaults, **settings, "run": {"name": folder.name}})
+    _json(folder / "status.json", {"state": state, "message": message, "plan": plan})
+    _json(folder / "run.json", {"recipe": "classification", "command": "amp-xla train 'a b'"})
+    counts = {"nodes": 2000, "half_nodes": 700, "half_dtype": "bfloat16", "clusters": 0}
+    _json(folder / "executed.json", {**counts, "half_ops": {"MatMul": 56}})
+    with (folder / "metrics.jsonl").open("w") as log:
+        for line in range(1, lines + 1):
+            step = line * STEPS // lines
+            values = {
+                "step": step, "kind": "train", "epoch": 1, "loss": 2.5 * math.exp(-step / 60),
+                "accuracy": 1 - 0.9 * math.exp(-step / 60), "learning_rate": 1e-3 / line,
+                "loss_scale": 1000.0, "gradient_norm": 1.0 + math.sin(line), "skipped_steps": 0,
+                "samples_per_second": 100.0 + line % 7, **(extra or {}),
+            }  # fmt: skip
+            log.write(json.dumps(values) + "\n")
+            if line % max(1, lines // 4) == 0:
+                share = line / lines
+                dev = {"dev_accuracy": 0.5 + 0.4 * share, "dev_loss": 1.5 - share}
+                log.write(json.dumps({"step": step, "kind": "dev", **dev}) + "\n")
+    return folder
+
+
+def diverged(folder: Path) -> Path:
+    """Write a run whose numbers became non-finite; return its folder."""
+    good(folder, state="failed", message="step 190: loss nan at loss scale 1")
+    path = folder / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        if record["step"] > 120 and record["kind"] == "train":
+            record.update(loss="nan", gradient_norm="inf", skipped_steps=record["step"] - 120)
+            record["loss_scale"] = max(1.0, 1000.0 / 2 ** ((record["step"] - 120) // 10))
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "nonfinite-00000190").mkdir()
+    (folder / "nonfinite-00000190" / "report.txt").write_text("first non-finite node: MatMul\n")
+    return folder
+
+
+def _json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value))

@@ -1,0 +1,94 @@
+"""The report's page: any run folder gives one, and what is in it is text."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from amp_xla.report import record
+from amp_xla.report.curves import MOST_POINTS, smoothed, thin, ticks
+from amp_xla.report.page import render, write_run
+from tests.report import folders
+
+EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e文件"
+
+
+def page(*folders_of_runs: Path) -> str:
+    return render([record.read(folder) for folder in folders_of_runs])
+
+
+def test_thinning_keeps_the_ends_and_each_extreme() -> None:
+    values = np.random.RandomState(1).randn(200_000)
+    values[[77_777, 123_456]] = 50.0, -50.0
+    x, y = thin(np.arange(len(values), dtype=float), values)
+    assert len(x) <= MOST_POINTS and (x[0], x[-1]) == (0, len(values) - 1)
+    assert {77_777.0: 50.0, 123_456.0: -50.0}.items() <= dict(zip(x, y)).items()
+    few = np.arange(5.0)
+    assert thin(few, few)[0] is few
+
+
+def test_a_mean_over_a_window_leaves_out_what_is_not_finite() -> None:
+    y = np.array([1.0, np.nan, 3.0, np.inf, 5.0])
+    np.testing.assert_allclose(smoothed(y, 3), [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert ticks(0, 1408) == [0, 250, 500, 750, 1000, 1250]
+
+
+def test_the_page_of_a_run_answers_what_its_log_holds(tmp_path: Path) -> None:
+    text = page(folders.good(tmp_path / "good"))
+    for part in ("did it learn", "0.9000", "16 × 32", "bfloat16", "nothing found", "--epochs 4"):
+        assert part in text.lower(), part
+    assert "<svg" in text and "http" not in re.sub("http-equiv", "", text)
+    diverged = page(folders.diverged(tmp_path / "diverged"))
+    assert "No: it diverged" in diverged and "the overflow finder" in diverged.lower()
+    killed = folders.good(tmp_path / "killed", state="running")
+    (killed / "metrics.jsonl").open("a").write('{"step": 999, "ki')
+    assert "ended without a word" in page(killed)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "Too early to say" in page(empty)
+    three = page(tmp_path / "good", tmp_path / "diverged", killed)
+    assert "3 runs compared" in three and "Best: <strong>good" in three
+
+
+def test_text_from_a_run_folder_is_only_text(tmp_path: Path) -> None:
+    run = folders.good(tmp_path / "evil", {EVIL: 0.5}, message=EVIL, train=EVIL)
+    text = page(run, run)
+    shown = html.escape(EVIL[:34]).replace("&#x27;", "&#39;") + r"\x1b[31m\u202e文件"
+    assert shown in text
+    assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
+    assert text.count("<script") == 2  # the page's own data and script
+
+
+@pytest.mark.parametrize("name", ["config.json", "run.json", "executed.json", "status.json"])
+def test_files_of_another_form_are_a_page_too(tmp_path: Path, name: str) -> None:
+    for number, content in enumerate([b"", b"[1]", b'{"plan": 3, "half_nodes": "x"}', b"\xff"]):
+        run = folders.good(tmp_path / str(number))
+        (run / name).write_bytes(content)
+        assert "Did it learn" in page(run)
+    wrong: List[Any] = [None, [], {"step": "x"}, {"step": 3, "loss": {"a": 1}, "kind": []}, 10**400]
+    log = tmp_path / "0" / "metrics.jsonl"
+    log.write_text("".join(json.dumps(value) + "\n" for value in wrong) + "{]\n")
+    assert record.read(tmp_path / "0").damaged == 5
+    page(tmp_path / "0")
+
+
+def test_a_log_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+    run = folders.good(tmp_path / "run")
+    with pytest.raises(record.TooSlow, match="too long"):
+        write_run(run, seconds=-1.0)
+    assert not (run / "report.html").exists()
+    assert write_run(run).stat().st_size < 200_000
+
+
+def test_settings_that_differ_are_named(tmp_path: Path) -> None:
+    runs = [folders.good(tmp_path / n, learning_rate=r) for n, r in (("a", 1e-3), ("b", 2e-3))]
+    text = page(*runs)
+    assert "0.002" in text and "learning_rate</th>" in text
+    same: Dict[str, int] = {"All runs have the same settings": 1}
+    assert all(part in page(runs[0], runs[0]) for part in same)
