@@ -15,20 +15,21 @@ function nearest(values, x) {
 function show(area, share) {
   const figure = page.figures[area.dataset.figure];
   const x = figure.low + share * (figure.high - figure.low);
-  const parts = [];
-  let step = null;
+  const points = [];
   for (const [label, run, steps, values] of figure.lines) {
-    if (hidden.has(run) || !steps.length) continue;
+    if (hidden.has(run)) continue;
     const at = nearest(steps, x);
-    step = step === null ? steps[at] : step;
     const who = page.runs.length > 1 ? page.runs[run] + ", " + label : label;
-    parts.push(who + " " + values[at]);
+    points.push({ step: steps[at], text: who + " " + values[at] });
   }
-  if (step === null) return;
+  if (!points.length) return;
+  const away = (point) => Math.abs(point.step - x);
+  const step = points.reduce((a, b) => (away(b) < away(a) ? b : a)).step;
+  const near = points.filter((p) => Math.abs(p.step - step) < 0.03 * (figure.high - figure.low));
   area.position = share;
   area.guide.hidden = false;
   area.guide.style.left = 100 * (step - figure.low) / (figure.high - figure.low) + "%";
-  area.readout.textContent = "step " + step.toLocaleString("en") + ": " + parts.join(" · ");
+  area.readout.textContent = "step " + step.toLocaleString("en") + ": " + near.map((p) => p.text).join(" · ");
 }
 
 function hide(area) {
