@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional
 
 from typing_extensions import Annotated
 
@@ -23,7 +23,7 @@ from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig, Questions
+from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
 from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions
 
 
@@ -94,17 +94,15 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("classification", config, build, config.loop)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Return label and probability for each line: a text, or two texts separated by a tab."""
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+    """Return the probability of each label for each line: a text, or two with a tab between."""
     config = checkpoint.config(Config)
     dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
     return answers(config, checkpoint, lines)
 
 
-def answers(
-    config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]
-) -> List[Tuple[str, float]]:
-    """Return label and probability for each line; the caller has resolved the precision."""
+def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> Answers:
+    """Return the probability of each label for each line, in the precision that is resolved."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

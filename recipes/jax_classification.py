@@ -22,7 +22,7 @@ from amp_xla.config import parse
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig, Questions
+from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,8 +125,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("jax_classification", config, build, config.loop, Jax)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Return label and probability for each line: a text, or two texts separated by a tab."""
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+    """Return the probability of each label for each line: a text, or two with a tab between."""
     from amp_xla.jax import bert, processes, step  # first: one line if there is no JAX
     from amp_xla.jax.engine import restored
 

@@ -25,7 +25,7 @@ from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.classifier import Answers, ClassifierConfig
 from amp_xla.training.run import RunFolder
 from recipes import classification
 
@@ -173,8 +173,8 @@ def optimizer(config: Config, steps: int, scale: Any) -> Any:
     return LossScaleOptimizer(adamw, dynamic=False, initial_scale=float(scale))
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Return label and probability for each line: a text, or two texts separated by a tab."""
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+    """Return the probability of each label for each line: a text, or two with a tab between."""
     config = checkpoint.config(Config)
     precision(dataclasses.replace(config, xla="off", loss_scale=None))
     return classification.answers(config, checkpoint, lines)

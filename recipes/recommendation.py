@@ -29,6 +29,7 @@ from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.classifier import Answers
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 _COLUMNS = "columns.json"
@@ -119,8 +120,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("recommendation", config, build, options)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
-    """Return label and probability for each line; its label is ignored and may be empty."""
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+    """Return the probabilities of 0 and 1 for each line; its label is ignored and may be empty."""
     config = checkpoint.config(Config)
     columns, values = _columns(checkpoint)
     parsed = []
@@ -136,7 +137,8 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]
         some = parsed[first : first + config.batch_size]
         batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
         chances += infer(batch)["probability"].tolist()
-    return [("1", chance) if chance > 0.5 else ("0", 1.0 - chance) for chance in chances]
+    clicked = np.array(chances, np.float64)
+    return Answers(("0", "1"), np.stack([1.0 - clicked, clicked], 1))
 
 
 def export(checkpoint: Checkpoint, folder: Path) -> str:

@@ -23,7 +23,10 @@ COMMANDS: Dict[str, Command] = {
     "ranks": Command("amp_xla.commands.ranks", ("recipe",), "train on several GPUs or machines"),
     "predict": Command("amp_xla.commands.predict", ("run", "file"), "label text with a run"),
     "fill": Command("amp_xla.commands.fill", ("run",), "fill in the [MASK]s of a text"),
-    "evaluate": Command("amp_xla.commands.evaluate", ("run",), "compare pretrained models"),
+    "evaluate": Command(
+        "amp_xla.commands.evaluate", ("run",), "score runs on labelled text, or pretrained models"
+    ),
+    "runs": Command("amp_xla.commands.runs", ("folder",), "list runs and what they reached"),
     "report": Command("amp_xla.commands.report", ("run",), "draw runs as a page: report.html"),
     "export": Command("amp_xla.commands.export", ("run",), "write a run as a SavedModel"),
     "verify": Command("amp_xla.commands.verify", ("run",), "check the checkpoints of a run"),

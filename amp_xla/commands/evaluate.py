@@ -1,4 +1,4 @@
-"""``amp-xla evaluate``: masked language models compared on the same hidden words."""
+"""``amp-xla evaluate``: runs scored on labelled samples; language models on hidden words."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
-from amp_xla.commands.predict import lines_of
+from amp_xla.commands.predict import SavedOptions, lines_of
 from amp_xla.config import parse, within
 from amp_xla.data.pretraining.cloze import ClozeBenchmark
 from amp_xla.data.text import corpora
@@ -22,10 +22,17 @@ from amp_xla.process.progress import note
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Compare pretrained models: runs and any folder for --bert."""
+    """Score runs on labelled samples (--file), or pretrained models on hidden words."""
 
     run: str = "runs/pretraining/latest"
-    """folders, separated by commas"""
+    """folders, separated by commas; for hidden words also any folder for --bert"""
+    file: Optional[str] = None
+    """labelled samples in the format of the training file; none = hidden words"""
+    errors: Annotated[int, within(at_least=0)] = 100
+    """with --file: most lines of errors.tsv, the worst first"""
+    json: bool = False
+    """with --file: print JSON"""
+    saved: SavedOptions = SavedOptions()
     text_file: Optional[str] = None
     """texts, one per line; none = built-in texts that no recipe trains on"""
     texts: Annotated[int, within(at_least=1)] = 512
@@ -39,17 +46,25 @@ class Config:
     lowercase: bool = True
     """for folders without tokenizer_config.json: lower-case the text, as uncased BERT does"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """seed of the hidden words"""
+    """seed of the hidden words, or of the bootstrap"""
 
 
 def main(argv: List[str]) -> int:
-    """Print a table in Markdown with a row per folder.
+    """Print the scores on labelled samples, or a table in Markdown with a row per folder.
 
-    Loss (nats) and accuracy are per whole word. Words that one of the vocabularies cannot spell are
-    not hidden. So rows of one table are comparable, and tables of folders with one vocabulary.
+    Loss (nats) and accuracy of the table are per whole word. Words that one of the vocabularies
+    cannot spell are not hidden. So rows of one table are comparable, and tables of folders with one
+    vocabulary.
     """
     config = parse(Config, argv, "amp-xla evaluate RUN")
     folders = [str(folder) for folder in folders_of(config.run)]
+    if config.file is not None:
+        from amp_xla.commands import score as labelled
+
+        return labelled.score(
+            folders_of(config.run), config.file, config.saved, config.seed, config.errors,
+            config.json,
+        )  # fmt: skip
     tokenizers = [_tokenizer(folder, config.lowercase) for folder in folders]
     if config.text_file is None:
         texts = corpora.pydoc()[1].texts

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
 
 from amp_xla.config import parse
 from amp_xla.data.slots.lines import LineError
@@ -47,31 +50,53 @@ class Config:
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
     """one text per line, also gzipped; for pairs a tab before the second; none = standard input"""
+    json: bool = False
+    """print a JSON object per line, with the probability of each label"""
     saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
-    """Print label, probability and text, separated by tabs.
+    """Print label, probability and text, separated by tabs, or with ``--json`` as JSON lines.
 
-    Line i of the output answers line i of the input; the answer to a blank line is blank.
+    Line i of the output answers line i of the input; the answer to a blank line is blank, in JSON
+    an object with the label null.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
     saved, predict = config.saved.open(config.run, "predict", advice)
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
+    names: Sequence[str] = ()
+    rows: Sequence[np.ndarray] = ()
     try:
-        answers = iter(predict(saved, [lines[n - 1] for n in numbers]) if numbers else ())
+        if numbers:
+            names, rows = predict(saved, [lines[n - 1] for n in numbers])
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
-    output.lines(_answer(line, next(answers)) if line.strip() else "" for line in lines)
+    row_of = dict(zip(numbers, rows))
+    answer = _json if config.json else _answer
+    output.lines(answer(text, names, row_of.get(number)) for number, text in enumerate(lines, 1))
     return 0
 
 
-def _answer(text: str, answer: Tuple[str, float]) -> str:
-    label, probability = answer
-    return f"{output.printable(label)}\t{probability:.4f}\t{text}"
+def _answer(text: str, names: Sequence[str], row: Optional[np.ndarray]) -> str:
+    if row is None:
+        return ""
+    label = names[int(row.argmax())]
+    return f"{output.printable(label)}\t{row.max():.4f}\t{text}"
+
+
+def _json(text: str, names: Sequence[str], row: Optional[np.ndarray]) -> str:
+    record: Dict[str, Any] = {"label": None, "text": text}
+    if row is not None:
+        chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
+        label = names[int(row.argmax())]
+        record = {"label": label, "probability": chances[label], "text": text}
+        record["probabilities"] = chances
+    line = json.dumps(record, ensure_ascii=False)
+    # Output escapes control characters in a form that JSON does not have.
+    return line if line.isprintable() else json.dumps(record)
 
 
 def lines_of(file: Optional[str]) -> List[str]:

@@ -25,8 +25,7 @@ class Series:
       label: e.g. ``loss, smoothed``.
       run: index of its run on the page.
       x, y: float64 [N]; non-finite ``y`` are gaps.
-      style: ``line``, ``faint``, ``dots`` (a line with a dot per point), ``dashed``
-        or ``steps``.
+      style: ``line``, ``faint``, ``dots`` (a line with a dot per point) or ``steps``.
     """
 
     label: str

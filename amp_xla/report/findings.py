@@ -87,7 +87,7 @@ def _best(run: Record) -> Answer:
     if run.best is None:
         return Answer(question, "Not evaluated yet", "", "plain")
     name = words(run.monitor)
-    detail = f"{name} {run.best_value:.4f} at step {run.dev['step'][run.best]:,.0f}"
+    detail = f"{name} {run.best_value:.4f} at step {run.best_step:,}"
     if run.best == len(run.dev["step"]) - 1:
         return Answer(question, "Yes", detail, "good")
     now = run.dev[run.monitor][-1]
@@ -119,7 +119,7 @@ def _precision(run: Record) -> Answer:
 
 def words(field: str) -> str:
     """Return the name of a logged field for people: ``dev_macro_f1`` -> ``dev macro f1``."""
-    return field.replace("_", " ")
+    return field.replace("_", " ").replace("f1", "F1")
 
 
 def findings(run: Record) -> List[Finding]:
@@ -200,19 +200,6 @@ def _machine(run: Record) -> List[Finding]:
     if padding > 0.3:
         what = f"{padding:.0%} of the tokens are padding."
         found.append(Finding("warning", what, "--packed, or more --shapes"))
-    speeds = run.train.get("samples_per_second", np.zeros(0))[1:]
-    speeds = speeds[np.isfinite(speeds)]
-    if len(speeds) >= 20:
-        half = len(speeds) // 2
-        before, after = float(np.median(speeds[:half])), float(np.median(speeds[half:]))
-        if after < 0.7 * before:
-            what = f"It became slower: {before:,.0f} → {after:,.0f} samples per second."
-            found.append(Finding("note", what, "another job on this machine, or a hot GPU"))
-    asked = run.config.get("precision") in (None, "amp")
-    nodes, half_nodes = run.executed.get("nodes"), run.executed.get("half_nodes")
-    if asked and nodes and half_nodes == 0:
-        what = "It computed in float32: this machine has no half precision for mixed precision."
-        found.append(Finding("note", what, f"amp-xla rehearse {run.process.get('recipe', '')}"))
     return found
 
 

@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -55,34 +55,30 @@ def render(runs: Sequence[Record]) -> str:
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         finalize=visible,
     )  # fmt: skip
-    environment.filters.update(short=short, words=words, value=value)
+    environment.filters.update(short=short, words=words, value=value, percent=percent)
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     figures = _figures(list(runs))
-    differs = differing(list(runs)) if len(runs) > 1 else {}
-    shown = [
-        {**_run(run), "differs": [row[i] for row in differs.values()]} for i, run in enumerate(runs)
-    ]
     return environment.get_template("report.html").render(
-        runs=shown,
-        winner=_winner(list(runs), shown),
+        runs=[_view(run, environment) for run in runs],
+        winner=_winner(list(runs)),
         figures=figures,
         data={"runs": [visible(r.name) for r in runs], "figures": [f["data"] for f in figures]},
         style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
         script=script,
         script_digest=digest,
-        differing=list(differs),
+        differing=differing(list(runs)) if len(runs) > 1 else {},
         version=__version__,
     )
 
 
-def _winner(runs: List[Record], shown: List[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-    """Return what is shown of the best run; None if the runs have different metrics."""
+def _winner(runs: List[Record]) -> Optional[Record]:
+    """Return the best run; None if the runs have different metrics."""
     if len({run.monitor for run in runs}) > 1 or all(run.best is None for run in runs):
         return None
     sign = 1.0 if runs[0].higher_is_better else -1.0
     scores = [-math.inf if run.best is None else sign * run.best_value for run in runs]
-    return shown[scores.index(max(scores))]
+    return runs[scores.index(max(scores))]
 
 
 def visible(value: Any) -> Any:
@@ -103,6 +99,11 @@ def value(setting: Any) -> str:
     return short(setting) if isinstance(setting, float) else str(setting)
 
 
+def percent(share: float) -> str:
+    """Return a share as CSS takes it."""
+    return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
+
+
 def command(run: Record) -> str:
     """Return the command that trains the same again, as a user types it."""
     try:
@@ -121,65 +122,42 @@ def _join(start: str, rest: Sequence[str]) -> str:
     return " ".join([start, *map(shlex.quote, rest)])
 
 
-def _run(run: Record) -> Dict[str, Any]:
+def _view(run: Record, environment: Any) -> Dict[str, Any]:
     """Return what the page shows of one run, besides curves."""
-    found = findings(run)
-    defaults = changed(run)
+    problems, differs = findings(run), changed(run)
     return {
-        "name": run.name,
-        "path": str(run.path),
-        "state": run.state,
-        "message": str(run.status.get("message", "")),
-        "ended": str(run.status.get("time", "")),
-        "recipe": str(run.process.get("recipe", "")),
-        "steps": run.steps,
-        "total_steps": run.total_steps,
-        "monitor": words(run.monitor),
-        "best": run.best_value if run.best is not None else None,
-        "best_step": int(run.dev["step"][run.best]) if run.best is not None else None,
-        "speed": run.speed if math.isfinite(run.speed) else None,
-        "loss": run.last("loss"),
-        "answers": answers(run, found),
-        "findings": found,
-        "shapes": _shapes(run),
-        "padding": _share(run.plan.get("padding_share")),
-        "changed": defaults,
-        "settings": {name: v for name, v in run.config.items() if name not in defaults},
+        "run": run,
+        "answers": answers(run, problems),
+        "findings": problems,
+        "changed": differs,
+        "settings": {name: v for name, v in run.config.items() if name not in differs},
         "process": {k: v for k, v in run.process.items() if k not in ("command", "recipe")},
-        "half_ops": _half_ops(run),
+        "padding": number(run.plan.get("padding_share")),
+        "half_ops": record.dictionary(run.executed.get("half_ops")),
         "command": command(run),
         "dev": _dev_table(run),
-        "evaluations": run.evaluations,
+        "evaluations": _evaluations(run, environment),
     }
 
 
-def _share(share: Any) -> Optional[float]:
-    return number(share) if 0 <= number(share) <= 1 else None
+def _evaluations(run: Record, environment: Any) -> List[Any]:
+    """Return each evaluation as markup; a result of another form is only named."""
+    from markupsafe import Markup
 
-
-def _shapes(run: Record) -> List[Tuple[int, int]]:
-    shapes = run.plan.get("shapes")
-    pairs = shapes if isinstance(shapes, list) else []
-    return [
-        (int(pair[0]), int(pair[1]))
-        for pair in pairs
-        if isinstance(pair, list) and len(pair) == 2 and all(number(n) > 0 for n in pair)
-    ]
-
-
-def _half_ops(run: Record) -> List[Tuple[str, int]]:
-    ops = record.dictionary(run.executed.get("half_ops"))
-    counted = [(str(op), int(number(n))) for op, n in ops.items() if number(n) > 0]
-    return sorted(counted, key=lambda pair: -pair[1])
+    template, shown = environment.get_template("evaluation.html"), []
+    for name, result in run.evaluations.items():
+        try:
+            shown.append(Markup(template.render(name=name, test=result)))
+        except Exception:  # whatever a template meets in a file of unknown form
+            shown.append(f"evaluation/{name}/result.json is not of the expected form.")
+    return shown
 
 
 def _dev_table(run: Record) -> Dict[str, Any]:
-    """Return the evaluations as a table: at most 20 rows, the best always among them."""
+    """Return the best and the last 20 evaluations as a table."""
     names = [name for name in run.dev if name.startswith("dev_")]
-    rows = list(range(len(run.dev.get("step", ()))))
-    if len(rows) > 20:
-        chosen = {int(i) for i in np.linspace(0, len(rows) - 1, 19)}
-        rows = sorted(chosen | ({run.best} if run.best is not None else set()))
+    last = len(run.dev.get("step", ()))
+    rows = sorted({*range(max(0, last - 20), last), *([] if run.best is None else [run.best])})
     return {
         "names": [words(name) for name in names],
         "rows": [
@@ -195,11 +173,10 @@ def _dev_table(run: Record) -> Dict[str, Any]:
 
 def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
     """Return the figures that have a point in some run."""
-    dev = {name[4:] for run in runs for name in run.dev if name.startswith("dev_")}
+    dev = [name[4:] for run in runs for name in run.dev if name.startswith("dev_")]
     rest = dict.fromkeys(n for run in runs for n in run.train if n not in {*_OWN_FIGURES, *dev})
     specs = [
-        dict(title="Loss", series=_losses(runs), summary=_range(runs, "loss"), log=True),
-        *_dev_specs(runs),
+        *(_dev_spec(name, runs) for name in dict.fromkeys(["loss", *dev])),
         _spec("learning_rate", runs),
         _scale_spec(runs),
         _spec("gradient_norm", runs, smooth=True, log=True),
@@ -214,32 +191,19 @@ def _window(run: Record) -> int:
     return max(5, len(run.train.get("step", ())) // 40)
 
 
-def _losses(runs: List[Record]) -> List[Series]:
+def _dev_spec(name: str, runs: List[Record]) -> Dict[str, Any]:
+    """Return a metric on the dev set and in training; of several runs only the loss of both."""
     series = []
     for i, run in enumerate(runs):
-        if "loss" in run.train:
-            steps, loss = run.train["step"], run.train["loss"]
-            series.append(Series("training, smoothed", i, steps, smoothed(loss, _window(run))))
+        if name in run.train and (len(runs) == 1 or name == "loss"):
+            steps, values = run.train["step"], run.train[name]
+            series.append(Series("training, smoothed", i, steps, smoothed(values, _window(run))))
             if len(runs) == 1:
-                series.append(Series("training", i, steps, loss, "faint"))
-        if "dev_loss" in run.dev:
-            series.append(Series("dev", i, run.dev["step"], run.dev["dev_loss"], "dots"))
-    return series
-
-
-def _dev_specs(runs: List[Record]) -> Iterator[Dict[str, Any]]:
-    """Yield a figure per dev metric, with the training metric of the same name for one run."""
-    names = dict.fromkeys(n for run in runs for n in run.dev if n.startswith("dev_"))
-    for name in names:
-        series = []
-        for i, run in enumerate(runs):
-            if name in run.dev:
-                series.append(Series("dev", i, run.dev["step"], run.dev[name], "dots"))
-            if name[4:] in run.train and len(runs) == 1:
-                values = smoothed(run.train[name[4:]], _window(run))
-                series.append(Series("training, smoothed", i, run.train["step"], values, "dashed"))
-        if name != "dev_loss":
-            yield dict(title=_title(name[4:]), series=series, summary=_range(runs, name))
+                series.append(Series("training", i, steps, values, "faint"))
+        if f"dev_{name}" in run.dev:
+            series.append(Series("dev", i, run.dev["step"], run.dev[f"dev_{name}"], "dots"))
+    summary = _range(runs, name if name == "loss" else f"dev_{name}")
+    return dict(title=_title(name), series=series, summary=summary, log=name == "loss")
 
 
 def _title(name: str) -> str:

@@ -67,7 +67,7 @@ class Record:
     def monitor(self) -> str:
         """Field of ``dev`` that decides which checkpoint is best; empty if there is none."""
         name = f"dev_{self.plan.get('monitor', 'accuracy')}"
-        return name if name in self.dev else next((n for n in self.dev if n != "step"), "")
+        return name if name in self.dev else next((n for n in self.dev if n[:4] == "dev_"), "")
 
     @property
     def higher_is_better(self) -> bool:
@@ -88,6 +88,11 @@ class Record:
     def best_value(self) -> float:
         """Best value of ``monitor``; NaN before the first."""
         return float("nan") if self.best is None else float(self.dev[self.monitor][self.best])
+
+    @property
+    def best_step(self) -> int:
+        """Step of the best evaluation, 0 before the first."""
+        return 0 if self.best is None else int(self.dev["step"][self.best])
 
     @property
     def steps(self) -> int:
@@ -141,11 +146,6 @@ def read(path: Path, name: str = "", seconds: float = float("inf")) -> Record:
         {folder.name: _json(folder / "result.json") for folder in results},
         [text for text in map(_text, reports) if text],
     )  # fmt: skip
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a folder is a run's, not one of ``inspect`` or ``rehearse``."""
-    return (path / "run.json").is_file() or (path / "metrics.jsonl").is_file()
 
 
 def number(value: Any) -> float:

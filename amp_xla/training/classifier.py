@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ClassVar, Dict, List, Optional, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -30,7 +30,12 @@ from amp_xla.training.options import (
 )
 from amp_xla.training.run import resumed_settings
 
-Answer = Tuple[str, float]
+
+class Answers(NamedTuple):
+    """Answers to texts: ``labels``, and the probability of each, float [texts, labels]."""
+
+    labels: Tuple[str, ...]
+    probabilities: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,18 +110,18 @@ class Questions:
 
     def answers(
         self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
-    ) -> List[Answer]:
-        """Return label and probability for each line.
+    ) -> Answers:
+        """Return the probability of each label for each line.
 
         Args:
           chances: batch -> probability of each label, float [B, labels].
           batch_size: rows of a batch; None = that of the configuration.
         """
-        answer_of: Dict[int, Answer] = {}
+        rows = np.zeros((self._count, len(self.labels)), np.float32)
         batches = Batches(
             self._encoded, None, [self._length], batch_size or self.batch_size, shuffle=False
         )
         for batch in batches.epoch(0):
-            for sample, row in zip(batch["sample_ids"], chances(batch)):
-                answer_of[int(sample)] = (self.labels.names[int(row.argmax())], float(row.max()))
-        return [answer_of[i] for i in range(self._count)]
+            real = batch["sample_ids"] >= 0
+            rows[batch["sample_ids"][real]] = chances(batch)[real]
+        return Answers(self.labels.names, rows)

@@ -31,7 +31,7 @@ def plan(loop: Any, config: Any) -> Dict[str, Any]:
         "epochs": options.epochs,
         "monitor": options.monitor,
         "higher_is_better": options.higher_is_better,
-        "shapes": [list(map(int, shape)) for shape in batches.shapes],
+        "shapes": [f"{rows} × {length}" for rows, length in batches.shapes],
         "padding_share": getattr(batches, "padding_share", None),
         "ranks": loop.engine.ranks.world.size,
         "defaults": flat(type(config)()),

@@ -108,7 +108,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("majority", config, build, config.intervals.loop(epochs=config.passes))
 
 
-def predict(saved: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
+def predict(saved: Checkpoint, lines: List[str]) -> Tuple[List[str], np.ndarray]:
     """A line is numbers from 1 to 40 with spaces between."""
     config = saved.config(Config)
     config.precision_options.resolve()
@@ -121,11 +121,8 @@ def predict(saved: Checkpoint, lines: List[str]) -> List[Tuple[str, float]]:
     restore_weights(saved, model.weights)
     infer = Inference({"token_ids": model.inputs[0]}, {"chances": tf.nn.softmax(model.output)})
     encoded = encode([[int(word) for word in line.split()] for line in lines])
-    found = []
-    for batch in Batches(encoded, None, [8], 1, shuffle=False).epoch(0):
-        chances = infer(batch)["chances"][0]
-        found.append((["low", "high"][int(chances.argmax())], float(chances.max())))
-    return found
+    batches = Batches(encoded, None, [8], 1, shuffle=False).epoch(0)
+    return ["low", "high"], np.concatenate([infer(batch)["chances"] for batch in batches])
 
 
 if __name__ == "__main__":

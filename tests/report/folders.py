@@ -7,6 +7,10 @@ import math
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+import numpy as np
+
+from amp_xla.commands import score
+
 STEPS = 200
 
 
@@ -29,7 +33,7 @@ def good(
     defaults = {"train": None, "epochs": 2, "learning_rate": 5e-4, "precision": None}
     plan = {
         "total_steps": STEPS, "epochs": 2, "monitor": "accuracy", "higher_is_better": True,
-        "shapes": [[16, 32], [16, 96]], "padding_share": 0.13, "ranks": 1, "defaults": defaults,
+        "shapes": ["16 × 32", "16 × 96"], "padding_share": 0.13, "ranks": 1, "defaults": defaults,
     }  # fmt: skip
     _json(folder / "config.json", {**defaults, **settings, "run": {"name": folder.name}})
     _json(folder / "status.json", {"state": state, "message": message, "plan": plan})
@@ -51,6 +55,19 @@ def good(
                 dev = {"dev_accuracy": 0.5 + 0.4 * share, "dev_loss": 1.5 - share}
                 log.write(json.dumps({"step": step, "kind": "dev", **dev}) + "\n")
     return folder
+
+
+def scored(run: Path, label: str) -> None:
+    """Write what ``amp-xla evaluate`` writes, of random answers with three labels."""
+    source = np.random.RandomState(1)
+    chances = source.dirichlet([1.0, 1.0, 1.0], 200)
+    labels = np.array([source.choice(3, p=row) for row in chances])
+    texts = [f"{label} {number}" for number in range(200)]
+    names = ("tool", "food", label)
+    one = score.Answered(run, "step-00000200", texts, names, labels, chances.argmax(1), chances)
+    result = score._result(one, "test.tsv", seed=1)
+    result["against"].append(score._against(one, one._replace(run=Path("other")), seed=1))
+    score._write(one, result, "test.tsv", 100)
 
 
 def diverged(folder: Path) -> Path:

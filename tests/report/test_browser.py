@@ -65,6 +65,8 @@ def pages(tmp_path_factory: Any) -> Dict[str, Path]:
         "evil": folders.good(folder / "evil", {TEXT: 1.0}, message=TEXT, train=TEXT),
     }
     runs["empty"].mkdir()
+    folders.scored(runs["good"], "文件")
+    folders.scored(runs["evil"], TEXT)
     several = [record.read(runs[name]) for name in ("good", "diverged", "evil")]
     texts = {name: render([record.read(run)]) for name, run in runs.items()}
     texts["three"] = render(several)

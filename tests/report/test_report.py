@@ -47,7 +47,8 @@ def test_the_page_of_a_run_answers_what_its_log_holds(tmp_path: Path) -> None:
     diverged = page(folders.diverged(tmp_path / "diverged"))
     assert "No: it diverged" in diverged and "the overflow finder" in diverged.lower()
     killed = folders.good(tmp_path / "killed", state="running")
-    (killed / "metrics.jsonl").open("a").write('{"step": 999, "ki')
+    with (killed / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 999, "ki')
     assert "ended without a word" in page(killed)
     empty = tmp_path / "empty"
     empty.mkdir()
@@ -76,6 +77,19 @@ def test_files_of_another_form_are_a_page_too(tmp_path: Path, name: str) -> None
     log.write_text("".join(json.dumps(value) + "\n" for value in wrong) + "{]\n")
     assert record.read(tmp_path / "0").damaged == 5
     page(tmp_path / "0")
+
+
+def test_a_scored_file_is_part_of_the_page(tmp_path: Path) -> None:
+    run = folders.good(tmp_path / "run")
+    folders.scored(run, EVIL)
+    text = page(run)
+    for part in ("Confusion matrix", "Calibration", "Worst errors", "McNemar", "macro F1"):
+        assert part in text, part
+    assert "<script>alert" not in text and "not of the expected form" not in text
+    result = run / "evaluation" / "test.tsv" / "result.json"
+    for damage in ('{"metrics": 3}', '{"per_label": [1]}', "{"):
+        result.write_text(damage)
+        assert "Did it learn" in page(run)
 
 
 def test_a_log_that_takes_too_long_is_given_up(tmp_path: Path) -> None:

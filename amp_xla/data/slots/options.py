@@ -14,6 +14,7 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.slots.batches import block_of
 from amp_xla.data.slots.lines import Lines
 from amp_xla.data.text import corpora
+from amp_xla.data.text.lines import read_lines
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
@@ -54,6 +55,15 @@ class SlotFiles:
         numbers = _CRITEO_NUMBERS if self.numbers is None else self.numbers
         train = Lines(self.train, numbers, block)
         return train, Lines(self.dev, numbers, block, columns=train.columns), self.values or 1
+
+    def examples(self, path: str) -> Tuple[List[str], List[str]]:
+        """Return the lines that ``predict`` answers, and their labels.
+
+        Raises:
+          DataError: the file cannot be read.
+        """
+        lines = [text for _, text in read_lines(path)[0]]
+        return lines, [line.partition("\t")[0] for line in lines]
 
 
 def two_packages() -> Tuple[bytes, bytes]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional, Sequence, Tuple
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
@@ -50,17 +51,34 @@ class TextFiles:
         if self.train is None or self.dev is None:
             train, dev = corpora.pydoc()
         else:
-            train, dev = (
-                readers.read(
-                    path, text_field=self.text_field, pair_field=self.pair_field,
-                    label_field=self.label_field, on_bad_line=self.on_bad_line,
-                )
-                for path in (self.train, self.dev)
-            )  # fmt: skip
+            train, dev = map(self.dataset, (self.train, self.dev))
         if self.train_fraction < 1.0:
             chosen = np.random.RandomState(seed).permutation(len(train))
             train = train.take(np.sort(chosen[: max(1, int(len(train) * self.train_fraction))]))
         return train, dev
+
+    def dataset(self, path: str) -> Dataset:
+        """Return the texts of a file with the same fields.
+
+        Raises:
+          DataError: The file cannot be read.
+        """
+        return readers.read(
+            path, text_field=self.text_field, pair_field=self.pair_field,
+            label_field=self.label_field, on_bad_line=self.on_bad_line,
+        )  # fmt: skip
+
+    def examples(self, path: str) -> Tuple[List[str], List[str]]:
+        """Return the lines that ``predict`` answers, and their labels.
+
+        Raises:
+          DataError: The file cannot be read.
+        """
+        data = self.dataset(path)
+        columns = [[re.sub(r"[\t\r\n]", " ", text) for text in data.texts]]
+        if data.pairs is not None:
+            columns.append([re.sub(r"[\t\r\n]", " ", text) for text in data.pairs])
+        return ["\t".join(parts) for parts in zip(*columns)], data.labels or []
 
     def count(self) -> int:
         """Return about how many training texts there are, 0 = unknown."""

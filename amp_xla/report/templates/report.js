@@ -37,7 +37,7 @@ function hide(area) {
   area.readout.textContent = "";
 }
 
-for (const area of document.querySelectorAll(".plot")) {
+for (const area of document.querySelectorAll(".plot[data-figure]")) {
   area.readout = document.getElementById("readout-" + area.dataset.figure);
   area.guide = document.createElement("div");
   area.guide.className = "guide";

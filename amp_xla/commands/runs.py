@@ -1,0 +1,86 @@
+"""``amp-xla runs``: a table of runs, the newest first."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+from typing import Any, List, Optional
+
+from typing_extensions import Literal
+
+from amp_xla.config import parse
+from amp_xla.errors import AmpXlaError
+from amp_xla.process import output
+from amp_xla.report import record
+from amp_xla.report.curves import short
+from amp_xla.report.findings import changed
+from amp_xla.report.record import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """List runs: state, best value, steps, speed, age, and settings that are not defaults."""
+
+    folder: str = "runs"
+    """folder of runs, or of one recipe's runs"""
+    state: Optional[Literal["running", "done", "stopped", "failed", "killed"]] = None
+    """only runs in this state"""
+    contains: Optional[str] = None
+    """only runs with this text in name or settings, e.g. learning_rate=0.001"""
+    sort: Literal["age", "best", "steps", "speed"] = "age"
+    """the newest, the best of each metric, the longest or the fastest first"""
+
+
+def main(argv: List[str]) -> int:
+    """Run the command."""
+    config = parse(Config, argv, "amp-xla runs FOLDER")
+    root = Path(config.folder)
+    if not root.is_dir():
+        raise AmpXlaError(f"there is no folder {root}")
+    paths = [path.parent for depth in ("*", "*/*") for path in root.glob(f"{depth}/run.json")]
+    runs = [record.read(path) for path in paths if not path.is_symlink()]
+    runs = [run for run in runs if config.state in (None, run.state)]
+    runs.sort(key=lambda run: _key(run, config.sort))
+    rows = [[str(run.path), *_cells(run)] for run in runs]
+    rows = [row for row in rows if (config.contains or "") in f"{row[0]} {row[-1]}"]
+    head = ["run", "state", "best", "steps", "samples/s", "age", "settings"]
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)] + [0]
+    output.lines(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+        for row in [head, *rows]
+    )
+    return 0
+
+
+def _age(run: Record) -> float:
+    """Return the seconds since the run last wrote its log."""
+    log = run.path / "metrics.jsonl"
+    return time.time() - (log if log.is_file() else run.path).stat().st_mtime
+
+
+def _key(run: Record, sort: str) -> Any:
+    sign = -1.0 if run.higher_is_better else 1.0
+    best = math.inf if run.best is None else sign * run.best_value
+    keys = {"age": _age(run), "best": best, "steps": -run.steps, "speed": -run.speed}
+    value = keys[sort]
+    return (run.monitor if sort == "best" else "", math.isnan(value), value)
+
+
+def _cells(run: Record) -> List[str]:
+    """Return what the table shows of a run, besides its name."""
+    best = "-" if run.best is None else f"{run.monitor[4:]} {run.best_value:.4f}"
+    total = f"/{run.total_steps:,}" if run.total_steps else ""
+    speed = f"{run.speed:,.0f}" if math.isfinite(run.speed) else "-"
+    seconds = _age(run)
+    age = next(
+        f"{seconds / size:.0f} {unit}"
+        for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+        if seconds >= size or unit == "s"
+    )
+    settings = " ".join(
+        f"{name}={short(value) if isinstance(value, float) else value}"
+        for name, (value, _) in changed(run).items()
+    )
+    return [run.state, best, f"{run.steps:,}{total}", speed, age, settings]

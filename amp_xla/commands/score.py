@@ -1,0 +1,242 @@
+"""``amp-xla evaluate RUN --file``: runs scored on labelled samples, and compared with each other.
+
+``predict`` answers in a process of its own for each run, so runs of different frameworks can be
+compared. Results go into the run folders, where the report shows them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla.commands.predict import SavedOptions
+from amp_xla.errors import AmpXlaError
+from amp_xla.process import durable, output
+from amp_xla.process.progress import note
+from amp_xla.process.typed import ROOT
+from amp_xla.recipe import own_recipe, recipe_module
+from amp_xla.report import page, record, scores
+from amp_xla.training import json_files
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.metrics import auc, confusion
+
+
+class Answered(NamedTuple):
+    """A run's answers.
+
+    Attributes:
+      names: labels of the run.
+      labels, predicted: int [N], numbers of ``names``.
+      chances: probability of each label, float64 [N, labels].
+    """
+
+    run: Path
+    checkpoint: str
+    texts: List[str]
+    names: Tuple[str, ...]
+    labels: np.ndarray
+    predicted: np.ndarray
+    chances: np.ndarray
+
+    def names_of(self, numbers: np.ndarray) -> np.ndarray:
+        """Return labels by their numbers."""
+        return np.array(self.names)[numbers]
+
+
+def score(
+    runs: Sequence[Path], file: str, saved: SavedOptions, seed: int, errors: int, as_json: bool
+) -> int:
+    """Print the scores of each run and the comparison of each two; return 0.
+
+    Args:
+      runs: run folders.
+      file: labelled samples in the format of the training file.
+      saved: checkpoint and recipe.
+      seed: of the bootstrap.
+      errors: most lines of ``errors.tsv``.
+      as_json: print JSON.
+    """
+    every = [_answered(run, file, saved) for run in runs]
+    results = [_result(one, file, seed) for one in every]
+    for (one, result), (other, _) in itertools.permutations(zip(every, results), 2):
+        result["against"].append(_against(one, other, seed))
+    for one, result in zip(every, results):
+        _write(one, result, file, errors)
+    if as_json:
+        output.lines([json.dumps(dict(zip(map(str, runs), results)), indent=1)])
+    else:
+        output.lines(itertools.chain.from_iterable(map(_text, results)))
+        output.lines(
+            f"{results[i]['run']} and {line}"
+            for i, result in enumerate(results)
+            for line in map(_verdict, result["against"][i:])
+        )
+    return 0
+
+
+def _answered(run: Path, file: str, saved: SavedOptions) -> Answered:
+    checkpoint, _ = saved.open(str(run), "predict", "so it has no labels to score")
+    config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
+    files: Any = getattr(config, "files", None)
+    if not hasattr(files, "examples"):
+        raise AmpXlaError(f"{run}: its recipe reads no labelled files, so --file cannot be scored")
+    texts, wanted = files.examples(file)
+    if not texts:
+        raise AmpXlaError(f"{file} has no samples")
+    note(f"{run}: {checkpoint.path.name} answers {len(texts):,} samples of {file} ...")
+    answers = _predicted(run, texts, saved, checkpoint)
+    names = tuple(answers[0]["probabilities"])
+    index = {name: i for i, name in enumerate(names)}
+    unknown = sorted(set(wanted) - set(index))
+    if unknown:
+        raise AmpXlaError(
+            f"{file} has the label {unknown[0]!r}, which {run} has not been trained on; its "
+            f"labels: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+        )
+    chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
+    labels = np.array([index[label] for label in wanted])
+    return Answered(
+        run, checkpoint.path.name, texts, names, labels, chances.argmax(1), chances
+    )  # fmt: skip
+
+
+def _predicted(
+    run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint
+) -> List[Dict[str, Any]]:
+    """Return the answers of ``amp-xla predict --json``, in the runtime of the run if possible."""
+    launcher = ROOT / "amp-xla"
+    program = [sys.executable, "-m", "amp_xla"]
+    if launcher.is_file() and Path(sys.prefix).parent == ROOT / ".venvs":
+        program = [str(launcher)]  # which looks up the run's runtime
+    words = ["predict", "--run", str(run), "--json", "--checkpoint", checkpoint.path.name]
+    words += ["--recipe", saved.recipe] if saved.recipe else []
+    data = "".join(f"{text}\n" for text in texts).encode("utf-8")
+    done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise AmpXlaError(f"{run}: predict ended with exit status {done.returncode}; see above")
+    answers: List[Dict[str, Any]] = list(map(json.loads, done.stdout.decode("utf-8").splitlines()))
+    blank = next((i for i, answer in enumerate(answers, 1) if answer["label"] is None), None)
+    if blank:
+        raise AmpXlaError(f"sample {blank} has a blank text, which cannot be scored")
+    return answers
+
+
+def _result(one: Answered, file: str, seed: int) -> Dict[str, Any]:
+    """Return the content of ``result.json``."""
+    labels, predicted, names = one.labels, one.predicted, one.names
+    matrix = confusion(labels, predicted, len(names))
+    each = scores.per_label(matrix)
+    error, bins = scores.calibration(one.chances.max(1), predicted == labels)
+    metrics: Dict[str, Any] = {
+        name: value._asdict() for name, value in scores.metrics(labels, predicted, seed).items()
+    }
+    chance = one.chances[np.arange(len(labels)), labels]
+    metrics["loss"] = {"value": float(-np.log(np.maximum(chance, 1e-12)).mean())}
+    if len(names) == 2:
+        metrics["auc"] = {"value": auc(labels == 1, one.chances[:, 1])}
+    metrics["calibration_error"] = {"value": error}
+    mistakes = [(int(matrix[i, j]), names[i], names[j]) for i, j in np.argwhere(matrix) if i != j]
+    return {
+        "run": str(one.run), "file": file, "checkpoint": one.checkpoint, "samples": len(labels),
+        "seed": seed, "metrics": metrics,
+        "per_label": [
+            {"label": name, **{key: values[i].item() for key, values in each.items()}}
+            for i, name in enumerate(names)
+        ],
+        "confusion": matrix.tolist(),
+        "mistakes": sorted(mistakes, key=lambda mistake: -mistake[0])[:10],
+        "calibration": bins,
+        "errors": [_error(one, i) for i in _worst(one)[:20]],
+        "against": [],
+    }  # fmt: skip
+
+
+def _worst(one: Answered) -> List[int]:
+    """Return the wrongly answered samples, the least probable label first."""
+    order = np.argsort(one.chances[np.arange(len(one.labels)), one.labels], kind="stable")
+    return [int(i) for i in order if one.predicted[i] != one.labels[i]]
+
+
+def _error(one: Answered, i: int) -> Dict[str, Any]:
+    label, predicted = int(one.labels[i]), int(one.predicted[i])
+    return {
+        "sample": i + 1, "label": one.names[label], "predicted": one.names[predicted],
+        "probability": float(one.chances[i, predicted]),
+        "probability_of_label": float(one.chances[i, label]), "text": one.texts[i],
+    }  # fmt: skip
+
+
+def _against(one: Answered, other: Answered, seed: int) -> Dict[str, Any]:
+    """Return the comparison of a run with another one on the same samples."""
+    columns = [one.names_of(one.labels), one.names_of(one.predicted)]
+    columns += [other.names_of(other.labels), other.names_of(other.predicted)]
+    _, numbers = np.unique(np.concatenate(columns), return_inverse=True)
+    labels, first, same, second = numbers.reshape(4, -1)
+    if not np.array_equal(labels, same):
+        raise AmpXlaError(
+            f"{one.run} and {other.run} read different labels from the file, so they cannot be "
+            f"compared; --text-field and --label-field of their training decide"
+        )
+    result = scores.compare(labels, first, second, seed)
+    for name in ("accuracy", "macro_f1"):
+        result[name] = result[name]._asdict()
+    return {"run": str(other.run), **result}
+
+
+def _write(one: Answered, result: Dict[str, Any], file: str, errors: int) -> None:
+    """Write ``result.json`` and ``errors.tsv`` into the run folder, and its report anew."""
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
+    folder = one.run / record.EVALUATIONS / (name or "file")
+    head = "sample\tlabel\tpredicted\tprobability\tprobability_of_label\ttext"
+    rows = [
+        "\t".join(_cell(value) for value in _error(one, i).values()) for i in _worst(one)[:errors]
+    ]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        durable.replace(folder / "result.json", json_files.encode(result))
+        durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
+        page.write_run(one.run)
+    except OSError as error:
+        raise AmpXlaError(f"cannot write {folder}: {error.strerror}") from error
+    note(f"written: {folder}/result.json, errors.tsv; {one.run}/{page.REPORT}")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else output.printable(value)
+
+
+def _text(result: Dict[str, Any]) -> Iterator[str]:
+    """Yield the scores of a run as lines for the terminal."""
+    yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
+    for name, value in result["metrics"].items():
+        ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
+        yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
+    width = min(24, max(len(row["label"]) for row in result["per_label"]))
+    yield f"  {'label':<{width}} precision  recall      f1  samples"
+    for row in result["per_label"]:
+        numbers = (
+            f"{row['precision']:9.4f} {row['recall']:7.4f} {row['f1']:7.4f} {row['support']:8,}"
+        )
+        yield f"  {row['label'][:width]:<{width}} {numbers}"
+    if result["mistakes"]:
+        words = [f"{label} as {wrong} {count}" for count, label, wrong in result["mistakes"][:5]]
+        yield f"  most frequent mistakes: {', '.join(words)}"
+
+
+def _verdict(against: Dict[str, Any]) -> str:
+    """Return the comparison with another run as the end of a sentence."""
+    accuracy, p = against["accuracy"], against["p"]
+    points, low, high = (100 * accuracy[key] for key in ("value", "low", "high"))
+    interval = f"accuracy {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}, McNemar p {p:.3g}"
+    verdict: Optional[str] = None
+    if p < 0.05 and low > 0:
+        verdict = "the first is better"
+    elif p < 0.05 and high < 0:
+        verdict = "the second is better"
+    return f"{against['run']}: {verdict or 'no difference is shown'}: {interval}"

@@ -1,0 +1,157 @@
+"""Scores of a classifier on labelled samples, with intervals, and two classifiers compared.
+
+Intervals come from the bootstrap. Accuracy and F1 depend only on how often each combination of
+label and prediction occurs, so a resampled test set is one draw of those counts.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+DRAWS = 2000
+_BINS = 10
+
+
+class Interval(NamedTuple):
+    """A value and the ends of its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
+    """Return precision, recall and F1, float64 [classes], and support, int64 [classes].
+
+    A ratio of nothing is 0, as for a label that is never predicted.
+
+    Args:
+      confusion: int64 [classes, classes]: row = label, column = prediction.
+    """
+    hits = np.diag(confusion).astype(np.float64)
+    support, predicted = confusion.sum(1), confusion.sum(0)
+    return {
+        "precision": _ratio(hits, predicted),
+        "recall": _ratio(hits, support),
+        "f1": _ratio(2 * hits, support + predicted),
+        "support": support,
+    }
+
+
+def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    return np.where(below > 0, above / np.maximum(below, 1), 0.0)
+
+
+def metrics(labels: np.ndarray, predicted: np.ndarray, seed: int) -> Dict[str, Interval]:
+    """Return ``accuracy`` and ``macro_f1``, the latter over the labels that occur.
+
+    Args:
+      labels, predicted: int [N].
+      seed: of the bootstrap.
+    """
+    (cells,), counts = _drawn([labels, predicted], seed)
+    return {name: _interval(score(cells, counts)) for name, score in _SCORES.items()}
+
+
+def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int) -> Dict[str, Any]:
+    """Return how much better the first of two classifiers is on the same samples.
+
+    Args:
+      labels: int [N].
+      first, second: predictions, int [N].
+      seed: of the bootstrap.
+
+    Returns:
+      ``accuracy``, ``macro_f1``: difference as ``Interval``; ``only_first``, ``only_second``:
+      samples that only one of them answers right; ``p``: of McNemar's exact test.
+    """
+    (one, other), counts = _drawn([labels, first, second], seed)
+    result: Dict[str, Any] = {
+        name: _interval(score(one, counts) - score(other, counts))
+        for name, score in _SCORES.items()
+    }
+    only_first = int(((first == labels) & (second != labels)).sum())
+    only_second = int(((first != labels) & (second == labels)).sum())
+    p = mcnemar(only_first, only_second)
+    return {**result, "only_first": only_first, "only_second": only_second, "p": p}
+
+
+def mcnemar(first: int, second: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test, from the samples that differ."""
+    total = first + second
+    logs = [
+        math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        for k in range(min(first, second) + 1)
+    ]
+    return min(1.0, 2.0 * sum(math.exp(log - total * math.log(2.0)) for log in logs))
+
+
+Cells = Tuple[np.ndarray, np.ndarray]  # label and prediction of each combination
+
+
+def _drawn(columns: Sequence[np.ndarray], seed: int) -> Tuple[List[Cells], np.ndarray]:
+    """Return the combinations that occur, and their counts: in the data, then in each draw.
+
+    Args:
+      columns: labels, then predictions of each classifier, int [N].
+
+    Returns:
+      For each classifier label and prediction, int [K]; counts, int64 [1 + DRAWS, K].
+    """
+    cells, counts = np.unique(np.stack(columns, 1), axis=0, return_counts=True)
+    total = int(counts.sum())
+    drawn = np.random.RandomState(seed).multinomial(total, counts / total, DRAWS)
+    each = [(cells[:, 0], cells[:, i]) for i in range(1, len(columns))]
+    return each, np.concatenate([counts[None], drawn])
+
+
+def _accuracy(cells: Cells, counts: np.ndarray) -> np.ndarray:
+    return counts[:, cells[0] == cells[1]].sum(1) / counts.sum(1)
+
+
+def _macro_f1(cells: Cells, counts: np.ndarray) -> np.ndarray:
+    """Return the mean F1 over the classes that occur as a label or as a prediction."""
+    labels, predicted = cells
+    total, present = np.zeros(len(counts)), np.zeros(len(counts))
+    for name in np.union1d(labels, predicted):
+        hits = counts[:, (labels == name) & (predicted == name)].sum(1)
+        occurring = counts[:, labels == name].sum(1) + counts[:, predicted == name].sum(1)
+        total += _ratio(2.0 * hits, occurring)
+        present += occurring > 0
+    return total / np.maximum(present, 1)
+
+
+_SCORES = {"accuracy": _accuracy, "macro_f1": _macro_f1}
+
+
+def _interval(values: np.ndarray) -> Interval:
+    """Return the first value, of the data, and the percentiles of the others, of the draws."""
+    low, high = np.percentile(values[1:], [2.5, 97.5])
+    return Interval(float(values[0]), float(low), float(high))
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
+    """Return the expected calibration error, and the bins that it comes from.
+
+    Args:
+      confidence: probability of each predicted label, float [N].
+      right: whether it is the label, bool [N].
+
+    Returns:
+      Mean distance between confidence and accuracy; ``confidence``, ``accuracy``, ``count`` of
+      each of ten equal bins with a sample.
+    """
+    place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
+    bins = [
+        {
+            "confidence": float(confidence[place == i].mean()),
+            "accuracy": float(right[place == i].mean()),
+            "count": int((place == i).sum()),
+        }
+        for i in np.unique(place)
+    ]
+    gaps = [abs(each["confidence"] - each["accuracy"]) * each["count"] for each in bins]
+    return sum(gaps) / max(len(right), 1), bins

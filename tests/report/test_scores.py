@@ -1,0 +1,90 @@
+"""Scores of labelled samples are scikit-learn's, and intervals hold what they promise."""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+import numpy as np
+import pytest
+
+from amp_xla.report import scores
+from amp_xla.training.metrics import confusion
+
+
+def answers(samples: int, classes: int, right: float, seed: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Return labels of uneven frequency and predictions, a share of them right."""
+    source = np.random.RandomState(seed)
+    share = np.arange(1, classes + 1) / np.arange(1, classes + 1).sum()
+    labels = source.choice(classes, samples, p=share)
+    predicted = np.where(
+        source.rand(samples) < right, labels, source.randint(classes, size=samples)
+    )
+    return labels, predicted
+
+
+# By scikit-learn 1.9.1 for `answers(400, classes, 0.6, seed)`, all labels, zero_division=0:
+# accuracy; then the means over labels of precision, recall and F1.
+SCIKIT_LEARN = {
+    (2, 1): (0.8075, 0.7823641765704584, 0.8020517040778683, 0.7894895120667619),
+    (5, 2): (0.7, 0.6685334047454202, 0.7122315592903827, 0.6758555089287539),
+    (30, 3): (0.5775, 0.5127276060899361, 0.5513853502911473, 0.510226830606716),
+}
+
+
+@pytest.mark.parametrize("classes,seed", SCIKIT_LEARN)
+def test_scores_are_those_of_scikit_learn(classes: int, seed: int) -> None:
+    labels, predicted = answers(400, classes, 0.6, seed)
+    each = scores.per_label(confusion(labels, predicted, classes))
+    found = scores.metrics(labels, predicted, seed)
+    means = [each[name].mean() for name in ("precision", "recall", "f1")]
+    np.testing.assert_allclose([found["accuracy"].value, *means], SCIKIT_LEARN[classes, seed])
+    assert found["macro_f1"].value == pytest.approx(means[2])
+    if classes == 5:
+        f1 = [0.538461538462, 0.65, 0.720930232558, 0.722222222222, 0.747663551402]
+        np.testing.assert_allclose(each["f1"], f1)
+
+
+def test_labels_that_are_never_predicted_or_never_occur() -> None:
+    each = scores.per_label(np.array([[3, 1, 0], [0, 2, 0], [1, 0, 0]]))
+    np.testing.assert_allclose(each["precision"], [0.75, 2 / 3, 0.0])
+    np.testing.assert_allclose(each["recall"], [0.75, 1.0, 0.0])
+    np.testing.assert_allclose(each["f1"], [0.75, 0.8, 0.0])
+
+
+def test_of_simulated_test_sets_95_in_100_intervals_hold_the_truth(monkeypatch) -> None:
+    monkeypatch.setattr(scores, "DRAWS", 300)
+    labels, predicted = answers(200_000, 4, 0.7, 99)
+    other = np.where(np.random.RandomState(5).rand(len(labels)) < 0.75, labels, 3 - predicted)
+    truth = scores.metrics(labels, predicted, 0)
+    better = (other == labels).mean() - (predicted == labels).mean()
+    hits = []
+    for trial in range(200):
+        some = np.random.RandomState(trial).randint(len(labels), size=300)
+        pair = scores.compare(labels[some], other[some], predicted[some], trial)
+        each = scores.metrics(labels[some], predicted[some], trial)
+        intervals = [
+            *((each[name], truth[name].value) for name in each),
+            (pair["accuracy"], better),
+        ]
+        hits.append([found.low <= value <= found.high for found, value in intervals])
+    # 0.95 each; 200 trials give 0.915 to 0.975 in 19 of 20 cases.
+    assert all(0.9 <= share <= 0.99 for share in np.mean(hits, 0)), np.mean(hits, 0)
+
+
+def test_mcnemar_and_the_direction_of_a_comparison() -> None:
+    assert scores.mcnemar(10, 10) == 1.0
+    assert scores.mcnemar(9, 1) == pytest.approx(2 * (1 + 10) / 1024)
+    assert scores.mcnemar(1, 9) == scores.mcnemar(9, 1)
+    assert scores.mcnemar(0, 2000) < 1e-300 or scores.mcnemar(0, 2000) == 0.0
+    labels, worse = answers(500, 3, 0.5, 1)
+    pair = scores.compare(labels, labels, worse, 1)
+    assert pair["accuracy"].low > 0 and pair["only_second"] == 0 and pair["p"] < 1e-9
+
+
+def test_calibration_of_answers_that_are_right_as_often_as_they_claim() -> None:
+    source = np.random.RandomState(1)
+    confidence = source.uniform(0.3, 1.0, 100_000)
+    error, bins = scores.calibration(confidence, source.rand(100_000) < confidence)
+    assert error < 0.01 and len(bins) == 7
+    error, bins = scores.calibration(np.ones(4), np.array([True, True, False, False]))
+    assert (error, bins) == (0.5, [{"confidence": 1.0, "accuracy": 0.5, "count": 4}])
