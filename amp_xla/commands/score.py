@@ -1,7 +1,7 @@
 """``amp-xla evaluate RUN --file``: runs scored on labelled samples, and compared with each other.
 
-``predict`` answers in a process of its own for each run, so runs of different frameworks can be
-compared. Results go into the run folders, where the report shows them.
+Each run answers in another process, by ``predict``, so runs of different frameworks can be
+compared. Results go into the run folders and into their reports.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _against(one: Answered, other: Answered, seed: int) -> Dict[str, Any]:
 
 
 def _write(one: Answered, result: Dict[str, Any], file: str, errors: int) -> None:
-    """Write ``result.json`` and ``errors.tsv`` into the run folder, and its report anew."""
+    """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
     folder = one.run / record.EVALUATIONS / (name or "file")
     head = "sample\tlabel\tpredicted\tprobability\tprobability_of_label\ttext"

@@ -90,8 +90,8 @@ def _best(run: Record) -> Answer:
     detail = f"{name} {run.best_value:.4f} at step {run.best_step:,}"
     if run.best == len(run.dev["step"]) - 1:
         return Answer(question, "Yes", detail, "good")
-    now = run.dev[run.monitor][-1]
-    return Answer(question, "No: it was better before", f"{detail}; now {now:.4f}", "warn")
+    latest = run.dev[run.monitor][-1]
+    return Answer(question, "No: it was better before", f"{detail}; now {latest:.4f}", "warn")
 
 
 def _precision(run: Record) -> Answer:
@@ -124,9 +124,9 @@ def words(field: str) -> str:
 
 def findings(run: Record) -> List[Finding]:
     """Return what is wrong with a run, the worst first."""
-    found = [*_state(run), *_numbers(run), *_learning(run), *_machine(run)]
+    problems = [*_state(run), *_numbers(run), *_learning(run), *_machine(run)]
     order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(found, key=lambda finding: order[finding.level])
+    return sorted(problems, key=lambda finding: order[finding.level])
 
 
 def _state(run: Record) -> List[Finding]:
@@ -144,34 +144,34 @@ def _state(run: Record) -> List[Finding]:
 
 
 def _numbers(run: Record) -> List[Finding]:
-    found = []
+    problems = []
     skipped, steps = run.last("skipped_steps"), run.steps
     if skipped > 0:
         level = "warning" if skipped > 0.01 * steps else "note"
         fix = "lower --loss-scale, or set it to dynamic" if level == "warning" else ""
         what = f"{skipped:,.0f} of {steps:,} steps were skipped: a gradient was not finite."
-        found.append(Finding(level, what, fix))
+        problems.append(Finding(level, what, fix))
     losses = run.train.get("loss", np.zeros(0))
     bad = ~np.isfinite(losses)
     if bad.any():
         first = run.train["step"][int(bad.argmax())]
         what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
-        found.append(Finding("error", what, "--on-nonfinite report names the operation"))
+        problems.append(Finding("error", what, "--on-nonfinite report names the operation"))
     for text in run.nonfinite[-1:]:
-        found.append(Finding("error", f"The overflow finder's report: {text.strip()}", ""))
+        problems.append(Finding("error", f"The overflow finder's report: {text.strip()}", ""))
     if run.damaged:
         what = f"Unreadable lines in metrics.jsonl: {run.damaged:,}. A kill leaves one."
-        found.append(Finding("note", what, ""))
-    return found
+        problems.append(Finding("note", what, ""))
+    return problems
 
 
 def _learning(run: Record) -> List[Finding]:
-    found = []
+    problems = []
     losses = run.train.get("loss", np.zeros(0))
     ends = _ends(losses) if np.isfinite(losses).all() else None
     if ends and run.steps >= 100 and ends[1] > 0.98 * ends[0]:
         fix = "a lower --learning-rate if it rose, a higher one or more --epochs if it stood still"
-        found.append(Finding("warning", "The training loss did not fall.", fix))
+        problems.append(Finding("warning", "The training loss did not fall.", fix))
     dev = run.dev.get("dev_loss", np.zeros(0))
     finite = np.flatnonzero(np.isfinite(dev))
     if len(finite) >= _FEW:
@@ -181,7 +181,7 @@ def _learning(run: Record) -> List[Finding]:
                 f"The dev loss rises since step {run.dev['step'][lowest]:,.0f} "
                 f"({dev[lowest]:.4g} → {dev[finite[-1]]:.4g}): the run overfits."
             )
-            found.append(Finding("warning", what, "--patience 2, fewer --epochs, or more data"))
+            problems.append(Finding("warning", what, "--patience 2, fewer --epochs, or more data"))
     evaluated = len(run.dev.get("step", ()))
     if run.state == "done" and evaluated >= _FEW and run.best == evaluated - 1:
         values = run.dev[run.monitor]
@@ -190,17 +190,17 @@ def _learning(run: Record) -> List[Finding]:
             epochs = number(run.plan.get("epochs"))
             fix = f"--epochs {2 * epochs:.0f} --resume" if epochs > 0 else "train longer"
             what = "The last evaluation is the best, and it was still improving."
-            found.append(Finding("note", what, fix))
-    return found
+            problems.append(Finding("note", what, fix))
+    return problems
 
 
 def _machine(run: Record) -> List[Finding]:
-    found = []
+    problems = []
     padding = number(run.plan.get("padding_share"))
     if padding > 0.3:
         what = f"{padding:.0%} of the tokens are padding."
-        found.append(Finding("warning", what, "--packed, or more --shapes"))
-    return found
+        problems.append(Finding("warning", what, "--packed, or more --shapes"))
+    return problems
 
 
 def differing(runs: List[Record]) -> Dict[str, List[Any]]:

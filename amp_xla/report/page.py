@@ -148,7 +148,7 @@ def _evaluations(run: Record, environment: Any) -> List[Any]:
     for name, result in run.evaluations.items():
         try:
             shown.append(Markup(template.render(name=name, test=result)))
-        except Exception:  # whatever a template meets in a file of unknown form
+        except Exception:  # a file of unknown form has any types
             shown.append(f"evaluation/{name}/result.json is not of the expected form.")
     return shown
 

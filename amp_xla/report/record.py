@@ -60,7 +60,7 @@ class Record:
 
     @property
     def plan(self) -> Dict[str, Any]:
-        """What the run set out to do; see ``amp_xla.training.status``."""
+        """Planned steps, batch shapes and defaults; see ``amp_xla.training.status``."""
         return dictionary(self.status.get("plan"))
 
     @property

@@ -74,6 +74,6 @@ def _end(loop: Any, state: str, message: str = "") -> None:
 
 
 def _write(loop: Any, state: str, message: str = "") -> None:
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    status = {"state": state, "message": message, "time": now, "plan": loop.plan}
+    time = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    status = {"state": state, "message": message, "time": time, "plan": loop.plan}
     loop.run.write_json(STATUS, status)
