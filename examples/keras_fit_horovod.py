@@ -4,7 +4,7 @@ Each rank reads its own share of the samples; gradients are averaged, and all ra
 steps. Rank 0 writes the run folder; a second start continues there. One process works too.
 """
 
-import amp_xla.setup  # noqa: F401, I001  # first
+import amp_xla.setup  # noqa: F401  # first
 import json
 import sys
 
