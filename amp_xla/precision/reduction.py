@@ -25,7 +25,8 @@ class Reduction:
     Args:
       hvd: ``horovod.tensorflow``, initialized.
       compression: ``none`` (float32), ``fp16`` or ``bf16`` between ranks.
-      mean: a rank's gradient is the mean over its own batch: return means over ranks.
+      mean: a rank's gradient is the mean over its own batch: return means over ranks, and rows of
+        embeddings as such, since Keras' optimizers update only the rows that they get.
 
     Attributes:
       loss_scale: returns the scale in force in this step, a float32 scalar tensor.
@@ -37,7 +38,7 @@ class Reduction:
         self.loss_scale: Optional[Callable[[], Any]] = None
 
     def __call__(self, gradients: Sequence[Any]) -> List[Any]:
-        """Return dense sums of gradients, which may be ``IndexedSlices``, in the same order."""
+        """Return sums of gradients, which may be ``IndexedSlices``, in the same order; see ``mean``."""
         with tf.name_scope(BETWEEN_RANKS):
             if self._share is not None:
                 gradients = [_scaled(gradient, self._share) for gradient in gradients]
@@ -91,6 +92,11 @@ class Reduction:
         hvd = self._hvd
         ids, positions = tf.unique(gradient.indices)
         rows = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(ids))
+        if self._share is not None:
+            rows, ids = (hvd.allgather(values, name=self._name()) for values in (rows, ids))
+            ids, positions = tf.unique(ids)
+            rows = tf.math.unsorted_segment_sum(rows, positions, tf.size(ids))
+            return tf.IndexedSlices(rows, ids, gradient.dense_shape)
         height = gradient.dense_shape[0]
         width = tf.size(rows, out_type=tf.int64) // tf.cast(tf.maximum(tf.size(ids), 1), tf.int64)
         (total,) = self._add([tf.cast(tf.size(ids), tf.int64)])
