@@ -38,7 +38,7 @@ class Reduction:
         self.loss_scale: Optional[Callable[[], Any]] = None
 
     def __call__(self, gradients: Sequence[Any]) -> List[Any]:
-        """Return sums of gradients, which may be ``IndexedSlices``, in the same order; see ``mean``."""
+        """Return the sums of gradients, which may be ``IndexedSlices``, in the same order."""
         with tf.name_scope(BETWEEN_RANKS):
             if self._share is not None:
                 gradients = [_scaled(gradient, self._share) for gradient in gradients]
