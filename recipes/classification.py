@@ -3,10 +3,10 @@
     make train RECIPE=classification
 
 trains a small BERT from scratch: which of 12 packages of Python's library is a docstring from?
-TensorFlow 1.15.5: dev accuracy 0.8766, seed 1, 1.2 minutes; AMD EPYC with AVX-512
-BF16, 2 cores, load 2; 2026-11-24.
-TensorFlow 2.17.1: dev accuracy 0.8848, seed 1, 0.9 minutes; AMD EPYC with AVX-512
-BF16, 2 cores, load 2; 2026-11-24.
+TensorFlow 1.15.5: dev accuracy 0.8853, seed 1, 2.2 minutes; AMD EPYC with AVX-512
+BF16, 2 cores, load 4; 2026-11-25.
+TensorFlow 2.17.1: dev accuracy 0.8957, seed 1, 1.8 minutes; AMD EPYC with AVX-512
+BF16, 2 cores, load 4; 2026-11-25.
 
     make train RECIPE=classification ARGS="--train a.tsv --dev b.tsv --bert chinese_L-12_H-768_A-12"
 """
