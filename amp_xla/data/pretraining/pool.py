@@ -6,6 +6,7 @@ import collections
 import concurrent.futures
 import contextlib
 import multiprocessing
+import multiprocessing.context
 import os
 import signal
 import threading
@@ -16,6 +17,17 @@ from typing import Any, Callable, Deque, Iterable, Iterator, Optional
 from amp_xla.errors import DataError
 
 AHEAD = 2  # items per process that are submitted early
+
+
+class _Worker(multiprocessing.context.SpawnProcess):
+    """A worker process. SIGTERM is blocked in it, so the executor's ``terminate`` must kill."""
+
+    def terminate(self) -> None:
+        self.kill()
+
+
+class _Context(multiprocessing.context.SpawnContext):
+    Process = _Worker
 
 
 class Pool:
@@ -33,7 +45,7 @@ class Pool:
     def __enter__(self) -> Pool:
         if self._count > 1:
             self._executor = concurrent.futures.ProcessPoolExecutor(
-                self._count, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),)
+                self._count, _Context(), _start_worker, (os.getpid(),)
             )
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
 import shutil
@@ -17,6 +18,7 @@ import pytest
 
 from amp_xla.config import make
 from amp_xla.data.pretraining import prepare, words
+from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
@@ -185,6 +187,18 @@ def test_an_interrupted_command_leaves_no_process_and_continues(
     after = stamps(out)
     assert any(after[name] == stamp for name, stamp in before.items())  # not done again
     assert contents(out) == shards
+
+
+def test_a_killed_worker_ends_the_others():
+    def items():
+        yield from (3600, 3600)
+        multiprocessing.active_children()[0].kill()
+        while not pool._executor._broken:  # the executor now waits for the other worker
+            time.sleep(0.01)
+        yield 0
+
+    with pytest.raises(DataError, match="a worker process was killed"), Pool(2) as pool:
+        list(pool.map(time.sleep, items()))
 
 
 def test_a_lost_shard_is_made_again_and_a_damaged_one_named(tmp_path, vocab, corpus, small_units):
