@@ -110,5 +110,6 @@ def test_values_under_the_keys_and_runs_switched_off(
     assert browser.errors == []
 
 
+@pytest.mark.long  # a figure of an idle machine
 def test_the_first_paint_of_a_long_log_is_quick(pages: Dict[str, Path], browser: Browser) -> None:
     assert min(browser.open(pages["long"]) for _ in range(3)) < 2.0
