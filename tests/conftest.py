@@ -57,7 +57,8 @@ def own_names() -> List[Tuple[Dict[str, Any], Dict[str, Any]]]:
         return []
     from amp_xla import backend
 
-    tables = [vars(backend.bert4keras("models")), backend.keras.utils.get_custom_objects()]
+    modules = [vars(backend.bert4keras(name)) for name in ("layers", "models")]
+    tables = [*modules, backend.keras.utils.get_custom_objects()]
     return [(table, dict(table)) for table in tables]
 
 
