@@ -66,13 +66,7 @@ def test_a_crf_fails(table: Any, infinity: float) -> None:
     finding = table[infinity, "CRF"]
     assert (finding["layer"], finding["phase"], finding["half"]) == ("CRF", "forward", True)
     assert finding["float32_too"] is False
-    if infinity == 1e12:  # the mask multiplication
-        assert (finding["node"], finding["op"]) == ("loss/CRF_loss/mul_1", "Mul")
-        assert "in dense_loss: y_true, y_pred = y_true * mask, y_pred * mask" in finding["source"]
-    else:  # padding is not masked, and its scores of 1e4 add up
-        assert finding["node"].startswith("loss/CRF_loss/einsum/")
-        assert "in target_score: point_score = tf.einsum" in finding["source"]
-        # What is more, float32 computes another loss then.
-        right = table[1e12, "CRF"]["float32_loss"]
-        assert abs(float(finding["float32_loss"]) - float(right)) > 1.0
+    # Whatever was set before, the import gives this layer an infinity that its mask recognises.
+    assert (finding["node"], finding["op"]) == ("loss/CRF_loss/mul_1", "Mul")
+    assert "in dense_loss: y_true, y_pred = y_true * mask, y_pred * mask" in finding["source"]
     assert "use bert4keras 0.11.5: ConditionalRandomField of 0.11.3" in finding["remedies"][0]
