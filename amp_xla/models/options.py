@@ -50,6 +50,22 @@ class EncoderOptions:
         """Attention heads, without ``bert``."""
         return max(1, self.hidden // HEAD)
 
+    def encoder(self, vocab_size: int, max_length: int, weights: bool = True) -> Any:
+        """Build a Keras model: token and segment ids, int [B, L] -> float32 [B, L, hidden].
+
+        Args:
+          vocab_size: tokens.
+          max_length: most tokens of a sample.
+          weights: False = read only the configuration from ``bert``.
+
+        Raises:
+          AmpXlaError: the folder ``bert`` lacks a file.
+        """
+        from amp_xla.models import encoders
+
+        shape = self._shape(vocab_size, max_length)
+        return encoders.encoder(self.bert, length=max_length, weights=weights, **shape)
+
     def classifier(
         self,
         vocab_size: int,
@@ -73,11 +89,11 @@ class EncoderOptions:
         """
         from amp_xla.models import encoders, packed
 
-        shape = dict(length=max_length, weights=weights, **self._shape(vocab_size, max_length))
         if slots > 1:
-            encoder = packed.encoder(self.bert, **shape)
+            shape = self._shape(vocab_size, max_length)
+            encoder = packed.encoder(self.bert, length=max_length, weights=weights, **shape)
             return packed.classifier(encoder, classes, self.dropout, slots)
-        encoder = encoders.encoder(self.bert, **shape)
+        encoder = self.encoder(vocab_size, max_length, weights)
         return encoders.classifier(encoder, classes, self.dropout)
 
     def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:

@@ -44,6 +44,8 @@ class ClassifierConfig:
 
     recipe: ClassVar[str]
     """folder of its runs in runs/"""
+    monitor: ClassVar[str] = "accuracy"
+    """dev metric that decides which checkpoint is best"""
 
     seed: Seed = 1
     """seed of weights, order and dropout"""
@@ -67,10 +69,10 @@ class ClassifierConfig:
 
     @property
     def loop(self) -> LoopOptions:
-        """The loop's options; accuracy decides which checkpoint is best."""
+        """The loop's options."""
         length = self.training
         return self.intervals.loop(
-            monitor="accuracy", epochs=length.epochs, patience=length.patience
+            monitor=self.monitor, epochs=length.epochs, patience=length.patience
         )
 
     def read(self, micro_batches: int = 1) -> Labelled:
