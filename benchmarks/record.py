@@ -31,6 +31,7 @@ RECORDS = ROOT / "docs" / "results" / "recorded.json"
 # Recipe -> (key in metrics.jsonl, its name for readers, the best of them).
 RESULTS: Dict[str, Any] = {
     "classification": ("dev_accuracy", "dev accuracy", max),
+    "tagging": ("dev_f1", "dev F1", max),
     "pretraining": ("dev_loss", "held-out loss", min),
 }
 
@@ -39,7 +40,7 @@ RESULTS: Dict[str, Any] = {
 class Config:
     """Train a recipe with its defaults and record the result."""
 
-    recipe: Literal["classification", "pretraining"] = "classification"
+    recipe: Literal["classification", "tagging", "pretraining"] = "classification"
     """recipe to train"""
 
 

@@ -1,4 +1,4 @@
-"""``amp-xla predict``: labels for new text, from a file or from standard input."""
+"""``amp-xla predict``: labels or entities of new text, from a file or from standard input."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import json
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
-
-import numpy as np
 
 from amp_xla.config import parse
 from amp_xla.data.slots.lines import LineError
@@ -51,15 +49,16 @@ class Config:
     file: Optional[str] = None
     """one text per line, also gzipped; for pairs a tab before the second; none = standard input"""
     json: bool = False
-    """print a JSON object per line, with the probability of each label"""
+    """print a JSON object per line, with the probability of each label, or with the entities"""
     saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
     """Print label, probability and text, separated by tabs, or with ``--json`` as JSON lines.
 
-    Line i of the output answers line i of the input; the answer to a blank line is blank, in JSON
-    an object with the label null.
+    A tagger's answer is its entities, ``start:end label words``, with tabs between them. Line i of
+    the output answers line i of the input; the answer to a blank line is blank, in JSON an object
+    with the label null.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
@@ -67,10 +66,11 @@ def main(argv: List[str]) -> int:
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     names: Sequence[str] = ()
-    rows: Sequence[np.ndarray] = ()
+    rows: Sequence[Any] = ()
     try:
         if numbers:
-            names, rows = predict(saved, [lines[n - 1] for n in numbers])
+            answers = predict(saved, [lines[n - 1] for n in numbers])
+            names, rows = answers if isinstance(answers, tuple) else ((), answers)
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
@@ -80,16 +80,21 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _answer(text: str, names: Sequence[str], row: Optional[np.ndarray]) -> str:
+def _answer(text: str, names: Sequence[str], row: Any) -> str:
     if row is None:
         return ""
+    if isinstance(row, list):
+        words = (f"{e.start}:{e.end} {e.label} {text[e.start : e.end]}" for e in row)
+        return "\t".join(output.printable(word.replace("\t", " ")) for word in words)
     label = names[int(row.argmax())]
     return f"{output.printable(label)}\t{row.max():.4f}\t{text}"
 
 
-def _json(text: str, names: Sequence[str], row: Optional[np.ndarray]) -> str:
+def _json(text: str, names: Sequence[str], row: Any) -> str:
     record: Dict[str, Any] = {"label": None, "text": text}
-    if row is not None:
+    if isinstance(row, list):
+        record = {"text": text, "entities": row}
+    elif row is not None:
         chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
         label = names[int(row.argmax())]
         record = {"label": label, "probability": chances[label], "text": text}

@@ -16,6 +16,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
+from amp_xla.commands.score_entities import Tagged
+from amp_xla.data.text.entities import unpack
+from amp_xla.data.text.labels import Labels
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, output
 from amp_xla.process.progress import note
@@ -36,6 +39,7 @@ class Answered(NamedTuple):
       chances: probability of each label, float64 [N, labels].
     """
 
+    COLUMNS = ("sample", "label", "predicted", "probability", "probability_of_label", "text")
     run: Path
     checkpoint: str
     texts: List[str]
@@ -43,6 +47,18 @@ class Answered(NamedTuple):
     labels: np.ndarray
     predicted: np.ndarray
     chances: np.ndarray
+
+    def result(self, file: str, seed: int) -> Dict[str, Any]:
+        """Return the content of ``result.json``."""
+        return _result(self, file, seed)
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        """Return the wrongly answered samples, the least probable label first."""
+        return [_error(self, i) for i in _worst(self)[:most]]
+
+    def against(self, other: Answered, seed: int) -> Dict[str, Any]:
+        """Return the comparison with another run on the same samples."""
+        return _against(self, other, seed)
 
     def names_of(self, numbers: np.ndarray) -> np.ndarray:
         """Return labels by their numbers."""
@@ -63,9 +79,11 @@ def score(
       as_json: print JSON.
     """
     every = [_answered(run, file, saved) for run in runs]
-    results = [_result(one, file, seed) for one in every]
+    if len(set(map(type, every))) > 1:
+        raise AmpXlaError("runs that answer with labels and with entities cannot be compared")
+    results = [one.result(file, seed) for one in every]
     for (one, result), (other, _) in itertools.permutations(zip(every, results), 2):
-        result["against"].append(_against(one, other, seed))
+        result["against"].append(one.against(other, seed))
     for one, result in zip(every, results):
         _write(one, result, file, errors)
     if as_json:
@@ -80,7 +98,8 @@ def score(
     return 0
 
 
-def _answered(run: Path, file: str, saved: SavedOptions) -> Answered:
+def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
+    """Return ``Answered``, or ``Tagged`` of a tagger."""
     checkpoint, _ = saved.open(str(run), "predict", "so it has no labels to score")
     config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
     files: Any = getattr(config, "files", None)
@@ -91,14 +110,21 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answered:
         raise AmpXlaError(f"{file} has no samples")
     note(f"{run}: {checkpoint.path.name} answers {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
-    names = tuple(answers[0]["probabilities"])
+    tagged = "entities" in answers[0]
+    if tagged:
+        names = Labels.load(checkpoint.file("labels.json")).names
+        labels_of_file = {e.label for label in wanted for e in unpack(label)}
+    else:
+        names, labels_of_file = tuple(answers[0]["probabilities"]), set(wanted)
     index = {name: i for i, name in enumerate(names)}
-    unknown = sorted(set(wanted) - set(index))
+    unknown = sorted(labels_of_file - set(index))
     if unknown:
         raise AmpXlaError(
             f"{file} has the label {unknown[0]!r}, which {run} has not been trained on; its "
             f"labels: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         )
+    if tagged:
+        return Tagged.of(run, checkpoint.path.name, texts, names, wanted, answers)
     chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
     labels = np.array([index[label] for label in wanted])
     return Answered(
@@ -121,7 +147,9 @@ def _predicted(
     if done.returncode:
         raise AmpXlaError(f"{run}: predict ended with exit status {done.returncode}; see above")
     answers: List[Dict[str, Any]] = list(map(json.loads, done.stdout.decode("utf-8").splitlines()))
-    blank = next((i for i, answer in enumerate(answers, 1) if answer["label"] is None), None)
+    blank = next(
+        (i for i, answer in enumerate(answers, 1) if answer.get("label", "") is None), None
+    )
     if blank:
         raise AmpXlaError(f"sample {blank} has a blank text, which cannot be scored")
     return answers
@@ -152,7 +180,7 @@ def _result(one: Answered, file: str, seed: int) -> Dict[str, Any]:
         "confusion": matrix.tolist(),
         "mistakes": sorted(mistakes, key=lambda mistake: -mistake[0])[:10],
         "calibration": bins,
-        "errors": [_error(one, i) for i in _worst(one)[:20]],
+        "errors": one.errors(20),
         "against": [],
     }  # fmt: skip
 
@@ -189,14 +217,12 @@ def _against(one: Answered, other: Answered, seed: int) -> Dict[str, Any]:
     return {"run": str(other.run), **result}
 
 
-def _write(one: Answered, result: Dict[str, Any], file: str, errors: int) -> None:
+def _write(one: Any, result: Dict[str, Any], file: str, errors: int) -> None:
     """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
     folder = one.run / record.EVALUATIONS / (name or "file")
-    head = "sample\tlabel\tpredicted\tprobability\tprobability_of_label\ttext"
-    rows = [
-        "\t".join(_cell(value) for value in _error(one, i).values()) for i in _worst(one)[:errors]
-    ]
+    head = "\t".join(one.COLUMNS)
+    rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         durable.replace(folder / "result.json", json_files.encode(result))
@@ -218,7 +244,8 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
         ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
         yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
     width = min(24, max(len(row["label"]) for row in result["per_label"]))
-    yield f"  {'label':<{width}} precision  recall      f1  samples"
+    unit = result.get("unit", "samples")
+    yield f"  {'label':<{width}} precision  recall      f1 {unit:>8}"
     for row in result["per_label"]:
         numbers = (
             f"{row['precision']:9.4f} {row['recall']:7.4f} {row['f1']:7.4f} {row['support']:8,}"
@@ -231,9 +258,11 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 def _verdict(against: Dict[str, Any]) -> str:
     """Return the comparison with another run as the end of a sentence."""
-    accuracy, p = against["accuracy"], against["p"]
-    points, low, high = (100 * accuracy[key] for key in ("value", "low", "high"))
-    interval = f"accuracy {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}, McNemar p {p:.3g}"
+    name = "accuracy" if "accuracy" in against else "f1"
+    p = against.get("p", 0.0)  # of taggers the interval alone decides
+    points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
+    interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"
+    interval += f", McNemar p {p:.3g}" if "p" in against else ""
     verdict: Optional[str] = None
     if p < 0.05 and low > 0:
         verdict = "the first is better"

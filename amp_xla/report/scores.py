@@ -1,4 +1,4 @@
-"""Scores of a classifier on labelled samples, with intervals, and two classifiers compared.
+"""Scores of classifiers and taggers on labelled samples, with intervals, and two compared.
 
 Intervals come from the bootstrap. Accuracy and F1 depend only on how often each combination of
 label and prediction occurs, so a resampled test set is one draw of those counts.
@@ -31,14 +31,41 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
     Args:
       confusion: int64 [classes, classes]: row = label, column = prediction.
     """
-    hits = np.diag(confusion).astype(np.float64)
-    support, predicted = confusion.sum(1), confusion.sum(0)
+    return per_entity(np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], 1))
+
+
+def per_entity(counts: np.ndarray) -> Dict[str, np.ndarray]:
+    """Return precision, recall and F1 of each label, and support, as ``per_label`` does.
+
+    Args:
+      counts: entities that are right, found and wanted, int64 [labels, 3].
+    """
+    right, found, support = counts.T
     return {
-        "precision": _ratio(hits, predicted),
-        "recall": _ratio(hits, support),
-        "f1": _ratio(2 * hits, support + predicted),
+        "precision": _ratio(right, found),
+        "recall": _ratio(right, support),
+        "f1": _ratio(2 * right, found + support),
         "support": support,
     }
+
+
+def entity_metrics(counts: np.ndarray, seed: int) -> Dict[str, Interval]:
+    """Return ``f1``, ``precision`` and ``recall`` over all entities.
+
+    Args:
+      counts: entities of each text that are right, found and wanted, int64 [texts, 3].
+      seed: of the bootstrap over texts.
+    """
+    cells, times = _resampled(counts, seed)
+    each = per_entity(times @ cells)
+    return {name: _interval(each[name]) for name in ("f1", "precision", "recall")}
+
+
+def compare_entities(first: np.ndarray, second: np.ndarray, seed: int) -> Interval:
+    """Return how much higher the first F1 is; arguments as for ``entity_metrics``."""
+    cells, times = _resampled(np.concatenate([first, second], 1), seed)
+    f1 = [per_entity(times @ side)["f1"] for side in (cells[:, :3], cells[:, 3:])]
+    return _interval(f1[0] - f1[1])
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -101,11 +128,16 @@ def _drawn(columns: Sequence[np.ndarray], seed: int) -> Tuple[List[Cells], np.nd
     Returns:
       For each classifier label and prediction, int [K]; counts, int64 [1 + DRAWS, K].
     """
-    cells, counts = np.unique(np.stack(columns, 1), axis=0, return_counts=True)
+    cells, counts = _resampled(np.stack(columns, 1), seed)
+    return [(cells[:, 0], cells[:, i]) for i in range(1, len(columns))], counts
+
+
+def _resampled(rows: np.ndarray, seed: int) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the different rows, and how often each occurs: in the data, then in each draw."""
+    cells, counts = np.unique(rows, axis=0, return_counts=True)
     total = int(counts.sum())
     drawn = np.random.RandomState(seed).multinomial(total, counts / total, DRAWS)
-    each = [(cells[:, 0], cells[:, i]) for i in range(1, len(columns))]
-    return each, np.concatenate([counts[None], drawn])
+    return cells, np.concatenate([counts[None], drawn])
 
 
 def _accuracy(cells: Cells, counts: np.ndarray) -> np.ndarray:

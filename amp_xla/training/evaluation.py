@@ -7,7 +7,9 @@ from typing import Any, Dict, Iterator, Optional
 
 import numpy as np
 
+from amp_xla.data import spans
 from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.data.tagged import Wanted
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.training import distributed, metrics
@@ -54,6 +56,39 @@ class Classification:
             weight += float(real.sum())
         matrix = distributed.current().total(matrix)
         return metrics.classification(matrix, *_total(loss, weight))
+
+
+class Tagging:
+    """Entity F1, precision, recall (micro averages) and mean loss over all texts of ``batches``.
+
+    Args:
+      inference: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
+      batches: ``TaggedBatches`` without shuffling.
+      wanted: entities of the texts.
+      head: see ``spans.decode``.
+    """
+
+    def __init__(self, inference: Inference, batches: Any, wanted: Wanted, head: str) -> None:
+        self._inference, self._batches = inference, batches
+        self._wanted, self._head = wanted, head
+
+    def __call__(self) -> Dict[str, float]:
+        counts = np.zeros((len(self._wanted.missed), 3), np.int64)
+        loss = weight = 0.0
+        for batch in _shards(self._batches):
+            out = self._inference(batch)
+            answers = spans.decode(self._head, out, batch["token_ids"])
+            real = batch["sample_ids"] >= 0
+            counts += spans.counted(
+                [answer for answer, keep in zip(answers, real) if keep],
+                [self._wanted.spans[sample] for sample in batch["sample_ids"][real]], len(counts),
+            )  # fmt: skip
+            loss += float(out["loss"])
+            weight += float(batch["weights"].sum())
+        counts = distributed.current().total(counts)
+        counts[:, 2] += self._wanted.missed
+        loss, weight = _total(loss, weight)
+        return {**spans.f1(counts), "loss": loss / max(weight, 1.0)}
 
 
 class Ranking:

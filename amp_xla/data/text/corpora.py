@@ -58,25 +58,26 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     samples = sorted((text, min(label)) for text, label in owners.items() if len(label) == 1)
     sides = []
     for dev in (False, True):
-        side = [(text, label) for text, label in samples if _is_dev(text) == dev]
+        side = [(text, label) for text, label in samples if is_dev(text) == dev]
         texts, names = [text for text, _ in side], [label for _, label in side]
         sides.append(Dataset(texts, labels=names))
     return sides[0], sides[1]
 
 
-def _is_dev(text: str) -> bool:
+def is_dev(text: str) -> bool:
     """Return whether a text is a dev text, which follows from the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
 
 
-def _python_files(folder: str) -> Iterator[str]:
+def python_files(folder: str) -> Iterator[str]:
+    """Yield the paths of a folder's .py files, except tests."""
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - SKIPPED)
         yield from (os.path.join(here, name) for name in sorted(files) if name.endswith(".py"))
 
 
-def _parsed(path: str) -> Optional[ast.Module]:
+def parsed(path: str) -> Optional[ast.Module]:
     """Return the syntax tree of a file, None if it is not Python 3.
 
     It is not imported: nothing runs, and missing modules do not matter.
@@ -90,8 +91,8 @@ def _parsed(path: str) -> Optional[ast.Module]:
 
 
 def _public_docstrings(folder: str) -> Iterator[str]:
-    for path in _python_files(folder):
-        tree = _parsed(path)
+    for path in python_files(folder):
+        tree = parsed(path)
         if tree is not None:
             yield from (text for text in _public(tree) if not text_problem(text))
 
@@ -121,7 +122,7 @@ def package_files(most_bytes: int) -> List[List[Tuple[str, str]]]:
     packages: Dict[str, List[str]] = {}
     paths = sysconfig.get_paths()
     for root in dict.fromkeys((paths["stdlib"], paths["purelib"], paths["platlib"])):
-        for path in _python_files(root):
+        for path in python_files(root):
             if not os.path.basename(path).startswith("test_"):
                 package = os.path.relpath(path, root).split(os.sep)[0]
                 package = package[:-3] if package.endswith(".py") else package
@@ -146,14 +147,14 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
             text = " ".join(text.split())
             # ``pydoc`` removes a package's name first.
             without_name = " ".join(package_name.sub(" ", text).split())
-            if len(text.split()) >= MIN_WORDS and not _is_dev(without_name):
+            if len(text.split()) >= MIN_WORDS and not is_dev(without_name):
                 texts.append(text)
     return texts
 
 
 def _all_docstrings(path: str) -> Iterator[str]:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    todo: List[Any] = [_parsed(path)]
+    todo: List[Any] = [parsed(path)]
     while todo:
         node = todo.pop()
         if node is not None:

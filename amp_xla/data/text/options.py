@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.text import corpora, pretrained_vocabulary, readers
+from amp_xla.data.text import corpora, documented, entities, pretrained_vocabulary, readers
 from amp_xla.data.text.lines import count
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -46,16 +47,7 @@ class TextFiles:
         Raises:
           DataError: Only one file is given, or a file cannot be read.
         """
-        if (self.train is None) != (self.dev is None):
-            raise DataError("--train and --dev belong together: give both, or neither")
-        if self.train is None or self.dev is None:
-            train, dev = corpora.pydoc()
-        else:
-            train, dev = map(self.dataset, (self.train, self.dev))
-        if self.train_fraction < 1.0:
-            chosen = np.random.RandomState(seed).permutation(len(train))
-            train = train.take(np.sort(chosen[: max(1, int(len(train) * self.train_fraction))]))
-        return train, dev
+        return _both(self, corpora.pydoc, self.dataset, seed)
 
     def dataset(self, path: str) -> Dataset:
         """Return the texts of a file with the same fields.
@@ -84,6 +76,69 @@ class TextFiles:
         """Return about how many training texts there are, 0 = unknown."""
         texts = len(corpora.pydoc()[0]) if self.train is None else count(self.train)
         return int(texts * self.train_fraction)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedFiles:
+    """Training texts and dev texts with entities."""
+
+    # On resume the content of a file is compared, not its name.
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: token<TAB>tag lines as in CoNLL (BIO, BIOES, BMES), or JSON lines with text
+    and entities, also .gz; none = built-in"""
+    dev: Annotated[Optional[str], MAY_CHANGE] = None
+    """dev file, in one of these formats; needed with --train"""
+    on_bad_line: Literal["error", "skip"] = "error"
+    """for unusable lines: stop, or leave their texts out"""
+    train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
+    """share of the training data to use; the seed decides which"""
+
+    def read(self, seed: int, nested: bool) -> Tuple[Dataset, Dataset]:
+        """Return training and dev texts, of the built-in corpus if no files are given.
+
+        Args:
+          seed: decides which ``train_fraction``.
+          nested: False = entities that overlap are an error.
+
+        Raises:
+          DataError: Only one file is given, or a file cannot be read.
+        """
+        return _both(self, documented.texts, functools.partial(self.dataset, nested=nested), seed)
+
+    def dataset(self, path: str, nested: bool = True) -> Dataset:
+        """Return the texts of a file; see ``entities.read``."""
+        return entities.read(path, nested, self.on_bad_line)
+
+    def examples(self, path: str) -> Tuple[List[str], List[str]]:
+        """Return the lines that ``predict`` answers, and their entities as JSON.
+
+        Raises:
+          DataError: The file cannot be read.
+        """
+        data = self.dataset(path)
+        return [re.sub(r"[\r\n]", " ", text) for text in data.texts], data.labels or []
+
+    def count(self) -> int:
+        """Return about how many training texts there are, 0 = unknown."""
+        texts = len(documented.texts()[0]) if self.train is None else entities.count(self.train)
+        return int(texts * self.train_fraction)
+
+
+def _both(
+    files: Any, built_in: Callable[[], Tuple[Dataset, Dataset]], read: Callable[[str], Dataset],
+    seed: int,
+) -> Tuple[Dataset, Dataset]:  # fmt: skip
+    """Return training and dev texts of two files, or of a built-in corpus."""
+    if (files.train is None) != (files.dev is None):
+        raise DataError("--train and --dev belong together: give both, or neither")
+    if files.train is None or files.dev is None:
+        train, dev = built_in()
+    else:
+        train, dev = map(read, (files.train, files.dev))
+    if files.train_fraction < 1.0:
+        chosen = np.random.RandomState(seed).permutation(len(train))
+        train = train.take(np.sort(chosen[: max(1, int(len(train) * files.train_fraction))]))
+    return train, dev
 
 
 @dataclasses.dataclass(frozen=True)

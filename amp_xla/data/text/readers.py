@@ -117,7 +117,7 @@ def read(
     """
     lines, bad = read_lines(path)
     if not lines:
-        raise _unusable(path, bad, len(bad))
+        raise unusable(path, bad, len(bad))
     plain = path[:-3] if path.endswith(".gz") else path
     is_json = plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{")
     format_of = _json_lines if is_json else _tab_separated
@@ -130,12 +130,12 @@ def read(
         try:
             record = parse(line)
             names = fields._asdict().items()
-            samples.append([name and _value(record, name, kind) for kind, name in names])
+            samples.append([name and text_value(record, name, kind) for kind, name in names])
         except ValueError as reason:
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
     if bad and (on_bad_line == "error" or not samples):
-        raise _unusable(path, bad, len(samples) + len(bad))
+        raise unusable(path, bad, len(samples) + len(bad))
     if not samples:
         raise DataError(f"{path}: a header and no sample below it")
     columns: Any = map(list, zip(*samples))
@@ -189,17 +189,18 @@ def _json_lines(path: str, lines: Sequence[Line], given: Fields) -> Format:
     keys: Dict[str, None] = {}
     for _, line in lines[:EXAMINED]:
         try:
-            keys.update(dict.fromkeys(_object(line)))
+            keys.update(dict.fromkeys(json_object(line)))
         except ValueError:
             continue  # reported with its number later
     if not keys:
         raise DataError(
             f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    return _choose(path, list(keys), given), lines, _object
+    return _choose(path, list(keys), given), lines, json_object
 
 
-def _object(line: str) -> Dict[str, Any]:
+def json_object(line: str) -> Dict[str, Any]:
+    """Return the object of a line; raise ``ValueError`` with the reason if it is none."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -209,8 +210,12 @@ def _object(line: str) -> Dict[str, Any]:
     return record
 
 
-def _value(record: Dict[str, Any], field: str, kind: str) -> str:
-    """Return a text, or a label, which may be a number or a boolean in JSON."""
+def text_value(record: Dict[str, Any], field: str, kind: str) -> str:
+    """Return a text, or a label, which may be a number or a boolean in JSON.
+
+    Raises:
+      ValueError: the field is missing, empty or of another type.
+    """
     if field not in record:
         raise ValueError(f"no field {field!r}")
     value = record[field]
@@ -229,7 +234,8 @@ def _value(record: Dict[str, Any], field: str, kind: str) -> str:
     return value.strip() if kind == "label" else value
 
 
-def _unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
+def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
+    """Return the error that lists the first bad lines of a file of ``total`` lines."""
     listed = [f"  {line}" for line in bad[:SHOWN_BAD_LINES]]
     if len(bad) > len(listed):
         listed.append(f"  ... and {len(bad) - len(listed):,} more")

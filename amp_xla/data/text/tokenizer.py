@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import unicodedata
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -93,6 +94,7 @@ class Tokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
         self._words = _Words(self._ids, self.rules)
         self._split = self.rules.splitter()
+        self._sizes: Dict[str, int] = {}  # of each character in words
 
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
@@ -208,6 +210,34 @@ class Tokenizer:
         if len(self._words) > MAX_KNOWN_WORDS:
             self._words.clear()
         return list(itertools.chain.from_iterable(map(self._words.__getitem__, self._split(text))))
+
+    def placed_pieces(self, text: str) -> Tuple[List[int], List[int], List[int]]:
+        """Return the ids of ``pieces``, and of each the characters of the text: start, end.
+
+        An accent that lower-casing removes belongs to the piece before it.
+        """
+        ids, starts, ends = self.pieces(text), [], []
+        # A character becomes as many characters in any text, so each can be split alone.
+        for char in set(text) - set(self._sizes):
+            self._sizes[char] = sum(map(len, self._split(char)))
+        places = [i for i, char in enumerate(text) for _ in range(self._sizes[char])]
+        begin = 0
+        for word in self._split(text):
+            pieces, end = self._words[word], begin + len(word)
+            for number, piece in enumerate(pieces):
+                whole = len(pieces) == 1  # also [UNK], which may be of any length
+                size = len(self.tokens[piece]) - (2 if number else 0)
+                last = end if whole else begin + size
+                starts.append(places[begin])
+                stop = places[last - 1] + 1
+                while stop < len(text) and self._is_removed_mark(text[stop]):
+                    stop += 1
+                ends.append(stop)
+                begin = last
+        return ids, starts, ends
+
+    def _is_removed_mark(self, char: str) -> bool:
+        return not self._sizes[char] and unicodedata.combining(char) > 0
 
 
 class _Words(Dict[str, List[int]]):

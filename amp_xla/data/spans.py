@@ -1,0 +1,132 @@
+"""Spans of tokens: as tags or as a square of (start, end), and out of a model's scores."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+FLAT = ("softmax", "crf")  # heads with a score per tag; the others have one per (start, end)
+
+
+class Span(NamedTuple):
+    """Tokens ``first`` to ``last``, both of the span, with the number of a label."""
+
+    first: int
+    last: int
+    label: int
+
+
+def is_flat(head: str) -> bool:
+    """Return whether a head tags tokens, so that spans cannot overlap."""
+    return head in FLAT
+
+
+def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
+    """Return BIO tags, int32 [length]: 0 outside, 1 + 2 * label first, 2 + 2 * label after it.
+
+    A span that overlaps one before it is left out.
+    """
+    tags = np.zeros(length, np.int32)
+    for first, last, label in spans:
+        if not tags[first : last + 1].any():
+            tags[first : last + 1] = 2 + 2 * label
+            tags[first] = 1 + 2 * label
+    return tags
+
+
+def spans_of(tags: Sequence[int]) -> List[Span]:
+    """Return the spans of BIO tags in which no span begins inside."""
+    spans: List[Span] = []
+    for i, tag in enumerate(tags):
+        if tag % 2:
+            spans.append(Span(i, i, tag // 2))
+        elif tag:
+            spans[-1] = spans[-1]._replace(last=i)
+    return spans
+
+
+def decode(
+    head: str, output: Mapping[str, np.ndarray], token_ids: np.ndarray
+) -> List[List[Span]]:  # fmt: skip
+    """Return the spans of each text of a batch.
+
+    Args:
+      head: softmax, crf or a head of spans.
+      output: ``scores``: float [B, L, tags] and ``transitions``, float [tags, tags], of a flat
+        head; float [B, labels, L, L] of the others.
+      token_ids: int [B, L], 0 for padding; the first and the last token of a text are no part of
+        a span.
+    """
+    lengths = (token_ids != 0).sum(1)
+    if is_flat(head):
+        best = best_tags(output["scores"], output["transitions"], lengths)
+        return [spans_of(tags[:size].tolist()) for tags, size in zip(best, lengths)]
+    spans: List[List[Span]] = [[] for _ in lengths]
+    for row, label, first, last in np.argwhere(output["scores"] > 0).tolist():
+        if 0 < first <= last < lengths[row] - 1:
+            spans[row].append(Span(first, last, label))
+    return spans
+
+
+def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the BIO tags of the best path, int [B, L], by Viterbi's algorithm.
+
+    No path goes inside a span without its beginning; the first and the last token are outside.
+
+    Args:
+      scores: of each tag, float [B, L, tags].
+      transitions: from a tag to the next, float [tags, tags].
+      lengths: int [B]; tags after them are arbitrary.
+    """
+    rows, size, count = scores.shape
+    tag = np.arange(count)
+    inside = (tag > 0) & (tag % 2 == 0)
+    continues = (tag == tag[:, None]) | (tag == tag[:, None] + 1) & ~inside[:, None]
+    step = np.where(inside & ~continues, -np.inf, transitions.astype(np.float64))
+    scores = scores.astype(np.float64)
+    scores[:, 0, 1:] = -np.inf
+    scores[np.arange(rows), np.maximum(lengths, 1) - 1, 1:] = -np.inf
+    best, back = scores[:, 0], np.zeros((size, rows, count), np.int64)
+    for i in range(1, size):
+        paths = best[:, :, None] + step
+        back[i] = paths.argmax(1)
+        best = np.where((i < lengths)[:, None], paths.max(1) + scores[:, i], best)
+    path = np.zeros((rows, size), np.int64)
+    state = best.argmax(1)
+    for i in range(size - 1, -1, -1):
+        path[:, i] = state
+        state = np.where(i < lengths, back[i, np.arange(rows), state], state)
+    return path
+
+
+def counted(answers: Sequence[Any], gold: Sequence[Any], labels: int) -> np.ndarray:
+    """Return entities that are right, found and wanted, of each label: int64 [labels, 3].
+
+    An entity is right if start, end and label are.
+
+    Args:
+      answers, gold: of each text, the entities as tuples, the number of the label last.
+      labels: number of labels.
+    """
+    counts = np.zeros((labels, 3), np.int64)
+    for one, other in zip(answers, gold):
+        found, wanted = set(one), set(other)
+        for column, entities in enumerate((found & wanted, found, wanted)):
+            for entity in entities:
+                counts[entity[-1], column] += 1
+    return counts
+
+
+def f1(counts: np.ndarray) -> Dict[str, float]:
+    """Return precision, recall and F1 over all entities (micro average), 0 of nothing.
+
+    Args:
+      counts: right, found and wanted, of each label: [labels, 3].
+    """
+    right, found, wanted = counts.sum(0).tolist()
+    return {
+        "f1": 2.0 * right / max(found + wanted, 1),
+        "precision": right / max(found, 1),
+        "recall": right / max(wanted, 1),
+    }

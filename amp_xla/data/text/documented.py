@@ -1,0 +1,107 @@
+"""The built-in texts with entities: names of parameters, classes, functions and constants.
+
+The gold entities come from the code that a docstring documents, not from a list of words: "name"
+is a parameter where the function has one of this name, else it is a word. Markup is removed.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import re
+import sysconfig
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from amp_xla.data.text.corpora import is_dev, parsed, python_files
+from amp_xla.data.text.entities import Entity, pack
+from amp_xla.data.text.lines import text_problem
+from amp_xla.data.text.readers import Dataset
+from amp_xla.errors import DataError
+
+WORDS = (6, 60)  # of a paragraph
+LEAST = 100  # texts; fewer are no standard library
+MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
+NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(\(\))?")
+NO_NAMES = frozenset("self cls a A I".split())  # the last three are English
+Definition = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.lru_cache(maxsize=None)
+def texts(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
+    """Return training and dev texts: paragraphs of docstrings of Python's standard library.
+
+    The same in every run of one Python version. The SHA-256 of a text decides whether it is a dev
+    text. A text with other entities elsewhere is left out.
+    """
+    root = stdlib or sysconfig.get_paths()["stdlib"]
+    trees = list(filter(None, map(parsed, python_files(root))))
+    classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
+    classes = {name for name in classes if name[0].isupper()}
+    constants = {"None", "True", "False"}
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and re.match("_*[A-Z]", node.name):
+                classes.add(node.name)
+            elif isinstance(node, ast.Assign):
+                names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+                constants.update(name for name in names if re.fullmatch("[A-Z][A-Z_0-9]+", name))
+    found: Dict[str, Set[str]] = {}
+    for tree in trees:
+        for paragraph, parameters in _paragraphs(tree):
+            text, entities = _marked(paragraph, parameters, classes, constants - classes)
+            if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
+                found.setdefault(text, set()).add(pack(entities))
+    samples = sorted((text, min(labels)) for text, labels in found.items() if len(labels) == 1)
+    if len(samples) < LEAST:
+        raise DataError(
+            f"{root}: no standard library with docstrings ({len(samples)} texts found); a Python "
+            "with its .py files is needed, or --train FILE and --dev FILE"
+        )
+    sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
+    train, dev = (Dataset([t for t, _ in side], labels=[x for _, x in side]) for side in sides)
+    return train, dev
+
+
+def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:
+    """Yield the paragraphs of docstrings, with the parameters of what they document."""
+    for node in ast.walk(tree):
+        if isinstance(node, Definition):
+            text = ast.get_docstring(node) or ""
+            functions: List[Any] = [node]
+            if isinstance(node, ast.ClassDef):
+                functions = [n for n in node.body if getattr(n, "name", "") == "__init__"]
+            names = {name for function in functions for name in _parameters(function)}
+            for paragraph in re.split(r"\n\s*\n", text):
+                if ">>>" not in paragraph:  # an example, not a text
+                    yield " ".join(paragraph.split()), names - NO_NAMES
+
+
+def _parameters(function: Any) -> List[str]:
+    arguments = function.args
+    one = [arguments.vararg, arguments.kwarg]
+    every = [*arguments.args, *arguments.kwonlyargs, *filter(None, one)]
+    return [argument.arg for argument in [*getattr(arguments, "posonlyargs", ()), *every]]
+
+
+def _marked(
+    paragraph: str, parameters: Set[str], classes: Set[str], constants: Set[str]
+) -> Tuple[str, List[Entity]]:
+    """Return a paragraph without markup, and its entities."""
+    plain = " ".join(MARKUP.sub("", paragraph).split())
+    text, end, entities = "", 0, []
+    for match in NAME.finditer(plain):
+        name = match.group().rstrip("()")
+        text += plain[end : match.start()]
+        label = None
+        if name in parameters:
+            label = "parameter"
+        elif match.group(1):
+            label = "function"
+        elif name in classes or name in constants:
+            label = "class" if name in classes else "constant"
+        if label:
+            entities.append(Entity(len(text), len(text) + len(name), label))
+        text += name
+        end = match.end()
+    return text + plain[end:], entities

@@ -1,0 +1,188 @@
+"""Read texts with named entities: columns as in CoNLL, or JSON lines; gzip of each."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from amp_xla.data.text.lines import BadLine, called, every_line
+from amp_xla.data.text.readers import JSON_SUFFIXES, Dataset, json_object, text_value, unusable
+from amp_xla.errors import DataError
+
+DOCUMENT = "-DOCSTART-"  # a line between the documents of CoNLL 2003
+TAG = re.compile(r"O|[BIESM]-.*\S")
+SCHEMES = ("BI", "BIES", "BMES")
+Samples = Iterator[Tuple[int, str, "List[Entity]"]]  # number of the first line, text, entities
+
+
+class Entity(NamedTuple):
+    """A part of a text: ``text[start:end]`` is the entity."""
+
+    start: int
+    end: int
+    label: str
+
+
+def pack(entities: Sequence[Entity]) -> str:
+    """Return entities as JSON, ``[[start, end, label], ...]``, each once, in order."""
+    return json.dumps(sorted(set(entities)), ensure_ascii=False)
+
+
+def unpack(label: str) -> List[Entity]:
+    """Return the entities that ``pack`` wrote."""
+    return [Entity(*entity) for entity in json.loads(label)]
+
+
+def chunks(tags: Sequence[str]) -> List[Entity]:
+    """Return the entities of BIO, BIOES or BMES tags; start and end count tags.
+
+    Where tags contradict each other, as I after O, an entity begins, as in seqeval.
+    """
+    entities: List[Entity] = []
+    begin, before, label = 0, "O", ""
+    for i, tag in enumerate([*tags, "O"]):
+        kind, _, name = tag.partition("-")
+        new = kind in "OBS" or before in "OES" or name != label
+        if new and before != "O":
+            entities.append(Entity(begin, i, label))
+        if new:
+            begin, label = i, name
+        before = kind
+    return entities
+
+
+def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
+    """Read a file of texts with entities; its name and its first line show the format.
+
+    - a token and its tag per line, between them tabs or spaces and any other columns; a blank
+      line ends a text. Tags are BIO, BIOES or BMES.
+    - one JSON object per line (``.jsonl``, ``.json``, or a first line that starts with ``{``):
+      ``{"text": ..., "entities": [[start, end, label], ...]}``, positions in characters.
+
+    Tokens are joined by spaces; without, if each is one character, as in Chinese.
+
+    Args:
+      path: the file; ``-`` is standard input.
+      nested: False = entities that overlap are an error.
+      on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
+
+    Returns:
+      Texts; the label of each is its entities as ``pack`` writes them.
+
+    Raises:
+      DataError: The file is missing or empty, its tags are of two schemes, or it has bad lines.
+    """
+    lines, bad = every_line(path)
+    first = next((line for line in lines if line.strip()), "")
+    if not first and not bad:
+        raise DataError(f"{called(path)}: the file is empty; it needs texts with entities")
+    plain = path[:-3] if path.endswith(".gz") else path
+    is_json = plain.endswith(JSON_SUFFIXES) or first.lstrip().startswith("{")
+    samples = _json_lines(path, lines, bad) if is_json else _columns(path, lines, bad)
+    texts, labels = [], []
+    for number, text, entities in samples:
+        pair = None if nested else _overlapping(entities)
+        if pair:
+            bad.append(
+                BadLine(path, number, f"entities {pair[0]} and {pair[1]} overlap, which only the "
+                        "heads of spans take: --head global_pointer")
+            )  # fmt: skip
+        else:
+            texts.append(text)
+            labels.append(pack(entities))
+    bad.sort(key=lambda line: line.line)
+    if bad and (on_bad_line == "error" or not texts):
+        raise unusable(path, bad, len(texts) + len(bad))
+    if not texts:
+        raise DataError(f"{called(path)}: no texts with entities")
+    return Dataset(texts, labels=labels, bad_lines=bad)
+
+
+def count(path: str) -> int:
+    """Return the number of texts in a regular file, 0 if it cannot be read."""
+    try:
+        return len(read(path, on_bad_line="skip")) if os.path.isfile(path) else 0
+    except DataError:  # whoever reads the texts reports it
+        return 0
+
+
+def _overlapping(entities: Sequence[Entity]) -> Optional[Tuple[str, str]]:
+    ordered = sorted(set(entities))
+    for one, other in zip(ordered, ordered[1:]):
+        if other.start < one.end:
+            return f"{one.start}:{one.end}", f"{other.start}:{other.end}"
+    return None
+
+
+def _json_lines(path: str, lines: Sequence[str], bad: List[BadLine]) -> Samples:
+    refused = {line.line for line in bad}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and number not in refused:
+            try:
+                record = json_object(line)
+                text = text_value(record, "text", "text")
+                yield number, text, _entities(record, text)
+            except ValueError as reason:
+                bad.append(BadLine(path, number, str(reason)))
+
+
+def _entities(record: Dict[str, Any], text: str) -> List[Entity]:
+    entities = record.get("entities")
+    if not isinstance(entities, list):
+        raise ValueError("no list 'entities'")
+    for entity in entities:
+        if not (
+            isinstance(entity, list)
+            and [type(value) for value in entity] == [int, int, str]
+            and 0 <= entity[0] < entity[1] <= len(text)
+            and entity[2].strip()
+        ):
+            raise ValueError(
+                f"entity {json.dumps(entity)[:60]}; needed: [start, end, label], "
+                f"0 <= start < end <= {len(text)}, the characters of the text"
+            )
+    return [Entity(*entity) for entity in entities]
+
+
+def _columns(path: str, lines: Sequence[str], bad: List[BadLine]) -> Samples:
+    refused = {line.line for line in bad}
+    first_line: Dict[str, int] = {}  # of each kind of tag
+    tokens: List[str] = []
+    tags: List[str] = []
+    begin, broken = 1, False
+    for number, line in enumerate([*lines, ""], 1):
+        cells = line.split("\t") if "\t" in line else line.split()
+        if number in refused:
+            broken = True
+        elif not line.strip() or cells[0] == DOCUMENT:
+            if tokens and not broken:
+                yield (begin, *_joined(tokens, tags))
+            tokens, tags, begin, broken = [], [], number + 1, False
+        elif len(cells) < 2 or not cells[0].strip() or not TAG.fullmatch(cells[-1].strip()):
+            found = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
+            needed = "a token and its tag: O, or B-, I-, E-, S- or M- and a label"
+            bad.append(BadLine(path, number, f"{found}; needed: {needed}"))
+            broken = True
+        else:
+            tokens.append(cells[0].strip())
+            tags.append(cells[-1].strip())
+            first_line.setdefault(tags[-1][0], number)
+    kinds = set(first_line) - {"O"}
+    if not any(kinds <= set(scheme) for scheme in SCHEMES):
+        places = ", ".join(f"{kind}- in line {first_line[kind]:,}" for kind in sorted(kinds))
+        raise DataError(f"{path}: tags of two schemes: {places}; BIO, BIOES or BMES is needed")
+
+
+def _joined(tokens: Sequence[str], tags: Sequence[str]) -> Tuple[str, List[Entity]]:
+    """Return the text of tokens, and its entities in characters."""
+    space = "" if all(len(token) == 1 for token in tokens) else " "
+    ends, end = [], -len(space)
+    for token in tokens:
+        end += len(space) + len(token)
+        ends.append(end)
+    return space.join(tokens), [
+        Entity(ends[first] - len(tokens[first]), ends[last - 1], label)
+        for first, last, label in chunks(tags)
+    ]

@@ -1,0 +1,182 @@
+"""Heads that find entities: softmax, CRF, GlobalPointer, EfficientGlobalPointer; their losses.
+
+bert4keras 0.11.3 computes a CRF's mask from scores of -1e12, which half precision does not hold.
+Here masks are the batch's weights, and the losses are float32 in every precision.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Tuple
+
+from amp_xla import backend
+from amp_xla.backend import keras, tf
+from amp_xla.data.spans import is_flat
+from amp_xla.models import losses
+from amp_xla.models.dropout import Dropout
+
+POINTERS = {
+    "global_pointer": "GlobalPointer", "efficient_global_pointer": "EfficientGlobalPointer",
+}  # fmt: skip
+TRANSITION_RATE = 0.01  # peak learning rate of a CRF's transitions, 100 to 1000 times BERT's
+HEAD_SIZE = 64
+
+
+class Transitions(keras.layers.Layer):
+    """Scores from each tag to the next, float32 [tags, tags]; returns its inputs.
+
+    Args:
+      factor: of the weights, so of their learning rate.
+    """
+
+    def __init__(self, factor: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._factor, self.supports_masking = factor, True
+
+    def build(self, input_shape: Any) -> None:
+        """Add the weights."""
+        tags = int(input_shape[-1])
+        self._weights_of_pairs = self.add_weight(
+            name="transitions", shape=(tags, tags), initializer="zeros"
+        )
+        super().build(input_shape)
+
+    def call(self, inputs: Any) -> Any:
+        """Return ``inputs``."""
+        return tf.identity(inputs)
+
+    @property
+    def matrix(self) -> Any:
+        """Build the tensor of the scores."""
+        return self._factor * tf.convert_to_tensor(self._weights_of_pairs)
+
+
+class Tagger(NamedTuple):
+    """A model with a head that finds entities.
+
+    Attributes:
+      head: softmax, crf, global_pointer or efficient_global_pointer.
+      model: Keras model: token and segment ids -> scores, float32 [B, L, tags] of a flat head, else
+        [B, labels, L, L].
+      transitions: of a flat head, float32 [tags, tags]; zeros without a CRF.
+    """
+
+    head: str
+    model: Any
+    transitions: Any
+
+    def inputs(self) -> Dict[str, Any]:
+        """Return the placeholders by name; labels and weights as in ``TaggedBatches``."""
+        flat = is_flat(self.head)
+        return {
+            **dict(zip(("token_ids", "segment_ids"), self.model.inputs)),
+            "labels": tf.placeholder(
+                tf.int32 if flat else tf.bool, [None] * (2 if flat else 4), name="labels"
+            ),
+            "weights": tf.placeholder(tf.float32, [None] * (2 if flat else 1), name="weights"),
+        }
+
+    def total_loss(self, inputs: Dict[str, Any], scores: Any, smoothing: float = 0.0) -> Any:
+        """Build the sum of the losses of a batch, float32; their mean is per unit of weight."""
+        labels, weights = inputs["labels"], inputs["weights"]
+        # The graph rewrite neither converts this operation nor what lies behind it.
+        scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
+        if self.head == "softmax":
+            return tf.reduce_sum(losses.cross_entropy(labels, scores, smoothing) * weights)
+        if self.head == "crf":
+            return crf_loss(labels, scores, weights, self.transitions)
+        return tf.reduce_sum(span_loss(labels, scores) * weights)
+
+    def loss_and_metrics(
+        self, inputs: Dict[str, Any], smoothing: float
+    ) -> Tuple[Any, Dict[str, Any]]:
+        """Build the mean loss, a float32 scalar, and the metrics of a step by name."""
+        scores, weights = self.model.output, inputs["weights"]
+        total = self.total_loss(inputs, scores, smoothing)
+        loss = total / tf.maximum(tf.reduce_sum(weights), 1e-6)
+        if not is_flat(self.head):
+            return loss, {}
+        hits = tf.equal(tf.argmax(scores, -1, output_type=tf.int32), inputs["labels"])
+        return loss, {"accuracy": losses.weighted_mean(tf.cast(hits, tf.float32), weights)}
+
+    def outputs(self, scores: Any) -> Dict[str, Any]:
+        """Return what ``spans.decode`` needs."""
+        return {
+            "scores": scores,
+            **({"transitions": self.transitions} if is_flat(self.head) else {}),
+        }
+
+
+def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) -> Tagger:
+    """Build a tagger.
+
+    Args:
+      encoder: inputs token ids [B, L] first; output [B, L, hidden].
+      head: see ``Tagger``.
+      labels: number of labels.
+      dropout: rate before the head.
+      rate: peak learning rate of the other weights.
+    """
+    vectors = Dropout(dropout, name="Head-Dropout")(encoder.output)
+    if not is_flat(head):
+        layer = getattr(backend.bert4keras("layers"), POINTERS[head])
+        scores = layer(heads=labels, head_size=HEAD_SIZE, name="Spans")(vectors)
+        return Tagger(head, keras.models.Model(encoder.inputs, scores), None)
+    scores = keras.layers.Dense(
+        1 + 2 * labels, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+        name="Tags", dtype="float32",
+    )(vectors)  # fmt: skip
+    transitions: Any = tf.zeros([1 + 2 * labels] * 2)
+    if head == "crf":
+        layer = Transitions(TRANSITION_RATE / rate, name="CRF")
+        scores = layer(scores)
+        transitions = layer.matrix
+    return Tagger(head, keras.models.Model(encoder.inputs, scores), transitions)
+
+
+def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
+    """Build the sum of -log p(tags) over the texts of a batch, a float32 scalar.
+
+    Args:
+      labels: int32 [B, L], 0 for padding.
+      scores: of each tag, float32 [B, L, tags].
+      weights: float32 [B, L], 1 for tokens and 0 for padding, which is at the end.
+      transitions: float32 [tags, tags], from the row's tag to the column's.
+    """
+    tags = tf.shape(scores)[-1]
+    at_labels = tf.reduce_sum(scores * tf.one_hot(labels, tags), -1)
+    pairs = labels[:, :-1] * tags + labels[:, 1:]
+    steps = tf.gather(tf.reshape(transitions, [-1]), pairs)
+    of_labels = tf.reduce_sum(at_labels * weights) + tf.reduce_sum(steps * weights[:, 1:])
+
+    def step(states: Any, token: Tuple[Any, Any]) -> Any:
+        score, weight = token
+        paths = tf.reduce_logsumexp(states[:, :, None] + transitions, 1) + score
+        return tf.where(weight > 0, paths, states)
+
+    tokens = (tf.transpose(scores[:, 1:], [1, 0, 2]), tf.transpose(weights[:, 1:]))
+    states = tf.scan(step, tokens, initializer=scores[:, 0])
+    last = tf.concat([scores[None, :, 0], states], 0)[-1]
+    all_paths = tf.reduce_logsumexp(last, -1)
+    return tf.reduce_sum(all_paths * weights[:, 0]) - of_labels
+
+
+def span_loss(labels: Any, scores: Any) -> Any:
+    """Build the mean over labels of the cross-entropy of a square of spans, float32 [B].
+
+    It is log(1 + sum of exp(score) of other spans) + log(1 + sum of exp(-score) of the label's
+    spans) (Su et al., "Global Pointer", arXiv:2208.03054).
+
+    Args:
+      labels: bool [B, labels, L, L].
+      scores: float32 [B, labels, L, L].
+    """
+    shape = tf.concat([tf.shape(scores)[:2], [-1]], 0)
+    nothing = tf.fill(tf.shape(scores), float("-inf"))
+
+    def logsumexp(values: Any) -> Any:
+        values = tf.reshape(values, shape)
+        return tf.reduce_logsumexp(tf.concat([tf.zeros_like(values[..., :1]), values], -1), -1)
+
+    others = logsumexp(tf.where(labels, nothing, scores))
+    own = logsumexp(tf.where(labels, -scores, nothing))
+    return tf.reduce_mean(others + own, -1)

@@ -1,0 +1,101 @@
+"""Configuration, data and answers of taggers, which find entities in texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, ClassVar, Dict, List
+
+import numpy as np
+from typing_extensions import Literal
+
+from amp_xla.data import spans, tagged
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.labelled import Labelled
+from amp_xla.data.text.entities import Entity
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.options import TaggedFiles
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import SettingsError
+from amp_xla.process.progress import note
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.options import ClassifierOptions
+
+TaggerHead = Literal["softmax", "crf", "global_pointer", "efficient_global_pointer"]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggerConfig(ClassifierConfig):
+    """Train a tagger."""
+
+    monitor: ClassVar[str] = "f1"
+
+    files: TaggedFiles = TaggedFiles()  # type: ignore[assignment]
+    training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0)
+    head: TaggerHead = "crf"
+    """tags of tokens by a softmax or a CRF, or spans, which may be nested, by their ends"""
+
+    def __post_init__(self) -> None:
+        smoothing = self.training.label_smoothing
+        if smoothing and self.head != "softmax":
+            raise SettingsError(
+                f"--label-smoothing {smoothing:g}, --head {self.head}: allowed with softmax only"
+            )
+
+    def read(self, micro_batches: int = 1) -> Labelled:
+        """Read the texts, and describe them on standard error."""
+        data = tagged.read(
+            self.files, self.vocabulary, self.batches.times(micro_batches), self.encoder.bert,
+            self.training.token_dropout, self.seed, self.head,
+        )  # fmt: skip
+        note(data.description)
+        return data
+
+    def tagger(self, vocab_size: int, labels: int, weights: bool = True) -> Any:
+        """Build the ``Tagger``; ``weights`` = False reads only the configuration of ``--bert``."""
+        from amp_xla.models import tagging
+
+        encoder = self.encoder.encoder(vocab_size, self.batches.max_length, weights)
+        rate = self.update.learning_rate
+        return tagging.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
+
+
+class TaggingQuestions:
+    """Texts to tag with the tokenizer and the labels of a checkpoint.
+
+    Args:
+      config: the configuration of the checkpoint's run.
+      checkpoint: where vocabulary and labels are.
+      texts: one per answer.
+    """
+
+    def __init__(self, config: TaggerConfig, checkpoint: Checkpoint, texts: List[str]) -> None:
+        self.tokenizer = Tokenizer.from_assets(checkpoint.file)
+        self.labels = Labels.load(checkpoint.file("labels.json"))
+        self._config, length = config, config.batches.max_length
+        self._placed = tagged.Placed.of(texts, self.tokenizer, length)
+        cut = sum(len(starts) > length - 2 for starts in self._placed.starts)
+        if cut:
+            note(
+                f"warning: {cut:,} of {len(texts):,} texts have more than --max-length {length} "
+                "tokens; entities after them are not found"
+            )
+
+    def answers(self, infer: Callable[[Batch], Dict[str, np.ndarray]]) -> List[List[Entity]]:
+        """Return the entities of each text, in order; ``infer`` is a forward pass."""
+        entities: List[List[Entity]] = [[] for _ in self._placed.starts]
+        config, placed = self._config, self._placed
+        batches = Batches(
+            placed.encoded, None, [config.batches.max_length], config.batches.batch_size,
+            shuffle=False,
+        )  # fmt: skip
+        for batch in batches.epoch(0):
+            rows = spans.decode(config.head, infer(batch), batch["token_ids"])
+            for text, row in zip(batch["sample_ids"].tolist(), rows):
+                if text >= 0:
+                    entities[text] = sorted(
+                        Entity(*placed.characters(text, span), self.labels.names[span.label])
+                        for span in row
+                    )
+        return entities

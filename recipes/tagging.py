@@ -1,0 +1,106 @@
+"""Named entities: a BERT encoder and a softmax, a CRF, a GlobalPointer or an efficient one.
+
+    make train RECIPE=tagging
+
+trains a small BERT from scratch: which words of a docstring name a parameter, a class, a function
+or a constant?
+
+    make train RECIPE=tagging ARGS="--train a.bio --dev b.bio --bert chinese_L-12_H-768_A-12"
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any, List, Optional
+
+from typing_extensions import Annotated
+
+from amp_xla.config import MAY_CHANGE, parse, within
+from amp_xla.data.text.entities import Entity
+from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.process.exits import exit_code
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions
+from amp_xla.training.tagger import TaggerConfig, TaggingQuestions
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(TaggerConfig):
+    """Train a model that finds named entities."""
+
+    recipe = "tagging"
+    vocabulary: VocabularyOptions = VocabularyOptions(lowercase=False)
+    update: TransformerUpdateOptions = TransformerUpdateOptions()
+    accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
+    """micro-batches per update, each of --batch-size"""
+    precision_options: PrecisionOptions = PrecisionOptions()
+
+
+def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+    """Build the job up to the first step."""
+    config = resume_from.pinned(config) if resume_from else config
+    resolved = config.precision_options.resolve()
+    from amp_xla.models import dropout
+    from amp_xla.training import distributed, job
+    from amp_xla.training.evaluation import Tagging
+    from amp_xla.training.step import Inference, TrainStep
+
+    job.seed_everything(config.seed)
+    data = config.read(config.accumulate)
+    ranks = distributed.current()
+    accumulate = ranks.micro_batches(config.accumulate)
+    batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
+    step_input = dropout.install(config.seed)
+    vocab, length = data.tokenizer.vocab_size, config.batches.max_length
+    tagger = config.tagger(vocab, len(data.labels), weights=not resume_from)
+    steps = config.steps(batches)
+    inputs = tagger.inputs()
+    loss, metrics = tagger.loss_and_metrics(inputs, config.training.label_smoothing)
+    with dropout.inference():
+        scores = tagger.model(tagger.model.inputs)
+    outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
+    evaluate = Tagging(
+        Inference(inputs, outputs), dev_batches, data.dev_batches.wanted, config.head
+    )  # fmt: skip
+
+    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
+    step = TrainStep(
+        inputs, step_input, loss + sum(tagger.model.losses), optimizer,
+        tagger.model.trainable_weights, rate, metrics,
+    )  # fmt: skip
+    return job.Job(
+        tagger.model, step, batches, evaluate,
+        {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
+        resolved, identity=data.fingerprints,
+    )  # fmt: skip
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    """Train."""
+    config = parse(Config, argv, "python -m recipes.tagging")
+    from amp_xla.training.launch import train
+
+    return train("tagging", config, build, config.loop)
+
+
+def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
+    """Return the entities of each line, a text."""
+    config = checkpoint.config(Config)
+    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
+    from amp_xla.models import dropout
+    from amp_xla.training.step import Inference
+    from amp_xla.training.variables import restore_weights
+
+    questions = TaggingQuestions(config, checkpoint, lines)
+    with dropout.inference():
+        tagger = config.tagger(
+            questions.tokenizer.vocab_size, len(questions.labels), weights=False
+        )  # fmt: skip
+    restore_weights(checkpoint, tagger.model.weights)
+    inputs = dict(zip(("token_ids", "segment_ids"), tagger.model.inputs))
+    return questions.answers(Inference(inputs, tagger.outputs(tagger.model.output)))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,190 @@
+"""Entities: files, tokens with their characters, paths through tags, F1 as seqeval computes it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any, List, Tuple
+
+import numpy as np
+import pytest
+
+from amp_xla.data import spans
+from amp_xla.data.spans import Span
+from amp_xla.data.tagged import Placed, Wanted
+from amp_xla.data.text import documented, entities
+from amp_xla.data.text.entities import Entity
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.readers import Dataset
+from amp_xla.data.text.splitting import Rules
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
+
+BIO, BIOES = "O B-a I-a B-b I-b".split(), "O B-a I-a E-a S-a B-b I-b E-b S-b".split()
+
+
+def texts_of_tags(tags: List[str], seed: int) -> List[List[str]]:
+    source = np.random.RandomState(seed)
+    return [[tags[i] for i in source.randint(len(tags), size=source.randint(1, 9))]
+            for _ in range(200)]  # fmt: skip
+
+
+# precision_score, recall_score, f1_score of seqeval 1.2.2: texts_of_tags(tags, 1), (tags, 2)
+# cut or lengthened by O to the same sizes.
+SEQEVAL = {
+    "BIO": (0.2648305084745763, 0.1987281399046105, 0.22706630336058128),
+    "BIOES": (0.3551912568306011, 0.25557011795543905, 0.29725609756097565),
+}
+
+
+@pytest.mark.parametrize("scheme,tags", [("BIO", BIO), ("BIOES", BIOES)])
+def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme: str, tags: List[str]) -> None:
+    gold, answers = texts_of_tags(tags, 1), texts_of_tags(tags, 2)
+    answers = [(a + ["O"] * len(g))[: len(g)] for a, g in zip(answers, gold)]
+    found, wanted = ([entities.chunks(text) for text in side] for side in (answers, gold))
+    counts = spans.counted(*([[(e.start, e.end, "ab".index(e.label)) for e in text]
+                              for text in side] for side in (found, wanted)), labels=2)  # fmt: skip
+    score = spans.f1(counts)
+    expected = SEQEVAL[scheme]
+    assert (score["precision"], score["recall"], score["f1"]) == pytest.approx(expected, abs=1e-12)
+
+
+CONLL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\nPeter NNP B-PER\nBlackburn NNP I-PER\n"
+TEXT, ENTITIES = "EU rejects Peter Blackburn", [Entity(0, 2, "ORG"), Entity(11, 26, "PER")]
+
+
+def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
+    path = tmp_path / "data"
+    path.write_text(content, encoding="utf-8")
+    return entities.read(str(path), **how)
+
+
+@pytest.mark.parametrize("content", [
+    CONLL,
+    CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
+    "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
+    json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
+])  # fmt: skip
+def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
+    data = read(tmp_path, content)
+    assert data.texts == [TEXT] and entities.unpack(data.labels[0]) == ENTITIES
+
+
+def test_characters_are_joined_without_spaces(tmp_path: Any) -> None:
+    data = read(tmp_path, "李 B-PER\n明 M-PER\n明 E-PER\n在 O\n京 S-LOC\n\n1 O\n")
+    assert data.texts == ["李明明在京", "1"]
+    assert entities.unpack(data.labels[0]) == [Entity(0, 3, "PER"), Entity(4, 5, "LOC")]
+
+
+@pytest.mark.parametrize("content,message", [
+    ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
+    ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
+    ("a B-x\na M-x\n\na I-x\n",
+     r"data: tags of two schemes: B- in line 1, I- in line 4, M- in line 2; BIO, BIOES or BMES"),
+    ('{"text": "ab", "entities": [[0, 3, "x"]]}', r'data:1: entity \[0, 3, "x"\]; needed: \[start'),
+    ('{"text": "ab", "entities": [[0, 1.0, "x"]]}', r"data:1: entity \[0, 1.0"),
+    ('{"text": "ab"}', r"data:1: no list 'entities'"),
+    ('{"text": "abc", "entities": [[0, 2, "x"], [1, 3, "x"]]}',
+     r"data:1: entities 0:2 and 1:3 overlap, which only .* --head global_pointer"),
+    ("", r"data: the file is empty"),
+])  # fmt: skip
+def test_what_is_wrong_is_named_with_file_and_line(
+    tmp_path: Any, content: str, message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, content, nested=False)
+
+
+def test_bad_lines_can_be_left_out_with_their_texts(tmp_path: Any) -> None:
+    data = read(tmp_path, "a B-x\nb\n\nc O\n", on_bad_line="skip")
+    assert data.texts == ["c"] and [line.line for line in data.bad_lines] == [2]
+
+
+@pytest.mark.parametrize("rules", [
+    Rules(True), Rules(False), Rules(True, hugging_face=True), Rules(False, hugging_face=True),
+    Rules(False, True, strip_accents=True, chinese=False),
+])  # fmt: skip
+def test_a_token_is_made_of_its_characters(rules: Rules) -> None:
+    source = np.random.RandomState(0)
+    blocks = [(32, 127), (0xA0, 0x250), (0x300, 0x370), (0x390, 0x530), (0x2000, 0x2070),
+              (0x3040, 0x30FF), (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0x1F600, 0x1F640)]  # fmt: skip
+    characters = [chr(i) for block in blocks for i in range(*block)]
+    texts = ["".join(source.choice(characters, 20)) + " ΑΣ ÉE\u0301 İ" for _ in range(300)]
+    split = rules.splitter()
+    pieces = {char for text in texts for word in split(text) for char in word}
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(pieces | {f"##{char}" for char in pieces})]
+    tokenizer = Tokenizer(vocab, rules=rules)
+    for text in texts:
+        ids, starts, ends = tokenizer.placed_pieces(text)
+        assert len(ids) == len(starts) == len(ends) and ids == tokenizer.pieces(text)
+        assert starts == sorted(starts) and all(s < e for s, e in zip(starts, ends))
+        for token, start, end in zip(ids, starts, ends):
+            piece = re.sub("^##", "", vocab[token])
+            # Σ at the end of a word, and a character that becomes two
+            assert piece in "".join(split(text[start:end])).replace("σ", "ςσ"), (text, start, end)
+
+
+def test_entities_that_no_span_of_tokens_is_are_counted() -> None:
+    tokenizer = Tokenizer("[PAD] [UNK] [CLS] [SEP] new york ##er is big".split())
+    text = "New Yorker is big"
+    gold = [Entity(0, 10, "a"), Entity(4, 8, "b"), Entity(6, 9, "a"), Entity(14, 17, "b")]
+    data = Dataset([text], labels=[entities.pack(gold)])
+    placed = Placed.of(data.texts, tokenizer, max_length=6)
+    assert placed.encoded.lengths.tolist() == [6]
+    wanted = Wanted.of(data, placed, Labels(("a", "b")))
+    assert wanted.spans == [[Span(1, 3, 0), Span(2, 2, 1)]]
+    assert [placed.characters(0, span) for span in wanted.spans[0]] == [(0, 10), (4, 8)]
+    assert (wanted.missed.tolist(), wanted.cut, wanted.within) == ([1, 1], 1, 1)
+    assert "2 of 4 dev entities cannot be found and count as missed: 1 are cut off by" in (
+        wanted.warnings("dev")
+    )
+
+
+def legal(path: Tuple[int, ...], length: int) -> bool:
+    pairs = zip((0, *path), path)
+    follows = all(tag == 0 or tag % 2 or before in (tag, tag - 1) for before, tag in pairs)
+    return follows and path[0] == 0 and path[length - 1] == 0
+
+
+def test_the_best_path_is_the_best_of_all() -> None:
+    source = np.random.RandomState(3)
+    scores, transitions = source.randn(8, 5, 5).astype(np.float32), source.randn(5, 5)
+    lengths = np.array([5, 5, 5, 4, 3, 2, 1, 5])
+    tags = spans.best_tags(scores, transitions, lengths)
+    for row, length in enumerate(lengths):
+
+        def total(path: Tuple[int, ...], row: int = row) -> float:
+            steps = sum(transitions[a, b] for a, b in zip(path, path[1:]))
+            return float(steps + sum(scores[row, i, tag] for i, tag in enumerate(path)))
+
+        paths = [p for p in itertools.product(range(5), repeat=int(length)) if legal(p, length)]
+        assert tuple(tags[row, :length]) == max(paths, key=total)
+
+
+def test_spans_become_tags_and_come_back() -> None:
+    some = [Span(1, 3, 0), Span(4, 4, 1), Span(5, 6, 1)]
+    tags = spans.tags_of(some, 9)
+    assert tags.tolist() == [0, 1, 2, 2, 3, 3, 4, 0, 0]
+    assert spans.spans_of(tags.tolist()) == some
+    assert spans.tags_of([Span(1, 3, 0), Span(2, 2, 1)], 5).tolist() == [0, 1, 2, 2, 0]
+    square = np.full((2, 2, 6, 6), -1.0)
+    places = [(0, 0, 1, 3), (0, 1, 2, 2), (0, 1, 3, 2), (0, 0, 0, 2), (0, 0, 2, 5), (1, 1, 1, 3)]
+    for place in places:
+        square[place] = 1.0
+    ids = np.array([[1] * 6, [1, 1, 1, 1, 0, 0]])
+    nested = [[Span(1, 3, 0), Span(2, 2, 1)], []]
+    assert spans.decode("global_pointer", {"scores": square}, ids) == nested
+
+
+@pytest.mark.once
+def test_built_in_texts_name_what_their_code_has() -> None:
+    train, dev = documented.texts()
+    assert len(train) > 4000 and 0.1 < len(dev) / len(train) < 0.25
+    assert not set(train.texts) & set(dev.texts)
+    for data in (train, dev):
+        for text, label in zip(data.texts, data.labels):
+            for entity in entities.unpack(label):
+                assert re.fullmatch(r"\w+", text[entity.start : entity.end])
+    kinds = {e.label for label in dev.labels for e in entities.unpack(label)}
+    assert kinds == {"parameter", "class", "function", "constant"}

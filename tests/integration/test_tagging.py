@@ -1,0 +1,142 @@
+"""The tagging recipe as users run it: small data made here."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+
+from amp_xla.data.text.entities import Entity
+from amp_xla.training import checkpoint
+from tests.integration.commands import Commands
+
+RECIPE, CLI = "recipes.tagging", "amp_xla.commands.cli"
+TINY = (
+    "--layers", "1", "--hidden", "64", "--max-length", "16", "--shapes", "2", "--batch-size", "16",
+    "--learning-rate", "3e-3", "--vocab-size", "200", "--log-every", "5", "--seed", "3",
+    "--token-dropout", "0",
+)  # fmt: skip
+PEOPLE, CITIES = "Ann Bob Eve Tom Kim Lee".split(), "Rome Oslo Bonn Lima Bern Cairo".split()
+KINDS = {"person": PEOPLE, "city": CITIES}
+FORMS = [
+    "{person} lives in {city}", "from {city} came {person}", "the university of {city} called",
+    "in {city} the sun shines", "{person} and {person} met", "nobody came",
+]  # fmt: skip
+
+
+def samples(count: int, seed: int, nested: bool = False) -> List[Any]:
+    source, made = random.Random(seed), []
+    for _ in range(count):
+        text, entities, rest = "", [], source.choice(FORMS)
+        while rest:
+            before, brace, rest = rest.partition("{")
+            text += before
+            if brace:
+                kind, _, rest = rest.partition("}")
+                name = source.choice(KINDS[kind])
+                name += source.choice(["", f" {name}son"])
+                entities.append(Entity(len(text), len(text) + len(name), kind))
+                text += name
+        if nested and "university" in text:
+            entities.append(Entity(text.index("univ"), text.index(" called"), "school"))
+        made.append((text, sorted(entities)))
+    return made
+
+
+def json_lines(made: List[Any]) -> str:
+    return "".join(json.dumps({"text": t, "entities": e}) + "\n" for t, e in made)
+
+
+def columns(made: List[Any]) -> str:
+    lines = []
+    for text, entities in made:
+        at = 0
+        for word in text.split():
+            tag = "O"
+            for start, end, label in entities:
+                if start <= at < end:
+                    tag = ("B-" if at == start else "I-") + label
+            lines.append(f"{word}\t{tag}\n")
+            at += len(word) + 1
+        lines.append("\n")
+    return "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    path: Path = tmp_path_factory.mktemp("tagging")
+    (path / "train.bio").write_text(columns(samples(400, 1)))
+    (path / "dev.jsonl").write_text(json_lines(samples(80, 2)))
+    (path / "nested.jsonl").write_text(json_lines(samples(400, 1, nested=True)))
+    (path / "nested-dev.jsonl").write_text(json_lines(samples(80, 2, nested=True)))
+    return path
+
+
+DATA = (*TINY, "--train", "train.bio", "--dev", "dev.jsonl")
+NESTED = (*TINY, "--train", "nested.jsonl", "--dev", "nested-dev.jsonl")
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, folder: Path, tmp_path_factory: Any) -> Commands:
+    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+
+
+@pytest.fixture(scope="module")
+def trained(command: Commands) -> Path:
+    done = command(RECIPE, *DATA, "--epochs", "3", "--name", "good")
+    assert done.code == 0 and "best dev f1" in done.err, done.err
+    return command.folder / "runs" / "tagging" / "good"
+
+
+def test_it_learns_and_finds_the_entities_of_new_text(trained: Path, command: Commands) -> None:
+    assert max(line.get("dev_f1", 0) for line in command.metrics("tagging", "good")) >= 0.97
+    (command.folder / "new.txt").write_text("from Oslo Osloson came Eve\n\nnobody came\n")
+    done = command(CLI, "predict", str(trained), "new.txt")
+    assert done.out == "5:17 city Oslo Osloson\t23:26 person Eve\n\n\n", done.err
+    done = command(CLI, "predict", str(trained), "new.txt", "--json")
+    assert json.loads(done.out.splitlines()[0]) == {
+        "text": "from Oslo Osloson came Eve",
+        "entities": [[5, 17, "city"], [23, 26, "person"]],
+    }
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
+    words = (RECIPE, *DATA, "--epochs", "3", "--name", "killed", "--checkpoint-every", "10")
+    killed = command(*words, faults={"step": [37, "after"]}, log="faults.jsonl")
+    assert killed.code == -9, killed.err
+    resumed = command(*words, "--resume")
+    assert resumed.code == 0 and "resumed from step-00000030" in resumed.err, resumed.err
+    ends = [
+        checkpoint.steps(command.folder / "runs" / "tagging" / name / "checkpoints")[-1]
+        for name in ("good", "killed")
+    ]
+    one, other = ((end / "tensors.safetensors").read_bytes() for end in ends)
+    assert one == other
+
+
+@pytest.mark.parametrize("head", ["global_pointer", "efficient_global_pointer"])
+def test_a_head_of_spans_learns_nested_entities(command: Commands, head: str) -> None:
+    done = command(RECIPE, *NESTED, "--epochs", "5", "--name", head, "--head", head)
+    assert done.code == 0, done.err
+    assert max(line.get("dev_f1", 0) for line in command.metrics("tagging", head)) >= 0.95
+    (command.folder / "one.txt").write_text("the university of Rome called\n")
+    done = command(CLI, "predict", f"runs/tagging/{head}", "one.txt")
+    assert done.out == "4:22 school university of Rome\t18:22 city Rome\n", done.err
+
+
+def test_a_flat_head_does_not_take_them(command: Commands) -> None:
+    done = command(RECIPE, *NESTED)
+    assert done.code == 2 and "nested.jsonl:" in done.err and "--head global_pointer" in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["crf", "efficient_global_pointer"])
+def test_it_is_finite_in_float16(command: Commands, head: str) -> None:
+    """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""
+    words = ("--recipe", "tagging", "--steps", "4", "--", *DATA, "--head", head)
+    done = command(CLI, "rehearse", *words)
+    assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err
