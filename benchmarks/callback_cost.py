@@ -21,7 +21,9 @@ from typing import Any, Dict, List
 
 def fit(with_run: bool, steps: int) -> None:
     """Print the seconds of the start and of each later step as JSON."""
-    import amp_xla.setup  # noqa: F401
+    import amp_xla.setup  # noqa: F401  # first, as in scripts
+
+    # isort: split
     import numpy as np
     from bert4keras.models import build_transformer_model
     from bert4keras.optimizers import Adam
@@ -75,7 +77,9 @@ def main() -> None:
             step_times[side].append(statistics.median(seconds))
     for side in starts:
         steps = [f"{1e3 * seconds:.1f}" for seconds in step_times[side]]
-        print(f"{side}: start {statistics.median(starts[side]):.1f} s, steps in ms {', '.join(steps)}")
+        print(
+            f"{side}: start {statistics.median(starts[side]):.1f} s, steps in ms {', '.join(steps)}"
+        )
     ratios = sorted(a / b for a, b in zip(step_times["with"], step_times["without"]))
     extra = statistics.median(a - b for a, b in zip(starts["with"], starts["without"]))
     print(
