@@ -45,9 +45,11 @@ def main() -> int:
     names = sorted(set(filter(None, label_of.values())))
     answers = [answer(label_of, text) for text in dev.texts]
     gold = [unpack(packed) for packed in dev.labels or []]
-    numbered = ([[(*e[:2], names.index(e.label)) for e in text] for text in side]
-                for side in (answers, gold))  # fmt: skip
-    counts = spans.counted(*numbered, labels=len(names))
+    found, wanted = (
+        [[(e.start, e.end, names.index(e.label)) for e in text] for text in side]
+        for side in (answers, gold)
+    )
+    counts = spans.counted(found, wanted, len(names))
     print({name: round(value, 4) for name, value in spans.f1(counts).items()})
     return 0
 

@@ -39,7 +39,6 @@ class Answered(NamedTuple):
       chances: probability of each label, float64 [N, labels].
     """
 
-    COLUMNS = ("sample", "label", "predicted", "probability", "probability_of_label", "text")
     run: Path
     checkpoint: str
     texts: List[str]
@@ -47,6 +46,11 @@ class Answered(NamedTuple):
     labels: np.ndarray
     predicted: np.ndarray
     chances: np.ndarray
+
+    @property
+    def columns(self) -> Tuple[str, ...]:
+        """Return the names of the values of an error."""
+        return ("sample", "label", "predicted", "probability", "probability_of_label", "text")
 
     def result(self, file: str, seed: int) -> Dict[str, Any]:
         """Return the content of ``result.json``."""
@@ -221,7 +225,7 @@ def _write(one: Any, result: Dict[str, Any], file: str, errors: int) -> None:
     """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
     folder = one.run / record.EVALUATIONS / (name or "file")
-    head = "\t".join(one.COLUMNS)
+    head = "\t".join(one.columns)
     rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,6 @@ class Tagged(NamedTuple):
       gold, found: entities of each text.
     """
 
-    COLUMNS = ("sample", "label", "predicted", "text")
     run: Path
     checkpoint: str
     texts: List[str]
@@ -41,6 +40,11 @@ class Tagged(NamedTuple):
         gold = [[(e.start, e.end, number[e.label]) for e in unpack(label)] for label in wanted]
         found = [[(s, e, number[label]) for s, e, label in a["entities"]] for a in answers]
         return cls(run, checkpoint, texts, names, gold, found)
+
+    @property
+    def columns(self) -> Tuple[str, ...]:
+        """Return the names of the values of an error."""
+        return ("sample", "label", "predicted", "text")
 
     def result(self, file: str, seed: int) -> Dict[str, Any]:
         """Return the content of ``result.json``."""

@@ -103,6 +103,20 @@ def test_it_learns_and_finds_the_entities_of_new_text(trained: Path, command: Co
     }
 
 
+@pytest.mark.once
+def test_evaluate_scores_each_label(trained: Path, command: Commands) -> None:
+    best = max(line.get("dev_f1", 0) for line in command.metrics("tagging", "good"))
+    done = command(CLI, "evaluate", str(trained), "--file", "dev.jsonl")
+    assert done.code == 0 and "entities" in done.out, done.err
+    result = json.loads((trained / "evaluation" / "dev.jsonl" / "result.json").read_text())
+    assert result["metrics"]["f1"]["value"] == pytest.approx(best, abs=0.02)
+    assert [row["label"] for row in result["per_label"]] == ["city", "person"]
+    gold = [e for _, entities in samples(80, 2) for e in entities]
+    assert sum(row["support"] for row in result["per_label"]) == len(gold)
+    report = (trained / "report.html").read_text()
+    assert "Evaluation on dev.jsonl" in report and "is not of the expected form" not in report
+
+
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
     words = (RECIPE, *DATA, "--epochs", "3", "--name", "killed", "--checkpoint-every", "10")
     killed = command(*words, faults={"step": [37, "after"]}, log="faults.jsonl")
