@@ -119,5 +119,14 @@ def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) 
     return questions.answers(lambda batch: infer(batch)["chances"])
 
 
+def exportable(checkpoint: Checkpoint) -> Any:
+    """Return the model for ``amp-xla export``."""
+    config = checkpoint.config(Config)
+    config.precision_options.float32()
+    from amp_xla.export.text_models import classifier
+
+    return classifier(config, checkpoint)
+
+
 if __name__ == "__main__":
     sys.exit(exit_code(main))

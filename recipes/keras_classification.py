@@ -180,5 +180,17 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     return classification.answers(config, checkpoint, lines)
 
 
+def exportable(checkpoint: Checkpoint) -> Any:
+    """Return the model for ``amp-xla export``: float32, constants of the run's policy."""
+    from amp_xla.backend import configuring
+
+    half = checkpoint.identity["data"].get("policy") == "mixed_float16"
+    constants = {"infinity": 1e4, "epsilon": 1e-5} if half else {}
+    configuring.resolve(precision="fp32", xla="off", **constants)
+    from amp_xla.export.text_models import classifier
+
+    return classifier(checkpoint.config(Config), checkpoint)
+
+
 if __name__ == "__main__":
     sys.exit(exit_code(main))

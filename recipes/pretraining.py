@@ -196,5 +196,14 @@ def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Fillin
     return model()
 
 
+def exportable(checkpoint: Checkpoint) -> Any:
+    """Return the model for ``amp-xla export``."""
+    config = checkpoint.config(Config)
+    config.precision_options.float32()
+    from amp_xla.export.text_models import language_model
+
+    return language_model(config.encoder, config.objective, config.average > 0, checkpoint)
+
+
 if __name__ == "__main__":
     sys.exit(exit_code(main))

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -68,3 +69,16 @@ def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> It
     yield
     for table, before in own_names:
         table.update(before)
+
+
+@pytest.fixture(scope="session")
+def peers(tmp_path_factory: Any) -> str:
+    """A Python with PyTorch and transformers, from the package registry."""
+    folder = tmp_path_factory.mktemp("peers") / "env"
+    python = str(folder / "bin" / "python")
+    for command in (
+        ["python3.11", "-m", "venv", str(folder)],
+        [python, "-m", "pip", "install", "-q", "-r", "benchmarks/peers.txt"],
+    ):
+        subprocess.run(command, check=True)
+    return python

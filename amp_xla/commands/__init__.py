@@ -28,7 +28,7 @@ COMMANDS: Dict[str, Command] = {
     ),
     "runs": Command("amp_xla.commands.runs", ("folder",), "list runs and what they reached"),
     "report": Command("amp_xla.commands.report", ("run",), "draw runs as a page: report.html"),
-    "export": Command("amp_xla.commands.export", ("run",), "write a run as a SavedModel"),
+    "export": Command("amp_xla.commands.export", ("run",), "write a run for other programs"),
     "verify": Command("amp_xla.commands.verify", ("run",), "check the checkpoints of a run"),
     "prepare": Command(
         "amp_xla.data.pretraining.prepare", ("corpus", "out"), "turn text into pretraining data"

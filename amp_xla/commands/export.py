@@ -1,57 +1,99 @@
-"""``amp-xla export``: a trained model as a SavedModel, for serving by other programs."""
+"""``amp-xla export``: a trained model in the format of another program."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import importlib
 import os
 import shutil
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import Any, Callable, List, Optional
+
+from typing_extensions import Literal
 
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import output
+from amp_xla.process import durable, output
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
+_WRITERS = {
+    "hf": "hugging_face", "savedmodel": "saved_model", "google": "google"
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Write a trained model, with its whole tables, as a SavedModel."""
+    """Write a trained model for other programs, and compare its answers with the run's."""
 
-    run: str = "runs/recommendation/latest"
+    run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
+    format: Literal["hf", "savedmodel", "google"] = "savedmodel"
+    """Hugging Face folder; TensorFlow Serving; TensorFlow checkpoint, as bert4keras reads"""
+    dtype: Literal["fp32", "fp16"] = "fp32"
+    """of the stored weights; fp16 halves the size"""
     to: Optional[str] = None
-    """folder to write, which must not exist; none = export in the run folder"""
+    """folder to write, which must not exist; none = export-FORMAT in the run folder"""
     saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
     """Run the command."""
     config = parse(Config, argv, "amp-xla export RUN")
-    saved, export = config.saved.open(config.run, "export", "recommendation can")
-    folder = Path(config.run, "export") if config.to is None else Path(config.to)
-    if folder.exists():
+    saved, recipe = config.saved.load(config.run)
+    own: Any = getattr(recipe, "export", None)
+    exportable: Any = getattr(recipe, "exportable", None)
+    if own is None and exportable is None:
+        raise AmpXlaError(f"{config.run}: recipe {saved.recipe} cannot export")
+    if own is not None and (config.format, config.dtype) != ("savedmodel", "fp32"):
+        raise AmpXlaError(
+            f"{config.run}: recipe {saved.recipe} is written with --format savedmodel and --dtype "
+            f"fp32 only; found: {config.format}, {config.dtype}"
+        )
+    half = "-fp16" if config.dtype == "fp16" else ""
+    name = "export" if own is not None else f"export-{config.format}{half}"
+    folder = Path(config.run, name) if config.to is None else Path(config.to)
+    if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
-    signature = _whole(folder, lambda temporary: export(saved, temporary))
-    output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
+    if own is not None:
+        signature = _whole(folder, lambda temporary: own(saved, temporary))
+        output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
+        return 0
+    model = exportable(saved)
+    writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
+    most = _whole(folder, lambda temporary: _compared(model, writer, temporary, config.dtype))
+    within = f"its answers are the run's within {most:.1g}"
+    head = f"written: {folder}, from {saved.path.name}; {within}"
+    output.lines([head, *writer.describe(model, folder)])
     return 0
 
 
-def _whole(folder: Path, write: Callable[[Path], str]) -> str:
+def _compared(model: Any, writer: Any, folder: Path, dtype: str) -> float:
+    """Write the model, and return by how much its answers differ from the run's."""
+    from amp_xla.export.model import compare
+
+    samples = model.samples()
+    expected = model.run(*samples)
+    writer.write(model, folder, dtype)
+    load = getattr(writer, "load", model.reload)  # the project's reader reads what --bert can
+    return compare(expected, load(folder)(*samples), dtype)
+
+
+def _whole(folder: Path, write: Callable[[Path], Any]) -> Any:
     """Let ``write`` fill a temporary folder, and rename it to ``folder``.
 
     Raises:
       AmpXlaError: the disk is full; nothing is left.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".tmp-{folder.name}")
+    temporary = folder.with_name(f"{durable.TEMPORARY}{folder.name}")
     shutil.rmtree(str(temporary), ignore_errors=True)
     try:
         result = write(temporary)
-        os.rename(str(temporary), str(folder))
+        for path in temporary.rglob("*"):
+            (durable.sync_folder if path.is_dir() else durable.sync_file)(path)
+        durable.publish(temporary, folder)
     except Exception as error:
         full = [text for text in _FULL if text in str(error)]  # TensorFlow has its own classes
         if full:

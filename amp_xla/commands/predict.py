@@ -26,17 +26,22 @@ class SavedOptions:
     recipe: Optional[str] = None
     """path of the recipe's file, for other recipes than this project's; none = the run's"""
 
+    def load(self, run: str) -> Tuple[Checkpoint, Any]:
+        """Return the checkpoint and the recipe's module."""
+        saved = find(Path(run), self.checkpoint)
+        return saved, recipe_module(self.recipe or own_recipe(saved.recipe))
+
     def open(self, run: str, function: str, advice: str) -> Tuple[Checkpoint, Any]:
         """Return the checkpoint and a function of the recipe's module.
 
         Raises:
           AmpXlaError: the recipe has no such function; the message ends with ``advice``.
         """
-        saved = find(Path(run), self.checkpoint)
-        recipe = self.recipe or own_recipe(saved.recipe)
-        found = getattr(recipe_module(recipe), function, None)
+        saved, recipe = self.load(run)
+        found = getattr(recipe, function, None)
         if found is None:
-            raise AmpXlaError(f"{run}: recipe {recipe} cannot {function}; {advice}")
+            name = self.recipe or saved.recipe
+            raise AmpXlaError(f"{run}: recipe {name} cannot {function}; {advice}")
         return saved, found
 
 

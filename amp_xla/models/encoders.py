@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional
 
+import numpy as np
+
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.models import derivatives
 from amp_xla.models.dropout import Dropout
 from amp_xla.models.weights import google
-from amp_xla.models.weights.pretrained import Pretrained
+from amp_xla.models.weights.pretrained import TOKENS, Pretrained
 from amp_xla.models.weights.stored import Shape
 
 # bert4keras' names -> names in Google's bert_config.json
@@ -34,14 +36,26 @@ _CLASSES = {
 }  # fmt: skip
 
 
-def encoder(
+def encoder(*args: Any, **kwargs: Any) -> Any:
+    """Build a bert4keras encoder; arguments as for ``transformer``.
+
+    Returns:
+      Keras model: int token ids and segment ids [B, L] -> float32 [B, L, hidden].
+
+    Raises:
+      AmpXlaError: a file of the folder is missing, damaged or does not fit.
+    """
+    return transformer(*args, **kwargs).model
+
+
+def transformer(
     bert: Optional[str],
     extend: Callable[[Any], Any] = lambda base: base,
     length: Optional[int] = None,
     weights: bool = True,
     **configs: Any,
 ) -> Any:
-    """Build a bert4keras encoder.
+    """Build bert4keras' object of an encoder, which has the Keras model as ``model``.
 
     Args:
       bert: folder of pretrained weights, whose family and shapes have priority over ``configs``;
@@ -50,24 +64,20 @@ def encoder(
       length: tokens of the longest sequence.
       weights: False = read only the configuration from ``bert``.
       **configs: arguments of ``build_transformer_model``.
-
-    Returns:
-      Keras model: int token ids and segment ids [B, L] -> float32 [B, L, hidden].
-
-    Raises:
-      AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     if bert is None:
         base = backend.bert4keras("models").BERT
-        return build_transformer_model(model=extend(base), hidden_act="gelu", **configs)
+        return build_transformer_model(
+            model=extend(base), hidden_act="gelu", return_keras_model=False, **configs
+        )
     folder = google.pretrained(bert)
     if weights:
         folder.check_sizes(configs.get("vocab_size"), length)
     rates = {name: rate for name, rate in configs.items() if name.endswith("dropout_rate")}
-    transformer = build(folder, extend, **rates)
+    built = build(folder, extend, **rates)
     if weights:
-        transformer.load_weights_from_checkpoint(folder.take(tensors(transformer)))
-    return transformer.model
+        built.load_weights_from_checkpoint(folder.take(tensors(built)))
+    return built
 
 
 def build(
@@ -93,13 +103,32 @@ def build(
 
 def tensors(transformer: Any) -> Dict[str, Shape]:
     """Return Google's name -> shape of the weights of a bert4keras model."""
+    return {name: K.int_shape(variable) for name, variable in _variables(transformer).items()}
+
+
+def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
+    """Return Google's name -> weights of a bert4keras model, without padding of its vocabulary."""
+    variables = _variables(transformer)
+    arrays = dict(zip(variables, K.batch_get_value(list(variables.values()))))
+    for name in {TOKENS, "cls/predictions/output_bias"} & set(arrays):
+        arrays[name] = arrays[name][:vocab_size]
+    return arrays
+
+
+def _variables(transformer: Any) -> Dict[str, Any]:
     layers = transformer.layers
     return {
-        name: K.int_shape(variable)
+        name: variable
         for layer, names in transformer.variable_mapping().items()
         if layer in layers
         for variable, name in zip(layers[layer].trainable_weights, names)
     }
+
+
+def epsilon(transformer: Any) -> float:
+    """Return the epsilon of the layer norms of a bert4keras model."""
+    norm = backend.bert4keras("layers").LayerNormalization
+    return float(next(x.epsilon for x in transformer.layers.values() if isinstance(x, norm)))
 
 
 def with_epsilon(base: Any, epsilon: float) -> Any:

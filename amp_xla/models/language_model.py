@@ -16,7 +16,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.data.pretraining import cooccurrence
 from amp_xla.errors import AmpXlaError
-from amp_xla.models import losses
+from amp_xla.models import encoders, losses
 from amp_xla.models.encoders import (
     build_transformer_model,
     mean_over_tokens,
@@ -298,19 +298,9 @@ class LanguageModel:
 
     def write_checkpoint(self, folder: str) -> None:
         """Write the weights as ``bert_model.ckpt`` under Google's variable names."""
-        mapping = self.transformer.variable_mapping()
-        names: List[str] = []
-        tensors: List[Any] = []
-        for layer, variables in mapping.items():
-            if layer in self.transformer.layers:
-                names += variables
-                tensors += self.transformer.layers[layer].trainable_weights
-        values = [
-            value[: self.vocab_size] if value.shape[:1] == (self.padded,) else value
-            for value in K.batch_get_value(tensors)
-        ]
+        values = encoders.values(self.transformer, self.vocab_size)
         with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            google.write_tensors(os.path.join(temporary, CHECKPOINT), dict(zip(names, values)))
+            google.write_tensors(os.path.join(temporary, CHECKPOINT), values)
             # The index comes last: readers look for it.
             for name in sorted(os.listdir(temporary)):
                 shutil.move(os.path.join(temporary, name), os.path.join(folder, name))

@@ -61,10 +61,7 @@ class EncoderOptions:
         Raises:
           AmpXlaError: the folder ``bert`` lacks a file.
         """
-        from amp_xla.models import encoders
-
-        shape = self._shape(vocab_size, max_length)
-        return encoders.encoder(self.bert, length=max_length, weights=weights, **shape)
+        return self.transformer(vocab_size, max_length, weights).model
 
     def classifier(
         self,
@@ -95,6 +92,13 @@ class EncoderOptions:
             return packed.classifier(encoder, classes, self.dropout, slots)
         encoder = self.encoder(vocab_size, max_length, weights)
         return encoders.classifier(encoder, classes, self.dropout)
+
+    def transformer(self, vocab_size: int, max_length: int, weights: bool = True) -> Any:
+        """Build bert4keras' object of the encoder; arguments as for ``classifier``."""
+        from amp_xla.models import encoders
+
+        shape = self._shape(vocab_size, max_length)
+        return encoders.transformer(self.bert, length=max_length, weights=weights, **shape)
 
     def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:
         """Return a function that writes the ``bert_config.json`` of the classifier to a path."""

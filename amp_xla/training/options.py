@@ -6,13 +6,14 @@ A recipe's own defaults go into the group: ``UpdateOptions(learning_rate=1e-3)``
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, part, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.settings import Precision
+from amp_xla.settings import Precision, Settings
 
 Seed = Annotated[int, within(0, 2**32 - 1)]
 
@@ -54,6 +55,16 @@ class PrecisionOptions:
         from amp_xla.backend import configuring
 
         return configuring.resolve(**dataclasses.asdict(self))
+
+    def float32(self) -> None:
+        """Compute in float32, with the constants of the precision that was trained in."""
+        from amp_xla.backend import configuring
+
+        chosen = Settings.from_environment(os.environ, precision=self.precision)
+        meant = Precision.of(chosen, None)
+        configuring.resolve(
+            precision="fp32", xla="off", infinity=meant.infinity, epsilon=meant.epsilon
+        )
 
 
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:

@@ -38,6 +38,8 @@ def test_a_full_disk_is_one_line_and_the_repetition_works(
         assert exit_code(export.main, words) == 2
         assert capsys.readouterr().err.count("\n") == 1
         assert not list((tmp_path / "models").iterdir())
+    assert exit_code(export.main, [*words, "--format", "hf"]) == 2
+    assert "is written with --format savedmodel" in capsys.readouterr().err
     assert exit_code(export.main, words) == 0
     assert (tmp_path / "models" / "first" / "part").exists()
     assert exit_code(export.main, words) == 2

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -229,16 +230,9 @@ def test_damaged_files_of_pytorch_and_lost_shards(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.network
 @pytest.mark.timeout(3600)
-def test_other_weights_that_transformers_writes_now(tmp_path: Path) -> None:
-    import subprocess
-
-    python = tmp_path / "env" / "bin" / "python"
-    for command in (
-        ["python3.11", "-m", "venv", str(tmp_path / "env")],
-        [str(python), "-m", "pip", "install", "-q", "-r", "benchmarks/peers.txt"],
-        [str(python), "-m", "tests.models.transformers_folders", str(tmp_path / "folders"), "7"],
-    ):
-        subprocess.run(command, check=True)
+def test_other_weights_that_transformers_writes_now(peers: str, tmp_path: Path) -> None:
+    command = [peers, "-m", "tests.models.transformers_folders", str(tmp_path / "folders"), "7"]
+    subprocess.run(command, check=True)
     for folder in sorted((tmp_path / "folders").iterdir()):
         states, wanted = hidden(folder)
         real = wanted["tokens"] > 0

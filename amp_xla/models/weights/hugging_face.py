@@ -28,7 +28,7 @@ _DTYPES = {
     "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 _LARGEST_HEADER = 100_000_000  # bytes, the limit of the format
-_EMBEDDINGS = "embeddings.word_embeddings.weight"
+EMBEDDINGS = "embeddings.word_embeddings.weight"
 # Google's name -> Hugging Face's: all rules, in this order.
 _ALBERT = "encoder/albert_layer_groups/0/albert_layers/0"
 _RULES = (
@@ -74,11 +74,11 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
     Raises:
       WeightsError: there is not exactly one model among them.
     """
-    models = sorted(n[: -len(_EMBEDDINGS)] for n in names if n.endswith(_EMBEDDINGS))
+    models = sorted(n[: -len(EMBEDDINGS)] for n in names if n.endswith(EMBEDDINGS))
     if len(models) != 1:
         raise WeightsError(
-            f"{source} must hold one tensor {_EMBEDDINGS}, behind any model's name; found: "
-            f"{', '.join(prefix + _EMBEDDINGS for prefix in models) or 'none'}"
+            f"{source} must hold one tensor {EMBEDDINGS}, behind any model's name; found: "
+            f"{', '.join(prefix + EMBEDDINGS for prefix in models) or 'none'}"
         )
     encoder = models[0]
     whole = re.sub(r"[^.]+\.$", "", encoder)  # of a head: "" for "bert.", "module." before it

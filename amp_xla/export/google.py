@@ -1,0 +1,35 @@
+"""Google's format, as bert4keras loads it: ``bert_config.json`` and ``bert_model.ckpt``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import List
+
+from amp_xla.export.model import HEAD, Exportable, stored, write_head
+from amp_xla.models.weights import google
+
+CHECKPOINT = "bert_model.ckpt"
+
+
+def write(model: Exportable, folder: Path, dtype: str) -> None:
+    """Write the folder."""
+    folder.mkdir()
+    google.write_tensors(str(folder / CHECKPOINT), stored(model.tensors, dtype))
+    text = json.dumps(model.config, indent=2, ensure_ascii=False) + "\n"
+    (folder / "bert_config.json").write_text(text, encoding="utf-8")
+    write_head(model, folder, dtype)
+    model.write_files(folder)
+
+
+def describe(model: Exportable, folder: Path) -> List[str]:
+    """Return how to load the folder, for bert4keras."""
+    masked = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
+    epsilon = model.config["layer_norm_eps"]
+    lines = [
+        f'load: K.set_epsilon({epsilon}); build_transformer_model("{folder}/bert_config.json", '
+        f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{masked})'
+    ]
+    if model.head:
+        lines.append(f"the head: {model.formula}, with {folder / HEAD}")
+    return lines

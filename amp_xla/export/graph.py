@@ -1,0 +1,152 @@
+"""Models of TensorFlow's recipes, to export: built anew, in float32 and without dropout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import K, tf
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export.model import Exportable, Run, compared, read_head
+from amp_xla.models import dropout, encoders
+from amp_xla.models.weights import google
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.variables import restore_weights
+
+INPUTS = ("token_ids", "segment_ids")
+CALL = "call: token_ids and segment_ids, int32 [B, L], 0 = padding; text to ids: its vocab.txt"
+_LARGE = 1024  # numbers; smaller constants stay float32
+
+
+class Parts(NamedTuple):
+    """A model in the graph under construction.
+
+    Attributes:
+      transformer: bert4keras' object.
+      outputs: name -> tensor, such as ``probabilities``, ``logits``; see ``model.compared``.
+      head: Hugging Face's name -> variable of weights that the transformer has not; a 2-D
+        ``weight`` is [in, out].
+    """
+
+    transformer: Any
+    outputs: Dict[str, Any]
+    head: Dict[str, Any]
+
+
+class Serving(NamedTuple):
+    """A graph of constants: ``inputs`` int32 [B, L] -> ``outputs``, by their names."""
+
+    graph: Any
+    inputs: Dict[str, Any]
+    outputs: Dict[str, Any]
+
+
+def exportable(
+    checkpoint: Checkpoint,
+    build: Callable[[Optional[str]], Parts],
+    length: int,
+    labels: Sequence[str] = (),
+    kind: Optional[str] = None,
+    formula: str = "",
+    source: Optional[str] = None,
+) -> Exportable:
+    """Return a recipe's model with the weights of a checkpoint.
+
+    Args:
+      checkpoint: of the run.
+      build: folder of weights (``--bert``), or None = the run's architecture without weights ->
+        the model.
+      length, labels, kind, formula: of ``Exportable``.
+      source: folder to take the weights from instead of the checkpoint.
+    """
+    parts = _built(build, source)
+    if source is None:
+        weights = [*parts.transformer.model.weights, *parts.head.values()]
+        restore_weights(checkpoint, weights)
+    config = google.pretrained(str(checkpoint.path)).config
+    config["layer_norm_eps"] = encoders.epsilon(parts.transformer)
+    tensors = encoders.values(parts.transformer, config["vocab_size"])
+    head = dict(zip(parts.head, K.batch_get_value(list(parts.head.values()))))
+
+    def reload(folder: Path) -> Run:
+        K.clear_session()
+        again = _built(build, str(folder))
+        found = read_head(folder) if again.head else {}
+        K.batch_set_value([(v, _turned(name, found[name])) for name, v in again.head.items()])
+        return _run(again)
+
+    return Exportable(
+        config, tensors, {name: _turned(name, value) for name, value in head.items()}, kind,
+        formula, Tokenizer.from_assets(checkpoint.file), tuple(labels), length, _run(parts), reload,
+        lambda half: _serving(parts, half),
+    )  # fmt: skip
+
+
+def _built(build: Callable[[Optional[str]], Parts], folder: Optional[str]) -> Parts:
+    with dropout.inference():
+        return build(folder)
+
+
+def _turned(name: str, value: np.ndarray) -> np.ndarray:
+    return value.T if name.endswith(".weight") else value
+
+
+def _run(parts: Parts) -> Run:
+    name = compared(parts.outputs)
+    answers = probabilities(name, parts.outputs[name])
+    run: Run = backend.session().make_callable(answers, list(parts.transformer.model.inputs))
+    return run
+
+
+def probabilities(name: str, tensor: Any) -> Any:
+    """Return what is compared of an output."""
+    return tf.nn.softmax(tensor) if name == "logits" else tensor
+
+
+def _serving(parts: Parts, half: bool) -> Serving:
+    """Return the model's graph with its weights as constants.
+
+    Args:
+      parts: the model.
+      half: store large constants in float16; they are cast when the graph runs.
+    """
+    session, fed = backend.session(), parts.transformer.model.inputs
+    ends = [tensor.op.name for tensor in parts.outputs.values()]
+    frozen = tf.graph_util.convert_variables_to_constants(
+        session, session.graph.as_graph_def(), ends
+    )
+    for node in frozen.node:  # names of Python functions, which other programs do not have
+        node.attr.pop("_gradient_op_type", None)
+    if half:
+        frozen = _in_half(frozen)
+    with tf.Graph().as_default() as graph:
+        inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in INPUTS}
+        replaced = {t.name: tf.cast(i, t.dtype) for t, i in zip(fed, inputs.values())}
+        found = tf.import_graph_def(
+            frozen, replaced, [tensor.name for tensor in parts.outputs.values()], name="model"
+        )
+        outputs = {name: tf.identity(t, name) for name, t in zip(parts.outputs, found)}
+    return Serving(graph, inputs, outputs)
+
+
+def _in_half(frozen: Any) -> Any:
+    """Return a graph whose large float32 constants are float16 with a cast behind them."""
+    graph_def = tf.GraphDef()
+    for node in frozen.node:
+        value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
+        if value is None or value.dtype != np.float32 or value.size < _LARGE:
+            graph_def.node.add().CopyFrom(node)
+            continue
+        small = value.astype(np.float16)
+        constant = graph_def.node.add(op="Const", name=f"{node.name}/half")
+        constant.attr["dtype"].type = tf.float16.as_datatype_enum
+        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(small))
+        cast = graph_def.node.add(op="Cast", name=node.name, input=[constant.name])
+        cast.attr["SrcT"].type = tf.float16.as_datatype_enum
+        cast.attr["DstT"].type = tf.float32.as_datatype_enum
+    graph_def.library.CopyFrom(frozen.library)
+    graph_def.versions.CopyFrom(frozen.versions)
+    return graph_def

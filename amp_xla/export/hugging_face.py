@@ -1,0 +1,104 @@
+"""Hugging Face folders: ``config.json``, ``model.safetensors`` and the tokenizer's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List
+
+import safetensors.numpy
+
+from amp_xla.data.text.pretrained_vocabulary import SETTINGS
+from amp_xla.data.text.tokenizer import MASK
+from amp_xla.errors import AmpXlaError
+from amp_xla.export.model import HEAD, Exportable, stored, write_head
+from amp_xla.models.weights import hugging_face
+
+_KEYS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "type_vocab_size", "hidden_act", "layer_norm_eps",
+    "embedding_size", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range",
+)  # fmt: skip
+_ONLY_BERT4KERAS = (
+    "attention_head_size", "attention_key_size", "residual_attention_scores",
+    "hierarchical_position", "shared_segment_embeddings",
+)  # fmt: skip
+
+
+def write(model: Exportable, folder: Path, dtype: str) -> None:
+    """Write the folder.
+
+    Raises:
+      AmpXlaError: transformers has no such model.
+    """
+    if model.kind is None and not model.formula:
+        raise AmpXlaError(
+            "--format hf: transformers has no BERT with this attention (--objective lm, unilm); "
+            "allowed: savedmodel, google"
+        )
+    config = _config(model, dtype)
+    family = model.config["model_type"]
+    folder.mkdir()
+    prefix = f"{config['model_type']}." if model.kind else ""
+    spelled = hugging_face.spelling([prefix + hugging_face.EMBEDDINGS], family, "the model")
+    tensors = {
+        spelled(name): value.T if name.endswith("/kernel") else value
+        for name, value in model.tensors.items()
+    }
+    if model.kind:
+        tensors.update(model.head)
+    else:
+        write_head(model, folder, dtype)
+    path = str(folder / "model.safetensors")
+    safetensors.numpy.save_file(stored(tensors, dtype), path, {"format": "pt"})
+    _write(folder / "config.json", config)
+    model.write_files(folder)
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    settings.update(tokenizer_class="BertTokenizer", model_max_length=model.length)
+    if MASK not in model.tokenizer.tokens:
+        settings["mask_token"] = None  # else transformers would add one without a vector
+    _write(folder / SETTINGS, settings)
+
+
+def describe(model: Exportable, folder: Path) -> List[str]:
+    """Return how to load the folder, for transformers."""
+    auto = f"AutoModel{model.kind or ''}"
+    return [
+        f'load: {auto}.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")',
+        *([] if model.kind else [f"its classes lack the head: {model.formula}; {folder / HEAD}"]),
+    ]
+
+
+def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
+    config, family = model.config, model.config["model_type"]
+    hidden = config["hidden_size"]
+    usual = (None, False, hidden // config["num_attention_heads"])
+    odd = [key for key in _ONLY_BERT4KERAS if config.get(key) not in usual]
+    odd += ["embedding_size"] * (
+        family == "bert" and config.get("embedding_size", hidden) != hidden
+    )
+    if odd:
+        raise AmpXlaError(
+            f"--format hf: transformers' {family} has no {odd[0]} {config[odd[0]]}; allowed: "
+            "savedmodel, google"
+        )
+    values: Dict[str, Any] = {key: config[key] for key in _KEYS if key in config}
+    if family == "roformer_v2":
+        family = "roformer"
+        values.update(norm_type="rms_norm", use_bias=False)
+    start = "RoFormer" if family == "roformer" else family.capitalize()
+    values.update(
+        model_type=family, architectures=[start + (model.kind or "Model")], pad_token_id=0,
+        torch_dtype={"fp32": "float32", "fp16": "float16"}[dtype],
+        hidden_act=config["hidden_act"].replace("gelu_tanh", "gelu_new"),
+        # A limit there, not here, of RoFormer and NEZHA.
+        max_position_embeddings=max(model.length, config["max_position_embeddings"]),
+    )  # fmt: skip
+    if model.labels:
+        values["id2label"] = {str(i): name for i, name in enumerate(model.labels)}
+        values["label2id"] = {name: i for i, name in enumerate(model.labels)}
+    return values
+
+
+def _write(path: Path, content: Dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,127 @@
+"""A trained model as exports see it. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
+
+import numpy as np
+import safetensors.numpy
+
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import AmpXlaError
+
+HEAD = "head.safetensors"
+MEAN_POOLING = (
+    "softmax(mean of the vectors of all tokens but padding @ classifier.weight.T + classifier.bias)"
+)
+TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # of probabilities
+# Token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes]
+Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Exportable:
+    """A trained model, which computes in float32.
+
+    Attributes:
+      config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
+      tensors: Google's name -> float32; kernels are [in, out].
+      head: Hugging Face's name -> float32 of the weights that ``tensors`` has not; [out, in].
+      kind: what follows the family in the name of transformers' class that computes the model,
+        such as ``ForMaskedLM``; None = there is none: the encoder alone is a ``Model``.
+      formula: if ``kind`` is None: how the answer follows from the encoder's vectors; empty if it
+        does not.
+      tokenizer: of the model.
+      labels: names of the classes; empty for words.
+      length: most tokens of a text.
+      run: the model.
+      reload: folder of Hugging Face's or Google's -> the model in it.
+      graph: half -> TensorFlow's graph (``amp_xla.export.graph.Serving``); None in JAX.
+    """
+
+    config: Dict[str, Any]
+    tensors: Dict[str, np.ndarray]
+    head: Dict[str, np.ndarray]
+    kind: Optional[str]
+    formula: str
+    tokenizer: Tokenizer
+    labels: Tuple[str, ...]
+    length: int
+    run: Run
+    reload: Callable[[Path], Run]
+    graph: Optional[Callable[[bool], Any]] = None
+
+    def write_files(self, folder: Path) -> None:
+        """Write vocabulary, tokenizer's settings and labels, as a run has them."""
+        for name, write in self.tokenizer.assets.items():
+            write(str(folder / name))
+        if self.labels:
+            Labels(self.labels).save(str(folder / "labels.json"))
+
+    def samples(self) -> Tuple[np.ndarray, np.ndarray]:
+        """Return token ids and segment ids, int32 [8, L], of random tokens."""
+        random, longest = np.random.RandomState(0), max(3, min(self.length, 48))
+        ids, segments = np.zeros((2, 8, longest), np.int32)
+        first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
+        for row, count in enumerate(np.linspace(3, longest, 8).astype(int)):
+            words = random.randint(1, self.tokenizer.vocab_size, count - 2)
+            ids[row, :count] = [first, *words, last]
+            if row % 2 and self.config.get("type_vocab_size", 2) > 1:
+                segments[row, count // 2 : count] = 1
+        return ids, segments
+
+
+def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
+    """Return the largest difference between the run's answers and the export's.
+
+    Args:
+      expected, answers: of the same samples, float [..., classes].
+      dtype: of the export: ``fp32`` or ``fp16``.
+
+    Raises:
+      AmpXlaError: they differ by more than ``TOLERANCE``, or in a label that is no tie.
+    """
+    most = TOLERANCE[dtype]
+    difference = float(np.abs(answers - expected).max())
+    if not difference <= most:
+        raise AmpXlaError(
+            f"the written model's answers differ from the run's by {difference:.2g}; allowed with "
+            f"--dtype {dtype}: {most:g}; nothing was written"
+        )
+    second, best = np.moveaxis(np.sort(expected, -1)[..., -2:], -1, 0)
+    other = (answers.argmax(-1) != expected.argmax(-1)) & (best - second > most)
+    if other.any():
+        raise AmpXlaError(
+            f"the written model gives {int(other.sum())} of {other.size} samples another label "
+            f"than the run; nothing was written: give --dtype fp32"
+        )
+    return difference
+
+
+def compared(outputs: Iterable[str]) -> str:
+    """Return the output to compare: ``probabilities``, else the only one."""
+    names = list(outputs)
+    return "probabilities" if "probabilities" in names else names[0]
+
+
+def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray]:
+    """Return arrays in the dtype of an export's files."""
+    kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
+    return {name: np.ascontiguousarray(value, kind) for name, value in values.items()}
+
+
+def write_head(model: Exportable, folder: Path, dtype: str) -> None:
+    """Write the weights that the encoder's file has not."""
+    if model.head:
+        metadata = {"format": "pt", "formula": model.formula}
+        safetensors.numpy.save_file(stored(model.head, dtype), str(folder / HEAD), metadata)
+
+
+def read_head(folder: Path) -> Dict[str, np.ndarray]:
+    """Return the weights of ``write_head`` as float32, else all of a folder of Hugging Face's."""
+    path = folder / HEAD if (folder / HEAD).is_file() else folder / "model.safetensors"
+    found = safetensors.numpy.load_file(str(path)) if path.is_file() else {}
+    return {name: value.astype(np.float32) for name, value in found.items()}

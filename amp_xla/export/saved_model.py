@@ -1,0 +1,38 @@
+"""TensorFlow SavedModels for TensorFlow Serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import List
+
+from amp_xla.backend import tf
+from amp_xla.export.graph import CALL, INPUTS, probabilities
+from amp_xla.export.model import Exportable, Run, compared
+
+
+def write(model: Exportable, folder: Path, dtype: str) -> None:
+    """Write the folder."""
+    assert model.graph is not None
+    serving = model.graph(dtype == "fp16")
+    with tf.Session(graph=serving.graph) as session:
+        tf.saved_model.simple_save(session, str(folder), serving.inputs, serving.outputs)
+    model.write_files(folder)
+
+
+def load(folder: Path) -> Run:
+    """Return the written model, loaded into a session."""
+    graph = tf.Graph()
+    with graph.as_default():
+        session = tf.Session(graph=graph)
+        loaded = tf.saved_model.loader.load(session, ["serve"], str(folder))
+        signature = loaded.signature_def["serving_default"]
+        name = compared(signature.outputs)
+        answers = probabilities(name, graph.get_tensor_by_name(signature.outputs[name].name))
+        fed = [graph.get_tensor_by_name(signature.inputs[key].name) for key in INPUTS]
+    run: Run = session.make_callable(answers, fed)
+    return run
+
+
+def describe(model: Exportable, folder: Path) -> List[str]:
+    """Return how to load the folder."""
+    return [f'load: tf.saved_model.load("{folder}").signatures["serving_default"]', CALL]

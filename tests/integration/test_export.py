@@ -1,0 +1,246 @@
+"""Runs written for other programs, loaded by those programs: the probabilities of predict."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from amp_xla import backend
+from amp_xla.backend import K
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export.model import HEAD
+from amp_xla.models import dropout, encoders
+from amp_xla.models.weights import google
+from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
+from tests.integration.grammar import prepared
+from tests.integration.test_classification import TINY, write_corpus
+from tests.running import environment
+
+pytestmark = pytest.mark.slow
+EXPORT, FILL = "amp_xla.commands.export", "amp_xla.commands.fill"
+TEXTS = ["snow and wind", "salt the soup", "rain\tsoup", "a the with storm pan oven sun"]
+CLASSIFIER, MASKED = "runs/classification/one", "runs/pretraining/one"
+MASKED_TEXT = "north3 goes [MASK] south3 ."
+
+
+class Place(Commands):
+    """A folder with a classifier and a language model."""
+
+    def export(self, run: str, kind: str, dtype: str = "fp32", to: str = "") -> str:
+        """Written to ``run/kind-dtype``; what it says."""
+        to = to or f"{run}/{kind}-{dtype}"
+        result = self(EXPORT, "--run", run, "--format", kind, "--dtype", dtype, "--to", to)
+        assert result.code == 0, result.out + result.err
+        return result.out
+
+
+@pytest.fixture(scope="module")
+def place(server: Any, tmp_path_factory: Any) -> Place:
+    folder = tmp_path_factory.mktemp("export")
+    write_corpus(folder / "train.tsv", 200, 1)
+    (folder / "new.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    prepared(folder)
+    here = Place(server, folder, tmp_path_factory.mktemp("scratch"))
+    data = ("--train", "train.tsv", "--dev", "train.tsv", *TINY)
+    for words in (
+        (RECIPE, *data, "--epochs", "2", "--precision", "fp32", "--name", "one"),
+        ("recipes.pretraining", "--data", "data", "--precision", "fp32", "--micro-batch", "8",
+         "--global-batch", "8", "--heldout", "16", "--steps", "8", "--name", "one"),
+    ):  # fmt: skip
+        result = here(*words)
+        assert result.code == 0, result.err
+    return here
+
+
+def chances(place: Place) -> np.ndarray:
+    """What predict answers for TEXTS."""
+    said = place(PREDICT, "--run", CLASSIFIER, "--file", "new.txt", "--json").out
+    rows = [list(json.loads(line)["probabilities"].values()) for line in said.splitlines()]
+    return np.array(rows)
+
+
+def fillings(place: Place) -> Dict[str, float]:
+    """What fill answers for MASKED_TEXT: token -> probability."""
+    said = place(FILL, "--run", MASKED, "--text", MASKED_TEXT, "--top", "200").out
+    rows = [line.split("\t") for line in said.splitlines()]
+    return {token: float(chance) for chance, token, _ in rows}
+
+
+# Loads each format in its own runtime, without this package. Reads folders and ids as JSON.
+LOAD = """
+import json, os, sys
+import numpy as np
+os.environ["TF_USE_LEGACY_KERAS"] = os.environ["TF_KERAS"] = "1"
+import tensorflow as tf
+if hasattr(tf, "compat"):
+    tf.compat.v1.enable_eager_execution()
+folder, kind, inputs = json.load(sys.stdin)
+ids, segments = (np.array(x, np.int32) for x in inputs)
+if kind == "savedmodel":
+    signature = tf.compat.v2.saved_model.load(folder).signatures["serving_default"]
+    out = signature(token_ids=tf.constant(ids), segment_ids=tf.constant(segments))
+    out = {name: value.numpy().tolist() for name, value in out.items()}
+print(json.dumps(out))
+"""
+
+
+def answers(folder: Path, kind: str, encoded: Any, env: Any) -> Dict[str, np.ndarray]:
+    """What another program gets from an export: output -> numbers."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], input=json.dumps([str(folder), kind, encoded]).encode(),
+        stdout=subprocess.PIPE, env=environment({"TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}),
+        check=True,
+    )  # fmt: skip
+    return {name: np.array(x) for name, x in json.loads(done.stdout.decode()).items()}
+
+
+def rows(folder: Path, texts: List[str]) -> List[List[List[int]]]:
+    """Token ids and segment ids of texts, by the tokenizer's files in an export."""
+    tokenizer = Tokenizer.of_folder(str(folder))
+    split = [text.split("\t") for text in texts]
+    encoded = tokenizer.encode([x[0] for x in split], [x[1] if x[1:] else None for x in split])
+    both = [encoded.row(i) for i in range(len(texts))]
+    longest = max(len(ids) for ids, _ in both)
+    return [[row[k] + [0] * (longest - len(row[k])) for row in both] for k in (0, 1)]
+
+
+def served_classifier(place: Place, kind: str, dtype: str, env: Any = None) -> None:
+    folder = place.folder / CLASSIFIER / f"{kind}-{dtype}"
+    assert json.loads((folder / "labels.json").read_text()) == ["kitchen", "weather"]
+    found = answers(folder, kind, rows(folder, TEXTS), env)
+    expected, most = chances(place), 1e-4 if dtype == "fp32" else 1e-2
+    np.testing.assert_allclose(found["probabilities"], expected, atol=most)
+    assert (found["logits"].argmax(1) == expected.argmax(1)).all()
+
+
+def served_language_model(place: Place, kind: str, dtype: str, env: Any = None) -> None:
+    folder = place.folder / MASKED / f"{kind}-{dtype}"
+    tokenizer = Tokenizer.of_folder(str(folder))
+    ids = tokenizer.encode_masked(MASKED_TEXT)
+    logits = answers(folder, kind, [[ids], [[0] * len(ids)]], env)["logits"]
+    assert logits.shape == (1, len(ids), tokenizer.vocab_size)
+    powers = np.exp(logits[0, ids.index(tokenizer.mask_id)])
+    expected = fillings(place)
+    found = dict(zip(tokenizer.tokens, powers / powers.sum()))
+    assert len(expected) == len(found)
+    for token, chance in expected.items():
+        assert found[token] == pytest.approx(chance, abs=1.5e-4 if dtype == "fp32" else 1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
+def test_saved_models_answer_as_predict_and_fill(place: Place, dtype: str) -> None:
+    said = place.export(CLASSIFIER, "savedmodel", dtype)
+    assert said.startswith(f"written: {CLASSIFIER}/savedmodel-{dtype}, from step-")
+    assert said.count("\n") == 3 and "\nload: " in said
+    served_classifier(place, "savedmodel", dtype)
+    place.export(MASKED, "savedmodel", dtype)
+    served_language_model(place, "savedmodel", dtype)
+
+
+def vectors(folder: Path, kind: str, masked: bool) -> Any:
+    """The model in a folder: by the reader of --bert, or by bert4keras itself."""
+    K.clear_session()
+    with dropout.inference():
+        if kind == "hf":
+            return encoders.encoder(str(folder))
+        config = json.loads((folder / "bert_config.json").read_text())
+        models, epsilon = backend.bert4keras("models"), K.epsilon()
+        K.set_epsilon(config["layer_norm_eps"])
+        try:
+            return models.build_transformer_model(
+                str(folder / "bert_config.json"), str(folder / "bert_model.ckpt"),
+                config["model_type"], with_mlm="linear" if masked else False,
+            )  # fmt: skip
+        finally:
+            K.set_epsilon(epsilon)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("hf", "fp32"), ("google", "fp32"), ("hf", "fp16")])
+def test_a_folders_encoder_and_head_are_predicts(place: Place, kind: str, dtype: str) -> None:
+    said = place.export(CLASSIFIER, kind, dtype)
+    assert "classifier.weight" in said and "head.safetensors" in said
+    folder = place.folder / CLASSIFIER / f"{kind}-{dtype}"
+    ids, segments = (np.array(x) for x in rows(folder, TEXTS))
+    hidden = vectors(folder, kind, False).predict([ids, segments])
+    head = {n: x.astype(np.float32) for n, x in load_file(str(folder / HEAD)).items()}
+    mask = (ids > 0)[..., None]
+    logits = (hidden * mask).sum(1) / mask.sum(1) @ head["classifier.weight"].T
+    powers = np.exp(logits + head["classifier.bias"])
+    np.testing.assert_allclose(
+        powers / powers.sum(1, keepdims=True),
+        chances(place),
+        atol=1e-4 if dtype == "fp32" else 1e-2,
+    )
+    if kind == "hf":
+        config = json.loads((folder / "config.json").read_text())
+        assert config["architectures"] == ["BertModel"]
+        assert config["id2label"] == {"0": "kitchen", "1": "weather"}
+        stored = load_file(str(folder / "model.safetensors"))
+        assert {str(x.dtype) for x in stored.values()} == {f"float{dtype[2:]}"}
+
+
+def test_a_language_models_folders_have_the_bits_of_the_run(place: Place) -> None:
+    """As read for --bert: those of the bert_model.ckpt that training leaves."""
+    for kind in ("hf", "google"):
+        said = place.export(MASKED, kind)
+        folder = place.folder / MASKED / f"{kind}-fp32"
+        assert ("AutoModelForMaskedLM" if kind == "hf" else "with_mlm=True") in said
+        read = [google.pretrained(str(x)) for x in (place.folder / MASKED, folder)]
+        names = {name: x.shape for name, x in read[0].stored().items()}
+        trained, exported = (opened.take(names) for opened in read)
+        for name, value in trained.items():
+            np.testing.assert_array_equal(exported[name], value, name)
+    tokenizer, expected = Tokenizer.of_folder(str(folder)), fillings(place)
+    ids = np.array([tokenizer.encode_masked(MASKED_TEXT)])
+    out = vectors(folder, "google", True).predict([ids, 0 * ids])[0]
+    powers = np.exp(out[ids[0].tolist().index(tokenizer.mask_id)])
+    for token, chance in zip(tokenizer.tokens, powers / powers.sum()):
+        assert chance == pytest.approx(expected[token], abs=1.5e-4)
+    config = json.loads((place.folder / MASKED / "hf-fp32" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+
+
+SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
+
+
+@pytest.mark.parametrize("kind", ["savedmodel", "hf", "google"])
+def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place: Place, kind: str) -> None:
+    before = bytes_of(place.folder / CLASSIFIER)
+    words = ["--run", CLASSIFIER, "--format", kind]
+    result = place(EXPORT, *words, "--to", f"{CLASSIFIER}/full", code=SMALL_FILES)
+    assert result.code == 2 and result.error.endswith("/full: File too large"), result.err
+    assert bytes_of(place.folder / CLASSIFIER) == before
+    assert "exists already" in place(EXPORT, *words, "--to", CLASSIFIER).error
+
+
+@pytest.mark.once
+@pytest.mark.long
+@pytest.mark.network
+@pytest.mark.timeout(3600)
+def test_transformers_answers_as_predict_and_fill(place: Place, peers: str) -> None:
+    """By the code of docs/export.md."""
+    folders = [place.folder / name for name in ("classifier", "masked")]
+    for folder, run, texts in zip(folders, (CLASSIFIER, MASKED), (TEXTS[:2], [MASKED_TEXT])):
+        place.export(run, "hf", to=folder.name)
+        (folder / "texts.json").write_text(json.dumps(texts))
+    subprocess.run(
+        [peers, "-m", "tests.models.transformers_exports", *map(str, folders)], check=True
+    )
+    found = [np.load(folder / "found.npz") for folder in folders]
+    powers = np.exp(found[0]["logits"])
+    probabilities = powers / powers.sum(1, keepdims=True)
+    np.testing.assert_allclose(probabilities, chances(place)[:2], atol=1e-4)
+    assert found[0]["labels"].tolist() == ["weather", "kitchen"]
+    tokenizer, expected = Tokenizer.of_folder(str(folders[1])), fillings(place)
+    ids = found[1]["ids"][0].tolist()
+    assert ids == tokenizer.encode_masked(MASKED_TEXT)
+    powers = np.exp(found[1]["out"][0, ids.index(tokenizer.mask_id)])
+    for token, chance in zip(tokenizer.tokens, powers / powers.sum()):
+        assert chance == pytest.approx(expected[token], abs=1.5e-4)

@@ -1,0 +1,61 @@
+"""What transformers makes of exported folders.
+
+    PYTHON -m tests.models.transformers_exports FOLDER...
+
+PYTHON has PyTorch and transformers (benchmarks/peers.txt). A folder may have ``asked.npz``, token
+and segment ids, and ``texts.json``. ``found.npz`` gets the vectors or the logits of words, and for
+texts the ids, and of a classifier the logits by the code of docs/export.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+def code():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    return re.findall(r"<!-- run: transformers -->\n```python\n(.*?)```", page, re.DOTALL)[0]
+
+
+def found(folder):
+    import torch
+    import transformers as hf
+
+    config = json.loads((folder / "config.json").read_text())
+    masked = config["architectures"][0].endswith("ForMaskedLM")
+    kind = hf.AutoModelForMaskedLM if masked else hf.AutoModel
+    result = {}
+    if (folder / "asked.npz").exists():
+        asked = np.load(folder / "asked.npz")
+        model, info = kind.from_pretrained(folder, output_loading_info=True)
+        new = [n for n in info["missing_keys"] if "pooler" not in n and "embed_positions" not in n]
+        assert not new and not info["unexpected_keys"], info
+        ids, segments = (torch.tensor(asked[name]).long() for name in ("ids", "segments"))
+        with torch.no_grad():
+            out = model.eval().float()(
+                ids, attention_mask=(ids > 0).long(), token_type_ids=segments
+            )
+        result["out"] = (out.logits if masked else out.last_hidden_state).numpy()
+    if (folder / "texts.json").exists():
+        texts = json.loads((folder / "texts.json").read_text())
+        tokenizer = hf.AutoTokenizer.from_pretrained(folder)
+        result["ids"] = np.array(tokenizer(texts, padding=True)["input_ids"])
+        if masked:
+            with torch.no_grad():
+                out = kind.from_pretrained(folder)(**tokenizer(texts, return_tensors="pt"))
+            result["out"] = out.logits.numpy()
+        else:
+            names = {"folder": str(folder), "texts": texts}
+            exec(code(), names)
+            result["logits"], result["labels"] = names["logits"].numpy(), np.array(names["labels"])
+    return result
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        np.savez(Path(name) / "found.npz", **found(Path(name)))
