@@ -24,7 +24,7 @@ from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
-from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions
+from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions, TrickOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Config(ClassifierConfig):
     update: TransformerUpdateOptions = TransformerUpdateOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update, each of --batch-size"""
+    tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
 
 
@@ -66,21 +67,29 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         "labels": tf.placeholder(tf.int32, answers_shape, name="labels"),
         "weights": tf.placeholder(tf.float32, answers_shape, name="weights"),
     }
-    loss, accuracy = losses.classification(
-        inputs["labels"], model.output, inputs["weights"], config.training.label_smoothing
-    )  # fmt: skip
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     evaluate = Classification(Inference(inputs, outputs), dev_batches, len(data.labels))
 
-    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
+    pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
+    tricks = config.tricks.on(model, pretrained, config.update.recompute)
+    optimizer, rate = config.update.scheduled(
+        steps, resolved.loss_scale, accumulate=accumulate, rule=tricks.rule
+    )  # fmt: skip
+
+    def objective(output: Any) -> Any:
+        return losses.classification(
+            inputs["labels"], output, inputs["weights"], config.training.label_smoothing
+        )
+
+    loss, accuracy = tricks.loss(objective, inputs["weights"], optimizer.loss_scale)
     step = TrainStep(
-        inputs, step_input, loss + sum(model.losses), optimizer, model.trainable_weights, rate,
+        inputs, step_input, loss + sum(model.losses), optimizer, tricks.variables, rate,
         {"accuracy": accuracy},
     )  # fmt: skip
     return job.Job(
-        model, step, batches, evaluate,
+        model, step, batches, tricks.evaluation(evaluate, optimizer),
         {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         resolved, identity=data.fingerprints,
     )  # fmt: skip

@@ -149,7 +149,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     if config.average:
-        average = Average(optimizer.inner, lm.weights, optimizer.applied_steps, config.average)
+        average = Average(optimizer.inner, lm.weights, optimizer.applied_steps)
         evaluate, export = map(average.used_by, (evaluate, export))
     costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
     note(

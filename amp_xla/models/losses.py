@@ -27,6 +27,12 @@ def weighted_mean(values: Any, weights: Any) -> Any:
     return tf.reduce_sum(values * weights) / tf.maximum(tf.reduce_sum(weights), 1e-6)
 
 
+def divergence(first: Any, second: Any) -> Any:
+    """Build KL(p || q) + KL(q || p) of two logits, float [..., classes] -> float32 [...]."""
+    first, second = (tf.nn.log_softmax(tf.cast(x, tf.float32)) for x in (first, second))
+    return tf.reduce_sum((tf.exp(first) - tf.exp(second)) * (first - second), -1)
+
+
 def classification(
     labels: Any, logits: Any, weights: Any, smoothing: float = 0.0
 ) -> Tuple[Any, Any]:

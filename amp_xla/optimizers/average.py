@@ -1,21 +1,26 @@
-"""A moving average of the weights in slots of the optimizer."""
+"""A moving average of the weights in slots of the optimizer.
+
+The slot of the weight ``w`` is the variable ``w/average``, so a checkpoint holds the average under
+this name (``amp_xla.training.variables.restore_weights`` reads it).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, Callable, Iterator, List, Sequence, Type
 
 from amp_xla.backend import K, tf
 
-SLOT = "average"
+SLOT, POWER = "average", "average_power"  # of each weight; decay**t for the next update t
 
 
 def averaged(rule: Type[Any], decay: float) -> Type[Any]:
     """Return a subclass of a ``tf.train`` optimizer class with an exponential moving average.
 
-    After each applied update of a variable w, its slot ``average`` becomes
-    ``decay * average + (1 - decay) * w``, starting from 0. ``Average`` corrects the bias as Adam
-    does, so the initial weights have no influence.
+    After update t of a variable w, its slot ``average`` moves towards w by the share
+    ``(1 - decay) / (1 - decay**t)``: an exponential average, float32, over the updated weights
+    alone. The initial weights have no influence, and a skipped step does not move it.
 
     Args:
       rule: ``AdamW``, ``LAMB`` or another class with slots.
@@ -30,16 +35,24 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
     class Averaged(rule):
         def _create_slots(self, var_list: Sequence[Any]) -> None:
             super()._create_slots(var_list)
+            first = min(var_list, key=lambda var: var.name)
+            self._create_non_slot_variable(decay, POWER, colocate_with=first)
             for var in var_list:
-                self._zeros_slot(var, SLOT, self._name)
+                self._zeros_slot(var, SLOT, SLOT)
 
         def _finish(self, update_ops: List[Any], name_scope: str) -> Any:
+            with tf.init_scope():  # the update is a branch, a graph inside this one
+                power = self._get_non_slot_variable(POWER, graph=tf.get_default_graph())
             with tf.control_dependencies(update_ops):
+                # In float32 as the power, so that the first share is exactly 1.
+                share = (1.0 - tf.constant(decay, tf.float32)) / (1.0 - power.read_value())
                 moves = []
                 for var in self._averaged_variables:
                     slot = self.get_slot(var, SLOT)
-                    step = (1.0 - decay) * (slot.read_value() - var.read_value())
+                    step = share * (slot.read_value() - var.read_value())
                     moves.append(slot.assign_sub(step, read_value=False))
+            with tf.control_dependencies([share]):
+                moves.append(power.assign(power.read_value() * decay, read_value=False))
             return super()._finish(list(update_ops) + moves, name_scope)
 
         def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -58,15 +71,12 @@ class Average:
       optimizer: of a class from ``averaged``, with its update built.
       variables: trained variables.
       applied_steps: int64 variable, number of applied updates.
-      decay: as for ``averaged``.
     """
 
-    def __init__(
-        self, optimizer: Any, variables: Sequence[Any], applied_steps: Any, decay: float
-    ) -> None:
+    def __init__(self, optimizer: Any, variables: Sequence[Any], applied_steps: Any) -> None:
         slots = [(v, optimizer.get_slot(v, SLOT)) for v in variables]
         self._pairs = [(v, slot) for v, slot in slots if slot is not None]
-        self._applied, self._decay = applied_steps, decay
+        self._applied = applied_steps
 
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
@@ -74,16 +84,14 @@ class Average:
 
         Before the first update there is no average, and nothing changes.
         """
-        applied = int(K.get_value(self._applied))
-        if not applied:
+        if not int(K.get_value(self._applied)):
             yield
             return
         variables = [variable for variable, _ in self._pairs]
         weights = K.batch_get_value(variables)
-        sums = K.batch_get_value([slot for _, slot in self._pairs])
-        share = 1.0 - self._decay**applied
+        averages = K.batch_get_value([slot for _, slot in self._pairs])
         try:  # a signal may interrupt here, with half of the variables set
-            K.batch_set_value([(v, total / share) for v, total in zip(variables, sums)])
+            K.batch_set_value(list(zip(variables, averages)))
             yield
         finally:
             K.batch_set_value(list(zip(variables, weights)))
@@ -91,6 +99,7 @@ class Average:
     def used_by(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``function`` with the averages in place of the variables."""
 
+        @functools.wraps(function, assigned=(), updated=())
         def inside(*args: Any, **kwargs: Any) -> Any:
             with self.in_place():
                 return function(*args, **kwargs)

@@ -154,6 +154,28 @@ class TransformerUpdateOptions(UpdateOptions):
 
 
 @dataclasses.dataclass(frozen=True)
+class TrickOptions:
+    """Tricks for fine-tuning."""
+
+    fgm: Annotated[float, within(at_least=0)] = 0.0
+    """adversarial training: length of the step on a text's word embeddings, e.g. 1; 0 = none"""
+    r_drop: Annotated[float, within(at_least=0)] = 0.0
+    """weight of the divergence between two dropout masks of a text, e.g. 4; 0 = none"""
+    ema: Annotated[float, within(at_least=0, below=1)] = 0.0
+    """decay of a moving average of the weights, e.g. 0.99, to evaluate and predict; 0 = none"""
+    layer_decay: Annotated[float, within(above=0, at_most=1)] = 1.0
+    """factor of the learning rate from a layer to the one below it, e.g. 0.9; 1 = none"""
+    freeze: Annotated[Optional[int], within(at_least=0)] = None
+    """layers that are not trained, with the embeddings; 0 = these alone; none = train all"""
+
+    def on(self, model: Any, pretrained: bool, recompute: bool) -> Any:
+        """Return ``amp_xla.training.tricks.Tricks`` for a model; the arguments are those of it."""
+        from amp_xla.training.tricks import Tricks
+
+        return Tricks(self, model, pretrained, recompute)
+
+
+@dataclasses.dataclass(frozen=True)
 class Intervals:
     """Logging and evaluation intervals."""
 

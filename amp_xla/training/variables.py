@@ -8,6 +8,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
+from amp_xla.optimizers.average import SLOT
 from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
 
 
@@ -53,8 +54,17 @@ class Variables:
 def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
     """Set ``weights`` from a checkpoint and leave its other tensors on disk.
 
+    If the run averaged its weights (``--ema``), they become the averages, which it evaluated.
+
     Raises:
       CheckpointError: a tensor is missing or of another shape.
     """
     variables = Variables(weights)
-    variables.assign(fitting(checkpoint, variables.shapes(), exactly=False))
+    stored = checkpoint.identity["variables"] if checkpoint.loop.applied else {}
+    source = {
+        name: f"{name}/{SLOT}" if f"{name}/{SLOT}" in stored else name
+        for name in variables.shapes()
+    }
+    shapes = {source[name]: shape for name, shape in variables.shapes().items()}
+    tensors = fitting(checkpoint, shapes, exactly=False)
+    variables.assign({name: tensors[source[name]] for name in source})

@@ -118,8 +118,8 @@ class Faults:
             engine.train_step = Step(engine.train_step, this.checkpoints, faults)
             seen = Recorded(engine.job.batches, this.state, faults)
             engine.job = dataclasses.replace(engine.job, batches=seen)
-            dev = engine.job.evaluate._batches
-            engine.job.evaluate._batches = Evaluated(dev, faults)
+            evaluate = getattr(engine.job.evaluate, "__wrapped__", engine.job.evaluate)
+            evaluate._batches = Evaluated(evaluate._batches, faults)
             return train(this, watch)
 
         checkpoint._write_tensors = counted_write

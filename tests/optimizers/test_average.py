@@ -25,7 +25,7 @@ def test_the_average_is_that_of_the_weights_after_each_update(rule, window):
     inner = averaged(rule, DECAY)(0.05, weight_decay=0.1)
     optimizer = LossScaleOptimizer(inner, 8.0, accumulate=window)
     update = optimizer.minimize(tf.reduce_sum(variable * feed), var_list=[variable])
-    average = Average(inner, [variable], optimizer.applied_steps, DECAY)
+    average = Average(inner, [variable], optimizer.applied_steps)
     session = backend.session()
     session.run(tf.global_variables_initializer())
     with average.in_place():  # none yet

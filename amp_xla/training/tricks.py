@@ -1,0 +1,190 @@
+"""Tricks for fine-tuning: adversarial training, R-Drop, average weights, rates by layer."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any, Callable, Iterator, List, Optional, Tuple
+
+from amp_xla.backend import keras, tf
+from amp_xla.errors import SettingsError
+from amp_xla.models import losses
+from amp_xla.optimizers.adamw import AdamW
+from amp_xla.optimizers.average import Average, averaged
+from amp_xla.optimizers.layer_rates import with_rates
+from amp_xla.training.options import TrickOptions
+
+EMBEDDING = "Embedding-Token"  # bert4keras' names
+_LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")
+_EMBEDDINGS = re.compile(r"(?:^|/)Embedding-")
+
+Objective = Callable[[Any], Tuple[Any, Any]]
+
+
+class Tricks:
+    """The tricks of ``TrickOptions`` for a model.
+
+    Args:
+      options: which tricks, and how strong.
+      model: a Keras model over a bert4keras encoder, with one output [B, ...].
+      pretrained: its weights come from elsewhere.
+      recompute: transformer layers are computed again in the backward pass.
+
+    Attributes:
+      variables: weights to train.
+
+    Raises:
+      SettingsError: a trick does not fit the model or another setting.
+    """
+
+    def __init__(
+        self, options: TrickOptions, model: Any, pretrained: bool, recompute: bool
+    ) -> None:
+        self._options, self._model = options, model
+        numbers = [_LAYER.search(v.name) for v in model.trainable_weights]
+        self._layers = max((int(match.group(1)) + 1 for match in numbers if match), default=0)
+        freeze = options.freeze
+        if options.fgm and recompute:
+            raise SettingsError("--fgm and --recompute exclude each other; remove one of them")
+        if options.r_drop and not any(getattr(layer, "rate", 0) for layer in model.layers):
+            raise SettingsError("--r-drop compares two dropout masks, which --dropout 0 has not")
+        if freeze is not None and not pretrained:
+            raise SettingsError(
+                f"--freeze {freeze}: random weights would stay random; it needs --bert or "
+                "--warm-start"
+            )
+        if not self._layers and (freeze or options.layer_decay < 1.0):
+            raise SettingsError(
+                "--layer-decay and --freeze above 0 need layers with weights of their own; this "
+                "model's layers share theirs"
+            )
+        if freeze is not None and freeze > self._layers:
+            raise SettingsError(
+                f"--freeze {freeze}: the model has {self._layers} layers; allowed is 0 (the "
+                f"embeddings alone) to {self._layers}"
+            )
+        frozen = -1 if freeze is None else freeze
+        self.variables: List[Any] = [v for v in model.trainable_weights if self._depth(v) > frozen]
+
+    @property
+    def rule(self) -> Any:
+        """The class of the optimizer."""
+        rule: Any = AdamW
+        if self._options.layer_decay < 1.0:
+            rule = with_rates(rule, self._rate)
+        return averaged(rule, self._options.ema) if self._options.ema else rule
+
+    def loss(
+        self,
+        objective: Objective,
+        weights: Any,
+        loss_scale: Any,
+        divergence: Callable[[Any, Any], Any] = losses.divergence,
+    ) -> Tuple[Any, Any]:
+        """Build loss and metrics of a batch.
+
+        With FGM both are those of the perturbed texts; with R-Drop means over both masks.
+
+        Args:
+          objective: output of the model -> float32 loss, a mean over the batch by ``weights``; and
+            metrics, one tensor or several.
+          weights: float32 [B, ...], 0 for padding.
+          loss_scale: float32 scalar, of the optimizer.
+          divergence: for R-Drop; two outputs -> float32, shaped like ``weights``.
+        """
+        options, model = self._options, self._model
+        if not options.fgm and not options.r_drop:
+            return objective(model.output)
+        copies = 2 if options.r_drop else 1
+        layer, delta = model.get_layer(EMBEDDING), None
+        if options.fgm:
+            scaled = objective(model.output)[0] * loss_scale
+            slots = model.inputs[3] if len(model.inputs) > 3 else None
+            delta = perturbation(scaled, layer.get_output_at(0), options.fgm, slots)
+            delta = tf.concat([delta] * copies, 0)
+        inputs = model.inputs
+        if copies > 1:  # one pass over both masks; a Lambda is something that Keras can follow
+            twice = keras.layers.Lambda(lambda x, mask=None: tf.concat([x, x], 0), name="Twice")
+            inputs = [twice(x) for x in inputs]
+        with _added(layer, delta):
+            output = model(inputs)
+        if copies == 1:
+            return objective(output)
+        first, second = tf.split(output, 2)
+        loss, metrics = tf.nest.map_structure(
+            lambda a, b: 0.5 * (a + b), objective(first), objective(second)
+        )
+        apart = losses.weighted_mean(divergence(first, second), weights)
+        return loss + 0.25 * options.r_drop * apart, metrics
+
+    def evaluation(self, evaluate: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
+        """Return ``evaluate``, of the average weights if there are any.
+
+        Args:
+          evaluate: evaluates the model.
+          optimizer: ``LossScaleOptimizer``, with its update built.
+        """
+        if not self._options.ema:
+            return evaluate
+        average = Average(optimizer.inner, self.variables, optimizer.applied_steps)
+        return average.used_by(evaluate)
+
+    def _depth(self, variable: Any) -> int:
+        """Return 0 for embeddings, then the number of the layer from 1, then that of the head."""
+        match = _LAYER.search(variable.name)
+        if match:
+            return int(match.group(1)) + 1
+        return 0 if _EMBEDDINGS.search(variable.name) else self._layers + 1
+
+    def _rate(self, variable: Any) -> float:
+        return float(self._options.layer_decay ** (self._layers + 1 - self._depth(variable)))
+
+
+def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] = None) -> Any:
+    """Build the step on word embeddings that raises a loss fastest: epsilon * g / |g| per text.
+
+    Miyato et al., "Adversarial Training Methods for Semi-Supervised Text Classification",
+    arXiv:1605.07725. With a norm per text, batches, ranks and micro-batches do not matter. Nor
+    does the loss scale, which changes the length of g alone. An infinite or NaN element makes the
+    loss of the perturbed texts NaN, so the step is skipped.
+
+    Args:
+      loss: float32 scalar, times the loss scale.
+      vectors: float [B, L, hidden], the looked-up embeddings that ``loss`` depends on.
+      epsilon: length of the step.
+      slots: int [B, L], number of a token's text in a packed row, -1 for padding.
+
+    Returns:
+      float32, shaped like ``vectors``; 0 for padding.
+    """
+    (gradient,) = tf.gradients(loss, [vectors])
+    gradient = tf.cast(gradient, tf.float32)
+    # The largest element becomes 1, so that no square underflows or overflows.
+    gradient = tf.math.divide_no_nan(gradient, tf.reduce_max(tf.abs(gradient)))
+    squares = tf.reduce_sum(tf.square(gradient), -1, keepdims=True)
+    if slots is None:
+        norm = tf.sqrt(tf.reduce_sum(squares, 1, keepdims=True))
+    else:
+        # Not a matrix product, which mixed precision would compute in half.
+        same = tf.equal(slots[:, :, None], slots[:, None, :])
+        squares = tf.cast(same, tf.float32) * squares[:, None, :, 0]
+        norm = tf.sqrt(tf.reduce_sum(squares, -1, keepdims=True))
+    return tf.stop_gradient(epsilon * tf.math.divide_no_nan(gradient, norm))
+
+
+@contextlib.contextmanager
+def _added(layer: Any, delta: Optional[Any]) -> Iterator[None]:
+    """Add ``delta`` to what a layer returns in calls within the block."""
+    call = layer.call
+
+    @tf.autograph.experimental.do_not_convert
+    def shifted(*args: Any, **kwargs: Any) -> Any:
+        output = call(*args, **kwargs)
+        return output + tf.cast(delta, output.dtype)
+
+    if delta is not None:
+        vars(layer)["call"] = shifted
+    try:
+        yield
+    finally:
+        vars(layer).pop("call", None)
