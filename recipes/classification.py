@@ -15,16 +15,24 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
+from amp_xla.data import labelled
 from amp_xla.data.batches.options import PackedBatchOptions
+from amp_xla.data.text.options import MultiLabelTextFiles
+from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
-from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions, TrickOptions
+from amp_xla.training.options import (
+    LoopOptions,
+    PrecisionOptions,
+    TransformerUpdateOptions,
+    TrickOptions,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,12 +40,26 @@ class Config(ClassifierConfig):
     """Train a text classifier."""
 
     recipe = "classification"
+    files: MultiLabelTextFiles = MultiLabelTextFiles()
     batches: PackedBatchOptions = PackedBatchOptions()
     update: TransformerUpdateOptions = TransformerUpdateOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update, each of --batch-size"""
+    class_weights: Optional[str] = None
+    """weights of labels in the loss: balanced (by frequency), or e.g. spam=5,ham=0.5; none = 1"""
     tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
+
+    def defaults(self) -> Dict[str, Any]:
+        """Return those of ``ClassifierConfig``; several labels are not smoothed."""
+        several = self.files.multilabel is not None
+        return {**super().defaults(), **({"label_smoothing": 0.0} if several else {})}
+
+    @property
+    def loop(self) -> LoopOptions:
+        """The loop's options; accuracy, or micro-F1, decides which checkpoint is best."""
+        several = self.files.multilabel is not None
+        return dataclasses.replace(super().loop, monitor="micro_f1" if several else self.monitor)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
@@ -47,9 +69,12 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.training import distributed, job
-    from amp_xla.training.evaluation import Classification
+    from amp_xla.training.evaluation import Classification, SeveralLabels
     from amp_xla.training.step import Inference, TrainStep
 
+    several, smoothing = config.files.multilabel is not None, config.training.label_smoothing
+    if several and (smoothing or config.class_weights):
+        raise SettingsError("--multilabel excludes --label-smoothing and --class-weights")
     job.seed_everything(config.seed)
     accumulate = config.accumulate
     data = config.read(accumulate)
@@ -61,16 +86,20 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     model = config.encoder.classifier(
         vocab, len(data.labels), length, data.batches.slots, weights=not resume_from)  # fmt: skip
     steps = config.steps(batches)
+    class_weights = labelled.class_weights(config.class_weights, data.labels, data.ids)
     answers_shape = [None] * (model.output.shape.ndims - 1)
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
-        "labels": tf.placeholder(tf.int32, answers_shape, name="labels"),
+        "labels": tf.placeholder(
+            tf.int32, answers_shape + [len(data.labels)] * several, name="labels"
+        ),
         "weights": tf.placeholder(tf.float32, answers_shape, name="weights"),
     }
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    evaluate = Classification(Inference(inputs, outputs), dev_batches, len(data.labels))
+    scores = SeveralLabels if several else Classification
+    evaluate = scores(Inference(inputs, outputs), dev_batches, len(data.labels))
 
     pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
     tricks = config.tricks.on(model, pretrained, config.update.recompute)
@@ -80,10 +109,11 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
     def objective(output: Any) -> Any:
         return losses.classification(
-            inputs["labels"], output, inputs["weights"], config.training.label_smoothing
+            inputs["labels"], output, inputs["weights"], smoothing, class_weights
         )
 
-    loss, accuracy = tricks.loss(objective, inputs["weights"], optimizer.loss_scale)
+    divergence = losses.divergence_of_several if several else losses.divergence
+    loss, accuracy = tricks.loss(objective, inputs["weights"], optimizer.loss_scale, divergence)
     step = TrainStep(
         inputs, step_input, loss + sum(model.losses), optimizer, tricks.variables, rate,
         {"accuracy": accuracy},
@@ -124,7 +154,8 @@ def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) 
             weights=False)  # fmt: skip
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
-    infer = Inference(inputs, {"chances": tf.nn.softmax(model.output)})
+    chances = tf.nn.softmax if config.files.separator is None else tf.sigmoid
+    infer = Inference(inputs, {"chances": chances(model.output)})
     return questions.answers(lambda batch: infer(batch)["chances"])
 
 

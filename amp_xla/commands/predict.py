@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla.config import parse
 from amp_xla.data.slots.lines import LineError
 from amp_xla.data.text.lines import called, every_line
@@ -72,37 +74,44 @@ def main(argv: List[str]) -> int:
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     names: Sequence[str] = ()
     rows: Sequence[Any] = ()
+    separator: Sequence[Optional[str]] = ()
     try:
         if numbers:
             answers = predict(saved, [lines[n - 1] for n in numbers])
-            names, rows = answers if isinstance(answers, tuple) else ((), answers)
+            whole = answers if isinstance(answers, tuple) else ((), answers)
+            names, rows, *separator = whole
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
     row_of = dict(zip(numbers, rows))
     answer = _json if config.json else _answer
-    output.lines(answer(text, names, row_of.get(number)) for number, text in enumerate(lines, 1))
+    output.lines(
+        answer(text, names, row_of.get(number), *separator) for number, text in enumerate(lines, 1)
+    )
     return 0
 
 
-def _answer(text: str, names: Sequence[str], row: Any) -> str:
+def _answer(text: str, names: Sequence[str], row: Any, separator: Optional[str] = None) -> str:
     if row is None:
         return ""
     if isinstance(row, list):
         words = (f"{e.start}:{e.end} {e.label} {text[e.start : e.end]}" for e in row)
         return "\t".join(output.printable(word.replace("\t", " ")) for word in words)
-    label = names[int(row.argmax())]
-    return f"{output.printable(label)}\t{row.max():.4f}\t{text}"
+    chosen = np.flatnonzero(row > 0.5) if separator else [int(row.argmax())]
+    labels = (separator or "").join(output.printable(names[i]) for i in chosen)
+    return f"{labels}\t{(separator or '').join(f'{row[i]:.4f}' for i in chosen)}\t{text}"
 
 
-def _json(text: str, names: Sequence[str], row: Any) -> str:
-    record: Dict[str, Any] = {"label": None, "text": text}
+def _json(text: str, names: Sequence[str], row: Any, separator: Optional[str] = None) -> str:
+    record: Dict[str, Any] = {"labels" if separator else "label": None, "text": text}
     if isinstance(row, list):
         record = {"text": text, "entities": row}
     elif row is not None:
         chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
         label = names[int(row.argmax())]
         record = {"label": label, "probability": chances[label], "text": text}
+        if separator:
+            record = {"labels": [n for n, p in zip(names, row) if p > 0.5], "text": text}
         record["probabilities"] = chances
     line = json.dumps(record, ensure_ascii=False)
     # Output escapes control characters in a form that JSON does not have.

@@ -109,6 +109,8 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
     files: Any = getattr(config, "files", None)
     if not hasattr(files, "examples"):
         raise AmpXlaError(f"{run}: its recipe reads no labelled files, so --file cannot be scored")
+    if getattr(files, "separator", None) is not None:
+        raise AmpXlaError(f"{run}: --file cannot be scored for several labels per text")
     texts, wanted = files.examples(file)
     if not texts:
         raise AmpXlaError(f"{file} has no samples")

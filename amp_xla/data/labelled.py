@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+import itertools
+import math
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.token_dropout import TokenDropout
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.data.text.readers import Dataset
+from amp_xla.data.text.readers import Dataset, split
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.errors import SettingsError
 
 
 class Labelled(NamedTuple):
@@ -19,6 +24,7 @@ class Labelled(NamedTuple):
       labels: of the training texts.
       batches, dev_batches: in the same shapes; only the former have token dropout.
       description: lines for the start of a run, with warnings.
+      ids: label of each training text, int [texts]; with several labels 0 or 1, [texts, labels].
     """
 
     train: Dataset
@@ -28,6 +34,7 @@ class Labelled(NamedTuple):
     batches: TokenDropout
     dev_batches: Any
     description: str
+    ids: Any = None
 
     @property
     def assets(self) -> Dict[str, Callable[[str], None]]:
@@ -59,21 +66,62 @@ def read(
       DataError: A file cannot be read, or cannot be trained on.
     """
     train, dev = files.read(seed)
-    labels = Labels.fit(train.labels or [])
+    separator = files.separator
+    names, dev_names = (
+        [[label] if separator is None else split(label, separator) for label in part.labels or []]
+        for part in (train, dev)
+    )
+    labels = Labels.fit(list(itertools.chain.from_iterable(names)))
     tokenizer = vocabulary.tokenizer(train.texts, bert)
     encoded, encoded_dev = (
         tokenizer.encode(part.texts, part.pairs, options.max_length) for part in (train, dev)
     )
-    ids, dev_ids = (labels.ids(part.labels or []) for part in (train, dev))
+    ids, dev_ids = (
+        labels.ids([label for (label,) in part]) if separator is None else labels.multi_hot(part)
+        for part in (names, dev_names)
+    )
     plain, dev_batches = options.make(encoded, ids, encoded_dev, dev_ids, seed)
     batches = TokenDropout(plain, token_dropout, tokenizer, seed)
     description = (
         f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
         f"{tokenizer.vocab_size} tokens; {batches.describe()}"
         f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded)}"
-        f"{labels.warnings(dev.labels or [])}"
+        f"{labels.warnings(list(itertools.chain.from_iterable(dev_names)))}"
     )
-    return Labelled(train, dev, labels, tokenizer, batches, dev_batches, description)
+    return Labelled(train, dev, labels, tokenizer, batches, dev_batches, description, ids)
+
+
+def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optional[List[float]]:
+    """Return the weight of each label in the loss; None = all equal.
+
+    Args:
+      spec: ``balanced``: the number of texts over (number of labels x texts with the label), so
+        that the mean over all texts is 1; or weights, as in ``spam=5,ham=0.5``, others 1.
+      labels: of the training texts.
+      ids: label of each training text, int [texts].
+
+    Raises:
+      SettingsError: an unknown label, or no weight above 0.
+    """
+    if spec is None:
+        return None
+    if spec == "balanced":
+        counts = np.bincount(ids, minlength=len(labels))
+        return [float(x) for x in len(ids) / (len(labels) * np.maximum(counts, 1.0))]
+    weights = dict.fromkeys(labels.names, 1.0)
+    for pair in spec.split(","):
+        name, _, number = pair.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if name not in weights or not 0.0 < weight < math.inf:
+            raise SettingsError(
+                f"--class-weights: found {pair[:60]!r}; allowed is balanced, or a label and a "
+                f"number above 0, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
+            )
+        weights[name] = weight
+    return list(weights.values())
 
 
 def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:

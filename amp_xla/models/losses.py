@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
-    """Build the cross-entropy: int [B] or [B, S], float [..., classes] -> float32 like the labels.
+    """Build the cross-entropy: int [B] or [B, S], float [..., classes] -> float32 [...].
+
+    Labels may also be 0 or 1 for each class, [..., classes]: any number of labels.
 
     ``smoothing`` is the share of a label's weight that all classes get (Szegedy et al.,
     arXiv:1512.00567, section 7).
     """
-    logits = tf.cast(logits, tf.float32)
+    labels, logits = tf.convert_to_tensor(labels), tf.cast(logits, tf.float32)
+    if several(labels, logits):
+        return _several_labels(labels, logits)
     hard = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     if not smoothing:
         return hard
     spread = -tf.reduce_mean(tf.nn.log_softmax(logits), -1)
     return (1.0 - smoothing) * hard + smoothing * spread
+
+
+def several(labels: Any, logits: Any) -> bool:
+    """Return True if ``labels`` are 0 or 1 for each class."""
+    return bool(labels.shape.ndims == logits.shape.ndims)
+
+
+def _several_labels(labels: Any, logits: Any) -> Any:
+    """Build log(1 + sum of exp(s), wrong s) + log(1 + sum of exp(-s), right s), s the logits.
+
+    The ``multilabel_categorical_crossentropy`` of bert4keras' author, whose 1e12 for absent terms
+    is a minus infinity here, in float32. A label is predicted if s > 0.
+    """
+    right = labels > 0
+    signed = tf.where(right, -logits, logits)
+    absent = tf.fill(tf.shape(logits), float("-inf"))
+    zero = tf.zeros_like(logits[..., :1])
+
+    def log_sum(terms: Any) -> Any:
+        return tf.reduce_logsumexp(tf.concat([zero, tf.where(terms, signed, absent)], -1), -1)
+
+    return log_sum(right) + log_sum(tf.logical_not(right))
 
 
 def weighted_mean(values: Any, weights: Any) -> Any:
@@ -33,22 +59,41 @@ def divergence(first: Any, second: Any) -> Any:
     return tf.reduce_sum((tf.exp(first) - tf.exp(second)) * (first - second), -1)
 
 
+def divergence_of_several(first: Any, second: Any) -> Any:
+    """Build ``divergence`` summed over labels of which each is present or not."""
+    first, second = (tf.cast(x, tf.float32) for x in (first, second))
+    return tf.reduce_sum((tf.sigmoid(first) - tf.sigmoid(second)) * (first - second), -1)
+
+
 def classification(
-    labels: Any, logits: Any, weights: Any, smoothing: float = 0.0
+    labels: Any,
+    logits: Any,
+    weights: Any,
+    smoothing: float = 0.0,
+    class_weights: Optional[Sequence[float]] = None,
 ) -> Tuple[Any, Any]:
     """Build loss and accuracy of a batch, both float32 scalars.
 
     Args:
-      labels: int32 [B], or [B, S] for packed rows.
+      labels: int32 [B], or [B, S] for packed rows; or 0 or 1 for each class, [..., classes]. Then
+        accuracy is the share of samples with all labels right.
       logits: float [..., classes].
-      weights: float32, shaped like ``labels``, 1 for samples and 0 for padding.
+      weights: float32 [B] or [B, S], 1 for samples and 0 for padding.
       smoothing: as for ``cross_entropy``; 0 <= smoothing < 1.
+      class_weights: factor of the loss for each label; None = 1.
 
     Raises:
       AmpXlaError: a smoothing outside [0, 1).
     """
     if not 0.0 <= smoothing < 1.0:
         raise AmpXlaError(f"label smoothing is {smoothing}; allowed is 0 to below 1")
-    hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
+    labels = tf.cast(labels, tf.int32)
+    if several(labels, logits):
+        hits = tf.reduce_all(tf.equal(logits > 0, labels > 0), -1)
+    else:
+        hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
     accuracy = weighted_mean(tf.cast(hits, tf.float32), weights)
-    return weighted_mean(cross_entropy(labels, logits, smoothing), weights), accuracy
+    entropy = cross_entropy(labels, logits, smoothing)
+    if class_weights is not None:
+        entropy *= tf.gather(tf.constant(class_weights, tf.float32), labels)
+    return weighted_mean(entropy, weights), accuracy

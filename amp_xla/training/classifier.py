@@ -32,10 +32,14 @@ from amp_xla.training.run import resumed_settings
 
 
 class Answers(NamedTuple):
-    """Answers to texts: ``labels``, and the probability of each, float [texts, labels]."""
+    """Answers to texts: ``labels``, and the probability of each, float [texts, labels].
+
+    With a ``separator`` an answer is the labels above 0.5 with the separator between them.
+    """
 
     labels: Tuple[str, ...]
     probabilities: np.ndarray
+    separator: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +109,7 @@ class Questions:
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self.batch_size, self._count = config.batches.batch_size, len(lines)
         self._length = config.batches.max_length
+        self._separator: Optional[str] = getattr(config.files, "separator", None)
         warning = labelled.warning(lines, self.labels)
         if warning:
             note(warning)
@@ -126,4 +131,4 @@ class Questions:
         for batch in batches.epoch(0):
             real = batch["sample_ids"] >= 0
             rows[batch["sample_ids"][real]] = chances(batch)[real]
-        return Answers(self.labels.names, rows)
+        return Answers(self.labels.names, rows, self._separator)

@@ -91,6 +91,29 @@ class Tagging:
         return {**spans.f1(counts), "loss": loss / max(weight, 1.0)}
 
 
+class SeveralLabels:
+    """Micro-F1, share of texts with all labels right, and mean loss; arguments as above."""
+
+    def __init__(self, inference: Inference, batches: Any, classes: int) -> None:
+        self._inference, self._batches = inference, batches
+
+    def __call__(self) -> Dict[str, float]:
+        sums = np.zeros(6)
+        for batch in _shards(self._batches):
+            out = self._inference(batch)
+            real = batch["weights"] > 0
+            labels, answers = batch["labels"][real] > 0, out["logits"][real] > 0
+            right = (labels == answers).all(-1)
+            parts = (labels & answers, labels, answers, right, out["loss"][real], real)
+            sums += [float(part.sum()) for part in parts]
+        both, present, predicted, right, loss, count = _total(*sums)
+        return {
+            "micro_f1": 2.0 * both / max(present + predicted, 1.0),
+            "accuracy": right / max(count, 1.0),
+            "loss": loss / max(count, 1.0),
+        }
+
+
 class Ranking:
     """AUC, accuracy and mean loss of a click model over all samples of ``batches``.
 

@@ -12,7 +12,8 @@ import pytest
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.data.text.options import MultiLabelTextFiles, TextFiles, VocabularyOptions
+from amp_xla.errors import DataError, SettingsError
 
 TRAIN = [
     f"{'good' if i % 2 else 'bad'} text number {i}\t{'yes' if i % 2 else 'no'}" for i in range(40)
@@ -73,3 +74,37 @@ def test_labels_in_the_second_column_are_warned_of() -> None:
     assert "'no'" in labelled.warning(["a\tyes", "b\tno"], labels)
     for lines in (["a", "b"], ["a\tyes", "b"], ["a\tyes", "b\tperhaps"]):
         assert labelled.warning(lines, labels) == ""
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_text_has_any_number_of_labels(tmp_path: Path, packed: bool) -> None:
+    (tmp_path / "train.tsv").write_text("a cat\tpet, small\nno animal\t\na dog\tpet\n" * 9)
+    lines = ['{"text": "a mouse", "label": ["small"]}', '{"text": "a stone", "label": []}']
+    (tmp_path / "dev.jsonl").write_text("\n".join(lines))
+    paths = dict(train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev.jsonl"))
+    data = read(MultiLabelTextFiles(**paths, multilabel=","), packed=packed)
+    assert data.labels.names == ("pet", "small")
+    assert data.ids[:3].tolist() == [[1, 1], [0, 0], [1, 0]]
+    (dev,) = data.dev_batches.epoch(0)
+    rows = zip(dev["sample_ids"].ravel().tolist(), dev["labels"].reshape(-1, 2).tolist())
+    by_id = dict(rows)
+    assert (by_id[0], by_id[1], by_id[-1]) == ([0, 1], [0, 0], [0, 0])
+    with pytest.raises(DataError, match="labels never seen in training: 'large'"):
+        (tmp_path / "dev.jsonl").write_text('{"text": "a cow", "label": ["pet", "large"]}')
+        read(MultiLabelTextFiles(**paths, multilabel=","))
+    with pytest.raises(DataError, match="a label has ',', which separates labels"):
+        (tmp_path / "dev.jsonl").write_text('{"text": "a cow", "label": ["pet,large"]}')
+        read(MultiLabelTextFiles(**paths, multilabel=","))
+    with pytest.raises(SettingsError, match="--multilabel ' ': allowed is"):
+        MultiLabelTextFiles(multilabel=" ")
+
+
+def test_class_weights() -> None:
+    labels, ids = Labels(("a", "b", "c=d")), np.array([0, 0, 0, 1, 2, 0])
+    assert labelled.class_weights(None, labels, ids) is None
+    balanced = labelled.class_weights("balanced", labels, ids)
+    assert balanced == [0.5, 2.0, 2.0] and np.mean(np.array(balanced)[ids]) == 1.0
+    assert labelled.class_weights("c=d=3,a=0.5", labels, ids) == [0.5, 1.0, 3.0]
+    for spec in ("e=1", "a", "a=0", "a=nan", "a=b", ""):
+        with pytest.raises(SettingsError, match="--class-weights: found .* such as a=2,b=0.5"):
+            labelled.class_weights(spec, labels, ids)

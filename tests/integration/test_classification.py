@@ -160,6 +160,67 @@ def test_xla_runs_in_clusters_when_asked_for(command):
     assert (executed["half_nodes"] > 0) == (backend.half_dtype()[0] is not None)
 
 
+TRICKS = (
+    "--warm-start", "runs/classification/good", "--epochs", "2", "--learning-rate", "1e-3",
+    "--fgm", "1", "--r-drop", "4", "--ema", "0.9", "--layer-decay", "0.9", "--freeze", "0",
+    "--class-weights", "balanced", "--accumulate", "2", "--checkpoint-every", "4",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, command):
+    """And what it predicts with are the averages that it evaluated."""
+    whole = command(RECIPE, *DATA, *TRICKS, "--name", "whole")
+    assert whole.code == 0, whole.err
+    words = (RECIPE, *DATA, *TRICKS, "--name", "killed", "--resume")
+    assert command(*words, faults={"step": [17, "after"]}, log="faults.jsonl").code == -9
+    resumed = command(*words)
+    assert resumed.code == 0 and "resum" in resumed.err, resumed.err
+    runs = command.folder / "runs" / "classification"
+    one, other = (checkpoint.steps(runs / name / "checkpoints")[-1] for name in ("whole", "killed"))
+    files = [checkpoint.read_manifest(path)["tensors.safetensors"] for path in (one, other)]
+    assert files[0] == files[1]
+    words = ("--run", runs / "whole", "--file", "dev.tsv", "--checkpoint", "last")
+    assert command("amp_xla.commands.evaluate", *words).code == 0
+    (result,) = (runs / "whole").glob("*/dev.tsv/result.json")
+    loss = json.loads(result.read_text())["metrics"]["loss"]["value"]
+    logged = [line for line in command.metrics("classification", "whole") if "dev_loss" in line]
+    assert loss == pytest.approx(logged[-1]["dev_loss"], rel=0.02)
+
+
+def test_several_labels_per_text(command):
+    """Those of the words in it: weather, kitchen, both or none."""
+    rng = random.Random(5)
+    for name, count in (("several.tsv", 400), ("several-dev.tsv", 80)):
+        lines = []
+        for _ in range(count):
+            labels = [label for label in sorted(WORDS) if rng.random() < 0.5]
+            words = [rng.choice(WORDS[label]) for label in labels for _ in range(4)]
+            words += rng.choices(["the", "a", "with"], k=5)
+            lines.append(f"{' '.join(rng.sample(words, len(words)))}\t{'|'.join(labels)}\n")
+        (command.folder / name).write_text("".join(lines))
+    words = (RECIPE, "--train", "several.tsv", "--dev", "several-dev.tsv", *TINY)
+    options = ("--multilabel", "|", "--epochs", "4", "--r-drop", "1", "--name", "several")
+    result = command(*words, *options)
+    assert result.code == 0, result.err
+    best = max(line.get("dev_micro_f1", 0) for line in command.metrics("classification", "several"))
+    assert best >= 0.95 and "best dev micro" in result.err
+    samples = [line.split("\t") for line in [*lines, "\t"]]  # a blank one at the end
+    texts = "".join(f"{text.strip()}\n" for text, _ in samples)
+    (command.folder / "several.txt").write_text(texts)
+    words = (PREDICT, "--run", "runs/classification/several", "--file", "several.txt")
+    rows = [line.split("\t") for line in command(*words).out.splitlines()]
+    assert len(rows) == 81 and rows.pop() == [""]
+    assert all(row[0].count("|") == row[1].count("|") and len(row) == 3 for row in rows)
+    right = [row[0] == labels.strip() for row, (_, labels) in zip(rows, samples)]
+    assert sum(right) > 70 and len({row[0] for row in rows}) == 4
+    answers = [json.loads(line) for line in command(*words, "--json").out.splitlines()]
+    assert answers.pop()["labels"] is None
+    assert ["|".join(answer["labels"]) for answer in answers] == [row[0] for row in rows]
+    wrong = command(RECIPE, *DATA, "--multilabel", ",", "--class-weights", "balanced")
+    assert "--multilabel excludes" in wrong.error
+
+
 # An operation in two lists makes TensorFlow log a failure and go on in float32.
 LIST = "BLACKLIST" if backend.kind() == "tf1" else "DENYLIST"
 SILENT = [

@@ -22,7 +22,7 @@ class Samples:
 
     Args:
       encoded: token ids of each sample.
-      label_ids: int [samples]; None = no labels.
+      label_ids: int [samples], or [samples, labels] for several; None = no labels.
 
     Raises:
       DataError: There are no samples, or another number of labels.
@@ -35,7 +35,7 @@ class Samples:
             raise DataError(f"{len(encoded):,} samples but {len(label_ids):,} labels")
         self.lengths = encoded.lengths
         self._tokens = encoded.token_ids
-        self._labels = None if label_ids is None else np.asarray(label_ids, np.int32)
+        self._labels = None if label_ids is None else np.asarray(label_ids)
         # Index -1, an empty place of a batch, reads the last element: a sample of no tokens.
         self._begins = encoded.offsets.astype(np.int64)
         self._sizes = np.append(self.lengths, 0)
@@ -54,9 +54,9 @@ class Samples:
 
         Returns:
           ``token_ids``, ``segment_ids``: int32 [R, L], 0 for padding; ``labels`` int32 and
-          ``weights`` float32, shaped like ``sample_ids``, 0 if empty. With slots also
-          ``position_ids``: int32 [R, L], counted from 0 in each sample; ``slots``: int32 [R, L],
-          the slot that a token belongs to, -1 for padding.
+          ``weights`` float32, shaped like ``sample_ids``, 0 if empty; several labels have an axis
+          more. With slots also ``position_ids``: int32 [R, L], counted from 0 in each sample;
+          ``slots``: int32 [R, L], the slot that a token belongs to, -1 for padding.
         """
         grid = sample_ids.reshape(len(sample_ids), -1)
         sizes = self._sizes[grid]
@@ -76,8 +76,8 @@ class Samples:
             "sample_ids": sample_ids,
         }
         if self._labels is not None:
-            labels = np.where(sample_ids >= 0, self._labels[sample_ids], 0)
-            batch["labels"] = labels.astype(np.int32)
+            batch["labels"] = labels = self._labels[sample_ids].astype(np.int32)
+            labels[sample_ids < 0] = 0
         if sample_ids.ndim == 2:
             batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
             batch["slots"] = np.where(inside, slots, -1).astype(np.int32)

@@ -67,6 +67,17 @@ class Labels:
             )
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 
+    def multi_hot(self, labels: Sequence[Sequence[str]]) -> np.ndarray:
+        """Return 1 for each label of each sample, int8 [samples, len(self)].
+
+        Raises:
+          DataError: A label was not in ``fit``.
+        """
+        hot = np.zeros((len(labels), len(self)), np.int8)
+        samples = np.repeat(np.arange(len(labels)), [len(names) for names in labels])
+        hot[samples, self.ids([name for names in labels for name in names])] = 1
+        return hot
+
     def warnings(self, dev_labels: Sequence[str]) -> str:
         """Return warning lines, each after a line break: labels not in dev, numbers as classes."""
         lines = ""

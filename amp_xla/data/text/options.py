@@ -15,7 +15,7 @@ from amp_xla.data.text import corpora, documented, entities, pretrained_vocabula
 from amp_xla.data.text.lines import count
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import DataError
+from amp_xla.errors import DataError, SettingsError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +38,11 @@ class TextFiles:
     train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
     """share of the training data to use; the seed decides which"""
 
+    @property
+    def separator(self) -> Optional[str]:
+        """Text between the labels of a sample; None = each has one label."""
+        return None
+
     def read(self, seed: int) -> Tuple[Dataset, Dataset]:
         """Return training and dev texts, of the built-in corpus if no files are given.
 
@@ -57,7 +62,7 @@ class TextFiles:
         """
         return readers.read(
             path, text_field=self.text_field, pair_field=self.pair_field,
-            label_field=self.label_field, on_bad_line=self.on_bad_line,
+            label_field=self.label_field, on_bad_line=self.on_bad_line, separator=self.separator,
         )  # fmt: skip
 
     def examples(self, path: str) -> Tuple[List[str], List[str]]:
@@ -76,6 +81,25 @@ class TextFiles:
         """Return about how many training texts there are, 0 = unknown."""
         texts = len(corpora.pydoc()[0]) if self.train is None else count(self.train)
         return int(texts * self.train_fraction)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiLabelTextFiles(TextFiles):
+    """Training texts and dev texts."""
+
+    multilabel: Optional[str] = None
+    """text between labels, e.g. a comma: a text then has any number of them; none = one label"""
+
+    def __post_init__(self) -> None:
+        if self.multilabel is not None and (not self.multilabel.strip()):
+            raise SettingsError(
+                f"--multilabel {self.multilabel!r}: allowed is what stands between two labels, "
+                "such as , or |"
+            )
+
+    @property
+    def separator(self) -> Optional[str]:
+        return self.multilabel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,6 +96,7 @@ def read(
     label_field: Optional[str] = None,
     pair_field: Optional[str] = None,
     on_bad_line: str = "error",
+    separator: Optional[str] = None,
 ) -> Dataset:
     """Read a file of texts and labels; its name and its first line show the format.
 
@@ -111,6 +112,8 @@ def read(
       text_field, label_field, pair_field: names of columns or keys; None = the usual ones. In a
         file without a header, column numbers from 0.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
+      separator: text between the labels of a sample, which may have none, or in JSON a list; None =
+        a sample has one label.
 
     Raises:
       DataError: The file is missing or empty, lacks a field, or has bad lines.
@@ -130,7 +133,9 @@ def read(
         try:
             record = parse(line)
             names = fields._asdict().items()
-            samples.append([name and text_value(record, name, kind) for kind, name in names])
+            samples.append(
+                [name and text_value(record, name, kind, separator) for kind, name in names]
+            )
         except ValueError as reason:
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
@@ -210,7 +215,9 @@ def json_object(line: str) -> Dict[str, Any]:
     return record
 
 
-def text_value(record: Dict[str, Any], field: str, kind: str) -> str:
+def text_value(
+    record: Dict[str, Any], field: str, kind: str, separator: Optional[str] = None
+) -> str:
     """Return a text, or a label, which may be a number or a boolean in JSON.
 
     Raises:
@@ -219,6 +226,12 @@ def text_value(record: Dict[str, Any], field: str, kind: str) -> str:
     if field not in record:
         raise ValueError(f"no field {field!r}")
     value = record[field]
+    if kind == "label" and separator is not None:
+        parts = value if isinstance(value, list) else split(value, separator)
+        names = [text_value({field: part}, field, kind) for part in parts]
+        if any(separator in name for name in names):
+            raise ValueError(f"{field}: a label has {separator!r}, which separates labels")
+        return separator.join(names)
     allowed = "a text is a string"
     if kind == "label":
         allowed = "a label is a string, a number or a boolean"
@@ -232,6 +245,12 @@ def text_value(record: Dict[str, Any], field: str, kind: str) -> str:
     if not value.strip():
         raise ValueError(f"{field} is empty")
     return value.strip() if kind == "label" else value
+
+
+def split(labels: Any, separator: str) -> List[Any]:
+    """Return the labels of a sample, without blanks around them; numbers of JSON stay."""
+    parts = labels.split(separator) if isinstance(labels, str) else [labels]
+    return [part for part in parts if not isinstance(part, str) or part.strip()]
 
 
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
