@@ -17,11 +17,13 @@ from typing import Any, List, Optional
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
+from amp_xla.data.spans import is_flat
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions
+from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions, TrickOptions
 from amp_xla.training.tagger import TaggerConfig, TaggingQuestions
 
 
@@ -34,6 +36,7 @@ class Config(TaggerConfig):
     update: TransformerUpdateOptions = TransformerUpdateOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update, each of --batch-size"""
+    tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
 
 
@@ -56,7 +59,6 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     tagger = config.tagger(vocab, len(data.labels), weights=not resume_from)
     steps = config.steps(batches)
     inputs = tagger.inputs()
-    loss, metrics = tagger.loss_and_metrics(inputs, config.training.label_smoothing)
     with dropout.inference():
         scores = tagger.model(tagger.model.inputs)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
@@ -64,13 +66,24 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         Inference(inputs, outputs), dev_batches, data.dev_batches.wanted, config.head
     )  # fmt: skip
 
-    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
+    if config.tricks.r_drop and not is_flat(config.head):
+        raise SettingsError(f"--r-drop excludes --head {config.head}; allowed: softmax, crf")
+    pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
+    tricks = config.tricks.on(tagger.model, pretrained, config.update.recompute)
+    optimizer, rate = config.update.scheduled(
+        steps, resolved.loss_scale, accumulate=accumulate, rule=tricks.rule
+    )  # fmt: skip
+    smoothing = config.training.label_smoothing
+    loss, metrics = tricks.loss(
+        lambda scores: tagger.loss_and_metrics(inputs, scores, smoothing), inputs["weights"],
+        optimizer.loss_scale,
+    )  # fmt: skip
     step = TrainStep(
-        inputs, step_input, loss + sum(tagger.model.losses), optimizer,
-        tagger.model.trainable_weights, rate, metrics,
+        inputs, step_input, loss + sum(tagger.model.losses), optimizer, tricks.variables, rate,
+        metrics,
     )  # fmt: skip
     return job.Job(
-        tagger.model, step, batches, evaluate,
+        tagger.model, step, batches, tricks.evaluation(evaluate, optimizer),
         {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         resolved, identity=data.fingerprints,
     )  # fmt: skip

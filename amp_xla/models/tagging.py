@@ -87,10 +87,10 @@ class Tagger(NamedTuple):
         return tf.reduce_sum(span_loss(labels, scores) * weights)
 
     def loss_and_metrics(
-        self, inputs: Dict[str, Any], smoothing: float
+        self, inputs: Dict[str, Any], scores: Any, smoothing: float
     ) -> Tuple[Any, Dict[str, Any]]:
         """Build the mean loss, a float32 scalar, and the metrics of a step by name."""
-        scores, weights = self.model.output, inputs["weights"]
+        weights = inputs["weights"]
         total = self.total_loss(inputs, scores, smoothing)
         loss = total / tf.maximum(tf.reduce_sum(weights), 1e-6)
         if not is_flat(self.head):
