@@ -12,7 +12,6 @@ from amp_xla.models import losses
 from amp_xla.optimizers.adamw import AdamW
 from amp_xla.optimizers.average import Average, averaged
 from amp_xla.optimizers.layer_rates import with_rates
-from amp_xla.training.options import TrickOptions
 
 EMBEDDING = "Embedding-Token"  # bert4keras' names
 _LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")
@@ -22,10 +21,10 @@ Objective = Callable[[Any], Tuple[Any, Any]]
 
 
 class Tricks:
-    """The tricks of ``TrickOptions`` for a model.
+    """Tricks for a model.
 
     Args:
-      options: which tricks, and how strong.
+      options: ``TrickOptions``.
       model: a Keras model over a bert4keras encoder, with one output [B, ...].
       pretrained: its weights come from elsewhere.
       recompute: transformer layers are computed again in the backward pass.
@@ -37,9 +36,7 @@ class Tricks:
       SettingsError: a trick does not fit the model or another setting.
     """
 
-    def __init__(
-        self, options: TrickOptions, model: Any, pretrained: bool, recompute: bool
-    ) -> None:
+    def __init__(self, options: Any, model: Any, pretrained: bool, recompute: bool) -> None:
         self._options, self._model = options, model
         numbers = [_LAYER.search(v.name) for v in model.trainable_weights]
         self._layers = max((int(match.group(1)) + 1 for match in numbers if match), default=0)
