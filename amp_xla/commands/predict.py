@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -17,6 +19,8 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Checkpoint, find
+
+Row = Tuple[List[str], Dict[str, Any]]  # the answer to a text: as columns, and as JSON
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Config:
     """one text per line, also gzipped; for pairs a tab before the second; none = standard input"""
     json: bool = False
     """print a JSON object per line, with the probability of each label, or with the entities"""
+    query: Optional[str] = None
+    """rank the lines of the file, the most similar to this text first (runs of similarity)"""
     saved: SavedOptions = SavedOptions()
 
 
@@ -65,54 +71,77 @@ def main(argv: List[str]) -> int:
 
     A tagger's answer is its entities, ``start:end label words``, with tabs between them. Line i of
     the output answers line i of the input; the answer to a blank line is blank, in JSON an object
-    with the label null.
+    with the label null. Runs of similarity print a score, after the label if there is one; with
+    ``--query`` the lines are sorted by it.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
     saved, predict = config.saved.open(config.run, "predict", advice)
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
-    names: Sequence[str] = ()
-    rows: Sequence[Any] = ()
-    separator: Sequence[Optional[str]] = ()
+    texts = [lines[number - 1] for number in numbers]
+    if config.query is not None:
+        query = re.sub(r"[\t\r\n]", " ", config.query)
+        asked = [f"{query}\t{re.sub(chr(9), ' ', text)}" for text in texts]
+    else:
+        asked = texts
+    rows: List[Row] = []
     try:
         if numbers:
-            answers = predict(saved, [lines[n - 1] for n in numbers])
-            whole = answers if isinstance(answers, tuple) else ((), answers)
-            names, rows, *separator = whole
+            rows = _rows(predict(saved, asked), texts)
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
-    row_of = dict(zip(numbers, rows))
-    answer = _json if config.json else _answer
-    output.lines(
-        answer(text, names, row_of.get(number), *separator) for number, text in enumerate(lines, 1)
-    )
+    several = bool(rows) and "labels" in rows[0][1]
+    answer = functools.partial(_json, several=several) if config.json else _text
+    if config.query is None:
+        row_of = dict(zip(numbers, rows))
+        output.lines(answer(text, row_of.get(number)) for number, text in enumerate(lines, 1))
+        return 0
+    if rows and "score" not in rows[0][1]:
+        raise AmpXlaError(f"--query: {config.run} is a run of {saved.recipe}; similarity is needed")
+    ranked = sorted(zip(rows, texts), key=lambda pair: -pair[0][1]["score"])
+    output.lines(answer(text, row) for row, text in ranked)
     return 0
 
 
-def _answer(text: str, names: Sequence[str], row: Any, separator: Optional[str] = None) -> str:
-    if row is None:
-        return ""
-    if isinstance(row, list):
-        words = (f"{e.start}:{e.end} {e.label} {text[e.start : e.end]}" for e in row)
-        return "\t".join(output.printable(word.replace("\t", " ")) for word in words)
+def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
+    """Return the answer to each text: scores, entities, or the probability of each label."""
+    if hasattr(answers, "rows"):
+        return [([*cells, text], record) for (cells, record), text in zip(answers.rows(), texts)]
+    if not isinstance(answers, tuple):
+        return [_tagged(found, text) for found, text in zip(answers, texts)]
+    names, chances, *separator = answers
+    return [_labelled(names, row, text, *separator) for row, text in zip(chances, texts)]
+
+
+def _tagged(found: Any, text: str) -> Row:
+    words = (f"{e.start}:{e.end} {e.label} {text[e.start : e.end]}" for e in found)
+    return [output.printable(word.replace("\t", " ")) for word in words], {"entities": found}
+
+
+def _labelled(
+    names: Sequence[str], row: np.ndarray, text: str, separator: Optional[str] = None
+) -> Row:
+    """Return the most probable label, or with a separator all above 0.5."""
+    chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
     chosen = np.flatnonzero(row > 0.5) if separator else [int(row.argmax())]
     labels = (separator or "").join(output.printable(names[i]) for i in chosen)
-    return f"{labels}\t{(separator or '').join(f'{row[i]:.4f}' for i in chosen)}\t{text}"
+    cells = [labels, (separator or "").join(f"{row[i]:.4f}" for i in chosen), text]
+    if separator:
+        return cells, {"labels": [names[i] for i in chosen], "probabilities": chances}
+    label = names[chosen[0]]
+    return cells, {"label": label, "probability": chances[label], "probabilities": chances}
 
 
-def _json(text: str, names: Sequence[str], row: Any, separator: Optional[str] = None) -> str:
-    record: Dict[str, Any] = {"labels" if separator else "label": None, "text": text}
-    if isinstance(row, list):
-        record = {"text": text, "entities": row}
-    elif row is not None:
-        chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
-        label = names[int(row.argmax())]
-        record = {"label": label, "probability": chances[label], "text": text}
-        if separator:
-            record = {"labels": [n for n, p in zip(names, row) if p > 0.5], "text": text}
-        record["probabilities"] = chances
+def _text(text: str, row: Optional[Row]) -> str:
+    return "" if row is None else "\t".join(row[0])
+
+
+def _json(text: str, row: Optional[Row], several: bool = False) -> str:
+    """Return an answer as a JSON object; None = the text is blank."""
+    blank = {"labels" if several else "label": None}
+    record = {**(blank if row is None else row[1]), "text": text}
     line = json.dumps(record, ensure_ascii=False)
     # Output escapes control characters in a form that JSON does not have.
     return line if line.isprintable() else json.dumps(record)

@@ -17,6 +17,7 @@ import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.commands.score_entities import Tagged
+from amp_xla.commands.score_pairs import Scored
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.errors import AmpXlaError
@@ -37,6 +38,7 @@ class Answered(NamedTuple):
       names: labels of the run.
       labels, predicted: int [N], numbers of ``names``.
       chances: probability of each label, float64 [N, labels].
+      scores: of pairs, float64 [N]; None if the run has none.
     """
 
     run: Path
@@ -46,6 +48,7 @@ class Answered(NamedTuple):
     labels: np.ndarray
     predicted: np.ndarray
     chances: np.ndarray
+    scores: Optional[np.ndarray] = None
 
     @property
     def columns(self) -> Tuple[str, ...]:
@@ -84,7 +87,7 @@ def score(
     """
     every = [_answered(run, file, saved) for run in runs]
     if len(set(map(type, every))) > 1:
-        raise AmpXlaError("runs that answer with labels and with entities cannot be compared")
+        raise AmpXlaError("runs that answer with labels, entities and scores cannot be compared")
     results = [one.result(file, seed) for one in every]
     for (one, result), (other, _) in itertools.permutations(zip(every, results), 2):
         result["against"].append(one.against(other, seed))
@@ -103,7 +106,7 @@ def score(
 
 
 def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
-    """Return ``Answered``, or ``Tagged`` of a tagger."""
+    """Return ``Answered``, ``Tagged`` of a tagger, or ``Scored`` of a run that learned scores."""
     checkpoint, _ = saved.open(str(run), "predict", "so it has no labels to score")
     config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
     files: Any = getattr(config, "files", None)
@@ -116,6 +119,9 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
         raise AmpXlaError(f"{file} has no samples")
     note(f"{run}: {checkpoint.path.name} answers {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
+    values = np.array([a["score"] for a in answers], np.float64) if "score" in answers[0] else None
+    if values is not None and "probabilities" not in answers[0]:
+        return Scored(run, checkpoint.path.name, texts, np.array(wanted, np.float64), values)
     tagged = "entities" in answers[0]
     if tagged:
         names = Labels.load(checkpoint.file("labels.json")).names
@@ -134,7 +140,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
     chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
     labels = np.array([index[label] for label in wanted])
     return Answered(
-        run, checkpoint.path.name, texts, names, labels, chances.argmax(1), chances
+        run, checkpoint.path.name, texts, names, labels, chances.argmax(1), chances, values
     )  # fmt: skip
 
 
@@ -175,6 +181,9 @@ def _result(one: Answered, file: str, seed: int) -> Dict[str, Any]:
     if len(names) == 2:
         metrics["auc"] = {"value": auc(labels == 1, one.chances[:, 1])}
     metrics["calibration_error"] = {"value": error}
+    if one.scores is not None:
+        found = scores.correlations(labels, one.scores, seed)
+        metrics.update({name: value._asdict() for name, value in found.items()})
     mistakes = [(int(matrix[i, j]), names[i], names[j]) for i, j in np.argwhere(matrix) if i != j]
     return {
         "run": str(one.run), "file": file, "checkpoint": one.checkpoint, "samples": len(labels),
@@ -249,6 +258,8 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
     for name, value in result["metrics"].items():
         ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
         yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
+    if not result["per_label"]:
+        return
     width = min(24, max(len(row["label"]) for row in result["per_label"]))
     unit = result.get("unit", "samples")
     yield f"  {'label':<{width}} precision  recall      f1 {unit:>8}"
@@ -264,8 +275,8 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 def _verdict(against: Dict[str, Any]) -> str:
     """Return the comparison with another run as the end of a sentence."""
-    name = "accuracy" if "accuracy" in against else "f1"
-    p = against.get("p", 0.0)  # of taggers the interval alone decides
+    name = next(name for name in ("accuracy", "f1", "spearman") if name in against)
+    p = against.get("p", 0.0)  # without a test the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"
     interval += f", McNemar p {p:.3g}" if "p" in against else ""

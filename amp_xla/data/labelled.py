@@ -21,7 +21,7 @@ class Labelled(NamedTuple):
     """Training and dev texts, and their batches.
 
     Attributes:
-      labels: of the training texts.
+      labels: ``Labels`` of the training texts; of pairs their ``Scale``.
       batches, dev_batches: in the same shapes; only the former have token dropout.
       description: lines for the start of a run, with warnings.
       ids: label of each training text, int [texts]; with several labels 0 or 1, [texts, labels].
@@ -29,7 +29,7 @@ class Labelled(NamedTuple):
 
     train: Dataset
     dev: Dataset
-    labels: Labels
+    labels: Any
     tokenizer: Tokenizer
     batches: TokenDropout
     dev_batches: Any

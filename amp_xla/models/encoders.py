@@ -176,20 +176,23 @@ def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
     Returns:
       Keras model with the same inputs -> float32 logits [B, classes].
     """
-    pooled = keras.layers.Lambda(mean_over_tokens, name="Pooling")(
-        [encoder_model.output, encoder_model.inputs[0]]
-    )
-    return head(pooled, encoder_model.inputs, classes, dropout)
+    return head(pooled(encoder_model), encoder_model.inputs, classes, dropout)
+
+
+def pooled(encoder_model: Any) -> Any:
+    """Build the mean of the token vectors without padding, float [B, hidden], of an encoder."""
+    layer = keras.layers.Lambda(mean_over_tokens, name="Pooling")
+    return layer([encoder_model.output, encoder_model.inputs[0]])
 
 
 def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
     """Build: float [N, hidden] -> Keras model from ``inputs`` to float32 logits [N, classes]."""
-    pooled = Dropout(dropout, name="Pooling-Dropout")(pooled)
+    dropped = Dropout(dropout, name="Pooling-Dropout")(pooled)
     # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
     logits = keras.layers.Dense(
         classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits",
         dtype="float32",
-    )(pooled)  # fmt: skip
+    )(dropped)  # fmt: skip
     return keras.models.Model(inputs, logits)
 
 

@@ -1,4 +1,4 @@
-"""Scores of classifiers and taggers on labelled samples, with intervals, and two compared.
+"""Scores of answers to labelled samples, with intervals, and two runs compared.
 
 Intervals come from the bootstrap. Accuracy and F1 depend only on how often each combination of
 label and prediction occurs, so a resampled test set is one draw of those counts.
@@ -7,7 +7,7 @@ label and prediction occurs, so a resampled test set is one draw of those counts
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -104,6 +104,48 @@ def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int
     only_second = int(((first != labels) & (second == labels)).sum())
     p = mcnemar(only_first, only_second)
     return {**result, "only_first": only_first, "only_second": only_second, "p": p}
+
+
+def ranks(values: np.ndarray) -> np.ndarray:
+    """Return the ranks of values from 1, float64 [N]; of equal values the mean of theirs."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    each: np.ndarray = np.cumsum(count) - (count - 1) / 2.0
+    return each[place.reshape(-1)]
+
+
+def pearson(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of two columns, float [N]; NaN if one of them is constant."""
+    first, second = (
+        np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in (first, second)
+    )
+    norm = math.sqrt(float(first @ first) * float(second @ second))
+    return float(first @ second) / norm if norm else math.nan
+
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Correlation of the ranks of two columns, float [N]; NaN if one of them is constant."""
+    return pearson(ranks(first), ranks(second))
+
+
+def correlations(
+    labels: np.ndarray, values: np.ndarray, seed: int, others: Optional[np.ndarray] = None
+) -> Dict[str, Interval]:
+    """Return ``spearman`` and ``pearson`` of scores, or how much higher than those of ``others``.
+
+    Args:
+      labels, values, others: float [N].
+      seed: of the bootstrap.
+    """
+    source, total = np.random.RandomState(seed), len(labels)
+    drawn = [np.arange(total), *(source.randint(total, size=total) for _ in range(DRAWS))]
+    result = {}
+    for name, of in (("spearman", spearman), ("pearson", pearson)):
+        found = np.array([of(labels[some], values[some]) for some in drawn])
+        if others is not None:
+            found -= [of(labels[some], others[some]) for some in drawn]
+        low, high = np.nanpercentile(found[1:], [2.5, 97.5])
+        result[name] = Interval(float(found[0]), float(low), float(high))
+    return result
 
 
 def mcnemar(first: int, second: int) -> float:

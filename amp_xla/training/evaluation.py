@@ -18,7 +18,7 @@ from amp_xla.training.step import Inference
 _AGREE_EVERY = 16  # batches between two checks among ranks whether to stop
 
 
-def _shards(batches: Any) -> Iterator[Any]:
+def shards(batches: Any) -> Iterator[Any]:
     """All that this rank evaluates of ``batches``."""
     for number, batch in enumerate(batches.epoch(0)):
         if number % _AGREE_EVERY == 0:
@@ -46,7 +46,7 @@ class Classification:
     def __call__(self) -> Dict[str, float]:
         matrix = np.zeros((self._classes, self._classes), np.int64)
         loss = weight = 0.0
-        for batch in _shards(self._batches):
+        for batch in shards(self._batches):
             out = self._inference(batch)
             real = batch["weights"] > 0
             matrix += metrics.confusion(
@@ -75,7 +75,7 @@ class Tagging:
     def __call__(self) -> Dict[str, float]:
         counts = np.zeros((len(self._wanted.missed), 3), np.int64)
         loss = weight = 0.0
-        for batch in _shards(self._batches):
+        for batch in shards(self._batches):
             out = self._inference(batch)
             answers = spans.decode(self._head, out, batch["token_ids"])
             real = batch["sample_ids"] >= 0
@@ -99,7 +99,7 @@ class SeveralLabels:
 
     def __call__(self) -> Dict[str, float]:
         sums = np.zeros(6)
-        for batch in _shards(self._batches):
+        for batch in shards(self._batches):
             out = self._inference(batch)
             real = batch["weights"] > 0
             labels, answers = batch["labels"][real] > 0, out["logits"][real] > 0
@@ -129,7 +129,7 @@ class Ranking:
     def __call__(self) -> Dict[str, float]:
         # A sample is one rank's; the others add nothing.
         values_of = np.zeros((3, self._samples), np.float64)
-        for batch in _shards(self._batches):
+        for batch in shards(self._batches):
             out = self._inference(batch)
             real = batch["weights"] > 0
             values = (out["logits"], out["loss"], batch["labels"])
@@ -174,7 +174,7 @@ class HeldOut:
 
     def _over(self, stream: Any) -> Dict[str, float]:
         loss = hits = count = 0.0
-        for batch in _shards(stream):
+        for batch in shards(stream):
             out = self._inference(batch)
             loss += float(out["loss"].sum())
             hits += float(out["hits"].sum())

@@ -9,12 +9,13 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
+from amp_xla.report.scores import ranks
 
 # Fields of metrics.jsonl that depend on the clock; all others are equal in a repeated run.
 CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_utilisation"])
@@ -149,14 +150,32 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     Returns:
       0.5 if one kind is missing.
     """
-    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
-    last = np.cumsum(count)
-    ranks = (last - (count - 1) / 2.0)[place.reshape(-1)]  # of equal scores the mean
+    rank = ranks(scores)
     positive = int(labels.sum())
     pairs = positive * (len(labels) - positive)
     if not pairs:
         return 0.5
-    return float((ranks[labels].sum() - positive * (positive + 1) / 2.0) / pairs)
+    return float((rank[labels].sum() - positive * (positive + 1) / 2.0) / pairs)
+
+
+def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float]:
+    """Return the threshold with the highest accuracy, and that accuracy.
+
+    A score of at least the threshold is positive. It is in the middle between two scores.
+
+    Args:
+      labels: bool [N].
+      scores: float [N], finite.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked, hits = scores[order], labels[order]
+    # The first k are positive, k from 0 to N.
+    right = np.concatenate([[0], np.cumsum(hits)]) + (~hits).sum()
+    right = right - np.concatenate([[0], np.cumsum(~hits)])
+    edges = np.concatenate([ranked[:1] + 1.0, ranked, ranked[-1:] - 1.0])
+    right = np.where(edges[:-1] > edges[1:], right, -1)  # equal scores have one answer
+    best = int(right.argmax())
+    return float(edges[best] + edges[best + 1]) / 2.0, float(right[best]) / len(scores)
 
 
 def macro_f1(matrix: Any) -> float:

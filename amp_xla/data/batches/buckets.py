@@ -7,13 +7,13 @@ many rows; the last one is filled up with rows of weight 0.
 
 from __future__ import annotations
 
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence, Tuple, Type
 
 import numpy as np
 
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.text.tokenizer import Encoded
+from amp_xla.data.text.tokenizer import Encoded, EncodedPairs
 from amp_xla.errors import DataError
 
 
@@ -22,11 +22,13 @@ class Samples:
 
     Args:
       encoded: token ids of each sample.
-      label_ids: int [samples], or [samples, labels] for several; None = no labels.
+      label_ids: int or float [samples], or [samples, labels] for several; None = no labels.
 
     Raises:
       DataError: There are no samples, or another number of labels.
     """
+
+    texts = 1  # rows of tokens per sample
 
     def __init__(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> None:
         if not len(encoded):
@@ -53,9 +55,9 @@ class Samples:
           length: tokens of a row, L.
 
         Returns:
-          ``token_ids``, ``segment_ids``: int32 [R, L], 0 for padding; ``labels`` int32 and
-          ``weights`` float32, shaped like ``sample_ids``, 0 if empty; several labels have an axis
-          more. With slots also ``position_ids``: int32 [R, L], counted from 0 in each sample;
+          ``token_ids``, ``segment_ids``: int32 [R, L], 0 for padding; ``labels`` int32 or float32
+          and ``weights`` float32, shaped like ``sample_ids``, 0 if empty; several labels have an
+          axis more. With slots also ``position_ids``: int32 [R, L], counted from 0 in each sample;
           ``slots``: int32 [R, L], the slot that a token belongs to, -1 for padding.
         """
         grid = sample_ids.reshape(len(sample_ids), -1)
@@ -72,16 +74,42 @@ class Samples:
         batch = {
             "token_ids": np.where(inside, token_ids, 0).astype(np.int32),
             "segment_ids": segment_ids.astype(np.int32),
-            "weights": (sample_ids >= 0).astype(np.float32),
-            "sample_ids": sample_ids,
+            **self.answers(sample_ids),
         }
-        if self._labels is not None:
-            batch["labels"] = labels = self._labels[sample_ids].astype(np.int32)
-            labels[sample_ids < 0] = 0
         if sample_ids.ndim == 2:
             batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
             batch["slots"] = np.where(inside, slots, -1).astype(np.int32)
         return batch
+
+    def answers(self, sample_ids: np.ndarray) -> Batch:
+        """Return the arrays of a batch apart from its tokens."""
+        batch = {"weights": (sample_ids >= 0).astype(np.float32), "sample_ids": sample_ids}
+        if self._labels is not None:
+            kind = np.float32 if self._labels.dtype.kind == "f" else np.int32
+            batch["labels"] = labels = self._labels[sample_ids].astype(kind)
+            labels[sample_ids < 0] = 0
+        return batch
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of all samples."""
+        return len(self._tokens)
+
+
+class PairSamples(Samples):
+    """Samples of two texts that are encoded apart, by one encoder."""
+
+    texts = 2
+
+    def __init__(self, encoded: EncodedPairs, label_ids: Optional[np.ndarray] = None) -> None:
+        super().__init__(encoded, label_ids)
+        self._texts = Samples(encoded.alone)
+
+    def gather(self, sample_ids: np.ndarray, length: int) -> Batch:
+        """Return the arrays of a batch, as in ``Samples``; ``token_ids``: int32 [R, 2, L]."""
+        texts = np.where(sample_ids[:, None] < 0, -1, 2 * sample_ids[:, None] + np.arange(2))
+        token_ids = self._texts.gather(texts.reshape(-1), length)["token_ids"]
+        return {"token_ids": token_ids.reshape(-1, 2, length), **self.answers(sample_ids)}
 
 
 def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
@@ -97,7 +125,7 @@ class Batches:
 
     Args:
       encoded: token ids of each sample.
-      label_ids: int [samples]; None = no labels.
+      label_ids: int or float [samples]; None = no labels.
       lengths: bucket lengths in tokens; a sample goes to the shortest that holds it.
       batch_size: rows of a batch.
       seed: decides the order.
@@ -108,6 +136,7 @@ class Batches:
     """
 
     slots = 1  # samples per row
+    kind: Type[Samples] = Samples
 
     def __init__(
         self,
@@ -118,7 +147,7 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        self.samples = Samples(encoded, label_ids)
+        self.samples = self.kind(encoded, label_ids)
         self.rows, self._seed, self._shuffle = batch_size, seed, shuffle
         self.lengths = sorted({int(length) for length in lengths})
         longest = int(self.samples.lengths.max())
@@ -136,7 +165,7 @@ class Batches:
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> Batches:
         """Return unshuffled batches of other samples, such as dev texts, in the same shapes."""
-        return Batches(encoded, label_ids, self.lengths, self.rows, shuffle=False)
+        return type(self)(encoded, label_ids, self.lengths, self.rows, shuffle=False)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
@@ -146,7 +175,8 @@ class Batches:
     @property
     def padding_share(self) -> float:
         """Share of an epoch's tokens that is padding, whole rows included."""
-        return 1.0 - int(self.samples.lengths.sum()) / (self.rows * sum(self._fed))
+        rows = self.rows * self.samples.texts
+        return 1.0 - self.samples.tokens / (rows * sum(self._fed))
 
     def describe(self) -> str:
         """Return one line about padding and shapes."""
@@ -179,3 +209,12 @@ class Batches:
             rest = members[end:]
             plan += [(length, members[i : i + self.rows]) for i in range(0, end, self.rows)]
         return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan
+
+
+class PairBatches(Batches):
+    """The batches of pairs of texts that are encoded apart; ``BatchSource``'s protocol.
+
+    The longer text of a pair decides its bucket.
+    """
+
+    kind = PairSamples

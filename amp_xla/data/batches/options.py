@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Sequence, Tuple, Union
+from typing import Any, List, Sequence, Tuple, Type, Union
 
 import numpy as np
 from typing_extensions import Annotated
@@ -32,19 +32,26 @@ class BatchOptions:
         return dataclasses.replace(self, batch_size=self.batch_size * accumulate)
 
     def make(
-        self, train: Encoded, train_labels: Any, dev: Encoded, dev_labels: Any, seed: int
+        self,
+        train: Encoded,
+        train_labels: Any,
+        dev: Encoded,
+        dev_labels: Any,
+        seed: int,
+        kind: Type[Batches] = Batches,
     ) -> Tuple[Any, Any]:
         """Return training and dev batches, in the same shapes.
 
         Args:
           train, dev: token ids, cut to ``max_length``.
-          train_labels, dev_labels: int [samples].
+          train_labels, dev_labels: int or float [samples]; None = no labels.
           seed: decides the order of the training batches.
+          kind: class of the batches, which fits ``train`` and ``dev``.
         """
         # A dev text may be longer than every training text.
         sizes = np.concatenate([train.lengths, dev.lengths])
         lengths = choose_lengths(sizes, self.shapes, self.max_length)
-        batches = Batches(train, train_labels, lengths, self.batch_size, seed)
+        batches = kind(train, train_labels, lengths, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)
 
 
@@ -56,11 +63,17 @@ class PackedBatchOptions(BatchOptions):
     """put several texts into each row of max_length tokens: one shape, hardly any padding"""
 
     def make(
-        self, train: Encoded, train_labels: Any, dev: Encoded, dev_labels: Any, seed: int
+        self,
+        train: Encoded,
+        train_labels: Any,
+        dev: Encoded,
+        dev_labels: Any,
+        seed: int,
+        kind: Type[Batches] = Batches,
     ) -> Tuple[Any, Any]:
         """Return training and dev batches, as in ``BatchOptions``."""
         if not self.packed:
-            return super().make(train, train_labels, dev, dev_labels, seed)
+            return super().make(train, train_labels, dev, dev_labels, seed, kind)
         batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)
 

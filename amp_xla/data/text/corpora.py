@@ -13,6 +13,8 @@ import sysconfig
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
+import numpy as np
+
 from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
@@ -62,6 +64,32 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
         texts, names = [text for text, _ in side], [label for _, label in side]
         sides.append(Dataset(texts, labels=names))
     return sides[0], sides[1]
+
+
+@functools.lru_cache(maxsize=None)
+def pydoc_pairs() -> Tuple[Dataset, Dataset]:
+    """Return training and dev pairs: do two docstrings of ``pydoc`` come from one package?
+
+    Each text is the first of two pairs: with another text of its package, label 1, and with one of
+    another package, label 0. Texts of dev pairs are dev texts. The pairs are the same in every run.
+    """
+    train, dev = pydoc()
+    return _pairs(train), _pairs(dev)
+
+
+def _pairs(data: Dataset) -> Dataset:
+    draw = np.random.RandomState(0)
+    packages = np.array(data.labels)
+    texts, pairs, labels = [], [], []
+    for i, package in enumerate(packages):
+        same = packages == package
+        for label, others in (("1", np.flatnonzero(same)), ("0", np.flatnonzero(~same))):
+            others = others[others != i]
+            if len(others):
+                texts.append(data.texts[i])
+                pairs.append(data.texts[others[draw.randint(len(others))]])
+                labels.append(label)
+    return Dataset(texts, pairs, labels)
 
 
 def is_dev(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
@@ -21,6 +21,9 @@ from amp_xla.errors import DataError, SettingsError
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
     """Training texts and dev texts."""
+
+    needs: ClassVar[Sequence[str]] = readers.LABELLED
+    numbers: ClassVar[bool] = False  # labels are numbers
 
     # On resume the content of a file is compared, not its name.
     train: Annotated[Optional[str], MAY_CHANGE] = None
@@ -43,19 +46,29 @@ class TextFiles:
         """Text between the labels of a sample; None = each has one label."""
         return None
 
-    def read(self, seed: int) -> Tuple[Dataset, Dataset]:
+    def read(self, seed: int, needs: Optional[Sequence[str]] = None) -> Tuple[Dataset, Dataset]:
         """Return training and dev texts, of the built-in corpus if no files are given.
 
         Args:
           seed: decides which ``train_fraction``.
+          needs: fields of a training sample; see ``readers.read``; None = those of a dev sample.
 
         Raises:
           DataError: Only one file is given, or a file cannot be read.
         """
-        return _both(self, corpora.pydoc, self.dataset, seed)
+        read = functools.partial(self.dataset, needs=needs)
+        return _both(self, self.built_in, read, self.dataset, seed)
 
-    def dataset(self, path: str) -> Dataset:
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        """Return the training and dev texts that every machine has."""
+        return corpora.pydoc()
+
+    def dataset(self, path: str, needs: Optional[Sequence[str]] = None) -> Dataset:
         """Return the texts of a file with the same fields.
+
+        Args:
+          path: the file.
+          needs: fields of a sample; see ``readers.read``; None = those of the class.
 
         Raises:
           DataError: The file cannot be read.
@@ -63,6 +76,7 @@ class TextFiles:
         return readers.read(
             path, text_field=self.text_field, pair_field=self.pair_field,
             label_field=self.label_field, on_bad_line=self.on_bad_line, separator=self.separator,
+            needs=needs or self.needs, numbers=self.numbers,
         )  # fmt: skip
 
     def examples(self, path: str) -> Tuple[List[str], List[str]]:
@@ -79,7 +93,7 @@ class TextFiles:
 
     def count(self) -> int:
         """Return about how many training texts there are, 0 = unknown."""
-        texts = len(corpora.pydoc()[0]) if self.train is None else count(self.train)
+        texts = len(self.built_in()[0]) if self.train is None else count(self.train)
         return int(texts * self.train_fraction)
 
 
@@ -127,7 +141,8 @@ class TaggedFiles:
         Raises:
           DataError: Only one file is given, or a file cannot be read.
         """
-        return _both(self, documented.texts, functools.partial(self.dataset, nested=nested), seed)
+        read = functools.partial(self.dataset, nested=nested)
+        return _both(self, documented.texts, read, read, seed)
 
     def dataset(self, path: str, nested: bool = True) -> Dataset:
         """Return the texts of a file; see ``entities.read``."""
@@ -150,7 +165,7 @@ class TaggedFiles:
 
 def _both(
     files: Any, built_in: Callable[[], Tuple[Dataset, Dataset]], read: Callable[[str], Dataset],
-    seed: int,
+    read_dev: Callable[[str], Dataset], seed: int,
 ) -> Tuple[Dataset, Dataset]:  # fmt: skip
     """Return training and dev texts of two files, or of a built-in corpus."""
     if (files.train is None) != (files.dev is None):
@@ -158,11 +173,29 @@ def _both(
     if files.train is None or files.dev is None:
         train, dev = built_in()
     else:
-        train, dev = map(read, (files.train, files.dev))
+        train, dev = read(files.train), read_dev(files.dev)
     if files.train_fraction < 1.0:
         chosen = np.random.RandomState(seed).permutation(len(train))
         train = train.take(np.sort(chosen[: max(1, int(len(train) * files.train_fraction))]))
     return train, dev
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFiles(TextFiles):
+    """Training pairs and dev pairs."""
+
+    needs: ClassVar[Sequence[str]] = readers.LABELLED_PAIRS
+    numbers: ClassVar[bool] = True
+
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: text<TAB>text<TAB>label (0 and 1, or scores), TSV with a header, or JSON
+    lines, also .gz; unsupervised: one text per line; none = built-in"""
+    dev: Annotated[Optional[str], MAY_CHANGE] = None
+    """dev file: labelled pairs in one of these formats; needed with --train"""
+
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        """Return the training and dev pairs that every machine has."""
+        return corpora.pydoc_pairs()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,8 @@ from amp_xla.errors import DataError
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 EXAMINED = 100  # JSON lines whose keys are collected: the first line may lack one
 SHOWN_BAD_LINES = 5
-WITHOUT_HEADER = {2: ["text", "label"], 3: ["text", "pair", "label"]}  # by number of columns
+WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}  # columns
+LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # fields to need
 # Names that need no flag, (text, pair), the first match wins: GLUE's and CLUE's, then usual names.
 KNOWN_TEXTS: Tuple[Tuple[str, Optional[str]], ...] = (
     ("sentence1", "sentence2"),
@@ -29,7 +30,7 @@ KNOWN_TEXTS: Tuple[Tuple[str, Optional[str]], ...] = (
     *((name, None) for name in ("文本", "内容", "评论")),
 )
 KNOWN_LABELS = tuple(
-    "label gold_label is_duplicate quality labels class category sentiment 标签 类别".split()
+    "label gold_label is_duplicate quality score labels class category sentiment 标签 类别".split()
 )
 KNOWN_OTHERS = ("index", "id", "idx")
 
@@ -96,6 +97,8 @@ def read(
     label_field: Optional[str] = None,
     pair_field: Optional[str] = None,
     on_bad_line: str = "error",
+    needs: Sequence[str] = LABELLED,
+    numbers: bool = False,
     separator: Optional[str] = None,
 ) -> Dataset:
     """Read a file of texts and labels; its name and its first line show the format.
@@ -112,6 +115,8 @@ def read(
       text_field, label_field, pair_field: names of columns or keys; None = the usual ones. In a
         file without a header, column numbers from 0.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
+      needs: names of ``Fields`` that each sample must have; the others are read if they are there.
+      numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
       separator: text between the labels of a sample, which may have none, or in JSON a list; None =
         a sample has one label.
 
@@ -125,7 +130,7 @@ def read(
     is_json = plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{")
     format_of = _json_lines if is_json else _tab_separated
     fields, sample_lines, parse = format_of(
-        path, lines, Fields(text_field, pair_field, label_field)
+        path, lines, Fields(text_field, pair_field, label_field), needs
     )
 
     samples: List[List[Optional[str]]] = []
@@ -133,9 +138,10 @@ def read(
         try:
             record = parse(line)
             names = fields._asdict().items()
-            samples.append(
-                [name and text_value(record, name, kind, separator) for kind, name in names]
-            )
+            values = [name and text_value(record, name, kind, separator) for kind, name in names]
+            if numbers and values[2] is not None:
+                values[2] = _number(values[2], fields.label)
+            samples.append(values)
         except ValueError as reason:
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
@@ -145,30 +151,38 @@ def read(
         raise DataError(f"{path}: a header and no sample below it")
     columns: Any = map(list, zip(*samples))
     texts, pairs, labels = columns
-    return Dataset(texts, None if fields.pair is None else pairs, labels, bad)
+    return Dataset(
+        texts, None if fields.pair is None else pairs, None if fields.label is None else labels, bad
+    )
 
 
-def _tab_separated(path: str, lines: Sequence[Line], given: Fields) -> Format:
+def _tab_separated(path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str]) -> Format:
     """Return the format of columns between tabs. Nothing is quoted, as in GLUE."""
     number, line = lines[0]
     columns = [name.strip() for name in line.split("\t")]
     header = _is_header(columns)
     names = [name for name in given if name is not None]
+    usual = WITHOUT_HEADER.get(len(columns), [])
+    if len(columns) == 2 and "pair" in needs:
+        usual = ["text", "pair"]
     if names and not header and all(map(str.isdigit, names)):
         columns = [str(i) for i in range(len(columns))]
-        fields = _choose(path, columns, given)
+        fields = _choose(path, columns, given, needs)
     elif names or header:
-        fields = _choose(path, columns, given)
+        fields = _choose(path, columns, given, needs)
         lines = lines[1:]
-    elif len(columns) in WITHOUT_HEADER:
-        columns = WITHOUT_HEADER[len(columns)]
-        fields = Fields("text", "pair" if "pair" in columns else None, "label")
+    elif set(needs) <= set(usual):
+        columns = usual
+        fields = Fields(*(name if name in usual else None for name in Fields._fields))
     else:
+        forms = [["text", "pair"] if needs == ("text", "pair") else WITHOUT_HEADER[len(needs)]]
+        forms += [WITHOUT_HEADER[3]] * (len(needs) < 3)
+        listed = ", or ".join("<TAB>".join(form).replace("pair", "second text") for form in forms)
+        flags = " and ".join(f"--{name}-field" for name in needs)
         raise DataError(
             f"{path}:{number}: {_count(columns)} between tabs, and no known header. Needed: "
-            "text<TAB>label, or text<TAB>second text<TAB>label, or a header, with --text-field and "
-            "--label-field if its names are unusual, or these two as column numbers from 0. "
-            f"First line: {line[:80]!r}"
+            f"{listed}, or a header, with {flags} if its names are unusual, or these "
+            f"as column numbers from 0. First line: {line[:80]!r}"
         )
 
     def parse(line: str) -> Dict[str, Any]:
@@ -184,7 +198,7 @@ def _count(columns: Sequence[str]) -> str:
     return "1 column" if len(columns) == 1 else f"{len(columns)} columns"
 
 
-def _json_lines(path: str, lines: Sequence[Line], given: Fields) -> Format:
+def _json_lines(path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str]) -> Format:
     """Return the format of one JSON object per line."""
     number, first = lines[0]
     if first.lstrip().startswith("["):
@@ -201,7 +215,7 @@ def _json_lines(path: str, lines: Sequence[Line], given: Fields) -> Format:
         raise DataError(
             f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    return _choose(path, list(keys), given), lines, json_object
+    return _choose(path, list(keys), given, needs), lines, json_object
 
 
 def json_object(line: str) -> Dict[str, Any]:
@@ -253,6 +267,17 @@ def split(labels: Any, separator: str) -> List[Any]:
     return [part for part in parts if not isinstance(part, str) or part.strip()]
 
 
+def _number(value: str, field: Optional[str]) -> str:
+    """Return the shortest text of a finite number."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{field} is {value[:40]!r}; a number is needed")
+    return f"{number:.12g}"
+
+
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     """Return the error that lists the first bad lines of a file of ``total`` lines."""
     listed = [f"  {line}" for line in bad[:SHOWN_BAD_LINES]]
@@ -266,7 +291,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     )
 
 
-def _choose(path: str, columns: Sequence[str], given: Fields) -> Fields:
+def _choose(path: str, columns: Sequence[str], given: Fields, needs: Sequence[str]) -> Fields:
     """Return the fields to read: those ``given`` by flags, and known names for the others.
 
     Raises:
@@ -287,10 +312,11 @@ def _choose(path: str, columns: Sequence[str], given: Fields) -> Fields:
                 break
     if label is None:
         label = next((lower[known] for known in KNOWN_LABELS if known in lower), None)
-    for kind, name in (("text", text), ("label", label)):
-        if name is None:
+    for kind, name in (("text", text), ("pair", pair), ("label", label)):
+        if name is None and kind in needs:
             raise DataError(
-                f"{path}: which field is the {kind}? found: {names}; name it with --{kind}-field"
+                f"{path}: which field is the {'second text' if kind == 'pair' else kind}? found: "
+                f"{names}; name it with --{kind}-field"
             )
     used = [name for name in (text, pair, label) if name is not None]
     if len(set(used)) < len(used):

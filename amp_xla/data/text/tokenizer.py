@@ -57,6 +57,24 @@ class Encoded:
         return ids, [0] * first + [1] * (len(ids) - first)
 
 
+@dataclasses.dataclass(frozen=True)
+class EncodedPairs(Encoded):
+    """Token ids of pairs of texts: sample i is the rows 2 i and 2 i + 1 of ``Encoded``."""
+
+    def __len__(self) -> int:
+        return super().__len__() // 2
+
+    @property
+    def alone(self) -> Encoded:
+        """The texts as samples of their own."""
+        return Encoded(self.token_ids, self.offsets, self.first_lengths)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [samples]: tokens of the longer text."""
+        return self.alone.lengths.reshape(-1, 2).max(1)
+
+
 class Tokenizer:
     """A WordPiece tokenizer.
 
@@ -204,6 +222,14 @@ class Tokenizer:
         return Encoded(
             np.array(ids, np.int32), np.array(ends, np.int64), np.array(first_lengths, np.int32)
         )
+
+    def encode_apart(
+        self, texts: Sequence[str], pairs: Sequence[str], max_length: Optional[int] = None
+    ) -> EncodedPairs:
+        """Return ``[CLS] text [SEP]`` of both texts of each pair, cut as in ``encode``."""
+        rows = [text for pair in zip(texts, pairs) for text in pair]
+        encoded = self.encode(rows, max_length=max_length)
+        return EncodedPairs(encoded.token_ids, encoded.offsets, encoded.first_lengths)
 
     def pieces(self, text: str) -> List[int]:
         """Return the ids of a text's pieces, without special tokens."""

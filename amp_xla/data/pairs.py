@@ -1,0 +1,173 @@
+"""Pairs of texts with 0 and 1 or with scores, for a cross-encoder or for one encoder twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import List, Optional, Sequence, Tuple
+
+import numpy as np
+from typing_extensions import Literal
+
+from amp_xla.data.batches.buckets import Batches, PairBatches
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.token_dropout import TokenDropout
+from amp_xla.data.labelled import Labelled
+from amp_xla.data.slots.lines import LineError
+from amp_xla.data.text.lines import read_bytes
+from amp_xla.data.text.options import PairFiles, VocabularyOptions
+from amp_xla.data.text.readers import LABELLED_PAIRS, Dataset
+from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.errors import DataError
+from amp_xla.process import durable
+
+Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
+# Fields that a training file must have.
+NEEDS = {"simcse": ("text", "pair"), "unsupervised-simcse": ("text",)}
+POSITIVE = 0.8  # of the range of scores, from which on SimCSE trains on a pair: 4 of 0 to 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The labels of a task.
+
+    Attributes:
+      low, high: smallest and largest label.
+      binary: all labels are 0 and 1.
+    """
+
+    low: float
+    high: float
+    binary: bool
+
+    @classmethod
+    def fit(cls, labels: Sequence[str]) -> Scale:
+        """Return the scale of labels, which are numbers.
+
+        Raises:
+          DataError: all are the same.
+        """
+        names = set(labels)
+        values = [float(name) for name in names]
+        if len(names) < 2:
+            raise DataError(
+                f"{len(labels):,} pairs with only this label: {', '.join(names) or 'none'}; at "
+                f"least two different ones are needed. Is --label-field right?"
+            )
+        return cls(min(values), max(values), names == {"0", "1"})
+
+    def values(self, labels: Sequence[str]) -> np.ndarray:
+        """Return the labels from 0 (``low``) to 1 (``high``), float32 [N]."""
+        values = np.array([float(label) for label in labels])
+        return ((values - self.low) / (self.high - self.low)).astype(np.float32)
+
+    def save(self, path: str) -> None:
+        """Write the scale as a JSON object."""
+        text = json.dumps(dataclasses.asdict(self)) + "\n"
+        durable.write(Path(path), text.encode("utf-8"))
+
+    @classmethod
+    def load(cls, path: str) -> Scale:
+        """Read a file that ``save`` wrote.
+
+        Raises:
+          DataError: it is damaged.
+        """
+        try:
+            return cls(**json.loads(read_bytes(path).decode("utf-8")))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}: not a scale of labels: {error}") from None
+
+
+def apart(method: Method) -> bool:
+    """Return whether the texts of a pair are encoded apart; else they share a row."""
+    return method != "cross-encoder"
+
+
+def read(
+    method: Method,
+    files: PairFiles,
+    vocabulary: VocabularyOptions,
+    options: BatchOptions,
+    bert: Optional[str],
+    token_dropout: float,
+    seed: int,
+) -> Labelled:
+    """Read the files, or the built-in pairs if there are none; ``labels`` is a ``Scale``.
+
+    Args:
+      method: decides what a training file needs, and how pairs are encoded.
+      bert: folder with the vocabulary to use; None = that of ``vocabulary``.
+      token_dropout: share of the tokens hidden in training.
+      seed: decides order, hidden tokens, and the texts of a ``train_fraction``.
+
+    Raises:
+      DataError: a file cannot be read, or cannot be trained on.
+    """
+    train, dev = files.read(seed, NEEDS.get(method, LABELLED_PAIRS))
+    given = len(train)
+    known = [*(train.labels or []), *(dev.labels or [])]
+    scale = Scale.fit(known if method in NEEDS else train.labels or [])
+    if not {*(dev.labels or [])} <= {"0", "1"}:
+        scale = dataclasses.replace(scale, binary=False)
+    train = _examples(method, train, scale)
+    texts = [*train.texts, *(train.pairs or [])]
+    tokenizer = vocabulary.tokenizer(texts, bert)
+    encoded, encoded_dev = (
+        encode(method, tokenizer, part.texts, part.pairs or [], options.max_length)
+        for part in (train, dev)
+    )
+    values, dev_values = (
+        np.ones(len(part), np.float32) if part.labels is None else scale.values(part.labels)
+        for part in (train, dev)
+    )
+    plain, dev_batches = options.make(
+        encoded, values, encoded_dev, dev_values, seed, PairBatches if apart(method) else Batches
+    )
+    batches = TokenDropout(plain, token_dropout, tokenizer, seed)
+    kind = "labels 0 and 1" if scale.binary else f"scores from {scale.low:g} to {scale.high:g}"
+    used = "" if len(train) == given else f" (of {given:,} lines)"
+    description = (
+        f"{len(train):,} training{used} and {len(dev):,} dev pairs, {kind}, "
+        f"{tokenizer.vocab_size} tokens; {batches.describe()}"
+        f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded)}"
+    )
+    return Labelled(train, dev, scale, tokenizer, batches, dev_batches, description)
+
+
+def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
+    """Return what a method trains on: all pairs, those that are alike, or texts with themselves."""
+    if method == "unsupervised-simcse":
+        texts = list(dict.fromkeys([*train.texts, *(train.pairs or [])]))
+        return dataclasses.replace(train, texts=texts, pairs=texts, labels=None)
+    if method == "simcse" and train.labels is not None:
+        alike = np.flatnonzero(scale.values(train.labels) >= POSITIVE)
+        if not len(alike):
+            raise DataError(
+                f"--method simcse trains on pairs that are alike: no training label is at least "
+                f"{scale.low + POSITIVE * (scale.high - scale.low):g}"
+            )
+        return train.take(alike)
+    return train
+
+
+def encode(
+    method: Method, tokenizer: Tokenizer, texts: List[str], pairs: List[str], max_length: int
+) -> Encoded:
+    """Return the tokens of pairs, in one row or apart."""
+    together = tokenizer.encode if not apart(method) else tokenizer.encode_apart
+    return together(texts, pairs, max_length)
+
+
+def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """Return both texts of lines with a tab between them.
+
+    Raises:
+      LineError: a line has no tab, or no text before or behind it.
+    """
+    pairs = [line.partition("\t") for line in lines]
+    for i, (first, _, second) in enumerate(pairs):
+        if not first.strip() or not second.strip():
+            raise LineError(i, "needed: two texts with a tab between them")
+    return [first for first, _, _ in pairs], [second for _, _, second in pairs]

@@ -1,0 +1,128 @@
+"""How alike two texts are: vectors of texts, the score of a pair, and losses over a batch.
+
+Losses are in float32 under mixed precision, which converts nothing between a sum and the next
+product of float32 matrices; and no mask is a large number, which float16 does not have.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+from amp_xla.backend import keras, tf
+from amp_xla.data.pairs import Method, apart
+from amp_xla.models import losses
+from amp_xla.models.encoders import pooled
+from amp_xla.models.options import EncoderOptions
+
+SCALE = 20.0  # of a cosine, as in CoSENT; 1 / 0.05, the temperature of SimCSE
+
+
+def network(
+    method: Method, encoder: EncoderOptions, vocab_size: int, max_length: int, weights: bool = True
+) -> Any:
+    """Build a Keras model of token and segment ids, int [B, L].
+
+    Its output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the mean of
+    the token vectors without padding.
+
+    Args:
+      weights: False = read only the configuration from ``--bert``.
+    """
+    if not apart(method):
+        return encoder.classifier(vocab_size, 1, max_length, weights=weights)
+    model = encoder.encoder(vocab_size, max_length, weights)
+    return keras.models.Model(model.inputs, pooled(model))
+
+
+def logits(model: Any, inputs: Mapping[str, Any]) -> Any:
+    """Build the logits of a cross-encoder, float32 [B]."""
+    return model([inputs["token_ids"], inputs["segment_ids"]])[:, 0]
+
+
+def scores(method: Method, model: Any, inputs: Mapping[str, Any]) -> Any:
+    """Build the scores of pairs, float32 [B]: cosines, or a cross-encoder's labels from 0 to 1."""
+    if not apart(method):
+        return tf.sigmoid(logits(model, inputs))
+    return cosines(vectors_of_pairs(model, inputs["token_ids"]))
+
+
+def unit(vectors: Any) -> Any:
+    """Build vectors of length 1, float32 [..., hidden]; zeros, of padding, stay zeros."""
+    vectors = tf.cast(vectors, tf.float32)
+    square = tf.reduce_sum(tf.square(vectors), -1, keepdims=True)
+    return vectors * tf.rsqrt(tf.maximum(square, 1e-12))
+
+
+def vectors_of(model: Any, token_ids: Any) -> Any:
+    """Build unit vectors, float32 [N, hidden], of texts, int [N, L], with ``network``'s model."""
+    return unit(model([token_ids, tf.zeros_like(token_ids)]))
+
+
+def vectors_of_pairs(model: Any, token_ids: Any) -> Any:
+    """Build unit vectors, float32 [B, 2, hidden], of pairs, int [B, 2, L]: one call for 2 B texts.
+
+    Both texts of a pair have dropout masks of their own.
+    """
+    vectors = vectors_of(model, tf.reshape(token_ids, [-1, tf.shape(token_ids)[2]]))
+    return tf.reshape(vectors, [-1, 2, vectors.shape[-1]])
+
+
+def cosines(vectors: Any) -> Any:
+    """Build the cosine of each pair: float32 [B, 2, hidden] -> float32 [B]."""
+    return tf.reduce_sum(vectors[:, 0] * vectors[:, 1], -1)
+
+
+def cosent(cosine: Any, labels: Any, weights: Any) -> Any:
+    """Build log(1 + sum exp(20 (cosine of a pair - cosine of a pair with a higher label))).
+
+    Over all pairs of rows (Su, "CoSENT", 2022); float32 scalar.
+
+    Args:
+      cosine: float32 [B].
+      labels: float32 [B], any scale.
+      weights: float32 [B], 0 for padding.
+    """
+    higher = tf.cast(labels[:, None] < labels[None, :], tf.float32)
+    counted = higher * weights[:, None] * weights[None, :]
+    excess = SCALE * (cosine[:, None] - cosine[None, :]) * counted
+    # At least 0, the 1 of the sum: the diagonal is not counted.
+    largest = tf.stop_gradient(tf.reduce_max(excess))
+    total = tf.exp(-largest) + tf.reduce_sum(counted * tf.exp(excess - largest))
+    return largest + tf.log(total)
+
+
+def in_batch(vectors: Any, weights: Any) -> Any:
+    """Build SimCSE's loss: the second texts of all other pairs are negatives; float32 scalar.
+
+    Gao et al., "SimCSE", arXiv:2104.08821: the cross-entropy of cosines / 0.05.
+
+    Args:
+      vectors: unit vectors, float32 [B, 2, hidden].
+      weights: float32 [B], 0 for padding.
+    """
+    # Mixed precision converts products of float32, and not of float64; B is small.
+    first, second = (tf.cast(vectors[:, i], tf.float64) for i in range(2))
+    alike = SCALE * tf.cast(tf.matmul(first, second, transpose_b=True), tf.float32)
+    largest = tf.stop_gradient(tf.reduce_max(alike, 1, keepdims=True))
+    total = tf.reduce_sum(weights[None, :] * tf.exp(alike - largest), 1)
+    # At least a tiny number: a micro-batch may be padding alone.
+    rows = largest[:, 0] + tf.log(tf.maximum(total, 1e-30)) - tf.diag_part(alike)
+    return losses.weighted_mean(rows, weights)
+
+
+def cross_entropy(logit: Any, labels: Any, weights: Any, smoothing: float = 0.0) -> Any:
+    """Build the mean cross-entropy of logits and labels from 0 to 1, float32 [B]; a scalar."""
+    labels = labels * (1.0 - smoothing) + smoothing / 2
+    rows = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logit)
+    return losses.weighted_mean(rows, weights)
+
+
+def placeholders(method: Method) -> Dict[str, Any]:
+    """Return the placeholders of a step by name: texts apart are int [B, 2, L], else [B, L]."""
+    shape = [None, 2, None] if apart(method) else [None, None]
+    inputs = {"token_ids": tf.placeholder(tf.int32, shape, name="token_ids")}
+    if not apart(method):
+        inputs["segment_ids"] = tf.placeholder(tf.int32, shape, name="segment_ids")
+    for name in ("labels", "weights"):
+        inputs[name] = tf.placeholder(tf.float32, [None], name=name)
+    return inputs

