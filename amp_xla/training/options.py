@@ -106,7 +106,7 @@ class RateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (classifiers with --bert: 2e-5 from 768 wide, 5e-5 from 384, else 1e-4)"""
+    """peak learning rate (classifiers with --bert: 2e-5 from 768 wide, else 3e-4)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all updates until the peak learning rate"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01

@@ -60,7 +60,7 @@ def test_from_scratch_and_from_a_short_run_of_pretraining(recipe: Any) -> None:
 
 @pytest.mark.parametrize(
     ("bert", "rate"),
-    [("wide", 2e-5), ("nowhere", 2e-5), ("minilm", 5e-5), ("long", 5e-5), ("tiny", 1e-4)],
+    [("wide", 2e-5), ("nowhere", 2e-5), ("minilm", 3e-4), ("long", 3e-4), ("tiny", 3e-4)],
 )
 def test_pretrained_weights_have_the_published_rate_of_their_width(
     recipe: Any, bert: str, rate: float
@@ -69,10 +69,10 @@ def test_pretrained_weights_have_the_published_rate_of_their_width(
 
 
 def test_few_texts_have_more_epochs_and_smaller_batches(recipe: Any) -> None:
-    assert with_texts(recipe, "minilm", 2076) == published(5e-5, 3, 16)
-    assert with_texts(recipe, "minilm", 140) == published(5e-5, 20, 16)
+    assert with_texts(recipe, "minilm", 2076) == published(3e-4, 3, 16)
+    assert with_texts(recipe, "minilm", 140) == published(3e-4, 20, 16)
     fraction = with_texts(recipe, "minilm", 2076, "--train-fraction", "0.3")
-    assert fraction == published(5e-5, 8, 16)
+    assert fraction == published(3e-4, 8, 16)
 
 
 def test_typed_settings_stay(recipe: Any) -> None:
@@ -126,5 +126,5 @@ def test_the_help_shows_the_defaults_in_force(recipe: Any, capsys: Any) -> None:
     with pytest.raises(SystemExit):
         with_texts(recipe, "minilm", 20_000, "--help")
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "default: 5e-05" in shown or "default: 5e-5" in shown
+    assert "default: 0.0003" in shown or "default: 3e-4" in shown
     assert "--epochs INT" in shown and "default: 3)" in shown
