@@ -3,7 +3,9 @@
     make train RECIPE=tagging
 
 trains a small BERT from scratch: which words of a docstring name a parameter, a class, a function
-or a constant?
+or a constant? A dictionary, each word with the label it has most often in training, has dev F1 0.633
+(`python -m benchmarks.dictionary_tagger`). With 8 epochs instead of 6: 0.677 (TensorFlow 2.17.1,
+seed 1, 6.3 minutes of CPU time).
 
     make train RECIPE=tagging ARGS="--train a.bio --dev b.bio --bert chinese_L-12_H-768_A-12"
 """

@@ -32,7 +32,7 @@ class TaggerConfig(ClassifierConfig):
     monitor: ClassVar[str] = "f1"
 
     files: TaggedFiles = TaggedFiles()  # type: ignore[assignment]
-    training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0)
+    training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=6)
     head: TaggerHead = "crf"
     """tags of tokens by a softmax or a CRF, or spans, which may be nested, by their ends"""
 
