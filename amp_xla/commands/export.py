@@ -19,7 +19,7 @@ from amp_xla.process import durable, output
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 _WRITERS = {
-    "hf": "hugging_face", "savedmodel": "saved_model", "google": "google"
+    "hf": "hugging_face", "savedmodel": "saved_model", "onnx": "onnx_model", "google": "google"
 }  # fmt: skip
 
 
@@ -29,8 +29,8 @@ class Config:
 
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
-    format: Literal["hf", "savedmodel", "google"] = "savedmodel"
-    """Hugging Face folder; TensorFlow Serving; TensorFlow checkpoint, as bert4keras reads"""
+    format: Literal["hf", "savedmodel", "onnx", "google"] = "savedmodel"
+    """Hugging Face folder; TensorFlow Serving; ONNX; TensorFlow checkpoint, as bert4keras reads"""
     dtype: Literal["fp32", "fp16"] = "fp32"
     """of the stored weights; fp16 halves the size"""
     to: Optional[str] = None

@@ -34,7 +34,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     if model.kind is None and not model.formula:
         raise AmpXlaError(
             "--format hf: transformers has no BERT with this attention (--objective lm, unilm); "
-            "allowed: savedmodel, google"
+            "allowed: savedmodel, onnx, google"
         )
     config = _config(model, dtype)
     family = model.config["model_type"]
@@ -80,7 +80,7 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
     if odd:
         raise AmpXlaError(
             f"--format hf: transformers' {family} has no {odd[0]} {config[odd[0]]}; allowed: "
-            "savedmodel, google"
+            "savedmodel, onnx, google"
         )
     values: Dict[str, Any] = {key: config[key] for key in _KEYS if key in config}
     if family == "roformer_v2":

@@ -107,6 +107,13 @@ def compared(outputs: Iterable[str]) -> str:
     return "probabilities" if "probabilities" in names else names[0]
 
 
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return probabilities along the last axis."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    result: np.ndarray = powers / powers.sum(-1, keepdims=True)
+    return result
+
+
 def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray]:
     """Return arrays in the dtype of an export's files."""
     kind = {"fp32": np.float32, "fp16": np.float16}[dtype]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,13 +16,15 @@ from safetensors.numpy import load_file
 from amp_xla import backend
 from amp_xla.backend import K
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export import onnx_model
 from amp_xla.export.model import HEAD
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import google
+from scripts.environment.uv import uv
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
 from tests.integration.grammar import prepared
 from tests.integration.test_classification import TINY, write_corpus
-from tests.running import environment
+from tests.running import ROOT, environment, run_python
 
 pytestmark = pytest.mark.slow
 EXPORT, FILL = "amp_xla.commands.export", "amp_xla.commands.fill"
@@ -87,6 +90,13 @@ if kind == "savedmodel":
     signature = tf.compat.v2.saved_model.load(folder).signatures["serving_default"]
     out = signature(token_ids=tf.constant(ids), segment_ids=tf.constant(segments))
     out = {name: value.numpy().tolist() for name, value in out.items()}
+else:
+    import onnxruntime
+    session = onnxruntime.InferenceSession(
+        folder + "/model.onnx", providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    found = session.run(names, {"token_ids": ids, "segment_ids": segments})
+    out = {name: value.tolist() for name, value in zip(names, found)}
 print(json.dumps(out))
 """
 
@@ -142,6 +152,25 @@ def test_saved_models_answer_as_predict_and_fill(place: Place, dtype: str) -> No
     served_classifier(place, "savedmodel", dtype)
     place.export(MASKED, "savedmodel", dtype)
     served_language_model(place, "savedmodel", dtype)
+
+
+@pytest.mark.network
+@pytest.mark.skipif(
+    not os.environ.get("CI"), reason="takes packages from a registry; CI=true runs it"
+)
+def test_onnx_runtime_answers_as_predict_and_fill(place: Place, tmp_path: Path) -> None:
+    """tf2onnx beside this TensorFlow: its dependencies would replace packages that it pins."""
+    packages = onnx_model.PACKAGES.split() + "requests urllib3 idna certifi".split()
+    packages += "charset-normalizer flatbuffers".split()
+    base = [uv(ROOT), "pip", "install", "-q", "--python", sys.executable, "--no-deps"]
+    subprocess.run([*base, "--target", str(tmp_path / "onnx"), *packages], check=True)
+    env = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, tmp_path / "onnx")))}
+    for run, check in ((CLASSIFIER, served_classifier), (MASKED, served_language_model)):
+        for dtype in ("fp32", "fp16"):
+            words = ["--format", "onnx", "--dtype", dtype, "--to", f"{run}/onnx-{dtype}"]
+            done = run_python("-m", "amp_xla", "export", run, *words, env=env, cwd=place.folder)
+            assert done.code == 0 and "InferenceSession" in done.out, done.err
+            check(place, "onnx", dtype, env)
 
 
 def vectors(folder: Path, kind: str, masked: bool) -> Any:
@@ -218,6 +247,14 @@ def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place: Place, k
     assert result.code == 2 and result.error.endswith("/full: File too large"), result.err
     assert bytes_of(place.folder / CLASSIFIER) == before
     assert "exists already" in place(EXPORT, *words, "--to", CLASSIFIER).error
+
+
+@pytest.mark.once
+def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
+    missing = "import sys; sys.modules['tf2onnx'] = None"
+    words = ("--run", CLASSIFIER, "--format", "onnx", "--to", "no")
+    said = place(EXPORT, *words, code=missing).error
+    assert "pip install tf2onnx==1.1" in said and not (place.folder / "no").exists()
 
 
 @pytest.mark.once

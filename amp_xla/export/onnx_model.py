@@ -1,0 +1,101 @@
+"""ONNX, through tf2onnx."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+from typing import Any, List
+
+import numpy as np
+
+from amp_xla.errors import UnsupportedError
+from amp_xla.export.graph import CALL, INPUTS
+from amp_xla.export.model import Exportable, Run, compared, softmax
+from amp_xla.models.weights.stored import first_line
+
+FILE = "model.onnx"
+_OPSET = 13
+_LARGE = 1024  # numbers; smaller weights stay float32
+# onnxruntime 1.11 and later need a newer numpy than TensorFlow 1.15, later onnx a newer protobuf.
+PACKAGES = (
+    "tf2onnx==1.16.1 onnx==1.14.1 onnxruntime==1.10.0"
+    if sys.version_info < (3, 10)
+    else "tf2onnx==1.17.0 onnx==1.17.0 onnxruntime"
+)
+
+
+def write(model: Exportable, folder: Path, dtype: str) -> None:
+    """Write the folder.
+
+    Raises:
+      UnsupportedError: a package is missing.
+    """
+    onnx, convert = _package("onnx"), _package("tf2onnx.convert")
+    _package("onnxruntime")
+    assert model.graph is not None
+    serving = model.graph(False)
+    ends = [serving.inputs, serving.outputs]
+    logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    proto, _ = convert.from_graph_def(
+        serving.graph.as_graph_def(), name="model", opset=_OPSET,
+        input_names=[tensor.name for tensor in serving.inputs.values()],
+        output_names=[tensor.name for tensor in serving.outputs.values()],
+        tensors_to_rename={t.name: name for side in ends for name, t in side.items()},
+    )  # fmt: skip
+    folder.mkdir()
+    if dtype == "fp16":
+        _halve(onnx, proto.graph)
+    onnx.save_model(proto, str(folder / FILE))
+    model.write_files(folder)
+
+
+def load(folder: Path) -> Run:
+    """Return the written model in ONNX Runtime."""
+    runtime = _package("onnxruntime")
+    session = runtime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
+    name = compared(output.name for output in session.get_outputs())
+
+    def run(*inputs: np.ndarray) -> np.ndarray:
+        try:
+            (answers,) = session.run([name], dict(zip(INPUTS, inputs)))
+        except Exception as error:  # the package has its own classes
+            raise UnsupportedError(
+                f"--format onnx: ONNX Runtime cannot run this ({first_line(error)}); allowed: "
+                "hf, savedmodel, google"
+            ) from None
+        return softmax(answers) if name == "logits" else answers
+
+    return run
+
+
+def describe(model: Exportable, folder: Path) -> List[str]:
+    """Return how to load the folder."""
+    return [f'load: onnxruntime.InferenceSession("{folder / FILE}")', CALL]
+
+
+def _package(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UnsupportedError(
+            f"--format onnx needs tf2onnx, onnx and onnxruntime ({error}): pip install {PACKAGES}"
+        ) from None
+
+
+def _halve(onnx: Any, graph: Any) -> None:
+    """Store large float32 weights in float16, each with a cast behind it."""
+    casts = []
+    for weight in graph.initializer:
+        value = onnx.numpy_helper.to_array(weight)
+        if value.dtype != np.float32 or value.size < _LARGE:
+            continue
+        name = weight.name
+        half = onnx.numpy_helper.from_array(value.astype(np.float16), f"{name}/half")
+        weight.CopyFrom(half)
+        to = onnx.TensorProto.FLOAT
+        casts.append(onnx.helper.make_node("Cast", [half.name], [name], to=to))
+    nodes = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*casts, *nodes])
