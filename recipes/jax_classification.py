@@ -149,5 +149,13 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     return questions.answers(chances, -(-config.batches.batch_size // devices) * devices)
 
 
+def exportable(checkpoint: Checkpoint) -> Any:
+    """Return the model for ``amp-xla export``, in float32."""
+    import amp_xla.jax  # noqa: F401  # first: one line if there is no JAX
+    from amp_xla.export.jax_model import classifier
+
+    return classifier(checkpoint.config(Config), checkpoint)
+
+
 if __name__ == "__main__":
     sys.exit(exit_code(main))

@@ -61,6 +61,8 @@ def main(argv: List[str]) -> int:
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
     model = exportable(saved)
+    if model.graph is None and config.format != "hf":
+        raise AmpXlaError(f"{config.run}: recipe {saved.recipe} is written with --format hf only")
     writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
     most = _whole(folder, lambda temporary: _compared(model, writer, temporary, config.dtype))
     within = f"its answers are the run's within {most:.1g}"

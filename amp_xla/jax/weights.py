@@ -62,6 +62,14 @@ def load(model: Bert, folder: str) -> Bert:
     Raises:
       WeightsError: a file or tensor is missing, damaged or has another shape.
     """
+    places = named(model)
+    arrays = _opened(folder).take({name: place.shape for name, place in places.items()})
+    values = {id(place): jnp.asarray(arrays[name]) for name, place in places.items()}
+    return jax.tree_util.tree_map(lambda leaf: values[id(leaf)], model)
+
+
+def named(model: Bert) -> Dict[str, Any]:
+    """Return Google's name -> array of a model."""
 
     def dense(name: str) -> List[Any]:
         return [f"{name}/kernel", f"{name}/bias"]
@@ -85,9 +93,7 @@ def load(model: Bert, folder: str) -> Bert:
         for part, kind in ((layer.attention_norm, "attention/output"), (layer.norm, "output")):
             names += norm(f"{at}/{kind}")
             places += [part.gamma, part.beta]
-    arrays = _opened(folder).take({name: place.shape for name, place in zip(names, places)})
-    values = {id(place): jnp.asarray(arrays[name]) for name, place in zip(names, places)}
-    return jax.tree_util.tree_map(lambda leaf: values[id(leaf)], model)
+    return dict(zip(names, places))
 
 
 def _opened(folder: str) -> Pretrained:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from amp_xla.config import make
 from amp_xla.errors import SettingsError
@@ -71,6 +72,19 @@ def test_predict_and_verify(whole, folder):
     said = small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole), code=1)
     assert "tensors.safetensors" in said and "content differs from its SHA-256" in said
     inner.write_bytes(data)
+
+
+def test_it_is_exported_for_hugging_face(whole, folder):
+    words = ("-m", "amp_xla", "export", str(whole), "--to", "exported", "--format")
+    assert "head.safetensors" in small.run(folder, *words, "hf")
+    weights = load_file(str(folder / "exported" / "model.safetensors"))
+    trained = checkpoint.find(whole).tensors()
+    np.testing.assert_array_equal(
+        weights["embeddings.word_embeddings.weight"], trained[".model.bert.tokens"]
+    )
+    assert "with --format hf only" in small.run(
+        folder, *words[:-2], "no", "--format", "onnx", code=2
+    )
 
 
 # Sends a signal to itself after step 20, with all checkpoints on disk.

@@ -1,0 +1,54 @@
+"""Classifiers of the JAX recipe, to export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export.model import MEAN_POOLING, Exportable, Run, read_head
+from amp_xla.jax import bert, weights
+from amp_xla.jax.engine import restored
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.classifier import ClassifierConfig
+
+
+def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
+    """Return the classifier of a run."""
+    labels = Labels.load(checkpoint.file("labels.json")).names
+    shape = weights.read_config(str(checkpoint.path))
+    shape["layer_norm_eps"] = bert.Shape.of(shape).layer_norm_eps
+
+    def untrained(sizes: Dict[str, Any]) -> Any:
+        return bert.made(bert.Shape.of(sizes), len(labels), config.seed)
+
+    def reload(folder: Path) -> Run:
+        model, head = untrained(weights.read_config(str(folder))), read_head(folder)
+        dense = bert.Dense(jnp.asarray(head["classifier.weight"].T), head["classifier.bias"])
+        loaded = weights.load(model.bert, str(folder))
+        return _run(eqx.tree_at(lambda m: (m.bert, m.logits), model, (loaded, dense)))
+
+    model = restored(checkpoint, untrained(shape), ".model")
+    tensors = {name: np.asarray(value) for name, value in weights.named(model.bert).items()}
+    head = {
+        "classifier.weight": np.asarray(model.logits.kernel).T,
+        "classifier.bias": np.asarray(model.logits.bias),
+    }
+    return Exportable(
+        shape, tensors, head, None, MEAN_POOLING, Tokenizer.from_assets(checkpoint.file), labels,
+        config.batches.max_length, _run(model), reload,
+    )  # fmt: skip
+
+
+def _run(model: Any) -> Run:
+    def run(token_ids: np.ndarray, segment_ids: np.ndarray) -> np.ndarray:
+        logits = jax.jit(lambda m, *ids: m(*ids))(model, token_ids, segment_ids)
+        return np.asarray(jax.nn.softmax(logits))
+
+    return run
