@@ -94,7 +94,7 @@ def score(
     for one, result in zip(every, results):
         _write(one, result, file, errors)
     if as_json:
-        output.lines([json.dumps(dict(zip(map(str, runs), results)), indent=1)])
+        output.lines(json.dumps(dict(zip(map(str, runs), results)), indent=1).splitlines())
     else:
         output.lines(itertools.chain.from_iterable(map(_text, results)))
         output.lines(

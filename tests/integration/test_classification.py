@@ -180,9 +180,10 @@ def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, c
     one, other = (checkpoint.steps(runs / name / "checkpoints")[-1] for name in ("whole", "killed"))
     files = [checkpoint.read_manifest(path)["tensors.safetensors"] for path in (one, other)]
     assert files[0] == files[1]
-    words = ("--run", runs / "whole", "--file", "dev.tsv", "--checkpoint", "last")
-    assert command("amp_xla.commands.evaluate", *words).code == 0
+    words = ("--run", runs / "whole", "--file", "dev.tsv", "--checkpoint", "last", "--json")
+    printed = json.loads(command("amp_xla.commands.evaluate", *words).out)
     (result,) = (runs / "whole").glob("*/dev.tsv/result.json")
+    assert printed == {"runs/classification/whole": json.loads(result.read_text())}
     loss = json.loads(result.read_text())["metrics"]["loss"]["value"]
     logged = [line for line in command.metrics("classification", "whole") if "dev_loss" in line]
     assert loss == pytest.approx(logged[-1]["dev_loss"], rel=0.02)
