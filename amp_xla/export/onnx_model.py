@@ -38,6 +38,8 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     serving = model.graph(False)
     ends = [serving.inputs, serving.outputs]
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
+    # tf2onnx 1.17 merges two Reshapes although the second copies sizes of the first's result.
+    _package("tf2onnx.optimizer")._optimizers.pop("remove_back_to_back", None)
     proto, _ = convert.from_graph_def(
         serving.graph.as_graph_def(), name="model", opset=_OPSET,
         input_names=[tensor.name for tensor in serving.inputs.values()],
