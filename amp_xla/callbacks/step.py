@@ -85,7 +85,6 @@ class FitStep:
             self._add_figures()
         function.run_options = tf.RunOptions(output_partition_graphs=True)
         function.run_metadata = tf.RunMetadata()
-        function._make_callable = self._make_runner
         model.train_function = self
 
     # what others read from Keras' function
@@ -162,25 +161,6 @@ class FitStep:
         self.function.fetches.append(fetch)
         self.function.fetch_callbacks[fetch] = lambda value: self._fetched.update({name: value})
 
-    def _make_runner(self, arrays: Any, symbols: Any, symbol_values: Any, session: Any) -> None:
-        """Let Keras' function call ``session.run`` instead of a callable of the session.
-
-        TensorFlow optimizes the graph once for ``session.run`` with and without a trace, but for
-        each callable anew: seconds for 12 layers.
-        """
-        function = self.function
-        feeds = [*arrays, *sorted(function.feed_dict or ())]
-        fetches = [*function.outputs, *function.fetches, function.updates_op]
-
-        def run(*values: Any, run_metadata: Any) -> List[Any]:
-            given = dict(zip(feeds, values))
-            result: List[Any] = session.run(fetches, given, function.run_options, run_metadata)
-            return result[:-1]
-
-        function._callable_fn, function._session = run, session
-        function._feed_arrays, function._fetches = arrays, list(function.fetches)
-        function._feed_symbols, function._symbol_vals = symbols, symbol_values
-
     def __call__(self, inputs: Any) -> List[Any]:
         """Return what Keras' function does.
 
@@ -217,6 +197,7 @@ class FitStep:
         fetches = [*function.outputs, *function.fetches, function.updates_op]
         self.executed = counted(function.run_metadata, backend.session(), fetches)
         function.run_options = function.run_metadata = None
+        function._callable_fn = None  # else Keras keeps calling the traced one
 
     def begin(self, skip: int, loss_sum: float) -> None:
         """Continue an epoch after ``skip`` batches whose losses add up to ``loss_sum``."""
@@ -242,7 +223,6 @@ class FitStep:
         """Give the model its train function back as Keras made it."""
         self.function.inputs, self.function.fetches = self._own
         self.function._callable_fn = None
-        del self.function._make_callable
         self.model.train_function = self._whole
 
 
