@@ -168,6 +168,7 @@ TRICKS = (
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, command):
     """And what it predicts with are the averages that it evaluated."""
     whole = command(RECIPE, *DATA, *TRICKS, "--name", "whole")
