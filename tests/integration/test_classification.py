@@ -184,7 +184,7 @@ def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, c
     words = ("--run", runs / "whole", "--file", "dev.tsv", "--checkpoint", "last", "--json")
     printed = json.loads(command("amp_xla.commands.evaluate", *words).out)
     (result,) = (runs / "whole").glob("*/dev.tsv/result.json")
-    assert printed == {"runs/classification/whole": json.loads(result.read_text())}
+    assert list(printed.values()) == [json.loads(result.read_text())]
     loss = json.loads(result.read_text())["metrics"]["loss"]["value"]
     logged = [line for line in command.metrics("classification", "whole") if "dev_loss" in line]
     assert loss == pytest.approx(logged[-1]["dev_loss"], rel=0.02)
