@@ -11,12 +11,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.commands.score_entities import Tagged
+from amp_xla.commands.score_labels import Answered
 from amp_xla.commands.score_pairs import Scored
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.labels import Labels
@@ -25,51 +26,9 @@ from amp_xla.process import durable, output
 from amp_xla.process.progress import note
 from amp_xla.process.typed import ROOT
 from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.report import page, record, scores
+from amp_xla.report import page, record
 from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.metrics import auc, confusion
-
-
-class Answered(NamedTuple):
-    """A run's answers.
-
-    Attributes:
-      names: labels of the run.
-      labels, predicted: int [N], numbers of ``names``.
-      chances: probability of each label, float64 [N, labels].
-      scores: of pairs, float64 [N]; None if the run has none.
-    """
-
-    run: Path
-    checkpoint: str
-    texts: List[str]
-    names: Tuple[str, ...]
-    labels: np.ndarray
-    predicted: np.ndarray
-    chances: np.ndarray
-    scores: Optional[np.ndarray] = None
-
-    @property
-    def columns(self) -> Tuple[str, ...]:
-        """Return the names of the values of an error."""
-        return ("sample", "label", "predicted", "probability", "probability_of_label", "text")
-
-    def result(self, file: str, seed: int) -> Dict[str, Any]:
-        """Return the content of ``result.json``."""
-        return _result(self, file, seed)
-
-    def errors(self, most: int) -> List[Dict[str, Any]]:
-        """Return the wrongly answered samples, the least probable label first."""
-        return [_error(self, i) for i in _worst(self)[:most]]
-
-    def against(self, other: Answered, seed: int) -> Dict[str, Any]:
-        """Return the comparison with another run on the same samples."""
-        return _against(self, other, seed)
-
-    def names_of(self, numbers: np.ndarray) -> np.ndarray:
-        """Return labels by their numbers."""
-        return np.array(self.names)[numbers]
 
 
 def score(
@@ -88,11 +47,9 @@ def score(
     every = [_answered(run, file, saved) for run in runs]
     if len(set(map(type, every))) > 1:
         raise AmpXlaError("runs that answer with labels, entities and scores cannot be compared")
-    results = [one.result(file, seed) for one in every]
-    for (one, result), (other, _) in itertools.permutations(zip(every, results), 2):
-        result["against"].append(one.against(other, seed))
+    results = [result_of(one, every, file, seed) for one in every]
     for one, result in zip(every, results):
-        _write(one, result, file, errors)
+        write(one, result, file, errors)
     if as_json:
         output.lines(json.dumps(dict(zip(map(str, runs), results)), indent=1).splitlines())
     else:
@@ -167,72 +124,16 @@ def _predicted(
     return answers
 
 
-def _result(one: Answered, file: str, seed: int) -> Dict[str, Any]:
+def result_of(one: Any, every: Sequence[Any], file: str, seed: int) -> Dict[str, Any]:
     """Return the content of ``result.json``."""
-    labels, predicted, names = one.labels, one.predicted, one.names
-    matrix = confusion(labels, predicted, len(names))
-    each = scores.per_label(matrix)
-    error, bins = scores.calibration(one.chances.max(1), predicted == labels)
-    metrics: Dict[str, Any] = {
-        name: value._asdict() for name, value in scores.metrics(labels, predicted, seed).items()
-    }
-    chance = one.chances[np.arange(len(labels)), labels]
-    metrics["loss"] = {"value": float(-np.log(np.maximum(chance, 1e-12)).mean())}
-    if len(names) == 2:
-        metrics["auc"] = {"value": auc(labels == 1, one.chances[:, 1])}
-    metrics["calibration_error"] = {"value": error}
-    if one.scores is not None:
-        found = scores.correlations(labels, one.scores, seed)
-        metrics.update({name: value._asdict() for name, value in found.items()})
-    mistakes = [(int(matrix[i, j]), names[i], names[j]) for i, j in np.argwhere(matrix) if i != j]
     return {
-        "run": str(one.run), "file": file, "checkpoint": one.checkpoint, "samples": len(labels),
-        "seed": seed, "metrics": metrics,
-        "per_label": [
-            {"label": name, **{key: values[i].item() for key, values in each.items()}}
-            for i, name in enumerate(names)
-        ],
-        "confusion": matrix.tolist(),
-        "mistakes": sorted(mistakes, key=lambda mistake: -mistake[0])[:10],
-        "calibration": bins,
-        "errors": one.errors(20),
-        "against": [],
+        "run": str(one.run), "file": file, "checkpoint": one.checkpoint,
+        "samples": len(one.texts), "seed": seed, **one.result(seed), "errors": one.errors(20),
+        "against": [one.against(other, seed) for other in every if other is not one],
     }  # fmt: skip
 
 
-def _worst(one: Answered) -> List[int]:
-    """Return the wrongly answered samples, the least probable label first."""
-    order = np.argsort(one.chances[np.arange(len(one.labels)), one.labels], kind="stable")
-    return [int(i) for i in order if one.predicted[i] != one.labels[i]]
-
-
-def _error(one: Answered, i: int) -> Dict[str, Any]:
-    label, predicted = int(one.labels[i]), int(one.predicted[i])
-    return {
-        "sample": i + 1, "label": one.names[label], "predicted": one.names[predicted],
-        "probability": float(one.chances[i, predicted]),
-        "probability_of_label": float(one.chances[i, label]), "text": one.texts[i],
-    }  # fmt: skip
-
-
-def _against(one: Answered, other: Answered, seed: int) -> Dict[str, Any]:
-    """Return the comparison of a run with another one on the same samples."""
-    columns = [one.names_of(one.labels), one.names_of(one.predicted)]
-    columns += [other.names_of(other.labels), other.names_of(other.predicted)]
-    _, numbers = np.unique(np.concatenate(columns), return_inverse=True)
-    labels, first, same, second = numbers.reshape(4, -1)
-    if not np.array_equal(labels, same):
-        raise AmpXlaError(
-            f"{one.run} and {other.run} read different labels from the file, so they cannot be "
-            f"compared; --text-field and --label-field of their training decide"
-        )
-    result = scores.compare(labels, first, second, seed)
-    for name in ("accuracy", "macro_f1"):
-        result[name] = result[name]._asdict()
-    return {"run": str(other.run), **result}
-
-
-def _write(one: Any, result: Dict[str, Any], file: str, errors: int) -> None:
+def write(one: Any, result: Dict[str, Any], file: str, errors: int) -> None:
     """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
     folder = one.run / record.EVALUATIONS / (name or "file")

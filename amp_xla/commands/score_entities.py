@@ -46,20 +46,15 @@ class Tagged(NamedTuple):
         """Return the names of the values of an error."""
         return ("sample", "label", "predicted", "text")
 
-    def result(self, file: str, seed: int) -> Dict[str, Any]:
-        """Return the content of ``result.json``."""
+    def result(self, seed: int) -> Dict[str, Any]:
+        """Return the scores for ``result.json``."""
         each = scores.per_entity(spans.counted(self.found, self.gold, len(self.names)))
         metrics = scores.entity_metrics(self._counts(), seed)
         return {
-            "run": str(self.run), "file": file, "checkpoint": self.checkpoint,
-            "samples": len(self.texts), "seed": seed, "unit": "entities",
+            "unit": "entities",
             "metrics": {name: value._asdict() for name, value in metrics.items()},
-            "per_label": [
-                {"label": name, **{key: values[i].item() for key, values in each.items()}}
-                for i, name in enumerate(self.names)
-            ],
-            "confusion": [], "mistakes": [], "calibration": [], "errors": self.errors(20),
-            "against": [],
+            "per_label": scores.rows(self.names, each),
+            "confusion": [], "mistakes": [], "calibration": [],
         }  # fmt: skip
 
     def errors(self, most: int) -> List[Dict[str, Any]]:

@@ -28,15 +28,11 @@ class Scored(NamedTuple):
         """Return the names of the values of an error."""
         return ("sample", "label", "score", "text")
 
-    def result(self, file: str, seed: int) -> Dict[str, Any]:
-        """Return the content of ``result.json``."""
-        found = scores.correlations(self.labels, self.values, seed)
-        return {
-            "run": str(self.run), "file": file, "checkpoint": self.checkpoint,
-            "samples": len(self.labels), "seed": seed,
-            "metrics": {name: value._asdict() for name, value in found.items()},
-            "per_label": [], "errors": [], "against": [],
-        }  # fmt: skip
+    def result(self, seed: int) -> Dict[str, Any]:
+        """Return the scores for ``result.json``."""
+        correlations = scores.correlations(self.labels, self.values, seed)
+        metrics = {name: value._asdict() for name, value in correlations.items()}
+        return {"metrics": metrics, "per_label": []}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
         """Return the pairs whose rank is farthest from the label's."""
@@ -48,5 +44,5 @@ class Scored(NamedTuple):
 
     def against(self, other: Scored, seed: int) -> Dict[str, Any]:
         """Return the comparison with another run on the same samples."""
-        found = scores.correlations(self.labels, self.values, seed, other.values)
-        return {"run": str(other.run), "spearman": found["spearman"]._asdict()}
+        differences = scores.correlations(self.labels, self.values, seed, other.values)
+        return {"run": str(other.run), "spearman": differences["spearman"]._asdict()}

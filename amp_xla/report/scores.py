@@ -7,7 +7,7 @@ label and prediction occurs, so a resampled test set is one draw of those counts
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -47,6 +47,14 @@ def per_entity(counts: np.ndarray) -> Dict[str, np.ndarray]:
         "f1": _ratio(2 * right, found + support),
         "support": support,
     }
+
+
+def rows(names: Sequence[str], each: Mapping[str, np.ndarray]) -> List[Dict[str, Any]]:
+    """Return the scores of ``per_label`` or ``per_entity`` as a dictionary per label."""
+    return [
+        {"label": name, **{key: values[i].item() for key, values in each.items()}}
+        for i, name in enumerate(names)
+    ]
 
 
 def entity_metrics(counts: np.ndarray, seed: int) -> Dict[str, Interval]:

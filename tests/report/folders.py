@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from amp_xla.commands import score
+from amp_xla.commands.score_labels import Answered
 
 STEPS = 200
 
@@ -64,10 +65,9 @@ def scored(run: Path, label: str) -> None:
     labels = np.array([source.choice(3, p=row) for row in chances])
     texts = [f"{label} {number}" for number in range(200)]
     names = ("tool", "food", label)
-    one = score.Answered(run, "step-00000200", texts, names, labels, chances.argmax(1), chances)
-    result = score._result(one, "test.tsv", seed=1)
-    result["against"].append(score._against(one, one._replace(run=Path("other")), seed=1))
-    score._write(one, result, "test.tsv", 100)
+    one = Answered(run, "step-00000200", texts, names, labels, chances.argmax(1), chances)
+    both = [one, one._replace(run=Path("other"))]
+    score.write(one, score.result_of(one, both, "test.tsv", seed=1), "test.tsv", 100)
 
 
 def diverged(folder: Path) -> Path:
