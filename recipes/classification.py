@@ -136,7 +136,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line: a text, or two with a tab between."""
     config = checkpoint.config(Config)
-    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
+    config.precision_options.resolve_for_answers()
     return answers(config, checkpoint, lines)
 
 

@@ -187,7 +187,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Filling]]:
     """Return the ``top`` most likely tokens of each [MASK] of each text; the others stay masked."""
     config = checkpoint.config(Config)
-    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
+    config.precision_options.resolve_for_answers()
     from amp_xla.models.filling import Fill
     from amp_xla.training.variables import restore_weights
 

@@ -166,7 +166,7 @@ def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
 def _inference(checkpoint: Checkpoint, columns: Columns, values: int) -> Tuple[Any, Any]:
     """Return inputs and outputs by name of a model with a checkpoint's weights, in one process."""
     config = checkpoint.config(Config)
-    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
+    config.precision_options.resolve_for_answers()
     from amp_xla.backend import tf
     from amp_xla.sok.saver import TableShards
     from amp_xla.training.variables import restore_weights

@@ -121,7 +121,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Any:
     """Return the ``Scores`` of lines, each two texts with a tab between them."""
     config = checkpoint.config(Config)
     texts, others = pairs.split(lines)
-    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
+    config.precision_options.resolve_for_answers()
     from amp_xla.training.similarity import Scorer
 
     length, batch_size = config.batches.max_length, config.batches.batch_size

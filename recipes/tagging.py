@@ -105,7 +105,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
     """Return the entities of each line, a text."""
     config = checkpoint.config(Config)
-    dataclasses.replace(config.precision_options, xla="off", loss_scale=None).resolve()
+    config.precision_options.resolve_for_answers()
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference
     from amp_xla.training.variables import restore_weights

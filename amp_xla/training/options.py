@@ -56,6 +56,10 @@ class PrecisionOptions:
 
         return configuring.resolve(**dataclasses.asdict(self))
 
+    def resolve_for_answers(self) -> None:
+        """Apply the precision that was trained in, without what only training has."""
+        dataclasses.replace(self, xla="off", loss_scale=None).resolve()
+
     def float32(self) -> None:
         """Compute in float32, with the constants of the precision that was trained in."""
         from amp_xla.backend import configuring
