@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import List
 
-from amp_xla.export.model import HEAD, Exportable, stored, write_head
+from amp_xla.export.model import HEAD, Exportable, stored, write_head, write_json
 from amp_xla.models.weights import google
 
 CHECKPOINT = "bert_model.ckpt"
@@ -16,8 +15,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     """Write the folder."""
     folder.mkdir()
     google.write_tensors(str(folder / CHECKPOINT), stored(model.tensors, dtype))
-    text = json.dumps(model.config, indent=2, ensure_ascii=False) + "\n"
-    (folder / "bert_config.json").write_text(text, encoding="utf-8")
+    write_json(folder / "bert_config.json", model.config)
     write_head(model, folder, dtype)
     model.write_files(folder)
 

@@ -11,7 +11,7 @@ import safetensors.numpy
 from amp_xla.data.text.pretrained_vocabulary import SETTINGS
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
-from amp_xla.export.model import HEAD, Exportable, stored, write_head
+from amp_xla.export.model import HEAD, Exportable, stored, write_head, write_json
 from amp_xla.models.weights import hugging_face
 
 _KEYS = (
@@ -51,13 +51,13 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
         write_head(model, folder, dtype)
     path = str(folder / "model.safetensors")
     safetensors.numpy.save_file(stored(tensors, dtype), path, {"format": "pt"})
-    _write(folder / "config.json", config)
+    write_json(folder / "config.json", config)
     model.write_files(folder)
     settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     settings.update(tokenizer_class="BertTokenizer", model_max_length=model.length)
     if MASK not in model.tokenizer.tokens:
         settings["mask_token"] = None  # else transformers would add one without a vector
-    _write(folder / SETTINGS, settings)
+    write_json(folder / SETTINGS, settings)
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
@@ -98,7 +98,3 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
         values["id2label"] = {str(i): name for i, name in enumerate(model.labels)}
         values["label2id"] = {name: i for i, name in enumerate(model.labels)}
     return values
-
-
-def _write(path: Path, content: Dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

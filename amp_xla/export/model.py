@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
 
@@ -118,6 +119,12 @@ def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray
     """Return arrays in the dtype of an export's files."""
     kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
     return {name: np.ascontiguousarray(value, kind) for name, value in values.items()}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a configuration as people read it."""
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 def write_head(model: Exportable, folder: Path, dtype: str) -> None:
