@@ -9,7 +9,7 @@ first batch.
 
 from __future__ import annotations
 
-import argparse
+import dataclasses
 import json
 import statistics
 import subprocess
@@ -17,6 +17,23 @@ import sys
 import tempfile
 import time
 from typing import Any, Dict, List
+
+from typing_extensions import Annotated, Literal
+
+from amp_xla.config import parse, within
+from amp_xla.process.exits import exit_code
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Measure what the callback costs in Keras' fit."""
+
+    rounds: Annotated[int, within(at_least=1)] = 6
+    """pairs of processes"""
+    steps: Annotated[int, within(at_least=2)] = 40
+    """steps of each process"""
+    side: Literal["both", "with", "without"] = "both"
+    """both in turn; one of them is run in this process and prints its seconds"""
 
 
 def fit(with_run: bool, steps: int) -> None:
@@ -56,22 +73,18 @@ def fit(with_run: bool, steps: int) -> None:
     print(json.dumps([ends[0] - began, *(b - a for a, b in zip(ends, ends[1:]))]))
 
 
-def main() -> None:
+def main() -> int:
     """Measure, and print medians, spreads and the ratios of neighbouring processes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6, help="pairs of processes")
-    parser.add_argument("--steps", type=int, default=40, help="steps of each process")
-    parser.add_argument("--side", choices=["with", "without"], help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.side:
-        fit(given.side == "with", given.steps)
-        return
+    config = parse(Config, prog="python -m benchmarks.callback_cost")
+    if config.side != "both":
+        fit(config.side == "with", config.steps)
+        return 0
     starts: Dict[str, List[float]] = {"with": [], "without": []}
     step_times: Dict[str, List[float]] = {"with": [], "without": []}
-    for number in range(given.rounds):
+    for number in range(config.rounds):
         for side in ("with", "without") if number % 2 == 0 else ("without", "with"):
             command = [sys.executable, "-m", "benchmarks.callback_cost", "--side", side]
-            out = subprocess.check_output([*command, "--steps", str(given.steps)])
+            out = subprocess.check_output([*command, "--steps", str(config.steps)])
             start, *seconds = json.loads(out.splitlines()[-1])
             starts[side].append(start)
             step_times[side].append(statistics.median(seconds))
@@ -86,7 +99,8 @@ def main() -> None:
         f"a step costs {statistics.median(ratios):.4f} of one without ({ratios[0]:.4f} to "
         f"{ratios[-1]:.4f}), the start {extra:.1f} s more"
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code(main))

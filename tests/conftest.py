@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 import re
 import signal
@@ -34,7 +36,9 @@ if IN_GRAPH_MODE:
     # can be compared; what needs other settings runs in processes of its own, which must not
     # inherit this choice.
     os.environ["AMP_XLA_PRECISION"] = "fp32"
-    import amp_xla.setup  # noqa: F401
+    # pytest would show its line below the counts, which are to be the last.
+    with contextlib.redirect_stderr(io.StringIO()):
+        import amp_xla.setup  # noqa: F401
 
     del os.environ["AMP_XLA_PRECISION"]
 

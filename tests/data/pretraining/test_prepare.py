@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import resource
 import shutil
@@ -192,7 +191,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(
 def test_a_killed_worker_ends_the_others():
     def items():
         yield from (3600, 3600)
-        multiprocessing.active_children()[0].kill()
+        next(iter(pool._executor._processes.values())).kill()
         while not pool._executor._broken:  # the executor now waits for the other worker
             time.sleep(0.01)
         yield 0
