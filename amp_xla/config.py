@@ -259,7 +259,7 @@ _WORDS = (
 
 
 def _one_line(box: str) -> str:
-    """Return the text in the frames that tyro draws around an error."""
+    """Return the text of tyro's error message without the frames around it."""
     lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
     text = _ADVICE.sub("", " ".join(line for line in lines if line.strip("─")))
     for pattern, words in _WORDS:
@@ -293,7 +293,7 @@ def make(config: Type[T], **values: Any) -> T:
 
 
 def document(config: Any) -> Dict[str, Any]:
-    """Return what is saved of a configuration: flat, with the group ``run`` apart."""
+    """Return a configuration as saved: a flat dictionary, with the group ``run`` nested."""
     values = flat(config)
     run = getattr(config, "run", None)
     if dataclasses.is_dataclass(run) and not isinstance(run, type):

@@ -89,7 +89,7 @@ class Config:
     peer: str = str(PEERS_PYTHON)
     """command of a Python that has torch and transformers"""
     only: str = ""
-    """parts of the names of the rows to measure, semicolons between them (default: all)"""
+    """rows whose name contains one of these, separated by semicolons (default: all)"""
     batch_size: Annotated[int, within(at_least=0)] = 0
     """sequences per step (0: the largest batch that fits)"""
     timeout: Annotated[float, within(above=0)] = 600.0
@@ -97,7 +97,7 @@ class Config:
     out: str = ""
     """where to write .json and .md (default: docs/results/gpu; with --trial: runs/gpu)"""
     trial: bool = False
-    """a tiny model, on a CPU too: a test of this command, not a result"""
+    """test this command with a tiny model, also on a CPU; the figures are no result"""
     render: bool = False
     """measure nothing, write the page from the record"""
 

@@ -160,5 +160,5 @@ def step_milliseconds(metrics: Path) -> List[float]:
 
 
 def named(name: str, only: str) -> bool:
-    """Return whether a row is selected by ``--only``, parts of names between semicolons."""
+    """Return whether ``--only``, parts of names separated by semicolons, selects a row."""
     return any(part.strip() in name for part in only.split(";"))

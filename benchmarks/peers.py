@@ -61,15 +61,15 @@ class Config:
     rounds: Annotated[int, within(at_least=1)] = 3
     """turns of each contestant"""
     epochs: Annotated[int, within(at_least=0)] = 0
-    """train for so many epochs instead, and compare dev accuracies"""
+    """instead of timing, train for this number of epochs and compare dev accuracies"""
     xla: str = "off"
-    """XLA modes of this project, semicolons between them"""
+    """XLA modes of this project, separated by semicolons"""
     shapes: str = "6"
-    """numbers of padded lengths of this project, semicolons between them"""
+    """numbers of padded lengths of this project, separated by semicolons"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """seed of weights, order and dropout"""
     only: str = ""
-    """parts of the names of the contestants, semicolons between them (default: all)"""
+    """contestants whose name contains one of these, separated by semicolons (default: all)"""
     timeout: Annotated[float, within(above=0)] = 3600.0
     """seconds to wait for one answer"""
     out: str = "runs/peers"

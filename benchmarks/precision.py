@@ -65,9 +65,9 @@ class Config:
     job: str = "--epochs 3 --batch-size 32 --shapes 1"
     """flags for all recipes"""
     only: str = ""
-    """parts of the names of the rows to run, semicolons between them (default: all)"""
+    """rows whose name contains one of these, separated by semicolons (default: all)"""
     minutes: Annotated[float, within(above=0)] = 30.0
-    """longest time of a run; a run that is stopped is reported up to there"""
+    """time limit per run; a stopped run is reported up to there"""
     rehearse: Annotated[int, within(at_least=1)] = 260
     """steps to rehearse"""
     out: str = "runs/precision"

@@ -34,11 +34,11 @@ class Config:
     kills: Annotated[int, within(at_least=1)] = 200
     """processes to kill"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """seed of the moments of killing"""
+    """seed of the random kill times"""
     workers: Annotated[int, within(at_least=1)] = 2
     """runs at the same time"""
     minutes: Annotated[float, within(above=0)] = 60.0
-    """minutes until no further process is killed"""
+    """stop killing after so many minutes"""
     keep: bool = False
     """keep the folder with all runs"""
 

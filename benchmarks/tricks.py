@@ -37,7 +37,7 @@ class Config:
     rounds: Annotated[int, within(at_least=1)] = 4
     """turns of each contestant"""
     only: str = ""
-    """parts of the names of the tricks, semicolons between them; none = all"""
+    """tricks whose name contains one of these, separated by semicolons; none = all"""
     out: str = "runs/tricks"
     """where to write .json and .md"""
 

@@ -104,7 +104,7 @@ def fit(given: Config, folder: RunFolder) -> None:
 def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
     """Return inputs, labels and weights for ``fit``.
 
-    Keras divides by the number of rows. The weights are scaled so that padding rows count nothing
+    Keras divides by the number of rows. The weights are scaled so that padding rows do not count
     and the loss is the mean over the other rows.
     """
     weights = batch["weights"]

@@ -62,7 +62,7 @@ class Config:
     topic: Annotated[float, within(at_least=0)] = 1.0
     """final weight of the bag-of-words loss; 0 = none"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
-    """lamb for global batches of thousands"""
+    """use lamb for global batches of thousands"""
     beta2: Annotated[float, within(above=0, below=1)] = 0.999
     """decay of Adam's second moments"""
     adam_epsilon: Annotated[float, within(above=0)] = 1e-6
@@ -70,9 +70,9 @@ class Config:
     decay: Literal["linear", "cosine", "constant"] = "linear"
     """decay of the learning rate after the warm-up"""
     average: Annotated[float, within(at_least=0, below=1)] = 0.0
-    """decay of a moving average of the weights, e.g. 0.999, to evaluate and save; 0 = none"""
+    """decay of a moving average of the weights, e.g. 0.999, used to evaluate and save; 0 = none"""
     heldout: Annotated[int, within(at_least=1)] = 512
-    """most held-out sequences to evaluate on"""
+    """maximum number of held-out sequences to evaluate on"""
     seed: Seed = 1
     """seed of weights, order, masks and dropout"""
     length: LengthOptions = LengthOptions()
@@ -168,7 +168,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 
 def build_to_train(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build the job and measure the peak for ``model_flops_utilisation``."""
+    """Build the job; measure the machine's peak FLOP/s for ``model_flops_utilisation``."""
     job = build(config, resume_from)
     from amp_xla.graph.flops import with_utilisation
 

@@ -42,9 +42,9 @@ class Config(ClassifierConfig):
     training: ClassifierOptions = ClassifierOptions(epochs=2)
     update: TransformerUpdateOptions = TransformerUpdateOptions()
     method: pairs.Method = "cosent"
-    """both texts in one row (cross-encoder), or one vector per text: cosines ranked by label
-    (cosent), or the other texts of a micro-batch as negatives (simcse; unsupervised-simcse takes
-    each text twice)"""
+    """cross-encoder: both texts in one row; others: one vector per text. cosent ranks cosines by
+    label; simcse takes the other texts of a micro-batch as negatives; unsupervised-simcse pairs
+    each text with itself"""
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update, each of --batch-size; pairs are compared within a micro-batch"""
     precision_options: PrecisionOptions = PrecisionOptions()

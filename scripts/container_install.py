@@ -1,10 +1,10 @@
-"""Add the packages that this project needs to a Python with TensorFlow; change no other.
+"""Add the packages that this project needs to a Python with TensorFlow; change no others.
 
 `python -m scripts.container_install`, in the Dockerfile and behind `make env` inside a container.
 A container's TensorFlow was built against its numpy, h5py and protobuf, so dependencies are not
-resolved: missing packages are installed at their locked version with `--no-deps`. A package of the
-lock that `pip check` calls too old for an addition is replaced and named. Any other difference
-between the versions before and after is an error and fails the image's build.
+resolved: missing packages are installed at their locked version with `--no-deps`. If `pip check`
+says that a package of the lock is too old for a new one, it is replaced and named. Any other change
+of an installed version is an error and fails the image's build.
 """
 
 from __future__ import annotations

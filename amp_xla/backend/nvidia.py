@@ -122,7 +122,7 @@ def _list(environ: Mapping[str, str]) -> Tuple[List[Gpu], str]:
 
 
 def _gpu(line: str) -> Optional[Gpu]:
-    """Parse one line of the list; None if it is not a GPU."""
+    """Parse one line of nvidia-smi's list; None if it is not a GPU."""
     values = [value.strip() for value in line.split(",")]
     if len(values) < 3 or not (version(values[1]) or _UNKNOWN.fullmatch(values[1])):
         return None

@@ -38,13 +38,13 @@ class Others:
         return any(callback.stopped_epoch > 0 for callback in stopping)
 
     def silence(self) -> None:
-        """Let the callbacks miss the batches to come, which were trained before."""
+        """Hide the next batches from the callbacks: they were trained before."""
         for callback in self._callbacks:
             for hook in _BATCH_HOOKS:
                 setattr(callback, hook, _nothing)
 
     def rejoin(self, states: Any) -> None:
-        """Let the callbacks see batches again, from the state that ``state`` returned."""
+        """Show batches to the callbacks again, after restoring what ``state`` returned."""
         for callback in self._callbacks:
             for hook in _BATCH_HOOKS:
                 delattr(callback, hook)
@@ -65,7 +65,7 @@ class Others:
         return states
 
     def restore(self, states: Any) -> None:
-        """Set what ``state`` returned, by class and order; name a callback that holds arrays."""
+        """Restore what ``state`` returned, by class and order; report callbacks with arrays."""
         left = list(states) if isinstance(states, list) else []
         for callback, initial in zip(self._callbacks, self._initial):
             name = type(callback).__name__

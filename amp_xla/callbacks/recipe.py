@@ -1,4 +1,4 @@
-"""``Run`` for a recipe that trains by Keras' ``fit``."""
+"""``Run`` for a recipe that trains with Keras' ``fit``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Convert = Callable[[Batch], Any]
 
 
 class RecipeRun(Run):
-    """A recipe's run: ``model.fit(epochs=..., callbacks=[run])`` takes its batches from here.
+    """A recipe's run; ``model.fit(epochs=..., callbacks=[run])`` gets its batches from it.
 
     Args:
       folder: the run's folder.
@@ -72,7 +72,7 @@ class RecipeRun(Run):
 
 
 class _Converted:
-    """A recipe's batches as ``fit`` takes them."""
+    """A recipe's batches in the form that ``fit`` takes."""
 
     def __init__(self, batches: BatchSource, convert: Convert) -> None:
         self._batches, self._convert = batches, convert

@@ -246,7 +246,7 @@ class Run(keras.callbacks.Callback):
         self._others.rejoin(self._saved.callbacks)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Raise AmpXlaError if ``fit`` is not Keras' own."""
+        """Raise AmpXlaError unless Keras' graph-mode ``fit`` is running."""
         if not self.in_fit:
             raise AmpXlaError(
                 f"{type(self.model).__name__}.fit is not Keras' fit of a graph model: import "

@@ -1,4 +1,4 @@
-"""The train function of a compiled Keras model, as the training loop sees a step."""
+"""The train function of a compiled Keras model, with the interface of a training step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amp_xla.training.step import counted
 
 
 class FitStep:
-    """The train function of a compiled Keras model; ``close`` gives the model back its own.
+    """The train function of a compiled Keras model; ``close`` restores the original.
 
     Args:
       model: a compiled model.
@@ -107,7 +107,7 @@ class FitStep:
         """Let the optimizer average gradients over ranks.
 
         Raises:
-          AmpXlaError: it is another kind of optimizer.
+          AmpXlaError: the optimizer is not a ``LossScaleOptimizer``.
         """
         if not self._ranks.several:
             return
@@ -220,7 +220,7 @@ class FitStep:
         return list(feed.values())
 
     def close(self) -> None:
-        """Give the model its train function back as Keras made it."""
+        """Restore the model's original train function."""
         self.function.inputs, self.function.fetches = self._own
         self.function._callable_fn = None
         self.model.train_function = self._whole

@@ -1,4 +1,4 @@
-"""``amp-xla evaluate``: runs scored on labelled samples; language models on hidden words."""
+"""``amp-xla evaluate``: scores of runs on labelled samples, of language models on masked words."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from amp_xla.process.progress import note
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Score runs on labelled samples (--file), or pretrained models on hidden words."""
+    """Score runs on labelled samples (--file), or pretrained models on masked words."""
 
     run: str = "runs/pretraining/latest"
-    """folders, separated by commas; for hidden words also any folder for --bert"""
+    """run folders, separated by commas; for masked words also folders that --bert takes"""
     file: Optional[str] = None
-    """labelled samples in the format of the training file; none = hidden words"""
+    """labelled samples in the format of the training file; none = masked words"""
     errors: Annotated[int, within(at_least=0)] = 100
-    """with --file: most lines of errors.tsv, the worst first"""
+    """with --file: maximum number of lines in errors.tsv, worst first"""
     json: bool = False
     """with --file: print JSON"""
     saved: SavedOptions = SavedOptions()
     text_file: Optional[str] = None
     """texts, one per line; none = built-in texts that no recipe trains on"""
     texts: Annotated[int, within(at_least=1)] = 512
-    """most texts to use, the first ones"""
+    """number of texts to use, from the start of the file"""
     pseudo: Annotated[int, within(at_least=0)] = 32
-    """texts for the pseudo-perplexity, which takes a pass per word; 0 = none"""
+    """texts for the pseudo-perplexity, which needs one pass per word; 0 = none"""
     length: Annotated[int, within(8, 512)] = 128
-    """most tokens per text, in every vocabulary"""
+    """maximum tokens per text, in every vocabulary"""
     mask_rate: Annotated[float, within(above=0, at_most=1)] = 0.15
-    """share of a text's words that are hidden together"""
+    """share of a text's words that are masked at the same time"""
     lowercase: bool = True
     """for folders without tokenizer_config.json: lower-case the text, as uncased BERT does"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """seed of the hidden words, or of the bootstrap"""
+    """seed of the masked words, or of the bootstrap"""
 
 
 def main(argv: List[str]) -> int:
     """Print the scores on labelled samples, or a table in Markdown with a row per folder.
 
     Loss (nats) and accuracy of the table are per whole word. Words that one of the vocabularies
-    cannot spell are not hidden. So rows of one table are comparable, and tables of folders with one
-    vocabulary.
+    cannot spell are never masked. So the rows of a table are comparable, and also the tables of
+    models with the same vocabulary.
     """
     config = parse(Config, argv, "amp-xla evaluate RUN")
     folders = [str(folder) for folder in folders_of(config.run)]
@@ -98,7 +98,7 @@ def main(argv: List[str]) -> int:
 
 
 def folders_of(names: str) -> List[Path]:
-    """Return the folders of ``--run``, whose names have commas between them.
+    """Return the folders in ``--run``, which commas separate.
 
     Raises:
       AmpXlaError: there is none.

@@ -25,14 +25,14 @@ _WRITERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Write a trained model for other programs, and compare its answers with the run's."""
+    """Write a trained model for other programs, and compare its outputs with the run's."""
 
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     format: Literal["hf", "savedmodel", "onnx", "google"] = "savedmodel"
-    """Hugging Face folder; TensorFlow Serving; ONNX; TensorFlow checkpoint, as bert4keras reads"""
+    """hf: Hugging Face; savedmodel: TensorFlow Serving; google: checkpoint for bert4keras"""
     dtype: Literal["fp32", "fp16"] = "fp32"
-    """of the stored weights; fp16 halves the size"""
+    """dtype of the stored weights; fp16 halves the size"""
     to: Optional[str] = None
     """folder to write, which must not exist; none = export-FORMAT in the run folder"""
     saved: SavedOptions = SavedOptions()
@@ -72,7 +72,7 @@ def main(argv: List[str]) -> int:
 
 
 def _compared(model: Any, writer: Any, folder: Path, dtype: str) -> float:
-    """Write the model, and return by how much its answers differ from the run's."""
+    """Write the model; return the largest difference of its outputs from the run's."""
     from amp_xla.export.model import compare
 
     samples = model.samples()

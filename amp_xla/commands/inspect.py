@@ -24,7 +24,7 @@ class Config:
     recipe: str = "classification"
     """name of a recipe, path of its file, or my_script.py:build_model"""
     batch: Optional[str] = None
-    """of a script: its function, or an .npz file; none = what build_model returns, or 32 x 128"""
+    """batch of a script: its function or an .npz file; none = from build_model, or 32 x 128"""
     gpu: str = "8.0"
     """compute capability of the virtual GPU: 7.0 V100, 7.5 T4, 8.0 A100, 8.6 RTX 30, 9.0 H100"""
     lists: Optional[Literal["fork", "stock"]] = None

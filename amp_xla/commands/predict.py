@@ -30,7 +30,7 @@ class SavedOptions:
     checkpoint: Optional[str] = None
     """name of a checkpoint in the run folder; none = best"""
     recipe: Optional[str] = None
-    """path of the recipe's file, for other recipes than this project's; none = the run's"""
+    """path of the recipe's file, if the recipe is your own; none = the run's"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Any]:
         """Return the checkpoint and the recipe's module."""
@@ -58,21 +58,21 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """one text per line, also gzipped; for pairs a tab before the second; none = standard input"""
+    """one text per line, or two with a tab between; may be gzipped; none = standard input"""
     json: bool = False
     """print a JSON object per line, with the probability of each label, or with the entities"""
     query: Optional[str] = None
-    """rank the lines of the file, the most similar to this text first (runs of similarity)"""
+    """rank the lines of the file, the most similar to this text first (similarity runs)"""
     saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
     """Print label, probability and text, separated by tabs, or with ``--json`` as JSON lines.
 
-    A tagger's answer is its entities, ``start:end label words``, with tabs between them. Line i of
-    the output answers line i of the input; the answer to a blank line is blank, in JSON an object
-    with the label null. Runs of similarity print a score, after the label if there is one; with
-    ``--query`` the lines are sorted by it.
+    A tagger prints its entities, ``start:end label words``, separated by tabs. Line i of the output
+    belongs to line i of the input; for a blank line it is blank, or a JSON object with the label
+    null. Similarity runs print a score, after the label if there is one; ``--query`` sorts the
+    lines by score.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
@@ -106,7 +106,7 @@ def main(argv: List[str]) -> int:
 
 
 def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
-    """Return the answer to each text: scores, entities, or the probability of each label."""
+    """Return the prediction for each text: scores, entities, or the probability of each label."""
     if hasattr(answers, "rows"):
         return [([*cells, text], record) for (cells, record), text in zip(answers.rows(), texts)]
     if not isinstance(answers, tuple):
@@ -123,7 +123,7 @@ def _tagged(found: Any, text: str) -> Row:
 def _labelled(
     names: Sequence[str], row: np.ndarray, text: str, separator: Optional[str] = None
 ) -> Row:
-    """Return the most probable label, or with a separator all above 0.5."""
+    """Return the most probable label; with a separator, all labels above 0.5."""
     chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
     chosen = np.flatnonzero(row > 0.5) if separator else [int(row.argmax())]
     labels = (separator or "").join(output.printable(names[i]) for i in chosen)
@@ -139,7 +139,7 @@ def _text(text: str, row: Optional[Row]) -> str:
 
 
 def _json(text: str, row: Optional[Row], several: bool = False) -> str:
-    """Return an answer as a JSON object; None = the text is blank."""
+    """Return a prediction as a JSON object; None = the text is blank."""
     blank = {"labels" if several else "label": None}
     record = {**(blank if row is None else row[1]), "text": text}
     line = json.dumps(record, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Builds a recipe's job, or a script's model, for inspection, as a float16 GPU would train it."""
+"""Builds a recipe's job or a script's model for inspection, as it would train on a float16 GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from amp_xla.training.options import precision_options
 def open_subject(
     target: str, words: Sequence[str], batch: Optional[str], loss_scale: Optional[str] = None
 ) -> Subject:
-    """Build what a command inspects.
+    """Build the recipe's job or the script's model that a command inspects.
 
     Args:
       target: a recipe, or ``PATH.py:NAME`` of a script.
@@ -28,7 +28,8 @@ def open_subject(
       loss_scale: overrides the recipe's.
 
     Raises:
-      AmpXlaError: there is no such recipe, script or batch, or a value is for the other kind.
+      AmpXlaError: no such recipe, script or batch; or ``batch`` for a recipe, or
+        ``loss_scale`` for a script.
     """
     script = Script.of(target)
     if script is None:

@@ -21,12 +21,12 @@ from amp_xla.errors import AmpXlaError
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Train in float32 and in modelled mixed precision, side by side. After `--`: recipe flags."""
+    """Train in float32 and in emulated mixed precision, side by side. After `--`: recipe flags."""
 
     recipe: str = "classification"
     """name of a recipe, path of its file, or my_script.py:build_model"""
     batch: Optional[str] = None
-    """of a script: its function, or an .npz file; none = what build_model returns"""
+    """batch of a script: its function or an .npz file; none = from build_model"""
     steps: Annotated[int, within(at_least=1)] = 20
     """training steps"""
     gpu: str = "8.0"
@@ -34,7 +34,7 @@ class Config:
     lists: Optional[Literal["fork", "stock"]] = None
     """op lists of NVIDIA's TensorFlow 1.15 or of the installed one; none = fork on 1.15"""
     loss_scale: Optional[str] = None
-    """1, a number or dynamic; none = the recipe's; a script's is its optimizer's"""
+    """1, a number or dynamic, for recipes; none = the recipe's"""
     out: Optional[str] = None
     """folder for rehearsal.json; none = runs/<recipe>/rehearse"""
 

@@ -1,4 +1,4 @@
-"""``amp-xla evaluate RUN --file``: runs scored on labelled samples, and compared with each other.
+"""``amp-xla evaluate RUN --file``: scores of runs on labelled samples, and their comparison.
 
 Each run answers in another process, by ``predict``, so runs of different frameworks can be
 compared. Results go into the run folders and into their reports.
@@ -34,7 +34,7 @@ from amp_xla.training.checkpoint import Checkpoint
 def score(
     runs: Sequence[Path], file: str, saved: SavedOptions, seed: int, errors: int, as_json: bool
 ) -> int:
-    """Print the scores of each run and the comparison of each two; return 0.
+    """Print the scores of each run and the comparison of each pair of runs; return 0.
 
     Args:
       runs: run folders.

@@ -1,4 +1,4 @@
-"""Answers of taggers scored on texts with entities, for ``amp-xla evaluate RUN --file``."""
+"""Scores of taggers on texts with entities, for ``amp-xla evaluate RUN --file``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Found = Tuple[int, int, int]  # start, end, number of the label
 
 
 class Tagged(NamedTuple):
-    """A run's answers.
+    """A run's predictions.
 
     Attributes:
       names: labels of the run.
-      gold, found: entities of each text.
+      gold, found: true and predicted entities of each text.
     """
 
     run: Path
@@ -35,7 +35,7 @@ class Tagged(NamedTuple):
         cls, run: Path, checkpoint: str, texts: List[str], names: Tuple[str, ...],
         wanted: Sequence[str], answers: Sequence[Dict[str, Any]],
     ) -> Tagged:  # fmt: skip
-        """Return the answers to texts with ``wanted`` entities as ``entities.pack`` writes them."""
+        """Return the predictions for texts; ``wanted`` are the true entities, packed as JSON."""
         number = {name: i for i, name in enumerate(names)}
         gold = [[(e.start, e.end, number[e.label]) for e in unpack(label)] for label in wanted]
         found = [[(s, e, number[label]) for s, e, label in a["entities"]] for a in answers]

@@ -1,4 +1,4 @@
-"""Answers of classifiers scored on labelled texts, for ``amp-xla evaluate RUN --file``."""
+"""Scores of classifiers on labelled texts, for ``amp-xla evaluate RUN --file``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amp_xla.training.metrics import auc, confusion
 
 
 class Answered(NamedTuple):
-    """A run's answers.
+    """A run's predictions.
 
     Attributes:
       names: labels of the run.
@@ -65,7 +65,7 @@ class Answered(NamedTuple):
         }
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        """Return the wrongly answered samples, the least probable label first."""
+        """Return the misclassified samples, the least probable label first."""
         order = np.argsort(self._chances_of_labels(), kind="stable")
         wrong = [int(i) for i in order if self.predicted[i] != self.labels[i]]
         return [self._error(i) for i in wrong[:most]]

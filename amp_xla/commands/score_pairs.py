@@ -1,4 +1,4 @@
-"""Scores of a run whose answers are numbers: how it orders pairs of texts."""
+"""Scores of a run that predicts numbers: how well it ranks pairs of texts."""
 
 from __future__ import annotations
 

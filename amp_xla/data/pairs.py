@@ -1,4 +1,4 @@
-"""Pairs of texts with 0 and 1 or with scores, for a cross-encoder or for one encoder twice."""
+"""Pairs of texts labelled 0 and 1 or with scores, for a cross-encoder or a bi-encoder."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Scale:
 
 
 def apart(method: Method) -> bool:
-    """Return whether the texts of a pair are encoded apart; else they share a row."""
+    """Return whether the texts of a pair are encoded separately; else they share a row."""
     return method != "cross-encoder"
 
 
@@ -137,7 +137,7 @@ def read(
 
 
 def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
-    """Return what a method trains on: all pairs, those that are alike, or texts with themselves."""
+    """Return a method's training pairs: all, the similar ones, or each text with itself."""
     if method == "unsupervised-simcse":
         texts = list(dict.fromkeys([*train.texts, *(train.pairs or [])]))
         return dataclasses.replace(train, texts=texts, pairs=texts, labels=None)
@@ -155,7 +155,7 @@ def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
 def encode(
     method: Method, tokenizer: Tokenizer, texts: List[str], pairs: List[str], max_length: int
 ) -> Encoded:
-    """Return the tokens of pairs, in one row or apart."""
+    """Return the tokens of pairs, in one row or in two."""
     together = tokenizer.encode if not apart(method) else tokenizer.encode_apart
     return together(texts, pairs, max_length)
 

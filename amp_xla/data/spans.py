@@ -101,12 +101,12 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
 
 
 def counted(answers: Sequence[Any], gold: Sequence[Any], labels: int) -> np.ndarray:
-    """Return entities that are right, found and wanted, of each label: int64 [labels, 3].
+    """Count correct, predicted and true entities per label: int64 [labels, 3].
 
-    An entity is right if start, end and label are.
+    An entity is correct if start, end and label are.
 
     Args:
-      answers, gold: of each text, the entities as tuples, the number of the label last.
+      answers, gold: the entities of each text as tuples that end with the label's number.
       labels: number of labels.
     """
     counts = np.zeros((labels, 3), np.int64)
@@ -119,10 +119,10 @@ def counted(answers: Sequence[Any], gold: Sequence[Any], labels: int) -> np.ndar
 
 
 def f1(counts: np.ndarray) -> Dict[str, float]:
-    """Return precision, recall and F1 over all entities (micro average), 0 of nothing.
+    """Return precision, recall and F1 over all entities (micro average); 0 if there are none.
 
     Args:
-      counts: right, found and wanted, of each label: [labels, 3].
+      counts: correct, predicted and true entities per label: [labels, 3].
     """
     right, found, wanted = counts.sum(0).tolist()
     return {

@@ -118,7 +118,7 @@ def _run(
     step: int,
     scale: Optional[float],
 ) -> _Replay:
-    """Run ``graph_def`` once; ``graph`` has the nodes, by name, to record and search."""
+    """Run ``graph_def`` once and record the nodes of ``graph``, which are given by name."""
     watched, targets, ranges = watch(graph_def, nodes.ancestors(graph, training.ends))
     stage = Stage(training, graph_def)
     stage.add("replay", watched, "replay")

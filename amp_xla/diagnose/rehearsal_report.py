@@ -63,10 +63,10 @@ class LayerHealth:
 
 @dataclasses.dataclass(frozen=True)
 class Lost:
-    """A tensor with numbers that half precision makes zero.
+    """A tensor with numbers that underflow to zero in half precision.
 
-    ``share`` of its non-zero elements are lost, ``then`` at the suggested loss scale; ``largest``
-    is its largest element.
+    ``share`` of its non-zero elements underflow, ``then`` at the suggested loss scale;
+    ``largest`` is its largest element.
     """
 
     node: str
@@ -86,9 +86,9 @@ class Rehearsal:
     Attributes:
       layers: in the order of the model.
       loss_scale: in force at the end.
-      suggested_loss_scale: the largest power of two that leaves a factor of 8 to the largest
-        number in the backward pass.
-      lost: tensors that lose numbers, forward pass first, in the order of the model.
+      suggested_loss_scale: the largest power of two at which the largest number of the backward
+        pass is still a factor of 8 below overflow.
+      lost: tensors with underflow, forward pass first, in the order of the model.
       finding: the first non-finite node; None if everything was finite.
     """
 

@@ -1,4 +1,4 @@
-"""A trained model as exports see it. Imports no TensorFlow."""
+"""A trained model to export, and its files. Imports no TensorFlow."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Exportable:
     graph: Optional[Callable[[bool], Any]] = None
 
     def write_files(self, folder: Path) -> None:
-        """Write vocabulary, tokenizer's settings and labels, as a run has them."""
+        """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""
         for name, write in self.tokenizer.assets.items():
             write(str(folder / name))
         if self.labels:
@@ -96,14 +96,14 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
     other = (answers.argmax(-1) != expected.argmax(-1)) & (best - second > most)
     if other.any():
         raise AmpXlaError(
-            f"the written model gives {int(other.sum())} of {other.size} samples another label "
-            f"than the run; nothing was written: give --dtype fp32"
+            f"the exported model labels {int(other.sum())} of {other.size} samples differently "
+            f"from the run; nothing was written: give --dtype fp32"
         )
     return difference
 
 
 def compared(outputs: Iterable[str]) -> str:
-    """Return the output to compare: ``probabilities``, else the only one."""
+    """Return the output to compare: ``probabilities``, or the only one."""
     names = list(outputs)
     return "probabilities" if "probabilities" in names else names[0]
 
@@ -122,13 +122,13 @@ def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a configuration as people read it."""
+    """Write a configuration as indented JSON."""
     text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
     path.write_text(text, encoding="utf-8")
 
 
 def write_head(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the weights that the encoder's file has not."""
+    """Write the weights that are not in the encoder's file."""
     if model.head:
         metadata = {"format": "pt", "formula": model.formula}
         safetensors.numpy.save_file(stored(model.head, dtype), str(folder / HEAD), metadata)

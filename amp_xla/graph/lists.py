@@ -38,8 +38,8 @@ def environment(lists: str) -> Dict[str, str]:
         raise UnsupportedError(f"lists={lists!r} is not known; allowed: {', '.join(LISTS)}")
     if lists == "fork" and backend.kind() != "tf1":
         raise UnsupportedError(
-            "lists=fork are those of NVIDIA's TensorFlow 1.15, and this is TensorFlow 2, whose own "
-            "lists have Softmax and Einsum in half already; allowed here: stock"
+            "lists=fork means the lists of NVIDIA's TensorFlow 1.15; this is TensorFlow 2, whose "
+            "own lists have Softmax and Einsum in half already; allowed here: stock"
         )
     if (lists == "fork") == backend.is_fork():
         return {}

@@ -1,4 +1,4 @@
-"""JAX as the training loop sees it."""
+"""The training loop's interface to JAX."""
 
 from __future__ import annotations
 

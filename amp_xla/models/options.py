@@ -28,7 +28,7 @@ class EncoderOptions:
 
     # May change on resume: the weights come from the run's checkpoint.
     bert: Annotated[Optional[str], MAY_CHANGE] = None
-    """folder of pretrained weights: of Hugging Face, of Google, or of a pretraining run"""
+    """folder of pretrained weights: Hugging Face's format, Google's, or a pretraining run"""
     layers: Annotated[int, within(at_least=1)] = 3
     """transformer layers, without --bert"""
     hidden: Annotated[int, within(at_least=8)] = 192
@@ -123,7 +123,7 @@ class LanguageModelOptions:
     model: Literal["tiny", "small", "base", "large"] = "tiny"
     """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
     bert: Annotated[Optional[str], MAY_CHANGE] = None
-    """folder of a BERT's weights to continue: of Hugging Face, of Google, or of a run"""
+    """folder of BERT weights to start from: Hugging Face's format, Google's, or a run"""
     embeddings: Literal["counts", "random"] = "counts"
     """initial token embeddings of a new model: from counts of neighbours in the text, or random"""
     positions: Literal["sinusoids", "random"] = "sinusoids"
@@ -137,7 +137,7 @@ class LanguageModelOptions:
 
     @property
     def from_counts(self) -> bool:
-        """True if the token embeddings of a new model start from counts."""
+        """True if the token embeddings of a new model start from co-occurrence counts."""
         return self.embeddings == "counts" and self.bert is None
 
     def language_model(
@@ -167,11 +167,11 @@ class TowerOptions:
     rows: Annotated[int, within(1, 2**40)] = 100_000
     """rows of the table over all ranks; values are hashed to them"""
     width: Annotated[int, within(at_least=1)] = 16
-    """numbers per row"""
+    """embedding size: numbers per row of the table"""
     hidden: Annotated[int, within(at_least=1)] = 128
     """width of the first layer; each further one has half the width"""
     layers: Annotated[int, within(1, 32)] = 2
-    """layers of the tower"""
+    """number of layers above the table"""
 
     @property
     def table_width(self) -> int:

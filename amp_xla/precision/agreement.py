@@ -123,7 +123,7 @@ def in_all_replicas(
       function: builds the branch; ``each_replica(apply)`` inside it runs ``apply(gradients)``
         in every replica with that replica's gradients, and returns the operations.
       gradients: this replica's.
-      scalars: tensors with the same value in all replicas; passed on as one replica has them.
+      scalars: tensors with the same value in all replicas; ``function`` gets those of one replica.
     """
     graph = in_v1_graph()  # elsewhere effects are in order without control dependencies
 

@@ -102,7 +102,7 @@ class set_half_dtype:  # reads as a verb, also in a with statement
         global _half
         name = None if dtype is None else canonical(dtype)
         if name not in (None, "float16", "bfloat16"):
-            raise ValueError(f"{name} is not a half precision; allowed: float16, bfloat16")
+            raise ValueError(f"{name} is not a half-precision dtype; allowed: float16, bfloat16")
         self._before, _half = _half, name
 
     def __enter__(self) -> None:

@@ -184,7 +184,7 @@ def inner_of(optimizer: Any) -> Inner:
     """
     if isinstance(optimizer, type):
         name = optimizer.__name__
-        raise TypeError(f"optimizer is the class {name}; allowed: an object, e.g. {name}(1e-3)")
+        raise TypeError(f"optimizer is the class {name}; allowed: an instance, e.g. {name}(1e-3)")
     _refuse_second_scaling(optimizer)
     if not hasattr(optimizer, "apply_gradients"):
         raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")

@@ -224,7 +224,7 @@ class LossScaleOptimizer(OptimizerFace):
           ValueError: ``recompute`` outside a v1 graph.
         """
         if self._recompute and (callable(loss) or tape is not None or not in_v1_graph()):
-            raise ValueError("recompute=True takes a loss that is a tensor of a v1 graph")
+            raise ValueError("recompute=True needs a loss that is a tensor of a v1 graph")
         step = self._steps.next()
         if callable(loss) or tape is not None or tf.executing_eagerly():
             pairs = self._tape_gradients(loss, var_list, grad_loss, tape)

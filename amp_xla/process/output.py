@@ -29,11 +29,11 @@ def printable(text: Any, allowed: str = "") -> str:
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print answers for programs, one line each, in UTF-8 in any locale, controls escaped.
+    """Print texts for other programs: one per line, always UTF-8, control characters escaped.
 
     Raises:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.
-      BrokenPipeError: the reader has ended.
+      BrokenPipeError: the reading program has ended.
     """
     _reconfigure(sys.stdout, encoding="utf-8")
     with _writing():
@@ -48,13 +48,13 @@ def tolerate_encoding() -> None:
 
 
 def flush() -> None:
-    """Flush standard output; raises as ``lines``."""
+    """Flush standard output; raises the errors of ``lines``."""
     with _writing():
         sys.stdout.flush()
 
 
 def discard() -> None:
-    """Send what standard output still buffers nowhere, so that Python's exit does not fail."""
+    """Discard what standard output still buffers, so that Python's exit does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Scores of answers to labelled samples, with intervals, and two runs compared.
+"""Scores of predictions on labelled samples, with intervals; comparison of two runs.
 
 Intervals come from the bootstrap. Accuracy and F1 depend only on how often each combination of
 label and prediction occurs, so a resampled test set is one draw of those counts.
@@ -170,20 +170,21 @@ Cells = Tuple[np.ndarray, np.ndarray]  # label and prediction of each combinatio
 
 
 def _drawn(columns: Sequence[np.ndarray], seed: int) -> Tuple[List[Cells], np.ndarray]:
-    """Return the combinations that occur, and their counts: in the data, then in each draw.
+    """Return the distinct rows of labels and predictions, and their counts per bootstrap draw.
 
     Args:
       columns: labels, then predictions of each classifier, int [N].
 
     Returns:
-      For each classifier label and prediction, int [K]; counts, int64 [1 + DRAWS, K].
+      (label, prediction) of each classifier, int [K]; counts, int64 [1 + DRAWS, K], the first
+      row in the data itself.
     """
     cells, counts = _resampled(np.stack(columns, 1), seed)
     return [(cells[:, 0], cells[:, i]) for i in range(1, len(columns))], counts
 
 
 def _resampled(rows: np.ndarray, seed: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the different rows, and how often each occurs: in the data, then in each draw."""
+    """Return the distinct rows, and how often each occurs in the data, then in each draw."""
     cells, counts = np.unique(rows, axis=0, return_counts=True)
     total = int(counts.sum())
     drawn = np.random.RandomState(seed).multinomial(total, counts / total, DRAWS)
@@ -210,7 +211,7 @@ _SCORES = {"accuracy": _accuracy, "macro_f1": _macro_f1}
 
 
 def _interval(values: np.ndarray) -> Interval:
-    """Return the first value, of the data, and the percentiles of the others, of the draws."""
+    """Return the data's value, which is the first, and percentiles of the draws' values."""
     low, high = np.percentile(values[1:], [2.5, 97.5])
     return Interval(float(values[0]), float(low), float(high))
 

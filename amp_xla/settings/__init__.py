@@ -73,12 +73,12 @@ class Settings:
                 raise SettingsError(
                     f"infinity={self.infinity:g} does not fit float16 arithmetic (two masks may "
                     f"add up, the largest float16 is 65504): with precision=amp it must be at "
-                    f"most {MAX_HALF_INFINITY:g}; 1e4 is the tried value"
+                    f"most {MAX_HALF_INFINITY:g}; 1e4 is known to work"
                 )
             if self.epsilon is not None and self.epsilon < MIN_HALF_EPSILON:
                 raise SettingsError(
                     f"epsilon={self.epsilon:g} rounds to zero in float16: with precision=amp it "
-                    f"must be at least {MIN_HALF_EPSILON:.1e}; 1e-5 is the tried value"
+                    f"must be at least {MIN_HALF_EPSILON:.1e}; 1e-5 is known to work"
                 )
 
     @classmethod

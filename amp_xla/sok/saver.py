@@ -1,4 +1,4 @@
-"""Tables in files, one per rank, which any number of ranks can read.
+"""Tables saved as one file per rank, which any number of ranks can read.
 
 ``NAME-RANK-of-RANKS.safetensors`` has the rows of one rank: those with row % RANKS == RANK. In a
 run's checkpoints NAME is ``rows``, and the file has the tables and their optimizer slots.
@@ -169,7 +169,7 @@ class TableShards:
                 session.run(variable.assign(fed, read_value=False), {fed: values})
 
     def _parts(self) -> Iterator[Tuple[str, Any, table.Rows]]:
-        """Yield name in files, variable and rows."""
+        """Yield (name in the files, variable, rows) of each table and optimizer slot."""
         for variable in self._tables:
             rows = table.rows(variable)
             yield rows.name, variable, rows

@@ -1,1 +1,1 @@
-"""XLA that pays: what it compiles and why, which mode is fastest here, what fits in memory."""
+"""Speed on this machine: the fastest precision and XLA mode, and the largest batch that fits."""

@@ -100,9 +100,9 @@ class Loop:
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Open the log, do what a resumed run has left to do, and at the end wait for the disk.
+        """Open the log, finish what a resumed run left to do; at the end wait for the disk.
 
-        ``status.json`` and ``report.html`` are written after it.
+        Write ``status.json`` and ``report.html`` afterwards.
         """
         with recorded(self), self._open(watch):
             yield

@@ -162,14 +162,14 @@ class RunFolder:
         if contents and not self.continues and _FRESH not in contents:
             raise AmpXlaError(
                 f"{self.path} holds a run ({', '.join(contents)}) whose checkpoints are gone; "
-                f"bring them back, {self.choose}, or delete the folder to start over"
+                f"restore them, {self.choose}, or delete the folder to start over"
             )
 
     def check_writable(self, names: Iterable[str]) -> None:
         """Raise AmpXlaError if a folder has the name of one of these files.
 
         Raises:
-          AmpXlaError: there is one; or a link in the place of the metrics, which grow.
+          AmpXlaError: there is one; or the metrics file is a link.
         """
         for name in names:
             path = self.path / name
@@ -208,7 +208,7 @@ class RunFolder:
         """Create the folder if needed, and lock it for writing.
 
         Raises:
-          AmpXlaError: it cannot be written, or another process was faster.
+          AmpXlaError: it cannot be written, or another process holds the lock.
         """
         try:
             if self._lock is None:

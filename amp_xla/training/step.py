@@ -186,10 +186,10 @@ def _rows(gradient: Any) -> Any:
 def _sharing(
     inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
 ) -> Tuple[Dict[str, Any], Optional[Any], Optional[Any]]:
-    """Build what a step needs if it computes only a part of each batch.
+    """Build the inputs and sums of a step that computes only a part of each batch.
 
     Returns:
-      Its inputs; the factor of its loss; a vector that is the same on all ranks: loss, metrics,
+      All inputs; the factor of the loss; a vector that is the same on all ranks: loss, metrics,
       requests (``REQUESTS``). The last two are None if the step computes whole batches.
     """
     ranks = distributed.current()

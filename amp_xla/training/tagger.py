@@ -1,4 +1,4 @@
-"""Configuration, data and answers of taggers, which find entities in texts."""
+"""Configuration, data and predictions of taggers, which find entities in texts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TaggerConfig(ClassifierConfig):
     files: TaggedFiles = TaggedFiles()  # type: ignore[assignment]
     training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=6)
     head: TaggerHead = "crf"
-    """tags of tokens by a softmax or a CRF, or spans, which may be nested, by their ends"""
+    """softmax and crf predict BIO tags; the global pointers predict spans, which may be nested"""
 
     def __post_init__(self) -> None:
         smoothing = self.training.label_smoothing

@@ -1,4 +1,4 @@
-"""TensorFlow as the training loop sees it."""
+"""The training loop's interface to TensorFlow."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TensorFlowEngine:
             self.job.sharded.read(checkpoint.path, weights_only)
 
     def start(self) -> None:
-        """Give all ranks the variables of the first."""
+        """Broadcast rank 0's variables to all ranks."""
         self.ranks.broadcast(self.job.variables)
 
     def compare(self) -> None:

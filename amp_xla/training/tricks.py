@@ -26,8 +26,8 @@ class Tricks:
     Args:
       options: ``TrickOptions``.
       model: a Keras model over a bert4keras encoder, with one output [B, ...].
-      pretrained: its weights come from elsewhere.
-      recompute: transformer layers are computed again in the backward pass.
+      pretrained: whether the weights are pretrained.
+      recompute: whether transformer layers are recomputed in the backward pass.
 
     Attributes:
       variables: weights to train.
@@ -44,7 +44,7 @@ class Tricks:
         if options.fgm and recompute:
             raise SettingsError("--fgm and --recompute exclude each other; remove one of them")
         if options.r_drop and not any(getattr(layer, "rate", 0) for layer in model.layers):
-            raise SettingsError("--r-drop compares two dropout masks, which --dropout 0 has not")
+            raise SettingsError("--r-drop compares two dropout masks, and --dropout 0 has none")
         if freeze is not None and not pretrained:
             raise SettingsError(
                 f"--freeze {freeze}: random weights would stay random; it needs --bert or "

@@ -182,7 +182,7 @@ def find_recipe(name: str, root: Path) -> str:
     """
     if name.endswith(".py"):
         if not Path(name).is_file():
-            raise SetupError(f"RECIPE={name} is no file.")
+            raise SetupError(f"RECIPE={name} is not a file.")
         return name
     known = sorted(p.stem for p in (root / "recipes").glob("*.py") if not p.stem.startswith("_"))
     if name not in known:

@@ -41,7 +41,7 @@ def test_the_program_and_make_list_their_commands():
             "RECIPE=clasification is unknown. Did you mean classification?",
         ),
         (["inspect", "--recipe", "__init__"], f"Recipes: {', '.join(RECIPES)}."),
-        (["train", "nowhere.py"], "error: RECIPE=nowhere.py is no file."),
+        (["train", "nowhere.py"], "error: RECIPE=nowhere.py is not a file."),
         (["doctor", "--runtime", "tf3"], "error: RUNTIME=tf3 is unknown. Allowed: auto, tf1, tf2"),
         (
             ["predict", "--python", sys.executable, "a", "b", "c"],

@@ -82,7 +82,7 @@ class Samples:
         return batch
 
     def answers(self, sample_ids: np.ndarray) -> Batch:
-        """Return the arrays of a batch apart from its tokens."""
+        """Return the arrays of a batch other than its tokens."""
         batch = {"weights": (sample_ids >= 0).astype(np.float32), "sample_ids": sample_ids}
         if self._labels is not None:
             kind = np.float32 if self._labels.dtype.kind == "f" else np.int32
@@ -97,7 +97,7 @@ class Samples:
 
 
 class PairSamples(Samples):
-    """Samples of two texts that are encoded apart, by one encoder."""
+    """Pairs of texts that one encoder encodes separately."""
 
     texts = 2
 
@@ -119,7 +119,7 @@ def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
 
 
 class Batches:
-    """The batches of a corpus, one sample per row; ``BatchSource``'s protocol.
+    """The batches of a corpus, one sample per row; follows ``BatchSource``.
 
     Samples of a bucket that do not fill a batch join the next longer bucket.
 
@@ -212,7 +212,7 @@ class Batches:
 
 
 class PairBatches(Batches):
-    """The batches of pairs of texts that are encoded apart; ``BatchSource``'s protocol.
+    """Batches of pairs whose texts are encoded separately; follows ``BatchSource``.
 
     The longer text of a pair decides its bucket.
     """

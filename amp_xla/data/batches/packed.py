@@ -25,7 +25,7 @@ Pattern = Tuple[int, ...]  # lengths of the samples in a row, longest first
 
 
 class PackedBatches(Batches):
-    """The packed batches of a corpus: one shape; ``BatchSource``'s protocol.
+    """The packed batches of a corpus, in one shape; follows ``BatchSource``.
 
     Args:
       encoded: token ids of each sample.

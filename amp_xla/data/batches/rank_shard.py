@@ -70,5 +70,5 @@ def whole(batches: Any) -> Any:
 
 
 def micro_batches(batch: Any) -> Sequence[Batch]:
-    """Return what a step computes for a batch: its micro-batches, or the batch itself."""
+    """Return the micro-batches of a batch; without any, the batch itself."""
     return batch.micro_batches if isinstance(batch, SharedBatch) else [batch]

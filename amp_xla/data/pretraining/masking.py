@@ -72,9 +72,10 @@ class Masking:
 
     @property
     def positions(self) -> int:
-        """K: up to a third above the mean number of masked tokens, if possible a multiple of 8.
+        """Predicted positions per sequence, K: at most 4/3 of the mean number of masked tokens.
 
-        At the usual rate of 15% the vocabulary projection runs on at most 20% of the positions.
+        A multiple of 8 if possible. At the usual rate of 15%, at most 20% of the positions go
+        through the vocabulary projection.
         """
         mean = self.length * self.rate
         most, aligned = int(mean * 4 / 3), int(mean * 4 / 3) // 8 * 8

@@ -53,7 +53,7 @@ def pages(lines: Iterable[Tuple[int, bytes]]) -> Iterator[Tuple[int, bytes]]:
 
 
 def prefixes(head: bytes) -> FrozenSet[str]:
-    """Return prefixes of links without text, in lower case, from the first bytes of a dump."""
+    """Return the prefixes of links to leave out, in lower case, from the first bytes of a dump."""
     names = {key.decode(): html.unescape(name.decode()) for key, name in _NAMESPACE.findall(head)}
     local = (names[key].lower() for key in NAMESPACES if key in names)
     return frozenset([*ENGLISH, *local])
@@ -85,8 +85,8 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
     revisions = root.findall("revision")
     if len(revisions) > 1:
         raise ValueError(
-            f"page {root.findtext('title')!r} has {len(revisions)} revisions; a dump with "
-            "the last one of each page is needed, called pages-articles"
+            f"page {root.findtext('title')!r} has {len(revisions)} revisions; use the "
+            "pages-articles dump, which has only the last one"
         )
     if not revisions or revisions[0].findtext("model", "wikitext") != "wikitext":
         return ""

@@ -24,7 +24,7 @@ def block_of(batch_size: int) -> int:
 
 
 class SlotBatches:
-    """The batches of a file; ``BatchSource``'s protocol; for arrays see ``batch_of``.
+    """The batches of a file; follows ``BatchSource``; for the arrays see ``batch_of``.
 
     Args:
       lines: in blocks of ``block_of(batch_size)``.

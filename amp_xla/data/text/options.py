@@ -205,7 +205,7 @@ class VocabularyOptions:
     vocab: Annotated[Optional[str], MAY_CHANGE] = None
     """vocab.txt; none = train a WordPiece vocabulary on the training texts"""
     vocab_size: Annotated[int, within(at_least=32)] = 8000
-    """tokens of the trained vocabulary"""
+    """size of the vocabulary that is trained without --vocab"""
     lowercase: bool = True
     """lower-case the text and strip accents, as uncased BERT (with --bert: as its folder says)"""
 

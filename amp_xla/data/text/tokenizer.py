@@ -59,14 +59,14 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class EncodedPairs(Encoded):
-    """Token ids of pairs of texts: sample i is the rows 2 i and 2 i + 1 of ``Encoded``."""
+    """Token ids of pairs of texts: pair i is rows 2i and 2i + 1 of an ``Encoded``."""
 
     def __len__(self) -> int:
         return super().__len__() // 2
 
     @property
     def alone(self) -> Encoded:
-        """The texts as samples of their own."""
+        """All texts, each as one sample."""
         return Encoded(self.token_ids, self.offsets, self.first_lengths)
 
     @property

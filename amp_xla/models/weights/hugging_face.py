@@ -99,7 +99,7 @@ def _renewed(stored: Tensors) -> Tensors:
     for name, tensor in stored.items():
         renamed = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
         if renamed in new:
-            raise WeightsError(f"{tensor.source} has {renamed} twice, by its old and new name")
+            raise WeightsError(f"{tensor.source} has {renamed} twice, under its old and new name")
         new[renamed] = tensor
     return new
 

@@ -1,4 +1,4 @@
-"""Loss scaling as an Optax transformation around another."""
+"""Loss scaling as an Optax transformation that wraps another one."""
 
 from __future__ import annotations
 
