@@ -90,7 +90,7 @@ def main(argv: List[str]) -> int:
             alone = scorer(benchmark.one_by_one(tokenizer, config.pseudo))
             row.append(f"{math.exp(min(alone.loss, 50.0)):.2f}")
         rows.append(row)
-    head = ["model", "hidden words", "loss", "accuracy"]
+    head = ["model", "masked words", "loss", "accuracy"]
     head += ["pseudo-perplexity"] * bool(config.pseudo)
     rule = ["---", *["---:"] * (len(head) - 1)]
     output.lines(f"| {' | '.join(row)} |" for row in [head, rule, *rows])

@@ -47,7 +47,7 @@ class Scorer:
         )
 
     def __call__(self, questions: Iterable[Question]) -> Score:
-        """Return the score over all hidden words."""
+        """Return the score over all masked words."""
         rows = list(questions)
         losses: List[float] = []
         right: List[bool] = []

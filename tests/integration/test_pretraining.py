@@ -193,7 +193,7 @@ def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
     (place.folder / "held.txt").write_text("\n".join(texts) + "\n")
     given = ["--text-file", "held.txt", "--length", "32", "--pseudo", "2", "--mask-rate", "0.3"]
     rows = evaluate(place, "--run", f"{run},{WHOLE}", *given)
-    assert rows[0] == ["model", "hidden words", "loss", "accuracy", "pseudo-perplexity"]
+    assert rows[0] == ["model", "masked words", "loss", "accuracy", "pseudo-perplexity"]
     assert rows[2][1:] == rows[3][1:] and rows[2][1] == str(12 * 3)
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
     benchmark = ClozeBenchmark.of(texts, [tokenizer], 32)
