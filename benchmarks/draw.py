@@ -1,4 +1,4 @@
-"""Draw a table of docs/results as bars, for readers who look before they read.
+"""Draw a table of docs/results as a bar chart.
 
     python -m benchmarks.draw docs/results/peers.md samples/s docs/pictures/peers.svg
     python -m benchmarks.draw docs/results/ranks.md median docs/pictures/ranks.svg --title ms

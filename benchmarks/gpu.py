@@ -1,4 +1,4 @@
-"""How fast is BERT on this GPU, in each precision and XLA mode, beside PyTorch?
+"""How fast is BERT on this GPU, in each precision and XLA mode, compared with PyTorch?
 
     python -m benchmarks.gpu --peer /usr/bin/python3
     python -m benchmarks.gpu --trial
@@ -82,7 +82,7 @@ CONTESTANTS: Dict[str, Contestant] = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Measure this project beside PyTorch on a GPU; the same command continues."""
+    """Compare this project with PyTorch on a GPU; the same command continues."""
 
     steps: Annotated[int, within(at_least=1)] = 20
     """timed steps per row"""

@@ -1,4 +1,4 @@
-"""How fast is a step beside plain bert4keras and Hugging Face on PyTorch?
+"""How fast is a step, compared with plain bert4keras and Hugging Face on PyTorch?
 
     python -m benchmarks.peers --train a.tsv --dev b.tsv --vocab vocab.txt
     python -m benchmarks.peers --task pretraining --rounds 12 --steps 3
@@ -32,7 +32,7 @@ PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Measure this project beside plain bert4keras and Hugging Face on PyTorch."""
+    """Compare this project with plain bert4keras and Hugging Face on PyTorch."""
 
     task: Literal["classification", "pretraining"] = "classification"
     """pretraining: the masked language model's step, on made-up sequences"""

@@ -31,7 +31,7 @@ class Config(ClassifierConfig):
 
     recipe = "jax_classification"
     policy: Optional[str] = None
-    """jmp's words, e.g. p=f32,c=f16,o=f32; none = c=f16 on a GPU, c=bf16 on a TPU, else float32"""
+    """as in jmp, e.g. p=f32,c=f16,o=f32; none = c=f16 on a GPU, c=bf16 on a TPU, else float32"""
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = 1000 in float16, else 1"""
 

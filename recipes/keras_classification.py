@@ -36,7 +36,7 @@ class Config(ClassifierConfig):
 
     recipe = "keras_classification"
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
-    """none = by AMP_XLA_PRECISION: for amp, mixed_ and the half precision that this machine has"""
+    """none = from AMP_XLA_PRECISION; amp = mixed_float16 or mixed_bfloat16, as the machine has"""
     loss_scale: Optional[str] = None
     """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None

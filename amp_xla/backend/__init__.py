@@ -146,7 +146,7 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
 
 
 def _seed_each_variable(source: Any) -> None:
-    """Make unseeded initializers return other numbers for each variable, as on TensorFlow 1.15.
+    """Make unseeded initializers return different numbers for each variable, as on TensorFlow 1.15.
 
     In tf-keras one instance returns the same numbers at every call, and bert4keras shares one
     between the query, key and value kernels of an attention layer: they would start equal.
@@ -166,7 +166,7 @@ def _seed_each_variable(source: Any) -> None:
 
 
 def _keep_graph_layers() -> None:
-    """Make each new layer one for graph mode, also while a SavedModel is written.
+    """Keep new layers in graph mode, also while a SavedModel is written.
 
     tf-keras traces a function there, takes it for eager execution, and changes the base class of
     all Dropout layers when bert4keras' attention makes another: the next call fails.
@@ -203,7 +203,7 @@ def __getattr__(name: str) -> Any:
 
 
 def graph_model() -> Any:
-    """Return the class that has ``fit`` of Keras' models in graph mode."""
+    """Return Keras' model class for graph mode, which has ``fit``."""
     if kind() == "tf1":
         return _prepare()["keras"].Model
     _prepare()
@@ -281,7 +281,7 @@ def hide_gpus() -> None:
 
 
 def use_gpu(number: int) -> None:
-    """Leave this process the GPU of its rank on this host.
+    """Make only the GPU of this local rank visible to this process.
 
     Raises:
       UnsupportedError: there are fewer.

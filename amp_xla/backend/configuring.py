@@ -1,4 +1,4 @@
-"""Precision settings applied to TensorFlow, in time or not at all.
+"""Applies precision settings to TensorFlow; it is an error if they come too late.
 
 ``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
 """
@@ -77,7 +77,7 @@ def configure(**overrides: Any) -> Precision:
 
 
 def resolve(**overrides: Any) -> Precision:
-    """Apply settings as ``configure`` does, and list the devices: later changes are too late.
+    """Apply settings as ``configure`` does, and list the devices; after this nothing can change.
 
     Args:
       **overrides: as for ``configure``.

@@ -1,4 +1,4 @@
-"""Keras' ``model.fit`` as a run of this project, by one callback.
+"""A callback that makes Keras' ``model.fit`` a run: run folder, checkpoints, exact resume.
 
     model.fit(..., callbacks=[amp_xla.callbacks.Run("runs/ner", resume=True)])
 

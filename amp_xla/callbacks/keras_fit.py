@@ -1,4 +1,4 @@
-"""Keras' ``fit`` and ``fit_generator``, which hand over to a ``Run`` among their callbacks."""
+"""Patches Keras' ``fit`` and ``fit_generator`` to train with a ``Run`` among their callbacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from amp_xla.training import distributed
 
 
 def install() -> None:
-    """Prepare Keras for ``Run``: the methods, dropout whose masks repeat, and the ranks."""
+    """Prepare Keras for ``Run``: patch the methods, make dropout repeatable, join the ranks."""
     configuring.current()
     if world().size > 1:
         distributed.join()

@@ -42,7 +42,7 @@ class Run(keras.callbacks.Callback):
     """A run folder, checkpoints and an exact resume for ``fit``; it may stand anywhere in the list.
 
     ``fit`` begins with the first batch, or with the batch after the newest checkpoint. Its data are
-    a ``keras.utils.Sequence``, a generator or NumPy arrays. Their order follows from the run's
+    a ``keras.utils.Sequence``, a generator or NumPy arrays. Their order depends on the run's
     seed, which is drawn from ``numpy.random`` when the run begins. The logs of each epoch also
     have ``loss_scale`` and ``skipped_steps``.
 
@@ -228,7 +228,7 @@ class Run(keras.callbacks.Callback):
     _others: Optional[Others] = None
 
     def others_began(self, others: Sequence[Any]) -> None:
-        """Restore the other callbacks, which have begun."""
+        """Restore the other callbacks after their ``on_train_begin``."""
         self._others = Others(others)
         self._others.restore(self._saved.callbacks)
         if self._step.skip:

@@ -162,7 +162,7 @@ class FitStep:
         self.function.fetch_callbacks[fetch] = lambda value: self._fetched.update({name: value})
 
     def __call__(self, inputs: Any) -> List[Any]:
-        """Return what Keras' function does.
+        """Run the step; return the result of Keras' train function.
 
         For batches that were trained before the loss is their sum, then 0: Keras adds it up.
         """

@@ -65,7 +65,7 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(f"{config.run}: recipe {saved.recipe} is written with --format hf only")
     writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
     most = _whole(folder, lambda temporary: _compared(model, writer, temporary, config.dtype))
-    within = f"its answers are the run's within {most:.1g}"
+    within = f"its outputs equal the run's within {most:.1g}"
     head = f"written: {folder}, from {saved.path.name}; {within}"
     output.lines([head, *writer.describe(model, folder)])
     return 0

@@ -46,7 +46,7 @@ def score(
     """
     every = [_answered(run, file, saved) for run in runs]
     if len(set(map(type, every))) > 1:
-        raise AmpXlaError("runs that answer with labels, entities and scores cannot be compared")
+        raise AmpXlaError("runs that predict labels, entities and scores cannot be compared")
     results = [result_of(one, every, file, seed) for one in every]
     for one, result in zip(every, results):
         write(one, result, file, errors)
@@ -74,7 +74,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
     texts, wanted = files.examples(file)
     if not texts:
         raise AmpXlaError(f"{file} has no samples")
-    note(f"{run}: {checkpoint.path.name} answers {len(texts):,} samples of {file} ...")
+    note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
     values = np.array([a["score"] for a in answers], np.float64) if "score" in answers[0] else None
     if values is not None and "probabilities" not in answers[0]:
@@ -104,7 +104,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
 def _predicted(
     run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint
 ) -> List[Dict[str, Any]]:
-    """Return the answers of ``amp-xla predict --json``, in the runtime of the run if possible."""
+    """Return the output of ``amp-xla predict --json``, in the runtime of the run if possible."""
     launcher = ROOT / "amp-xla"
     program = [sys.executable, "-m", "amp_xla"]
     if launcher.is_file() and Path(sys.prefix).parent == ROOT / ".venvs":

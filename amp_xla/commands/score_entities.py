@@ -43,7 +43,7 @@ class Tagged(NamedTuple):
 
     @property
     def columns(self) -> Tuple[str, ...]:
-        """Return the names of the values of an error."""
+        """Return the column names of ``errors.tsv``."""
         return ("sample", "label", "predicted", "text")
 
     def result(self, seed: int) -> Dict[str, Any]:
@@ -82,7 +82,7 @@ class Tagged(NamedTuple):
         return {"run": str(other.run), "f1": difference._asdict()}
 
     def _counts(self) -> np.ndarray:
-        """Return right, found and wanted entities of each text, int64 [texts, 3]."""
+        """Count correct, predicted and true entities per text, int64 [texts, 3]."""
         return np.array([
             spans.counted([found], [gold], len(self.names)).sum(0)
             for found, gold in zip(self.found, self.gold)

@@ -33,7 +33,7 @@ class Answered(NamedTuple):
 
     @property
     def columns(self) -> Tuple[str, ...]:
-        """Return the names of the values of an error."""
+        """Return the column names of ``errors.tsv``."""
         return ("sample", "label", "predicted", "probability", "probability_of_label", "text")
 
     def result(self, seed: int) -> Dict[str, Any]:

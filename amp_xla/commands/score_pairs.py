@@ -25,7 +25,7 @@ class Scored(NamedTuple):
 
     @property
     def columns(self) -> Tuple[str, ...]:
-        """Return the names of the values of an error."""
+        """Return the column names of ``errors.tsv``."""
         return ("sample", "label", "score", "text")
 
     def result(self, seed: int) -> Dict[str, Any]:

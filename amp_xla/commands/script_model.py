@@ -88,7 +88,7 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
 
 
 def _value(module: Any, script: Script) -> Any:
-    """Return the value of a name in a module; of a function, what it returns."""
+    """Return the value of a name in a module; call it if it is a function."""
     if not hasattr(module, script.name):
         names = [name for name in vars(module) if not name.startswith("_")]
         close = difflib.get_close_matches(script.name, names, 1)

@@ -98,7 +98,7 @@ def assign(hosts: str) -> List[Any]:
 
 
 def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
-    """Start the server where ranks leave each other their addresses; return its port.
+    """Start the server through which ranks exchange addresses; return its port.
 
     Port 0 chooses a free one; ``plan`` is what ``assign`` returns.
     """

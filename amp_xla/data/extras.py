@@ -1,4 +1,4 @@
-"""Packages that only some data needs."""
+"""Optional packages that some kinds of data need."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
         alike = np.flatnonzero(scale.values(train.labels) >= POSITIVE)
         if not len(alike):
             raise DataError(
-                f"--method simcse trains on pairs that are alike: no training label is at least "
+                f"--method simcse trains on similar pairs: no training label is at least "
                 f"{scale.low + POSITIVE * (scale.high - scale.low):g}"
             )
         return train.take(alike)
@@ -164,7 +164,7 @@ def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
     """Return both texts of lines with a tab between them.
 
     Raises:
-      LineError: a line has no tab, or no text before or behind it.
+      LineError: a line has no tab, or no text before or after it.
     """
     pairs = [line.partition("\t") for line in lines]
     for i, (first, _, second) in enumerate(pairs):

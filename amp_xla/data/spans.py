@@ -1,4 +1,4 @@
-"""Spans of tokens: as tags or as a square of (start, end), and out of a model's scores."""
+"""Spans of tokens, as BIO tags or as a matrix [start, end]; decoding of a model's scores."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
 
 
 def spans_of(tags: Sequence[int]) -> List[Span]:
-    """Return the spans of BIO tags in which no span begins inside."""
+    """Return the spans of valid BIO tags, in which each span starts with B."""
     spans: List[Span] = []
     for i, tag in enumerate(tags):
         if tag % 2:

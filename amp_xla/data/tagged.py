@@ -22,7 +22,7 @@ from amp_xla.errors import DataError
 
 
 class Placed(NamedTuple):
-    """Tokens of texts, and where they are.
+    """Tokens of texts, and their positions in the texts.
 
     Attributes:
       encoded: the tokens, [CLS] first and [SEP] last.
@@ -102,7 +102,7 @@ class Wanted:
         return cls(spans, all_spans, missed, cut, within)
 
     def warnings(self, kind: str) -> str:
-        """Return a warning line, after a line break, if no span of tokens is some entity."""
+        """Return a warning line, after a line break, if an entity matches no span of tokens."""
         if not self.missed.any():
             return ""
         total = sum(map(len, self.spans)) + int(self.missed.sum())
@@ -114,7 +114,7 @@ class Wanted:
 
 
 class TaggedBatches:
-    """``batches`` with labels: BIO tags, or a square of (start, end) per label.
+    """``batches`` with labels: BIO tags, or a matrix [start, end] per label.
 
     Args:
       batches: ``Batches`` without labels.

@@ -1,4 +1,4 @@
-"""Explains why a node stayed in float32 by following the pass' rules back to the op in the way.
+"""Explains why a node stayed in float32 by following the pass' rules back to the op that blocks it.
 
 The rules (``auto_mixed_precision.cc``): white ops become half. Black ops do not, nor does a gray
 or clear op that a black one reaches through gray and clear ops. Other gray ops become half
@@ -51,7 +51,7 @@ def computing(nodes: Iterable[Any], half: Set[str]) -> Set[str]:
 
 
 def blocker_of(name: str, nodes: Mapping[str, Any], half: Set[str], lists: OpLists) -> Blocker:
-    """Return the blocker of a node that is not half, in a graph that the pass met.
+    """Return the blocker of a node that is not half, in the graph before the pass.
 
     ``half`` are the nodes that became half.
     """

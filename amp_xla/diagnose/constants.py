@@ -37,7 +37,7 @@ class Misfit:
 
 
 def misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return a rewritten graph's constants that half cannot hold, first those it rounds."""
+    """Return a rewritten graph's constants that half cannot hold, those that it rounds first."""
     readers = consumers(nodes)
     out = []
     for name, node in nodes.items():

@@ -30,7 +30,7 @@ SUFFIX = "/rounded_to_half"
 
 
 def tensor_cores(graph_def: Any) -> Any:
-    """Return a GraphDef without half tensors that computes as a rewritten one on tensor cores.
+    """Return a GraphDef without half tensors that rounds as the rewritten one does on tensor cores.
 
     Nodes keep their names. If a result must be rounded, its consumers read the node
     ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...).
@@ -95,7 +95,7 @@ def _cast_node(name: str, source: str, before: int = HALF, after: int = FLOAT) -
 
 
 def _cast(copy: Any, new: List[Any]) -> None:
-    """Make a cast to half a rounding; a cast from half gets float32 already."""
+    """Turn a cast to half into a rounding, and a cast from half into an identity."""
     source, target = copy.attr["SrcT"].type, copy.attr["DstT"].type
     if source == HALF:
         copy.attr["SrcT"].type = source = FLOAT

@@ -107,7 +107,7 @@ def remedies(
         return (_lower_scale(finding),)
     if finding.float32_too or lists is None:
         return (
-            "look at the batch (saved beside this report) for NaN, empty rows or labels out of "
+            "look at the batch (saved next to this report) for NaN, empty rows or labels out of "
             "range; lower the learning rate, or lengthen the warm-up; clip gradients",
         )
     version = backend.bert4keras_version()

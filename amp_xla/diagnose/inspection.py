@@ -1,4 +1,4 @@
-"""Inspects what the mixed-precision pass makes of a training graph, without running it."""
+"""Inspects what the mixed-precision pass converts in a training graph, without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rehearses mixed-precision training on a CPU beside float32 training, on the same batches.
+"""Rehearses mixed-precision training on a CPU, next to float32 training on the same batches.
 
 Every step trains both copies. A few steps are examined: gradients are compared at the same
 weights, and the magnitudes of all numbers that are rounded to half are counted.

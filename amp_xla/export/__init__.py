@@ -1,1 +1,1 @@
-"""Trained models written for other programs, and compared with the run before they count."""
+"""Writes trained models for other programs, after comparing their outputs with the run's."""

@@ -1,4 +1,4 @@
-"""Models of TensorFlow's recipes, to export: built anew, in float32 and without dropout."""
+"""Rebuilds the models of TensorFlow recipes for export, in float32 and without dropout."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _run(parts: Parts) -> Run:
 
 
 def probabilities(name: str, tensor: Any) -> Any:
-    """Return what is compared of an output."""
+    """Return probabilities for logits; other outputs unchanged."""
     return tf.nn.softmax(tensor) if name == "logits" else tensor
 
 
@@ -133,7 +133,7 @@ def _serving(parts: Parts, half: bool) -> Serving:
 
 
 def _in_half(frozen: Any) -> Any:
-    """Return a graph whose large float32 constants are float16 with a cast behind them."""
+    """Return a graph whose large float32 constants are float16, each followed by a cast."""
     graph_def = tf.GraphDef()
     for node in frozen.node:
         value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None

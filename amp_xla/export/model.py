@@ -76,7 +76,7 @@ class Exportable:
 
 
 def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
-    """Return the largest difference between the run's answers and the export's.
+    """Return the largest difference between the run's outputs and the export's.
 
     Args:
       expected, answers: of the same samples, float [..., classes].
@@ -89,7 +89,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
     difference = float(np.abs(answers - expected).max())
     if not difference <= most:
         raise AmpXlaError(
-            f"the written model's answers differ from the run's by {difference:.2g}; allowed with "
+            f"the exported model's outputs differ from the run's by {difference:.2g}; allowed with "
             f"--dtype {dtype}: {most:g}; nothing was written"
         )
     second, best = np.moveaxis(np.sort(expected, -1)[..., -2:], -1, 0)

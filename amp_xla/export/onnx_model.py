@@ -87,7 +87,7 @@ def _package(name: str) -> Any:
 
 
 def _halve(onnx: Any, graph: Any) -> None:
-    """Store large float32 weights in float16, each with a cast behind it."""
+    """Store large float32 weights in float16, each followed by a cast."""
     casts = []
     for weight in graph.initializer:
         value = onnx.numpy_helper.to_array(weight)

@@ -1,4 +1,4 @@
-"""The rate of a large matrix product here, the ceiling that a training step is compared with."""
+"""Rate of a large matrix product on this machine: the ceiling for a training step."""
 
 from __future__ import annotations
 

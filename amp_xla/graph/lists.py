@@ -1,4 +1,4 @@
-"""The op lists of the mixed-precision pass: whose they are and what the environment changes.
+"""The op lists of the mixed-precision pass: NVIDIA's or stock, and the environment's changes.
 
 ``stock`` lists are those of the installed TensorFlow. ``fork`` lists are those of NVIDIA's
 TensorFlow 1.15: Softmax, LogSoftmax, Log and Log1p may be half, Einsum always is.

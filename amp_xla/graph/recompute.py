@@ -106,7 +106,7 @@ class _Layer:
         return None
 
     def copy(self, start: Any) -> None:
-        """Copy the operations behind ``reads``; the copies run after the tensor ``start``."""
+        """Copy the operations that ``reads`` need; the copies run after the tensor ``start``."""
         targets = [op.inputs[index].op for op, index in self.reads]
         copied = upstream(targets, set(self._ops) - self._kept)
         # Always 1, but no graph optimizer can tell. DivNoNan is on no list of mixed precision, so

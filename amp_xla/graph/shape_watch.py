@@ -1,4 +1,4 @@
-"""Names input shapes that XLA compiles again for: seconds for each combination of shapes."""
+"""Reports unplanned input shapes, since XLA compiles for seconds for each new combination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recipe's job in JAX: the same data, run folders and checkpoints' rules, and no TensorFlow."""
+"""A recipe's job in JAX: the same data, run folders and checkpoint rules, without TensorFlow."""
 
 from __future__ import annotations
 

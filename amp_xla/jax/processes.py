@@ -71,7 +71,7 @@ def _mesh() -> Mesh:
 
 
 def everywhere() -> NamedSharding:
-    """Return the sharding of an array that each device has whole."""
+    """Return the sharding of an array that is replicated on all devices."""
     return NamedSharding(_mesh(), PartitionSpec())
 
 
@@ -91,7 +91,7 @@ def check_rows(rows: int) -> None:
 
 
 def put(tree: Any) -> Any:
-    """Return arrays, the same in each process, whole on each device."""
+    """Replicate arrays, which are equal in all processes, on all devices."""
     return jax.tree_util.tree_map(lambda array: _placed(array, everywhere()), tree)
 
 

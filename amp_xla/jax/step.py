@@ -1,4 +1,4 @@
-"""A training step as one compiled program: cast, scale, differentiate, unscale, judge, update.
+"""A training step as one compiled program: cast, scale, differentiate, unscale, check, update.
 
 The loss scale stays on the device, in the state, which is donated to the step that replaces it.
 """
@@ -141,7 +141,7 @@ def training_step(
 
 
 def inference(policy: Policy) -> Any:
-    """Build (model, batch) -> float32 logits [B, classes], whole on each device."""
+    """Build (model, batch) -> float32 logits [B, classes], replicated on all devices."""
 
     @functools.partial(jax.jit, out_shardings=processes.everywhere())
     def infer(model: Classifier, batch: Batch) -> jax.Array:

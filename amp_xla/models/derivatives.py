@@ -217,7 +217,7 @@ def multi_head_attention() -> Any:
             return (out if share == 1.0 else out * (1.0 / share)), None
 
         def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
-            """(numbers or bools to multiply attention weights by, what their mean is)."""
+            """Return the multipliers of the attention weights, float or bool, and their mean."""
             if dropout.installed() or not rate:
                 mask = dropout.kept(self.name, shape, rate)
                 return mask, (1.0 if mask is None else 1.0 - rate)

@@ -158,7 +158,7 @@ def installed() -> bool:
 
 
 def kept(name: str, shape: Any, rate: float) -> Optional[Any]:
-    """Return a mask of elements to keep, another one per call of a layer (shared weights).
+    """Return a mask of elements to keep, a different one for each call of a shared layer.
 
     Args:
       name: of the layer.

@@ -186,7 +186,7 @@ def pooled(encoder_model: Any) -> Any:
 
 
 def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
-    """Build: float [N, hidden] -> Keras model from ``inputs`` to float32 logits [N, classes]."""
+    """Build a Keras model: ``inputs`` -> float32 logits [N, classes] of ``pooled`` vectors."""
     dropped = Dropout(dropout, name="Pooling-Dropout")(pooled)
     # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
     logits = keras.layers.Dense(

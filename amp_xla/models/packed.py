@@ -60,7 +60,7 @@ def _means(vectors: Any, slots: Any, most: int) -> Any:
 
 
 def _packed(base: Any) -> Any:
-    """Return a subclass of a bert4keras encoder with two inputs more and attention in texts."""
+    """Return a subclass of a bert4keras encoder with two more inputs and attention within texts."""
 
     class Packed(base):
         attention_bias: Any

@@ -1,4 +1,4 @@
-"""How alike two texts are: vectors of texts, the score of a pair, and losses over a batch.
+"""Similarity of texts: vectors of texts, scores of pairs, and losses over a batch.
 
 Losses are in float32 under mixed precision, which converts nothing between a sum and the next
 product of float32 matrices; and no mask is a large number, which float16 does not have.
@@ -118,7 +118,7 @@ def cross_entropy(logit: Any, labels: Any, weights: Any, smoothing: float = 0.0)
 
 
 def placeholders(method: Method) -> Dict[str, Any]:
-    """Return the placeholders of a step by name: texts apart are int [B, 2, L], else [B, L]."""
+    """Return a step's placeholders by name: int [B, 2, L] for separate texts, else [B, L]."""
     shape = [None, 2, None] if apart(method) else [None, None]
     inputs = {"token_ids": tf.placeholder(tf.int32, shape, name="token_ids")}
     if not apart(method):

@@ -1,4 +1,4 @@
-"""Gradient accumulation: a window of micro-batches is one step, judged once.
+"""Gradient accumulation: a window of micro-batches is one step, with one finite check.
 
 Sums are emptied by assignment. bert4keras multiplies them by 0, so one infinite micro-batch stays
 NaN for good. Between updates the sums are zero, and no checkpoint holds them.

@@ -191,7 +191,7 @@ def scalar(x: Any, dtype: str) -> Any:
 
 
 def known(x: Any) -> Optional[Any]:
-    """Return the value of a scalar as a Python number; None if only a run has it."""
+    """Return the value of a scalar as a Python number; None if it is unknown before the run."""
     kind = family(x)
     if kind == "tensorflow":
         try:

@@ -136,7 +136,7 @@ class OptimizerFace(Trackable):
 
     @property
     def state_variables(self) -> List[Any]:
-        """Variables that a checkpoint holds beside ``inner``'s."""
+        """Variables that a checkpoint holds in addition to ``inner``'s."""
         raise NotImplementedError
 
     @property

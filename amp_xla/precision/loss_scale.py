@@ -1,4 +1,4 @@
-"""Loss scales: immutable values with jmp's verbs, and the one state machine behind them.
+"""Loss scales: immutable values with jmp's method names, and their state machine.
 
 The same classes serve NumPy, JAX (as pytrees, see ``amp_xla.precision.jax``) and TensorFlow (in
 the variables of ``amp_xla.precision.tensorflow``). No framework is imported here.
@@ -54,7 +54,7 @@ def next_state(
     minimum: float,
     maximum: float,
 ) -> Tuple[Any, Any]:
-    """Return (scale float32, counter int32) after a step judged ``finite``.
+    """Return (scale float32, counter int32) after a step that was ``finite`` or not.
 
     Works on NumPy, JAX and TensorFlow scalars. It only multiplies: compilers change the last bit of
     a division by a constant.

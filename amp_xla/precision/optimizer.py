@@ -171,7 +171,7 @@ class LossScaleOptimizer(OptimizerFace):
 
     @property
     def state_variables(self) -> List[Any]:
-        """Variables that a checkpoint holds beside ``inner``'s."""
+        """Variables that a checkpoint holds in addition to ``inner``'s."""
         return [self.applied_steps, self.skipped_steps, *self._state.state_variables]
 
     def get_scaled_loss(self, loss: Any) -> Any:
@@ -191,7 +191,7 @@ class LossScaleOptimizer(OptimizerFace):
         each call adds its gradients to the step's one decision.
 
         Raises:
-          RuntimeError: the step was judged already, without these gradients.
+          RuntimeError: the step was already checked, without these gradients.
         """
         step = self._steps.current()
         if step.finite is not None:
@@ -343,7 +343,7 @@ class LossScaleOptimizer(OptimizerFace):
         return [self.minimize(loss, params)]
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
-        """Add a micro-batch; the last of a window is the step, judged once for all of it."""
+        """Add a micro-batch; the last one of a window checks and applies the whole step."""
         if step.finite is not None:
             raise RuntimeError("accumulate takes all variable groups in one apply_gradients")
         self.build([v for _, v in pairs])

@@ -1,4 +1,4 @@
-"""A training step in TensorFlow: scaled and unscaled, judged once, then applied or skipped.
+"""A training step in TensorFlow: scaled and unscaled, checked once, then applied or skipped.
 
 All variable groups that are unscaled in a step share its decision and one move of the loss scale.
 """
@@ -40,7 +40,7 @@ class Step:
 
 
 class Steps:
-    """The step under construction in each graph and replica, which it judges and applies.
+    """Checks and applies the step under construction in each graph and replica.
 
     ``LossScaleOptimizer`` documents the arguments.
 
@@ -86,7 +86,7 @@ class Steps:
         return step
 
     def next(self) -> Step:
-        """Return the open step, or a new one if it was judged already."""
+        """Return the open step, or a new one if it was already checked."""
         if self.current().finite is not None:
             self.close()
         return self.current()
@@ -116,7 +116,7 @@ class Steps:
     def apply(
         self, step: Step, parts: Parts, global_step: Any, aggregate: bool, more_groups: bool
     ) -> Any:
-        """Apply one group of a step if the step is finite; the first group judges it.
+        """Apply one group of a step if the step is finite; the first group checks it.
 
         Args:
           step: the open step; ``finite``, ``norm`` and ``applied`` are set.
@@ -212,7 +212,7 @@ class Steps:
 
 
 def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
-    """Return a function that the branch that skips calls on the host, to warn.
+    """Return a host function that warns, called by the branch that skips.
 
     It warns of a scale at its minimum, once per streak, and of a constant one that overflows.
 

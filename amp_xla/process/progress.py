@@ -71,7 +71,7 @@ class Progress:
                 print(f"step {step}/{self.total}  {'  '.join(words)}", file=sys.stderr, flush=True)
 
     def hide(self) -> None:
-        """Show nothing from now on: Keras' own bar is there."""
+        """Show nothing from now on: Keras shows its own bar."""
         self.close()
         self._bar, self._hidden = None, True
 

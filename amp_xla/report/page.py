@@ -105,7 +105,7 @@ def percent(share: float) -> str:
 
 
 def command(run: Record) -> str:
-    """Return the command that trains the same again, as a user types it."""
+    """Return the command that repeats the training, as a user types it."""
     try:
         first, *rest = shlex.split(str(run.process.get("command", "")))
     except ValueError:

@@ -49,7 +49,7 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
 
 @tf.custom_gradient
 def _picked(values: Any, index: Any) -> Any:
-    """Return ``values[index]``; the gradient of ``values`` is dense, so that it can travel."""
+    """Return ``values[index]``; the gradient of ``values`` is dense, so ranks can exchange it."""
 
     def gradient(upstream: Any) -> Any:
         return tf.math.unsorted_segment_sum(upstream, index, tf.shape(values)[0]), None

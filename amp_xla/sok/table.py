@@ -30,7 +30,7 @@ class Rows:
     def drawn(self, seed: int) -> Any:
         """Return initial rows, float32 [rows here, width], uniform in -0.05 to 0.05 as in Keras.
 
-        They follow from seed and row number, not from the number of ranks.
+        They depend on seed and row number, not on the number of ranks.
         """
         values = np.empty((self.here, self.width), np.float32)
         done = 0

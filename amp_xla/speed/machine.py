@@ -60,7 +60,7 @@ class Machine:
         ]
 
     def describe(self) -> str:
-        """One line."""
+        """Return one line."""
         where = f"driver {self.driver}" if self.gpu else f"{self.cores} cores"
         return (
             f"{self.device}, {where}, {self.memory_gib:.0f} GiB; TensorFlow {self.tensorflow}, "
@@ -69,7 +69,7 @@ class Machine:
 
 
 def look() -> Machine:
-    """Asks a fresh process."""
+    """Return the facts of a fresh process."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE],
         capture_output=True,  # on a failure stderr is in the error: a line for who asked

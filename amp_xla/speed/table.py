@@ -1,4 +1,4 @@
-"""Outcomes as a Markdown table, and what they recommend."""
+"""Outcomes as a Markdown table, and the recommended settings."""
 
 from __future__ import annotations
 

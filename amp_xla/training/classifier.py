@@ -1,4 +1,4 @@
-"""Configuration, data and answers of the text classifiers in TensorFlow, Keras and JAX."""
+"""Configuration, data and predictions of the text classifiers in TensorFlow, Keras and JAX."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from amp_xla.training.run import resumed_settings
 
 
 class Answers(NamedTuple):
-    """Answers to texts: ``labels``, and the probability of each, float [texts, labels].
+    """Predictions for texts: ``labels``, and the probability of each, float [texts, labels].
 
-    With a ``separator`` an answer is the labels above 0.5 with the separator between them.
+    With a ``separator`` a prediction is the labels above 0.5, joined by the separator.
     """
 
     labels: Tuple[str, ...]

@@ -88,7 +88,7 @@ class Engine(Protocol):
         """Return name -> dtype and shape of each tensor of a checkpoint."""
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
-        """Return all tensors that must survive, in host memory."""
+        """Return all tensors of a checkpoint, in host memory."""
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         """Write tables that are spread over ranks into a new folder inside ``folder``."""

@@ -1,4 +1,4 @@
-"""Evaluations: run an inference over held-out batches and name what came out."""
+"""Evaluations: run inference over held-out batches and return metrics by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _AGREE_EVERY = 16  # batches between two checks among ranks whether to stop
 
 
 def shards(batches: Any) -> Iterator[Any]:
-    """All that this rank evaluates of ``batches``."""
+    """Yield the part of ``batches`` that this rank evaluates."""
     for number, batch in enumerate(batches.epoch(0)):
         if number % _AGREE_EVERY == 0:
             distributed.current().ask()
@@ -27,7 +27,7 @@ def shards(batches: Any) -> Iterator[Any]:
 
 
 def _total(*values: float) -> Any:
-    """Each summed over the ranks, which have evaluated a part."""
+    """Return the sum of each value over the ranks."""
     return distributed.current().total(np.array(values, np.float64)).tolist()
 
 

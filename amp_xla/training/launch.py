@@ -77,7 +77,7 @@ def train(
 
 
 def _folder(recipe: str, run_options: RunOptions, ranks: Any) -> RunFolder:
-    """Open the run folder on the first rank, whose choice of a name holds for all."""
+    """Open the run folder on the first rank, which chooses its name for all ranks."""
     if not ranks.first:
         return ReadOnlyRunFolder(recipe, ranks.gather("")[0])
     run = RunFolder(recipe, run_options.name, resume=run_options.resume)
@@ -255,7 +255,7 @@ def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
 
 
 def report(loop: Any, seconds: float) -> None:
-    """Print what a run of so many seconds reached."""
+    """Print the result of a run, which took ``seconds``."""
     state = loop.state
     best = ""
     if state.best is not None:

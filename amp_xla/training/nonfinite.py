@@ -25,7 +25,7 @@ class TrainingDiverged(AmpXlaError):
 
 
 def judge(loop: Any, result: StepResult) -> None:
-    """Act on a skipped update of the training loop, as its options say.
+    """Handle a skipped update as the training loop's options say.
 
     Raises:
       TrainingDiverged: training must stop.

@@ -51,17 +51,17 @@ class PrecisionOptions:
     """a number or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
 
     def resolve(self) -> Precision:
-        """Apply these options before TensorFlow is imported, and return what they mean here."""
+        """Apply these options before TensorFlow is imported; return the precision in force."""
         from amp_xla.backend import configuring
 
         return configuring.resolve(**dataclasses.asdict(self))
 
     def resolve_for_answers(self) -> None:
-        """Apply the precision that was trained in, without what only training has."""
+        """Apply the precision of training, without XLA and loss scaling."""
         dataclasses.replace(self, xla="off", loss_scale=None).resolve()
 
     def float32(self) -> None:
-        """Compute in float32, with the constants of the precision that was trained in."""
+        """Compute in float32, with the constants of the precision of training."""
         from amp_xla.backend import configuring
 
         chosen = Settings.from_environment(os.environ, precision=self.precision)
@@ -170,10 +170,10 @@ class TrickOptions:
     layer_decay: Annotated[float, within(above=0, at_most=1)] = 1.0
     """factor of the learning rate from a layer to the one below it, e.g. 0.9; 1 = none"""
     freeze: Annotated[Optional[int], within(at_least=0)] = None
-    """layers that are not trained, with the embeddings; 0 = these alone; none = train all"""
+    """freeze the embeddings and this number of lowest layers; none = train all"""
 
     def on(self, model: Any, pretrained: bool, recompute: bool) -> Any:
-        """Return ``amp_xla.training.tricks.Tricks`` for a model; the arguments are those of it."""
+        """Return ``amp_xla.training.tricks.Tricks`` for a model, built from the arguments."""
         from amp_xla.training.tricks import Tricks
 
         return Tricks(self, model, pretrained, recompute)

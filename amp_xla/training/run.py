@@ -294,7 +294,7 @@ class ReadOnlyRunFolder(RunFolder):
 
 
 class ScriptFolder(RunFolder):
-    """The run folder of an own script, at any path; ``latest`` does not point to it.
+    """The run folder of a user's script, at any path; ``latest`` does not point to it.
 
     Args:
       path: the folder.

@@ -1,4 +1,4 @@
-"""Scores of pairs: evaluation, and answers to new text."""
+"""Scores of pairs, for evaluation and for new texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from amp_xla.training.variables import restore_weights
 
 
 class Threshold:
-    """The score from which on two texts count as alike, chosen on the dev pairs.
+    """The lowest score at which two texts count as similar, chosen on the dev pairs.
 
     It is a variable, so that checkpoints hold it.
     """
@@ -90,7 +90,7 @@ class Similarity:
 
 
 class Scores(NamedTuple):
-    """Answers to pairs.
+    """Predictions for pairs.
 
     Attributes:
       values: score of each pair, float64 [N]: the cosine, or a cross-encoder's label.

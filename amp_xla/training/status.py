@@ -1,4 +1,4 @@
-"""``status.json`` and ``report.html``: what a run set out to do, how it ended, and its page.
+"""``status.json`` and ``report.html``: the plan and the outcome of a run, and its page.
 
 Written by the first rank, outside the training loop; failing to write them is a warning.
 """
@@ -19,7 +19,7 @@ _REPORT_SECONDS = 2.0  # a longer log is left to `amp-xla report`
 
 
 def plan(loop: Any, config: Any) -> Dict[str, Any]:
-    """Return what a run set out to do.
+    """Return the plan of a run: steps, batch shapes and defaults.
 
     Args:
       loop: the training loop.

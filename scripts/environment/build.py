@@ -1,4 +1,4 @@
-"""Build an environment once, and never take an interrupted build for a whole one.
+"""Build an environment once, and detect interrupted builds.
 
 A folder is whole if its stamp has the lock file's hash. A build removes the stamp first and writes
 it last.

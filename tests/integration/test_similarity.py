@@ -124,7 +124,7 @@ BAD = [
     ("cross-encoder", "sentence1\tlabel\na\t1\n", "bad.tsv: "),
     ("simcse", "a\nb\n", "bad.tsv:1: 1 column between tabs, and no known header. Needed: text<TAB>"
      "second text, or"),
-    ("simcse", "a\tb\t0\nc\td\t0\n", "--method simcse trains on pairs that are alike"),
+    ("simcse", "a\tb\t0\nc\td\t0\n", "--method simcse trains on similar pairs"),
     ("unsupervised-simcse", "a text\nwith\ttab\n", "bad.tsv:2: 2 columns, not 1"),
 ]  # fmt: skip
 

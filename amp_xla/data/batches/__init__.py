@@ -1,1 +1,1 @@
-"""Samples to batches of few shapes, in an order that follows from (seed, epoch)."""
+"""Batches of few shapes, in an order that depends only on (seed, epoch)."""

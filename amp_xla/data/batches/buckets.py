@@ -174,7 +174,7 @@ class Batches:
 
     @property
     def padding_share(self) -> float:
-        """Share of an epoch's tokens that is padding, whole rows included."""
+        """Share of padding among an epoch's tokens, padding rows included."""
         rows = self.rows * self.samples.texts
         return 1.0 - self.samples.tokens / (rows * sum(self._fed))
 

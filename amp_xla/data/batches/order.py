@@ -1,4 +1,4 @@
-"""Random orders and numbers that follow from a few integers, in every version of NumPy.
+"""Random orders and numbers that depend only on a few integers, in every version of NumPy.
 
 NumPy guarantees that the stream of ``RandomState`` never changes. So a resumed run draws the same
 numbers as the run that it continues.
@@ -19,12 +19,12 @@ def generator(*numbers: int) -> np.random.RandomState:
 
 
 def permutation(n: int, *numbers: int) -> np.ndarray:
-    """Return 0 to n - 1, int64 [n], in an order that follows from ``numbers``."""
+    """Return 0 to n - 1, int64 [n], in an order that depends only on ``numbers``."""
     return generator(*numbers).permutation(n).astype(np.int64, copy=False)
 
 
 def uniform(samples: Iterable[int], count: int, *numbers: int) -> np.ndarray:
-    """Draw from [0, 1), float64 [samples, count]; row i follows from samples[i] and ``numbers``.
+    """Draw from [0, 1), float64 [samples, count]; row i depends on samples[i] and ``numbers``.
 
     A sample has the same numbers in any batch and on any rank.
     """

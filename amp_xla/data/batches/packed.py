@@ -33,8 +33,8 @@ class PackedBatches(Batches):
       length: tokens of a row, at least those of the longest sample.
       batch_size: average number of samples per step; decides the rows.
       seed: decides the order.
-      shuffle: False packs every epoch alike.
-      shape: rows of a step and slots of a row; None = follows from the samples.
+      shuffle: False packs every epoch the same way.
+      shape: rows per step and slots per row; None = chosen from the samples.
 
     Attributes:
       rows: R, rows of a step.

@@ -13,7 +13,7 @@ Batch = Dict[str, np.ndarray]
 
 
 class BatchSource(Protocol):
-    """Batches whose order follows from (seed, epoch). Each sample occurs once per epoch."""
+    """Batches whose order depends only on (seed, epoch). Each sample occurs once per epoch."""
 
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:

@@ -24,7 +24,7 @@ class LengthOptions:
     global_batch: Annotated[int, within(at_least=1)] = 16
     """sequences per update, over all ranks"""
     micro_batch: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
-    """sequences per micro-batch on each rank, at most"""
+    """maximum sequences per micro-batch on each rank"""
 
     def plan(self, length: int) -> List[Tuple[int, int]]:
         """Return (tokens per sequence, updates) of each phase, the first of the prepared length.

@@ -160,7 +160,7 @@ def _kind(path: str, head: bytes) -> str:
 
 
 def _documents(path: str, kind: str, reading: Reading) -> Iterator[Tuple[int, Document]]:
-    """Yield the documents of a file, each with the number of the byte behind it."""
+    """Yield the documents of a file, each with the offset of the byte after it."""
     lines = _lines(path)
     if kind == "dump":
         yield from (

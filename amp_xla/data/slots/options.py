@@ -34,7 +34,7 @@ class SlotFiles:
     numbers: Annotated[Optional[int], within(at_least=0)] = None
     """columns of numbers after the label; none = 13 as in Criteo's files, built-in 0"""
     values: Annotated[Optional[int], within(at_least=1)] = None
-    """most values of a slot, separated by spaces; none = 1, built-in 64"""
+    """maximum values per slot, separated by spaces; none = 1, built-in 64"""
 
     def read(self, batch_size: int) -> Tuple[Lines, Lines, int]:
         """Return training lines, dev lines and values per slot.

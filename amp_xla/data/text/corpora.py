@@ -93,7 +93,7 @@ def _pairs(data: Dataset) -> Dataset:
 
 
 def is_dev(text: str) -> bool:
-    """Return whether a text is a dev text, which follows from the text alone."""
+    """Return whether a text is a dev text, which depends on the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
 

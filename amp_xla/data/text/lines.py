@@ -1,4 +1,4 @@
-"""Lines of text files, gzipped or not, with those that are not UTF-8 text reported apart."""
+"""Lines of text files, gzipped or not, and a separate report of those that are not UTF-8 text."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
 
 
 def decoded(raw: bytes) -> str:
-    """Return UTF-8 text; raise ``ValueError`` with the reason if it is none."""
+    """Return UTF-8 text; raise ``ValueError`` with the reason if it is not UTF-8."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -159,7 +159,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def refuse_utf16(path: str, data: bytes) -> None:
-    """Raise ``DataError`` if data begins with UTF-16's mark, or every other byte is zero."""
+    """Raise ``DataError`` if data has UTF-16's byte order mark, or every other byte is zero."""
     begin = data[:1024]
     zeros = max(begin[0::2].count(0), begin[1::2].count(0))
     if data[:2] in UTF16_MARKS or (len(begin) > 3 and 4 * zeros > len(begin)):

@@ -219,7 +219,7 @@ def _json_lines(path: str, lines: Sequence[Line], given: Fields, needs: Sequence
 
 
 def json_object(line: str) -> Dict[str, Any]:
-    """Return the object of a line; raise ``ValueError`` with the reason if it is none."""
+    """Return the object of a line; raise ``ValueError`` with the reason if it is not one."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:

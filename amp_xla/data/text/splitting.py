@@ -31,7 +31,7 @@ class Rules(NamedTuple):
 
     @property
     def word_max_chars(self) -> int:
-        """Length from which on a word is not cut."""
+        """Maximum length of a word that is split into pieces."""
         return 100 if self.hugging_face else 200  # bert4keras' word_maxlen
 
     def splitter(self) -> Callable[[str], List[str]]:
@@ -79,7 +79,7 @@ def _is_cjk(code: int) -> bool:
 
 
 class WordSplitter:
-    """Splits texts into words: optionally lower case without accents; symbols and CJK apart."""
+    """Splits texts into words: optionally lower case without accents; separates symbols and CJK."""
 
     def __init__(self, lowercase: bool) -> None:
         self._lowercase = lowercase

@@ -154,7 +154,7 @@ class Tokenizer:
         durable.write(Path(path), "".join(token + "\n" for token in self.tokens).encode("utf-8"))
 
     def save_settings(self, path: str) -> None:
-        """Write ``tokenizer_config.json``: the settings beside the vocabulary."""
+        """Write ``tokenizer_config.json``: all settings except the vocabulary."""
         with open(path, "w", encoding="utf-8") as file:
             json.dump(pretrained_vocabulary.settings(self.rules), file)
             file.write("\n")

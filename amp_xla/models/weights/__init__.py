@@ -1,4 +1,4 @@
-"""Weights that others trained: read and checked before training starts. Imports no TensorFlow."""
+"""Pretrained weights, read and checked before training starts. Imports no TensorFlow."""
 
 from __future__ import annotations
 

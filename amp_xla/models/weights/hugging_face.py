@@ -1,4 +1,4 @@
-"""Tensors of Hugging Face folders, and their names beside those of TensorFlow checkpoints.
+"""Tensors of Hugging Face folders, and their names in TensorFlow checkpoints.
 
 The names of ``model.safetensors`` and ``pytorch_model.bin`` follow by rules from those of Google's
 checkpoints, which bert4keras uses; matrices of linear layers are transposed.

@@ -105,7 +105,7 @@ class Pretrained:
             )
 
     def take(self, needed: Mapping[str, Shape]) -> Dict[str, np.ndarray]:
-        """Read tensors, and report in one line which others the files have.
+        """Read tensors, and report in one line which tensors of the files are unused.
 
         Args:
           needed: Google's name -> shape; kernels are [in, out].

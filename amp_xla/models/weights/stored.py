@@ -1,4 +1,4 @@
-"""Tensors as files hold them, still unread."""
+"""Tensors in files, which are read when needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's files of tensors, read without PyTorch and without pickle's power to call functions.
+"""PyTorch's files of tensors, read without PyTorch, and without letting pickle call functions.
 
 Two formats: since PyTorch 1.6 a ZIP archive (``data.pkl`` and a member per storage), before that a
 sequence of pickles with the storages behind them. Source: torch/serialization.py.

@@ -1,1 +1,1 @@
-"""Other libraries' names on this package's policies and loss scales; one file a foreign API."""
+"""Other libraries' names for this package's policies and loss scales; one file per API."""

@@ -1,4 +1,4 @@
-"""jmp's names on this package's policies and loss scales.
+"""jmp's names for this package's policies and loss scales.
 
 ``import amp_xla.precision.compat.jmp as jmp``.
 

@@ -1,4 +1,4 @@
-"""SparseOperationKit 1.x's names for mixed precision, on this package's ``LossScaleOptimizer``.
+"""SparseOperationKit 1.x's names for mixed precision, with this package's ``LossScaleOptimizer``.
 
 ``import amp_xla.precision.compat.sok as sok`` gives
 ``sok.tf.keras.mixed_precision.LossScaleOptimizer`` and

@@ -35,7 +35,7 @@ def loss_scaled(
     loss_scale: Any = "dynamic",
     axis_name: Optional[str] = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Build a transformation of scaled gradients: unscale, judge, apply or skip the step.
+    """Build a transformation of scaled gradients: unscale, check, apply or skip the step.
 
     Clipping belongs inside: ``loss_scaled(optax.chain(optax.clip_by_global_norm(1.0), adam))``.
 

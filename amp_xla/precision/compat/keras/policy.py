@@ -1,4 +1,4 @@
-"""Policies to and from Keras', on TensorFlow 1.15 and 2.x.
+"""Conversion to and from Keras' policies, on TensorFlow 1.15 and 2.x.
 
 Keras policies change layers while they are built, the graph rewrite changes the finished graph.
 Together they would convert a model twice, so each refuses the other.
