@@ -68,7 +68,7 @@ class Config:
     only: Optional[str] = None
     """run the scripts whose name contains this"""
     plain: bool = False
-    """without the callback and in float32: does a script fail by itself?"""
+    """run without the callback and in float32, to see whether a script fails anyway"""
 
 
 def patched(name: str, source: str, root: Path, plain: bool) -> str:

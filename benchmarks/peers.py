@@ -57,9 +57,9 @@ class Config:
     learning_rate: Annotated[float, within(above=0)] = 2e-4
     """peak learning rate"""
     steps: Annotated[int, within(at_least=1)] = 8
-    """timed steps per round, on as many different batches"""
+    """timed steps per round, each on a different batch"""
     rounds: Annotated[int, within(at_least=1)] = 3
-    """turns of each contestant"""
+    """rounds per contestant"""
     epochs: Annotated[int, within(at_least=0)] = 0
     """instead of timing, train for this number of epochs and compare dev accuracies"""
     xla: str = "off"

@@ -35,7 +35,7 @@ class Config:
     steps: Annotated[int, within(at_least=1)] = 8
     """timed steps per round"""
     rounds: Annotated[int, within(at_least=1)] = 4
-    """turns of each contestant"""
+    """rounds per contestant"""
     only: str = ""
     """tricks whose name contains one of these, separated by semicolons; none = all"""
     out: str = "runs/tricks"

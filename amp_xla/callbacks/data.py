@@ -190,7 +190,7 @@ class Feed:
     Args:
       source: where from.
       seed: the run's.
-      position: of the first batch to train on.
+      position: position of the first batch to train on.
 
     Attributes:
       first: the batch at ``position``.

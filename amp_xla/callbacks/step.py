@@ -29,16 +29,16 @@ class FitStep:
       model: a compiled model.
       feed: the batches of ``fit``; the first one shows whether they have sample weights.
       class_weight: as given to ``fit``.
-      seed: of dropout masks.
+      seed: seed of dropout masks.
       metric_names: names of the metrics that ``result`` gets.
       requests: returns whether this rank wants to stop, and to save.
       step_input: placeholder of the step's number; None if the model's dropout needs none.
 
     Attributes:
-      number: of the step at hand.
+      number: number of the current step.
       skip: batches to come that were trained before the run was resumed.
-      loss_sum: of the epoch's steps, as Keras adds them up.
-      outputs: of the model in the last step, if there are ``metric_names``.
+      loss_sum: sum of the losses of the epoch's steps, as Keras computes it.
+      outputs: outputs of the model in the last step, if there are ``metric_names``.
     """
 
     def __init__(

@@ -154,7 +154,7 @@ def lines_of(file: Optional[str]) -> List[str]:
       AmpXlaError: A line is not UTF-8 text.
     """
     if file is None and sys.stdin is not None and sys.stdin.isatty():
-        print("type texts, one a line; end with Ctrl-D", file=sys.stderr)
+        print("type texts, one per line; end with Ctrl-D", file=sys.stderr)
     path = "-" if file is None else file
     lines, bad = every_line(path)
     if bad:

@@ -40,7 +40,7 @@ def score(
       runs: run folders.
       file: labelled samples in the format of the training file.
       saved: checkpoint and recipe.
-      seed: of the bootstrap.
+      seed: seed of the bootstrap.
       errors: most lines of ``errors.tsv``.
       as_json: print JSON.
     """

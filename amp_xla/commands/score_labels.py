@@ -19,7 +19,7 @@ class Answered(NamedTuple):
       names: labels of the run.
       labels, predicted: int [N], numbers of ``names``.
       chances: probability of each label, float64 [N, labels].
-      scores: of pairs, float64 [N]; None if the run has none.
+      scores: scores of pairs, float64 [N]; None if the run has none.
     """
 
     run: Path

@@ -97,7 +97,7 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
     Args:
       spec: ``balanced``: the number of texts over (number of labels x texts with the label), so
         that the mean over all texts is 1; or weights, as in ``spam=5,ham=0.5``, others 1.
-      labels: of the training texts.
+      labels: labels of the training texts.
       ids: label of each training text, int [texts].
 
     Raises:

@@ -75,7 +75,7 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
     No path goes inside a span without its beginning; the first and the last token are outside.
 
     Args:
-      scores: of each tag, float [B, L, tags].
+      scores: scores of each tag, float [B, L, tags].
       transitions: from a tag to the next, float [tags, tags].
       lengths: int [B]; tags after them are arbitrary.
     """

@@ -60,7 +60,7 @@ class Wanted:
     """The entities of texts as spans of tokens.
 
     Attributes:
-      spans: of each text, those that are spans of whole tokens.
+      spans: spans of each text that consist of whole tokens.
       all_spans: also those that begin or end within a token, with the whole token.
       missed: entities of each label that no span of tokens is, int64 [labels].
       cut, within: how many of them are cut off with the end of their text, or begin or end within
@@ -168,7 +168,7 @@ def read(
     """Read the files, or the built-in corpus if there are none.
 
     Args:
-      head: of the model; a flat one takes no nested entities.
+      head: head of the model; a flat one takes no nested entities.
       others: see ``labelled.read``.
 
     Raises:

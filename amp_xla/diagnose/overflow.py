@@ -118,7 +118,7 @@ def _run(
     step: int,
     scale: Optional[float],
 ) -> _Replay:
-    """Run ``graph_def`` once and record the nodes of ``graph``, which are given by name."""
+    """Run ``graph_def`` once and record its nodes; ``graph`` maps names to nodes."""
     watched, targets, ranges = watch(graph_def, nodes.ancestors(graph, training.ends))
     stage = Stage(training, graph_def)
     stage.add("replay", watched, "replay")

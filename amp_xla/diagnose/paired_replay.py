@@ -24,7 +24,7 @@ class PairedReplay(Stage):
 
     Attributes:
       rewritten: the pass' result.
-      histograms: of the half tensors in the last ``examine``.
+      histograms: histograms of the half tensors in the last ``examine``.
     """
 
     def __init__(

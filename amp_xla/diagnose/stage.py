@@ -67,9 +67,9 @@ class Stage:
             tf.import_graph_def(part, name=prefix, input_map=shared)
 
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Assign the variables, op name -> array, of a copy; the graph must be complete.
+        """Assign ``values``, op name -> array, to the variables of a copy, after the last ``add``.
 
-        A variable without a value was never initialised, so nothing that trains reads it.
+        Variables without a value were never initialized: training does not read them.
         """
         assigns, feed = [], {}
         with self.graph.as_default():

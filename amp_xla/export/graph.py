@@ -56,7 +56,7 @@ def exportable(
     """Return a recipe's model with the weights of a checkpoint.
 
     Args:
-      checkpoint: of the run.
+      checkpoint: checkpoint of the run.
       build: folder of weights (``--bert``), or None = the run's architecture without weights ->
         the model.
       length, labels, kind, formula: of ``Exportable``.

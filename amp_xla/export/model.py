@@ -35,7 +35,7 @@ class Exportable:
         such as ``ForMaskedLM``; None = there is none: the encoder alone is a ``Model``.
       formula: if ``kind`` is None: how the answer follows from the encoder's vectors; empty if it
         does not.
-      tokenizer: of the model.
+      tokenizer: tokenizer of the model.
       labels: names of the classes; empty for words.
       length: most tokens of a text.
       run: the model.
@@ -80,7 +80,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
     Args:
       expected, answers: of the same samples, float [..., classes].
-      dtype: of the export: ``fp32`` or ``fp16``.
+      dtype: dtype of the export: ``fp32`` or ``fp16``.
 
     Raises:
       AmpXlaError: they differ by more than ``TOLERANCE``, or in a label that is no tie.

@@ -92,7 +92,7 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
     """Raise an error if the first training step did not run as the settings say.
 
     Args:
-      counts: of the first training step.
+      counts: counts of the first training step.
       precision, xla: as in ``Settings``.
       half_dtype, why: half precision of this machine (None = none), and the reason.
 

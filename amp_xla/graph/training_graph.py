@@ -1,4 +1,4 @@
-"""One view of a training graph, built by a recipe's step or by a compiled Keras model."""
+"""A common view of training graphs, of a recipe's step or of a compiled Keras model."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class Layer(eqx.Module):
     ) -> jax.Array:
         """Map ``x`` [B, L, hidden]; ``mask`` is bool [B, L], False = padding.
 
-        Dropout masks are drawn from ``place`` on.
+        ``place`` numbers the layer's first dropout mask.
         """
         rows, length, _ = x.shape
 

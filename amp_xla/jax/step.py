@@ -112,7 +112,7 @@ def training_step(
       optimizer, rate: ``adamw`` and its ``schedule``.
       policy: parameters, compute and output dtypes.
       dropout: share of activations and attention weights dropped.
-      smoothing: of labels.
+      smoothing: label smoothing.
       seed: decides dropout.
     """
 

@@ -161,7 +161,7 @@ def kept(name: str, shape: Any, rate: float) -> Optional[Any]:
     """Return a mask of elements to keep, a different one for each call of a shared layer.
 
     Args:
-      name: of the layer.
+      name: name of the layer.
       shape: int32 [rank] of the tensor to drop from.
       rate: share to drop, 0 <= rate < 1.
 

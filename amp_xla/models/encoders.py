@@ -149,7 +149,7 @@ def write_config(bert: Optional[str], path: str, **configs: Any) -> None:
 
     Args:
       bert, **configs: arguments of ``encoder``.
-      path: of the file.
+      path: path of the file.
     """
     if bert is not None:
         config = google.pretrained(bert).config

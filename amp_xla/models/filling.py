@@ -20,7 +20,7 @@ class Fill:
     """A model for texts with [MASK].
 
     Args:
-      tokenizer: of the model.
+      tokenizer: tokenizer of the model.
       texts: with at least one [MASK] each.
       bert: folder with the model's ``bert_config.json``; None = use ``shape``.
       shape: layers, hidden size, heads.
@@ -71,7 +71,7 @@ class Fill:
         """Build the model of a pretraining run, still without its weights.
 
         Args:
-          checkpoint: of the run.
+          checkpoint: checkpoint of the run.
           objective, encoder: settings of the run.
           texts, top: as for ``Fill``.
 

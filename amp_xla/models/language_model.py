@@ -61,7 +61,7 @@ class LanguageModel:
       bert: folder of a BERT's weights to continue; its shapes have priority.
       length: L, or the largest of several.
       layers, hidden, heads: shape of a new model.
-      dropout_rate: of activations and attention weights.
+      dropout_rate: rate of activations and attention weights.
       weights: False = read only the configuration from ``bert``.
       positions: initial position embeddings of a new model: ``sinusoids`` or ``random``.
       attention: initial heads of its first two layers: ``neighbours`` or ``random``.
@@ -171,7 +171,7 @@ class LanguageModel:
         Args:
           text: ``Sequences`` to count in.
           special_ids: tokens without a vector; they and missing tokens keep random vectors.
-          seed: of the vectors' rotation.
+          seed: seed of the vectors' rotation.
         """
         vectors, known = cooccurrence.word_vectors(
             cooccurrence.sample(text),
@@ -241,7 +241,7 @@ class LanguageModel:
         """Build the training loss, float32 scalar, and its metrics by name.
 
         Args:
-          inputs: of ``placeholders``.
+          inputs: from ``placeholders``.
           topic: weight of ``topic_loss``; None = without.
         """
         out = self.head(inputs, self.model.output)
@@ -344,7 +344,7 @@ def _rates(size: int) -> Any:
 def _neighbour_kernels(offsets: List[int], hidden: int) -> Tuple[Any, Any]:
     """Return query and key kernels, float32 [hidden, hidden], of heads with these offsets.
 
-    A head reads the fastest sinusoids. Its query rotates them by its offset, which gives the key
+    A head uses the fastest sinusoids. Its query rotates them by its offset, which gives the key
     of the position at that offset: sin(x + w) = sin x cos w + cos x sin w.
     """
     size = hidden // len(offsets)

@@ -11,7 +11,7 @@ from amp_xla.errors import AmpXlaError
 def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
     """Build the cross-entropy: int [B] or [B, S], float [..., classes] -> float32 [...].
 
-    Labels may also be 0 or 1 for each class, [..., classes]: any number of labels.
+    For several labels per sample, labels are 0 or 1 for each class: [..., classes].
 
     ``smoothing`` is the share of a label's weight that all classes get (Szegedy et al.,
     arXiv:1512.00567, section 7).

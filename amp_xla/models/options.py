@@ -77,7 +77,7 @@ class EncoderOptions:
           vocab_size: tokens.
           classes: number of labels.
           max_length: most tokens of a sample.
-          slots: most texts of a row; with more than one, packed rows, the model has two inputs more
+          slots: maximum texts per row; above 1, packed rows, the model has two more inputs
             and logits are [B, slots, classes].
           weights: False = read only the configuration from ``bert``.
 
@@ -94,7 +94,7 @@ class EncoderOptions:
         return encoders.classifier(encoder, classes, self.dropout)
 
     def transformer(self, vocab_size: int, max_length: int, weights: bool = True) -> Any:
-        """Build bert4keras' object of the encoder; arguments as for ``classifier``."""
+        """Build the encoder as a bert4keras model object; arguments as for ``classifier``."""
         from amp_xla.models import encoders
 
         shape = self._shape(vocab_size, max_length)

@@ -20,9 +20,9 @@ class Recommender(keras.Model):
 
     Args:
       table: ``amp_xla.sok.DistributedEmbedding`` of ``options.table_width`` numbers per row.
-      slots: of a sample.
+      slots: slots of a sample.
       options: ``amp_xla.models.options.TowerOptions``.
-      seed: of the towers' initial weights; the same on every rank.
+      seed: seed of the towers' initial weights; the same on every rank.
     """
 
     def __init__(self, table: Any, slots: int, options: Any, seed: int) -> None:

@@ -25,7 +25,7 @@ class Transitions(keras.layers.Layer):
     """Scores from each tag to the next, float32 [tags, tags]; returns its inputs.
 
     Args:
-      factor: of the weights, so of their learning rate.
+      factor: factor of the weights, so of their learning rate.
     """
 
     def __init__(self, factor: float, **kwargs: Any) -> None:
@@ -57,7 +57,7 @@ class Tagger(NamedTuple):
       head: softmax, crf, global_pointer or efficient_global_pointer.
       model: Keras model: token and segment ids -> scores, float32 [B, L, tags] of a flat head, else
         [B, labels, L, L].
-      transitions: of a flat head, float32 [tags, tags]; zeros without a CRF.
+      transitions: transitions of a flat head, float32 [tags, tags]; zeros without a CRF.
     """
 
     head: str
@@ -138,7 +138,7 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
 
     Args:
       labels: int32 [B, L], 0 for padding.
-      scores: of each tag, float32 [B, L, tags].
+      scores: scores of each tag, float32 [B, L, tags].
       weights: float32 [B, L], 1 for tokens and 0 for padding, which is at the end.
       transitions: float32 [tags, tags], from the row's tag to the column's.
     """

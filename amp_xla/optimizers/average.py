@@ -68,7 +68,7 @@ class Average:
     """The averages of a built optimizer.
 
     Args:
-      optimizer: of a class from ``averaged``, with its update built.
+      optimizer: instance of a class from ``averaged``, with its update built.
       variables: trained variables.
       applied_steps: int64 variable, number of applied updates.
     """

@@ -72,9 +72,9 @@ def check_clipping(
         )
     if global_clipnorm is not None and not hasattr(agreement, "total"):
         raise ValueError(
-            "global_clipnorm with model_parallel variables needs the ranks' common norm: give the "
-            "agreement an attribute `total`, a function that sums a float32 scalar over ranks "
-            "(agreement.horovod has it)"
+            "global_clipnorm with model_parallel variables needs a norm over all ranks, but the "
+            "agreement has no attribute `total`, a function that sums a float32 scalar over ranks; "
+            "agreement.horovod has one"
         )
 
 

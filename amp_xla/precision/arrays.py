@@ -89,13 +89,13 @@ def half_dtype(platform: Optional[str] = None) -> Any:
 
 
 class set_half_dtype:  # reads as a verb, also in a with statement
-    """Override of ``half_dtype()`` from now on, or within a ``with`` block.
+    """Override ``half_dtype()`` from now on, or within a ``with`` block.
 
     Args:
       dtype: ``float16``, ``bfloat16``, or None to detect again.
 
     Raises:
-      ValueError: not a half precision.
+      ValueError: not a half-precision dtype.
     """
 
     def __init__(self, dtype: Union[str, Any, None]) -> None:

@@ -270,7 +270,7 @@ class LossScaleOptimizer(OptimizerFace):
         Args:
           grads_and_vars: pairs; None gradients are dropped.
           global_step: variable to increment when the step is applied.
-          name: of the operation.
+          name: name of the operation.
           experimental_aggregate_gradients: False if the gradients of this call must not be
             summed over replicas (model-parallel variables).
 

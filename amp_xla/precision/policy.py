@@ -32,9 +32,9 @@ class Policy:
     """A triple of dtypes, with casts of floating leaves of any tree.
 
     Attributes:
-      param_dtype: of variables, the master weights.
-      compute_dtype: of the arithmetic.
-      output_dtype: of a layer's output.
+      param_dtype: dtype of variables, the master weights.
+      compute_dtype: dtype of the arithmetic.
+      output_dtype: dtype of a layer's output.
 
     Each takes a NumPy, JAX or TensorFlow dtype or a name, and holds a NumPy scalar type.
 
@@ -151,7 +151,7 @@ def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Ca
 
     Args:
       function: any callable on arrays or tensors, e.g. a softmax.
-      output_dtype: of its result; None leaves float32.
+      output_dtype: dtype of its result; None leaves float32.
     """
     name = None if output_dtype is None else canonical(output_dtype)
 

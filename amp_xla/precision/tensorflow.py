@@ -63,7 +63,7 @@ class LossScaleVariables(Module):
     Args:
       spec: a loss scale from ``amp_xla.precision``, a number, ``"dynamic"`` or None.
       name: prefix of the variables' names.
-      counter_dtype: of the counter; Keras' checkpoints hold an int64.
+      counter_dtype: dtype of the counter; Keras' checkpoints hold an int64.
     """
 
     def __init__(

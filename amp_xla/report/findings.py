@@ -57,7 +57,7 @@ def _cut(text: str, most: int = 110) -> str:
 
 
 def _ends(values: np.ndarray) -> Optional[Tuple[float, float]]:
-    """Return the means of the first and of the last tenth; None if there are too few."""
+    """Return the means of the first and the last tenth of ``values``; None for too few."""
     values = values[np.isfinite(values)]
     if len(values) < _FEW:
         return None

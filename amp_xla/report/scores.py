@@ -62,7 +62,7 @@ def entity_metrics(counts: np.ndarray, seed: int) -> Dict[str, Interval]:
 
     Args:
       counts: entities of each text that are right, found and wanted, int64 [texts, 3].
-      seed: of the bootstrap over texts.
+      seed: seed of the bootstrap over texts.
     """
     cells, times = _resampled(counts, seed)
     each = per_entity(times @ cells)
@@ -85,7 +85,7 @@ def metrics(labels: np.ndarray, predicted: np.ndarray, seed: int) -> Dict[str, I
 
     Args:
       labels, predicted: int [N].
-      seed: of the bootstrap.
+      seed: seed of the bootstrap.
     """
     (cells,), counts = _drawn([labels, predicted], seed)
     return {name: _interval(score(cells, counts)) for name, score in _SCORES.items()}
@@ -97,7 +97,7 @@ def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int
     Args:
       labels: int [N].
       first, second: predictions, int [N].
-      seed: of the bootstrap.
+      seed: seed of the bootstrap.
 
     Returns:
       ``accuracy``, ``macro_f1``: difference as ``Interval``; ``only_first``, ``only_second``:
@@ -115,7 +115,7 @@ def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Return the ranks of values from 1, float64 [N]; of equal values the mean of theirs."""
+    """Return the ranks of values from 1, float64 [N]; equal values share their mean rank."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     each: np.ndarray = np.cumsum(count) - (count - 1) / 2.0
     return each[place.reshape(-1)]
@@ -142,7 +142,7 @@ def correlations(
 
     Args:
       labels, values, others: float [N].
-      seed: of the bootstrap.
+      seed: seed of the bootstrap.
     """
     source, total = np.random.RandomState(seed), len(labels)
     drawn = [np.arange(total), *(source.randint(total, size=total) for _ in range(DRAWS))]

@@ -22,7 +22,7 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
     Args:
       table: this rank's rows, float32 variable [rows here, width].
       ids: int64 [N], from 0 to the whole table's height.
-      name: of the table, the same on all ranks; one lookup per step.
+      name: name of the table, the same on all ranks; one lookup per step.
       averaged: gradients are the mean over ranks, else their sum.
 
     Returns:

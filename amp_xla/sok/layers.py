@@ -96,10 +96,11 @@ class DistributedEmbedding(_Embedding):
       slot_num: slots of a sample.
       max_nnz, max_feature_num, use_hashtable, key_dtype: ignored; any number of ids of any integer
         dtype, and an id is the number of a row: hash before.
-      embedding_initializer: of this rank's rows; None = uniform, the same on any number of ranks.
+      embedding_initializer: initializer of this rank's rows; None = uniform, the same on any
+        number of ranks.
       vocabulary_size: height of the whole table, if it is not a multiple of the ranks.
       out_of_range: ``error`` names slot and id; ``zero`` gives zeros, without a gradient.
-      seed: of the initial values.
+      seed: seed of the initial values.
       average_gradients: over ranks; False if each rank's loss is its share of the mean over the
         whole batch, as in this project's training loop.
 

@@ -34,7 +34,7 @@ class Config:
     steps: Annotated[int, within(at_least=1)] = 8
     """timed steps per round"""
     rounds: Annotated[int, within(at_least=2)] = 3
-    """turns of each combination; differences within their spread do not count"""
+    """rounds per combination; differences within their spread do not count"""
     minutes: Annotated[Optional[float], within(at_least=0)] = None
     """minutes in all, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
     largest_batch: bool = False

@@ -77,7 +77,7 @@ class Engine(Protocol):
 
         Args:
           batch: a whole batch, or this rank's share of it.
-          number: of the step, from 0 over the whole run.
+          number: number of the step, from 0 over the whole run.
           requests: True if this rank wants to stop, and to save.
         """
 

@@ -63,8 +63,8 @@ def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
         lines = apart.fatal + apart.forcible + apart.longer
         if lines:
             raise AmpXlaError(
-                f"the job of {name} differs from that of {identities[0][0]} (then: the first, "
-                f"now: the other): {'; '.join(lines[:3])}"
+                f"the job of {name} (now) differs from that of {identities[0][0]} (then): "
+                f"{'; '.join(lines[:3])}"
             )
 
 

@@ -208,8 +208,8 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
     micro_batches = loop.engine.micro_batches
     if (saved["size"], saved["micro_batches"]) != (size, micro_batches):
         note(
-            f"ranks: {saved['size']} then, {size} now; micro-batches per update and rank: "
-            f"{saved['micro_batches']} then, {micro_batches} now: the same samples in the "
+            f"ranks: {saved['size']} before, {size} now; micro-batches per update and rank: "
+            f"{saved['micro_batches']} before, {micro_batches} now: the same samples in the "
             f"same updates, but other dropout masks"
         )
     files = ", its vocabulary, architecture and weights" if identity["assets"] else ""

@@ -189,7 +189,7 @@ class Intervals:
     """steps between lines of metrics.jsonl"""
 
     def loop(self, **rest: Any) -> LoopOptions:
-        """Return the loop's options with the ``rest`` of them."""
+        """Return the loop's options: these intervals and ``rest``."""
         return LoopOptions(log_every=self.log_every, evaluate_every=self.evaluate_every, **rest)
 
 

@@ -1,7 +1,7 @@
-"""Copies of configuration and files in a run folder, for people and for the choice of runtime.
+"""Copies of configuration and files in a run folder, for people and for choosing the runtime.
 
-Resuming reads the checkpoint, which has its own. ``verify`` compares the copies with it. Imports no
-TensorFlow.
+Resuming reads the checkpoint instead. ``verify`` compares the copies with the checkpoint.
+Imports no TensorFlow.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Similarity:
     Args:
       inference: output ``scores`` [B].
       batches: not shuffled.
-      labels: of the pairs in order, float32 [N].
+      labels: labels of the pairs in order, float32 [N].
       binary: labels are 0 and 1.
       threshold: set to the one with the highest accuracy; None = 0.5.
     """
@@ -119,7 +119,7 @@ class Scorer:
     """The scores of pairs by a checkpoint.
 
     Args:
-      checkpoint: of a run.
+      checkpoint: checkpoint of a run.
       method, encoder: of its configuration.
       length: tokens of a row, longer texts are cut.
       batch_size: rows of a batch.
@@ -189,7 +189,7 @@ def vectors(
 
     Args:
       model: from ``similarity.network``.
-      tokenizer: of the model.
+      tokenizer: tokenizer of the model.
       length: tokens of a text, longer ones are cut.
       batch_size: rows of a batch.
     """

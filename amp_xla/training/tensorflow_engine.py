@@ -99,7 +99,7 @@ class TensorFlowEngine:
 
         Args:
           feed: name -> array of the step's inputs.
-          number: of the step.
+          number: number of the step.
           part: number of the micro-batch, which the dropout masks depend on.
         """
         self.last_batch, self._micro_batch = (number, feed), part

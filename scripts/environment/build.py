@@ -78,8 +78,8 @@ def _lock_here(choice: Choice, lock_file: Path, root: Path) -> Path:
         except SetupError as error:
             raise SetupError(
                 f"{error}\nNVIDIA's package index {nvidia_index()} does not have the packages of"
-                f" {requirements.name}. NVIDIA_INDEX=<address> names a mirror; RUNTIME=tf2 needs"
-                " none; make docker-train has them in an image."
+                f" {requirements.name}. Next: NVIDIA_INDEX=<address of a mirror>,"
+                " or RUNTIME=tf2, or make docker-train, whose image has them."
             ) from error
         whole.write_text(mark + partial.read_text())
         partial.unlink()

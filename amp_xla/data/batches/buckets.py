@@ -50,15 +50,15 @@ class Samples:
         """Return the arrays of a batch.
 
         Args:
-          sample_ids: int64 [R], or [R, S] for S slots per row, laid end to end; -1 = empty, only
-            after the row's samples.
+          sample_ids: int64 [R], or [R, S] for S slots per row, one after the other; -1 = empty;
+            empty slots come last.
           length: tokens of a row, L.
 
         Returns:
           ``token_ids``, ``segment_ids``: int32 [R, L], 0 for padding; ``labels`` int32 or float32
-          and ``weights`` float32, shaped like ``sample_ids``, 0 if empty; several labels have an
-          axis more. With slots also ``position_ids``: int32 [R, L], counted from 0 in each sample;
-          ``slots``: int32 [R, L], the slot that a token belongs to, -1 for padding.
+          and ``weights`` float32, shaped like ``sample_ids``, 0 if empty; multi-label
+          targets have one more axis. With slots also ``position_ids``: int32 [R, L], counted from 0
+          in each sample; ``slots``: int32 [R, L], the slot that a token belongs to, -1 for padding.
         """
         grid = sample_ids.reshape(len(sample_ids), -1)
         sizes = self._sizes[grid]

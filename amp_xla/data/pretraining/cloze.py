@@ -1,6 +1,6 @@
-"""Cloze tests: the same hidden words for masked language models with different vocabularies.
+"""Cloze tests: the same masked words for language models with different vocabularies.
 
-Losses per token of two vocabularies cannot be compared. So whole words are hidden, with all their
+Losses per token of two vocabularies cannot be compared. So whole words are masked, with all their
 pieces, and only words that every vocabulary can spell.
 """
 
@@ -19,8 +19,8 @@ from amp_xla.errors import DataError
 class Question(NamedTuple):
     """One row for a model.
 
-    token_ids: of L tokens, with [CLS] and [SEP]; positions: of the [MASK] tokens; labels: the ids
-    they replace; words: number of the word, from 0, that each belongs to.
+    token_ids: ids of L tokens, with [CLS] and [SEP]; positions: positions of the [MASK] tokens;
+    labels: the ids they replace; words: number of the word, from 0, that each belongs to.
     """
 
     token_ids: List[int]
@@ -45,7 +45,7 @@ class ClozeBenchmark:
     def of(
         cls, texts: Sequence[str], tokenizers: Sequence[Tokenizer], length: int
     ) -> ClozeBenchmark:
-        """Cut texts for all ``tokenizers``; leave out texts without a word to hide.
+        """Cut texts for all ``tokenizers``; leave out texts without a word to mask.
 
         Raises:
           DataError: no text is left.
@@ -74,9 +74,9 @@ class ClozeBenchmark:
         return 1.0 - float(np.concatenate(self.spelled).mean())
 
     def together(self, tokenizer: Tokenizer, rate: float, seed: int) -> Iterator[Question]:
-        """Yield one question per text, with a share of its words, at least one, hidden.
+        """Yield one question per text, with a share of its words masked, at least one.
 
-        The choice of words is a function of (seed, text number).
+        The choice of words depends on (seed, text number).
         """
         for number, (text, spelled) in enumerate(zip(self.texts, self.spelled)):
             count = max(1, round(rate * int(spelled.sum())))
@@ -84,7 +84,7 @@ class ClozeBenchmark:
             yield _question(tokenizer, text, random.permutation(np.flatnonzero(spelled))[:count])
 
     def one_by_one(self, tokenizer: Tokenizer, texts: int) -> Iterator[Question]:
-        """Yield a question for each word of the first ``texts`` texts that hides it alone.
+        """Yield a question for each word of the first ``texts`` texts; only this word is masked.
 
         Whole words as in Kauf & Ivanova (arXiv 2305.10588): a piece is easily guessed from the
         others of its word, which makes rare words look likely (Salazar et al., arXiv 1910.14659,

@@ -42,7 +42,7 @@ def word_vectors(
       vocab_size: number of tokens.
       size: dimensions.
       special_ids: tokens without a vector, which are no neighbours either.
-      seed: of the rotation.
+      seed: seed of the rotation.
 
     Returns:
       (float32 [vocab_size, size], rows of mean square 1 or zero; bool [vocab_size], True for

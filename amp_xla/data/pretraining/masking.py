@@ -53,7 +53,7 @@ class Masking:
       length: L, tokens per sequence.
       rate: share of the tokens to predict, 0 to 0.5.
       unit: ``word``, ``span`` (of words) or ``token``.
-      seed: of the run.
+      seed: seed of the run.
     """
 
     mask_id: int
@@ -164,7 +164,7 @@ class Masking:
 
 
 def _cut(starts: np.ndarray, special: np.ndarray, longest: int) -> np.ndarray:
-    """Add starts so that a special token is a unit, and none has more than ``longest`` tokens."""
+    """Split units at special tokens, and after at most ``longest`` tokens."""
     starts = starts | special
     starts[:, 1:] |= special[:, :-1]
     starts[:, 0] = True

@@ -52,7 +52,7 @@ class Config:
     .bz2, .gz, .zst; none = built-in"""
     reading: Reading = Reading()
     dedup: Literal["off", "exact", "near"] = "off"
-    """exact leaves out documents that occurred earlier, white space aside; near also those that
+    """exact leaves out documents that occurred earlier, ignoring white space; near also those that
     differ in a few words"""
     shortest: Annotated[int, within(at_least=0)] = 0
     """leave out documents with fewer characters"""
@@ -282,7 +282,7 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
 
     Args:
       work: the unit, and int64 numbers of its documents to leave out.
-      config: of the run.
+      config: config of the run.
       cut: kind of ``words.Cutter``.
 
     Returns:

@@ -44,9 +44,9 @@ def write_stream(
     """Write the tokens of documents as one file; return its entry in the index.
 
     Args:
-      path: of the file, which is int16 [tokens] for vocabularies up to 32,768 tokens, else int32.
+      path: the file, int16 [tokens] for vocabularies up to 32,768 tokens, else int32.
       documents: int32 [tokens] of each; a negative id continues the word before it.
-      tokenizer: of the documents.
+      tokenizer: tokenizer of the documents.
     """
     parts = [part for tokens in documents if len(tokens) for part in ([tokenizer.sep_id], tokens)]
     kind = np.int16 if tokenizer.vocab_size <= 1 << 15 else np.int32
@@ -153,7 +153,7 @@ class Sequences:
     """The sequences of one split, by number.
 
     Args:
-      manifest: of a prepared folder.
+      manifest: manifest of a prepared folder.
       split: ``train`` or ``heldout``.
       length: L, tokens per sequence; None = that of the folder.
     """

@@ -33,7 +33,7 @@ _BATCH = 4096  # runs that are hashed at once: 4 MB
 def copies(
     units: Iterable[Unit], reading: Reading, pool: Pool, near: bool = False
 ) -> Tuple[Dict[str, np.ndarray], int]:
-    """Return the documents that are copies of an earlier one, white space aside.
+    """Return the documents that are copies of an earlier one, ignoring white space.
 
     Args:
       units: the whole corpus, in order.

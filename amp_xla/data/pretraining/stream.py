@@ -42,7 +42,7 @@ class Stream:
       batches: number of batches; None = one epoch, its last batch padded with weight 0.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
-      seed: of order and segments.
+      seed: seed of order and segments.
       shuffle: False = order of the files.
       sep_id: for ``unilm``.
 

@@ -1,1 +1,1 @@
-"""Samples of numbers and of slots with ids: what recommendation trains on."""
+"""Data for recommendation: samples of numbers and slots, where a slot holds ids."""

@@ -29,8 +29,8 @@ class SlotBatches:
     Args:
       lines: in blocks of ``block_of(batch_size)``.
       batch_size: samples per batch, of all ranks together.
-      rows: of the table into which ids are hashed.
-      values: of a slot, at most; others are dropped.
+      rows: number of rows of the table into which ids are hashed.
+      values: maximum values per slot; others are dropped.
       seed: decides the order.
       shuffle: False keeps the order of the file.
     """
@@ -91,9 +91,9 @@ def batch_of(
 
     Args:
       parsed: samples, at least one.
-      columns: of a sample.
-      rows: of the table.
-      values: of a slot.
+      columns: columns of a sample.
+      rows: number of rows of the table.
+      values: maximum values per slot.
       sample_ids: int64 [samples].
       size: B.
 

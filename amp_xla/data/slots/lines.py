@@ -40,14 +40,14 @@ class Lines:
     """The checked lines of a file, also gzipped, or of bytes.
 
     Args:
-      path: of the file; with ``content`` only its name.
+      path: path of the file; with ``content`` only its name.
       numbers: columns of numbers; the others after the label are slots.
       block: lines per block.
       content: the lines themselves.
       columns: required columns; None = those of the first line.
 
     Attributes:
-      columns: of every line.
+      columns: columns of every line.
 
     Raises:
       DataError: the file cannot be read, has no lines, or has a wrong line.

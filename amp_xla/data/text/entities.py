@@ -1,4 +1,4 @@
-"""Read texts with named entities: columns as in CoNLL, or JSON lines; gzip of each."""
+"""Read texts with named entities: columns as in CoNLL, or JSON lines; may be gzipped."""
 
 from __future__ import annotations
 

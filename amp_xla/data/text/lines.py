@@ -113,7 +113,7 @@ def count(path: str) -> int:
 
 
 def unpacked(path: str, file: Any, packed: int, chunk: int) -> Iterator[bytes]:
-    """Yield the content of a decompressing ``file`` of ``packed`` bytes, ``chunk`` bytes at a time.
+    """Yield ``chunk`` bytes at a time from a decompressor; ``packed`` is the compressed size.
 
     Raises:
       DataError: The file is damaged, or holds far more than text does, which would fill the memory.

@@ -1,4 +1,4 @@
-"""Read labelled texts: tab separated with or without a header, JSON lines, gzip of each."""
+"""Read labelled texts: tab-separated with or without a header, or JSON lines; may be gzipped."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Pretrained:
       checkpoint: reader of TensorFlow checkpoints: prefix -> tensors by name.
 
     Attributes:
-      path: of the configuration file.
+      path: path of the configuration file.
       config: its content; sizes have their defaults, ``model_type`` is one of ``FAMILIES``.
 
     Raises:

@@ -82,7 +82,7 @@ class DynamicLossScale(_LossScale):
       loss_scale: float32 scalar.
       counter: int32 scalar, finite steps since the last change.
       period: finite steps before the scale grows.
-      factor: of growth, and its inverse of shrinking.
+      factor: growth factor; its inverse is the factor for shrinking.
       min_loss_scale: smallest scale.
     """
 

@@ -92,7 +92,7 @@ def value_and_grad(
 
     Args:
       fn: returns the loss, or (loss, aux) with ``has_aux``.
-      loss_scale: of this step; pass it through ``jit`` as an argument.
+      loss_scale: scale of this step; pass it through ``jit`` as an argument.
       policy: floating arguments are cast to its compute dtype, aux to its output dtype; rules
         cast each parameter by its path. None casts nothing. Gradients have the parameters' own
         dtype, float32 for half precision.

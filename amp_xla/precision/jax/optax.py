@@ -17,7 +17,7 @@ class LossScaledState(NamedTuple):
 
     Attributes:
       inner: the wrapped optimizer's state, untouched by skipped steps.
-      loss_scale: of the next step; ``state.loss_scale.scale(loss)`` scales with it.
+      loss_scale: scale of the next step; ``state.loss_scale.scale(loss)`` scales with it.
       applied_steps: int32 scalar.
       skipped_steps: int32 scalar.
       finite: boolean scalar, the last step's decision.

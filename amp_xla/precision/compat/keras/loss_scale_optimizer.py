@@ -166,7 +166,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         grad_loss: Optional[Any] = None,
         tape: Optional[Any] = None,
     ) -> Pairs:
-        """Return pairs (unscaled gradient, variable); like Keras, takes the tape third too."""
+        """Return pairs (unscaled gradient, variable); as in Keras, the tape may come third."""
         if isinstance(grad_loss, tf.GradientTape):
             grad_loss, tape = None, grad_loss
         return super().compute_gradients(loss, var_list, grad_loss, tape)
@@ -182,7 +182,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
         Args:
           grads_and_vars: pairs; None gradients are dropped.
-          name: of the operation. A bool means ``skip_gradients_aggregation``, this argument of
+          name: name of the operation. A bool means ``skip_gradients_aggregation``, this argument of
             Keras' newer optimizers.
           experimental_aggregate_gradients: False if replicas' gradients are summed already.
           skip_gradients_aggregation: its opposite, by its newer name.

@@ -81,9 +81,9 @@ def set_policy(policy: Union[Policy, str]) -> Any:
 
 
 def with_rules(model: Any, rules: PolicyRules) -> Any:
-    """Return a copy of a model, weights too, in which each layer has the policy of its name.
+    """Return a copy of a model, with its weights, in which each layer has the policy for its name.
 
-    Models inside the model are copied alike. Example: softmax, norms and logits in float32::
+    Nested models are copied, too. Example: softmax, norms and logits in float32::
 
         with_rules(model, PolicyRules("mixed_float16", [("softmax|norm|logits", "float32")]))
     """
