@@ -101,7 +101,7 @@ class Soak:
                 shutil.rmtree(str(folder))
 
     def count_kill(self, said: str) -> None:
-        """Count a kill by the progress of the process."""
+        """Count a kill under the stage that the process had reached."""
         where = "before the first step"
         if "first step ran" in said:
             where = "in training"

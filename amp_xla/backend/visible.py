@@ -1,4 +1,4 @@
-"""A GPU that the driver shows and TensorFlow does not see: an error that names what is missing."""
+"""Raises an error if TensorFlow does not see the driver's GPU, and names what is missing."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def score(
       file: labelled samples in the format of the training file.
       saved: checkpoint and recipe.
       seed: seed of the bootstrap.
-      errors: most lines of ``errors.tsv``.
+      errors: maximum lines of ``errors.tsv``.
       as_json: print JSON.
     """
     every = [_answered(run, file, saved) for run in runs]

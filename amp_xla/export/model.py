@@ -37,7 +37,7 @@ class Exportable:
         does not.
       tokenizer: tokenizer of the model.
       labels: names of the classes; empty for words.
-      length: most tokens of a text.
+      length: maximum tokens per text.
       run: the model.
       reload: folder of Hugging Face's or Google's -> the model in it.
       graph: half -> TensorFlow's graph (``amp_xla.export.graph.Serving``); None in JAX.

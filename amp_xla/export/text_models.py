@@ -50,7 +50,7 @@ def language_model(
     length = google.pretrained(str(checkpoint.path)).config["max_position_embeddings"]
     if averaged and checkpoint.path != checkpoints.best(checkpoint.path.parent):
         raise AmpXlaError(
-            f"{checkpoint.run} keeps averaged weights of its best checkpoint only; give no "
+            f"{checkpoint.run} has averaged weights for its best checkpoint only; leave out "
             "--checkpoint"
         )
 

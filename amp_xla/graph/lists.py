@@ -59,7 +59,7 @@ def environment(lists: str) -> Dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class OpLists:
-    """The lists that a pass used, as it wrote them down.
+    """The lists that a pass used, read from its log files.
 
     Attributes:
       white: always half. gray: half between half neighbours. clear: half next to half.

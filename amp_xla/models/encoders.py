@@ -55,7 +55,7 @@ def transformer(
     weights: bool = True,
     **configs: Any,
 ) -> Any:
-    """Build bert4keras' object of an encoder, which has the Keras model as ``model``.
+    """Build an encoder as bert4keras' model object; its ``model`` is the Keras model.
 
     Args:
       bert: folder of pretrained weights, whose family and shapes have priority over ``configs``;

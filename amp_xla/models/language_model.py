@@ -110,8 +110,8 @@ class LanguageModel:
             folder = google.pretrained(bert)
             if folder.config["model_type"] != "bert":
                 raise AmpXlaError(
-                    f"{folder.path} is of a {folder.config['model_type']}; only a BERT can be "
-                    "pretrained further"
+                    f"{folder.path} holds a {folder.config['model_type']}; pretraining can continue "
+                    "from a BERT only"
                 )
             if folder.config["vocab_size"] != vocab_size:
                 raise AmpXlaError(

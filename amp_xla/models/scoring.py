@@ -29,7 +29,7 @@ class Scorer:
     Args:
       folder: value of ``--bert``.
       vocab_size: tokens of its vocabulary.
-      length: most tokens of a question.
+      length: maximum tokens per question.
 
     Raises:
       AmpXlaError: a file is missing or damaged, or the head of the language model is missing.

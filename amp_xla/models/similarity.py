@@ -1,7 +1,7 @@
 """Similarity of texts: vectors of texts, scores of pairs, and losses over a batch.
 
-Losses are in float32 under mixed precision, which converts nothing between a sum and the next
-product of float32 matrices; and no mask is a large number, which float16 does not have.
+Losses stay in float32 under mixed precision: the rewrite converts nothing between a sum and the
+next product of float32 matrices. Masks are not large numbers, which float16 cannot hold.
 """
 
 from __future__ import annotations

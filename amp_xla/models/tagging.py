@@ -161,7 +161,7 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
 
 
 def span_loss(labels: Any, scores: Any) -> Any:
-    """Build the mean over labels of the cross-entropy of a square of spans, float32 [B].
+    """Build the cross-entropy of a matrix of spans, averaged over labels, float32 [B].
 
     It is log(1 + sum of exp(score) of other spans) + log(1 + sum of exp(-score) of the label's
     spans) (Su et al., "Global Pointer", arXiv:2208.03054).

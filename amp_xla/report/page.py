@@ -36,7 +36,7 @@ def write_run(run: Path, seconds: float = math.inf) -> Path:
 
     Args:
       run: the folder.
-      seconds: most time to spend on reading the log.
+      seconds: time limit for reading the log.
 
     Raises:
       TooSlow: the log is too long for ``seconds``.

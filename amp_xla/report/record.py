@@ -127,7 +127,7 @@ def read(path: Path, name: str = "", seconds: float = float("inf")) -> Record:
     Args:
       path: the folder.
       name: name on the page; empty = the folder's.
-      seconds: most time to spend on the log.
+      seconds: time limit for reading the log.
 
     Raises:
       AmpXlaError: there is no such folder.

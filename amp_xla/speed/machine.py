@@ -93,7 +93,7 @@ def clean_environment() -> Dict[str, str]:
 
 
 def probe() -> Dict[str, object]:
-    """Facts about this process' TensorFlow and device, as ``Machine`` has them."""
+    """Return a ``Machine`` for this process' TensorFlow and device."""
     from amp_xla import backend
 
     gpus = backend.gpus()

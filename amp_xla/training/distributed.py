@@ -107,7 +107,7 @@ class Ranks:
         return cast(T, self.gather(compute() if self.first else None)[0])
 
     def all_do(self, work: Callable[[], T]) -> List[T]:
-        """Run ``work`` on each rank, for any time, and return all results, in order of ranks."""
+        """Run ``work`` on each rank, without a time limit; return all results in rank order."""
         if not self.several:
             return [work()]
         with ThreadPoolExecutor(1) as pool:

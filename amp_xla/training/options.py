@@ -168,7 +168,7 @@ class TrickOptions:
     ema: Annotated[float, within(at_least=0, below=1)] = 0.0
     """decay of a moving average of the weights, e.g. 0.99, to evaluate and predict; 0 = none"""
     layer_decay: Annotated[float, within(above=0, at_most=1)] = 1.0
-    """factor of the learning rate from a layer to the one below it, e.g. 0.9; 1 = none"""
+    """learning rate of a layer relative to the layer above it, e.g. 0.9; 1 = equal rates"""
     freeze: Annotated[Optional[int], within(at_least=0)] = None
     """freeze the embeddings and this number of lowest layers; none = train all"""
 

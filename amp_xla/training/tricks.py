@@ -1,4 +1,4 @@
-"""Tricks for fine-tuning: adversarial training, R-Drop, average weights, rates by layer."""
+"""Tricks for fine-tuning: adversarial training, R-Drop, averaged weights, layer-wise rates."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
     Args:
       counts: samples of each length, from 0 on.
       length: tokens of a row.
-      slots: most samples of a row.
+      slots: maximum samples per row.
 
     Returns:
       The lengths in each row.

@@ -210,9 +210,9 @@ def read(
       tokenizer: its tokenizer.
       plan: (tokens per sequence, updates) of each phase.
       size: sequences per global batch.
-      heldout: most held-out sequences of the first length; later phases use as many tokens.
+      heldout: maximum held-out sequences of the first length; later phases use as many tokens.
       objective, seed: as for ``Stream``.
-      mask, mask_rate: as ``unit`` and ``rate`` of ``Masking``.
+      mask, mask_rate: ``unit`` and ``rate`` of ``Masking``.
 
     Raises:
       DataError: there are no sequences.
@@ -234,10 +234,10 @@ def read(
 
 
 class Phases:
-    """The micro-batches of several streams one after the other, with steps counted through.
+    """The micro-batches of several streams in sequence, with consecutive step numbers.
 
     Args:
-      streams: with the same number of sequences per micro-batch.
+      streams: all with the same number of sequences per micro-batch.
     """
 
     def __init__(self, *streams: Stream) -> None:

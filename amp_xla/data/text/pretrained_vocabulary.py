@@ -62,8 +62,8 @@ def rules(folder: str) -> Rules:
     kind = str(settings_of.get("tokenizer_class", ""))
     if kind.startswith("RoFormer"):
         note(
-            f"warning: the tokenizer of {folder} cuts Chinese text into words by jieba; here a "
-            "Chinese word is its characters, which these weights have seen less"
+            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
+            "Chinese is cut into characters, for which these weights were trained less"
         )
     google = normalizer is None and os.path.isfile(os.path.join(folder, "bert_config.json"))
     of_checkpoint = settings_of.get("rules")

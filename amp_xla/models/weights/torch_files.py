@@ -141,7 +141,7 @@ def _zipped(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
         with zipfile.ZipFile(str(path)) as archive:
             data = member(archive, f"{root}data/{wanted.key}")
         if len(data) != wanted.numel * itemsize(wanted.dtype):
-            raise ValueError(f"{root}data/{wanted.key} has another size than its tensor")
+            raise ValueError(f"{root}data/{wanted.key} and its tensor differ in size")
         return data
 
     return state, storage
@@ -168,7 +168,7 @@ def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
             size = storages[key].numel * itemsize(storages[key].dtype)
             (numel,) = struct.unpack("<q", file.read(8))
             if numel != storages[key].numel:
-                raise ValueError(f"storage {key} has another size than its tensor")
+                raise ValueError(f"storage {key} and its tensor differ in size")
             places[key] = file.tell()
             file.seek(size, 1)
         if file.tell() > path.stat().st_size:
