@@ -110,8 +110,8 @@ class LanguageModel:
             folder = google.pretrained(bert)
             if folder.config["model_type"] != "bert":
                 raise AmpXlaError(
-                    f"{folder.path} holds a {folder.config['model_type']}; pretraining can continue "
-                    "from a BERT only"
+                    f"{folder.path} holds a {folder.config['model_type']}; pretraining can "
+                    "continue from a BERT only"
                 )
             if folder.config["vocab_size"] != vocab_size:
                 raise AmpXlaError(

@@ -61,7 +61,7 @@ def vectors_of(model: Any, token_ids: Any) -> Any:
 def vectors_of_pairs(model: Any, token_ids: Any) -> Any:
     """Build unit vectors, float32 [B, 2, hidden], of pairs, int [B, 2, L]: one call for 2 B texts.
 
-    Both texts of a pair have dropout masks of their own.
+    The two texts of a pair have different dropout masks.
     """
     vectors = vectors_of(model, tf.reshape(token_ids, [-1, tf.shape(token_ids)[2]]))
     return tf.reshape(vectors, [-1, 2, vectors.shape[-1]])

@@ -120,7 +120,7 @@ class RunFolder:
 
     @property
     def continuing(self) -> str:
-        """How to continue the run, for messages."""
+        """The end of a message: the command that continues the run."""
         return f"the same command with --name {self.name} --resume continues"
 
     # -- looking -----------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class ScriptFolder(RunFolder):
 
     @property
     def continuing(self) -> str:
-        """How to continue the run, for messages."""
+        """The end of a message: the command that continues the run."""
         return "the same script with resume=True continues"
 
     def _check_name(self, name: str) -> None:

@@ -1,1 +1,1 @@
-"""Data for recommendation: samples of numbers and slots, where a slot holds ids."""
+"""Data for recommendation: samples of numbers, and of slots that hold ids."""

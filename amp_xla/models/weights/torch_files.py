@@ -43,7 +43,7 @@ class _View(NamedTuple):
 
 
 class _Dtype(str):
-    """Name of a dtype; stands for PyTorch's storage class in a pickle."""
+    """Name of a dtype, in place of PyTorch's storage class in a pickle."""
 
 
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _View:
