@@ -213,8 +213,8 @@ def _check(config: Type[Any], values: Mapping[str, Any]) -> None:
 def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[str] = None) -> T:
     """Parse a command line; an unknown flag is an error that names the closest one.
 
-    A configuration with a method ``defaults`` returns there which other defaults its values choose,
-    as a preset does.
+    If the configuration has a method ``defaults``, it returns the defaults that its values choose,
+    such as those of a preset.
 
     Args:
       config: a frozen dataclass.

@@ -82,6 +82,6 @@ def own_recipe(recipe: str) -> str:
     if recipe in known:
         return recipe
     raise AmpXlaError(
-        f"the run is of recipe {recipe!r}, which is none of this project's ({', '.join(known)}); "
+        f"the run is of recipe {recipe!r}, not one of this project's ({', '.join(known)}); "
         f"give its path: --recipe path/to/{Path(str(recipe)).name}.py"
     )

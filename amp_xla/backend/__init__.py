@@ -284,7 +284,7 @@ def use_gpu(number: int) -> None:
     """Make only the GPU of this local rank visible to this process.
 
     Raises:
-      UnsupportedError: there are fewer.
+      UnsupportedError: this host has fewer GPUs than ranks.
     """
     seen = _physical_gpus()
     if number >= len(seen):

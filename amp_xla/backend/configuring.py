@@ -39,7 +39,7 @@ def current() -> Precision:
 def configure(**overrides: Any) -> Precision:
     """Apply settings given by keyword over those in ``AMP_XLA_*``.
 
-    Devices are not listed yet: TensorFlow 2 would read its XLA flags. ``half`` follows from the
+    Devices are not listed yet: TensorFlow 2 would read its XLA flags. ``half`` is guessed from the
     driver's files; ``resolve`` corrects it for a GPU without tensor cores.
 
     Args:

@@ -81,7 +81,7 @@ class Sequences:
     Args:
       sequence: its ``on_epoch_end`` is called after each pass; a resumed run repeats the calls.
       steps: per epoch of ``fit``; may differ from the length.
-      shuffle: take the batches of a pass in another order each time.
+      shuffle: take the batches of each pass in a new order.
     """
 
     def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
@@ -150,7 +150,7 @@ class Arrays:
     Args:
       arrays: nested lists or dictionaries: inputs, targets and sample weights; None = not given.
       size: samples per batch.
-      shuffle: take the samples of an epoch in another order each time.
+      shuffle: take the samples of each epoch in a new order.
       held_out: share of the samples, the last ones, for validation.
 
     Attributes:
@@ -188,13 +188,13 @@ class Feed:
     """The batches that Keras gets; the next one is read while a step runs.
 
     Args:
-      source: where from.
-      seed: the run's.
+      source: source of the batches.
+      seed: seed of the run.
       position: position of the first batch to train on.
 
     Attributes:
       first: the batch at ``position``.
-      batch: the recipe's batch of the step at hand.
+      batch: the recipe's batch of the current step.
     """
 
     def __init__(self, source: Source, seed: int, position: int) -> None:

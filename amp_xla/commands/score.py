@@ -1,6 +1,6 @@
 """``amp-xla evaluate RUN --file``: scores of runs on labelled samples, and their comparison.
 
-Each run answers in another process, by ``predict``, so runs of different frameworks can be
+Each run predicts in a separate process, with ``predict``, so runs of different frameworks can be
 compared. Results go into the run folders and into their reports.
 """
 

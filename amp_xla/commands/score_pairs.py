@@ -14,7 +14,7 @@ class Scored(NamedTuple):
     """A run's scores of pairs.
 
     Attributes:
-      labels, values: of the file and of the run, float64 [N].
+      labels, values: labels of the file and scores of the run, float64 [N].
     """
 
     run: Path

@@ -20,7 +20,7 @@ class Script(NamedTuple):
 
     Attributes:
       path: its file.
-      name: what follows the colon.
+      name: the part after the colon.
     """
 
     path: str

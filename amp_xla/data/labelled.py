@@ -21,7 +21,7 @@ class Labelled(NamedTuple):
     """Training and dev texts, and their batches.
 
     Attributes:
-      labels: ``Labels`` of the training texts; of pairs their ``Scale``.
+      labels: ``Labels`` of the training texts, or the ``Scale`` of pairs.
       batches, dev_batches: in the same shapes; only the former have token dropout.
       description: lines for the start of a run, with warnings.
       ids: label of each training text, int [texts]; with several labels 0 or 1, [texts, labels].

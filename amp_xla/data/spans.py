@@ -55,7 +55,7 @@ def decode(
       head: softmax, crf or a head of spans.
       output: ``scores``: float [B, L, tags] and ``transitions``, float [tags, tags], of a flat
         head; float [B, labels, L, L] of the others.
-      token_ids: int [B, L], 0 for padding; the first and the last token of a text are no part of
+      token_ids: int [B, L], 0 for padding; the first and the last token of a text are not part of
         a span.
     """
     lengths = (token_ids != 0).sum(1)

@@ -62,9 +62,8 @@ class Wanted:
     Attributes:
       spans: spans of each text that consist of whole tokens.
       all_spans: also those that begin or end within a token, with the whole token.
-      missed: entities of each label that no span of tokens is, int64 [labels].
-      cut, within: how many of them are cut off with the end of their text, or begin or end within
-        a token.
+      missed: number of entities per label that match no span of tokens, int64 [labels].
+      cut, within: how many of them are cut off by ``max_length``, and begin or end within a token.
     """
 
     spans: List[List[Span]]
@@ -119,7 +118,7 @@ class TaggedBatches:
     Args:
       batches: ``Batches`` without labels.
       wanted: spans of the samples.
-      head: which labels: int32 [R, L] and weights [R, L] of a flat head; else bool [R, labels,
+      head: decides labels: int32 [R, L] and weights [R, L] of a flat head; else bool [R, labels,
         L, L] and weights [R].
       labels: number of labels.
     """
@@ -168,7 +167,7 @@ def read(
     """Read the files, or the built-in corpus if there are none.
 
     Args:
-      head: head of the model; a flat one takes no nested entities.
+      head: head of the model; a flat one allows no nested entities.
       others: see ``labelled.read``.
 
     Raises:

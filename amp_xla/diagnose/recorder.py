@@ -26,7 +26,7 @@ class Range:
     """The values of a tensor, over all times that it was computed.
 
     Attributes:
-      low, high: of the finite elements; 0 if there are none.
+      low, high: smallest and largest finite element; 0 if there are none.
       nan, infinite: number of such elements.
       size: number of elements.
     """

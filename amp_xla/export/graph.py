@@ -25,9 +25,9 @@ class Parts(NamedTuple):
     """A model in the graph under construction.
 
     Attributes:
-      transformer: bert4keras' object.
+      transformer: bert4keras' model object.
       outputs: name -> tensor, such as ``probabilities``, ``logits``; see ``model.compared``.
-      head: Hugging Face's name -> variable of weights that the transformer has not; a 2-D
+      head: Hugging Face's name -> variable of weights that are not in the transformer; a 2-D
         ``weight`` is [in, out].
     """
 

@@ -30,16 +30,16 @@ class Exportable:
     Attributes:
       config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
       tensors: Google's name -> float32; kernels are [in, out].
-      head: Hugging Face's name -> float32 of the weights that ``tensors`` has not; [out, in].
+      head: Hugging Face's name -> float32 of the weights that are not in ``tensors``; [out, in].
       kind: what follows the family in the name of transformers' class that computes the model,
         such as ``ForMaskedLM``; None = there is none: the encoder alone is a ``Model``.
-      formula: if ``kind`` is None: how the answer follows from the encoder's vectors; empty if it
-        does not.
+      formula: if ``kind`` is None: how to compute the output from the encoder's vectors; empty if
+        that is impossible.
       tokenizer: tokenizer of the model.
       labels: names of the classes; empty for words.
       length: maximum tokens per text.
       run: the model.
-      reload: folder of Hugging Face's or Google's -> the model in it.
+      reload: folder in Hugging Face's or Google's format -> the model in it.
       graph: half -> TensorFlow's graph (``amp_xla.export.graph.Serving``); None in JAX.
     """
 
@@ -83,7 +83,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
       dtype: dtype of the export: ``fp32`` or ``fp16``.
 
     Raises:
-      AmpXlaError: they differ by more than ``TOLERANCE``, or in a label that is no tie.
+      AmpXlaError: they differ by more than ``TOLERANCE``, or in a label that is not a close call.
     """
     most = TOLERANCE[dtype]
     difference = float(np.abs(answers - expected).max())

@@ -39,7 +39,7 @@ class Rewritten:
 
     Attributes:
       graph_def: the rewritten GraphDef, devices cleared.
-      before: the GraphDef as the pass met it (pruned, constants folded), devices cleared.
+      before: the GraphDef as the pass received it (pruned, constants folded), devices cleared.
       counts: over ``graph_def``.
       lists: the op lists that the pass used.
       capability, lists_name: as requested, defaults filled in.

@@ -45,7 +45,7 @@ class Dropout(NamedTuple):
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
     """Return ``x`` with a share set to 0, by a hash of step, ``place`` in the model, and element.
 
-    An element's hash depends on no other element, so several processes drop what one would. JAX's
+    An element's hash depends on no other element, so several processes drop the same as one. JAX's
     own generator, Threefry, doubles the time of a step and of its compilation on a CPU.
     """
     if dropout is None or not dropout.rate:

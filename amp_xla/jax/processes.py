@@ -1,7 +1,7 @@
 """JAX's processes, values exchanged among them, and arrays over all devices.
 
 Each process builds each whole batch, which is a function of (seed, epoch), and puts the rows of its
-devices there; JAX adds up the results. So several processes compute what one would.
+devices there; JAX adds up the results. So several processes compute the same as one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def join() -> None:
             num_processes=world().size, process_id=world().rank, initialization_timeout=120
         )
     except (RuntimeError, ValueError) as error:
-        raise AmpXlaError(f"{world().name} did not meet the others: {error}") from error
+        raise AmpXlaError(f"{world().name} did not connect to the others: {error}") from error
 
 
 class Ranks:

@@ -42,7 +42,7 @@ def read_config(folder: str) -> Dict[str, Any]:
     """Return the configuration of a folder of pretrained weights.
 
     Raises:
-      WeightsError: no such file, no JSON, an impossible size, or another model than BERT with GELU.
+      WeightsError: no such file, no JSON, an impossible size, or a model other than BERT with GELU.
     """
     return _opened(folder).config
 

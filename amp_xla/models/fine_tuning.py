@@ -3,7 +3,8 @@
 What decides is the number of updates, not the width: with 15 updates a good BERT has learned
 nothing, and small data sets are trained for 20 epochs (Mosbach et al., "On the Stability of
 Fine-tuning BERT", arXiv 2006.04884). Weights of a short pretraining run, such as minutes on a
-laptop, know little: they keep the defaults of training from scratch (docs/results/pretraining.md).
+laptop, have learned little: they get the defaults of training from scratch
+(docs/results/pretraining.md).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class LanguageModel:
 
     Attributes:
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
-      transformer: bert4keras' own object.
+      transformer: bert4keras' model object.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class LanguageModel:
     def topic_loss(self, inputs: Dict[str, Any], vectors: Any) -> Any:
         """Build the loss of predicting a sequence's masked words from the mean of its vectors.
 
-        A masked word mostly follows from its neighbours, so the mean, which a classifier starts
+        A masked word can be guessed from its neighbours, so the mean, which a classifier starts
         from, learns little about the topic. This bag-of-words loss (as in Ma et al., arXiv
         2401.11248) uses the same head: one row of logits per sequence and no new weights.
 

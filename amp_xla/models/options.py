@@ -55,7 +55,7 @@ class EncoderOptions:
 
         Args:
           vocab_size: tokens.
-          max_length: most tokens of a sample.
+          max_length: maximum tokens per sample.
           weights: False = read only the configuration from ``bert``.
 
         Raises:
@@ -76,7 +76,7 @@ class EncoderOptions:
         Args:
           vocab_size: tokens.
           classes: number of labels.
-          max_length: most tokens of a sample.
+          max_length: maximum tokens per sample.
           slots: maximum texts per row; above 1, packed rows, the model has two more inputs
             and logits are [B, slots, classes].
           weights: False = read only the configuration from ``bert``.

@@ -32,7 +32,7 @@ def classifier(encoder_model: Any, classes: int, dropout: float, slots: int) -> 
       encoder_model: from ``encoder``.
       classes: number of labels.
       dropout: rate before the linear layer.
-      slots: S, most texts of a row (``PackedBatches.slots``).
+      slots: S, maximum texts per row (``PackedBatches.slots``).
 
     Returns:
       Keras model with the same inputs -> float32 logits [R, S, classes]; those of an empty slot

@@ -2,7 +2,7 @@
 
 ``dlrm``: Naumov et al., arXiv 1906.00091: a tower over the numbers, dot products of all pairs of
 vectors, a tower over those. ``deepfm``: Guo et al., arXiv 1703.04247: a factorization machine of
-second order beside a tower over all vectors.
+second order next to a tower over all vectors.
 """
 
 from __future__ import annotations

@@ -160,7 +160,7 @@ class OptimizerFace(Trackable):
         """Set ``weights``.
 
         Raises:
-          ValueError: another number of arrays than weights.
+          ValueError: the numbers of arrays and weights differ.
         """
         if len(values) != len(self.weights):
             raise ValueError(f"{len(values)} arrays for {len(self.weights)} optimizer weights")

@@ -44,7 +44,7 @@ class LossScaleOptimizer(OptimizerFace):
     Args:
       inner: a ``tf.train`` optimizer, a Keras optimizer (OptimizerV2, bert4keras', the newer
         kind), or anything with ``apply_gradients``.
-      loss_scale: a number, ``"dynamic"``, None (no scaling, steps are still judged) or a loss
+      loss_scale: a number, ``"dynamic"``, None (no scaling, steps are still checked) or a loss
         scale from ``amp_xla.precision``.
       global_clipnorm: largest global L2 norm of unscaled gradients, of a step or of one
         ``apply_gradients`` if a step has several. ``inner``'s clipping comes after it.
@@ -59,7 +59,7 @@ class LossScaleOptimizer(OptimizerFace):
       model_parallel: predicate of a variable that this rank alone has; its gradient counts in the
         decision and is not reduced.
       accumulate: micro-batches per update. Each ``minimize`` or ``apply_gradients`` adds one; the
-        last of a window updates with the mean gradient, judged once. The loss scale is constant
+        last of a window updates with the mean gradient, checked once. The loss scale is constant
         within a window. Ranks reduce once per window. No checkpoint holds an open window.
       recompute: compute bert4keras' transformer layers again in the backward pass, in v1 graphs;
         see ``amp_xla.graph.recompute``.
@@ -197,7 +197,7 @@ class LossScaleOptimizer(OptimizerFace):
         if step.finite is not None:
             raise RuntimeError(
                 "get_unscaled_gradients after apply_gradients in one step: the first group was "
-                "judged without these gradients. Unscale every group first, then apply; or start "
+                "checked without these gradients. Unscale every group first, then apply; or start "
                 "the next step with get_scaled_loss"
             )
         unscaled = self._steps.unscale(step, list(grads))
@@ -241,7 +241,7 @@ class LossScaleOptimizer(OptimizerFace):
         unscaled = self._steps.unscale(step, [g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
         if self.window is not None:
-            return result  # reduced and judged once, at the window's end
+            return result  # reduced and checked once, at the window's end
         result = self._reduced(result)
         step.tests.append(all_finite([g for g, _ in result]))
         return result

@@ -1,6 +1,6 @@
 """A run folder read as one value. Imports no TensorFlow and executes nothing.
 
-A folder may be of a run that still runs, was killed, or comes from anybody: missing and damaged
+A run may be unfinished, killed or from an untrusted source: missing and damaged
 files read as empty, and fields of an unexpected type as absent.
 """
 

@@ -38,7 +38,7 @@ def per_entity(counts: np.ndarray) -> Dict[str, np.ndarray]:
     """Return precision, recall and F1 of each label, and support, as ``per_label`` does.
 
     Args:
-      counts: entities that are right, found and wanted, int64 [labels, 3].
+      counts: correct, predicted and true entities, int64 [labels, 3].
     """
     right, found, support = counts.T
     return {
@@ -61,7 +61,7 @@ def entity_metrics(counts: np.ndarray, seed: int) -> Dict[str, Interval]:
     """Return ``f1``, ``precision`` and ``recall`` over all entities.
 
     Args:
-      counts: entities of each text that are right, found and wanted, int64 [texts, 3].
+      counts: correct, predicted and true entities of each text, int64 [texts, 3].
       seed: seed of the bootstrap over texts.
     """
     cells, times = _resampled(counts, seed)
@@ -101,7 +101,7 @@ def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int
 
     Returns:
       ``accuracy``, ``macro_f1``: difference as ``Interval``; ``only_first``, ``only_second``:
-      samples that only one of them answers right; ``p``: of McNemar's exact test.
+      samples that only one of them classifies correctly; ``p``: of McNemar's exact test.
     """
     (one, other), counts = _drawn([labels, first, second], seed)
     result: Dict[str, Any] = {

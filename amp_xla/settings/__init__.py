@@ -1,7 +1,7 @@
 """Precision, XLA mode and numeric constants as values. Imports no TensorFlow.
 
 ``Settings`` is what the user chose, by keyword arguments or ``AMP_XLA_*`` variables (arguments
-win); ``Precision`` is what that means on this machine.
+win); ``Precision`` is the result on this machine.
 """
 
 from __future__ import annotations

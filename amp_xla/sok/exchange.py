@@ -1,7 +1,7 @@
 """Lookup of rows that are spread over ranks, and of their gradients.
 
-Each id and its vector travel once per rank and step, however many samples have the id. Gradients
-are summed in float32 before they travel, and each rank updates its own rows. Averaged gradients are
+Each id and its vector are sent once per rank and step, however many samples have the id. Gradients
+are summed in float32 before that, and each rank updates its own rows. Averaged gradients are
 divided by the number of ranks, like those of shared variables: both are gradients of the mean over
 all ranks' batches.
 """

@@ -146,7 +146,8 @@ class TableShards:
         """Write this rank's rows into one file; return once it is on disk.
 
         Raises:
-          AmpXlaError: a row is not finite. OSError: the disk refused.
+          AmpXlaError: a row is not finite.
+          OSError: the file cannot be written, e.g. on a full disk.
         """
         tensors = {}
         for name, variable, _ in self._parts():

@@ -215,7 +215,7 @@ def measure(
     Args:
       requests: combinations to try.
       steps: timed steps per round.
-      rounds: turns of each combination.
+      rounds: number of rounds.
       timeout: longest wait for one answer in seconds.
       together: keep all processes alive between their turns (on a CPU); else start a process per
         turn, so that it has the whole memory of the GPU.

@@ -100,8 +100,8 @@ def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
     """Return the largest batch size that fits, to about a sixteenth; 0 if none does.
 
     Args:
-      fits: runs a batch size and tells whether the memory sufficed.
-      rows: where to begin.
+      fits: runs a batch size and returns whether the memory sufficed.
+      rows: the first batch size to try.
     """
     low, high = 0, rows
     while fits(high):

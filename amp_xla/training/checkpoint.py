@@ -8,7 +8,7 @@ The checkpoint of step 123 is the folder ``step-00000123``::
     manifest.json         size and SHA-256 of each file above
 
 ``write`` fills a temporary folder, syncs it and renames it: a kill at any moment leaves the older
-checkpoints as they were. The newest and the best checkpoint follow from the folders. Names are
+checkpoints as they were. The newest and the best checkpoint are found from the folders. Names are
 never reused: a second checkpoint of one step is ``step-00000123.1``.
 """
 
@@ -175,7 +175,8 @@ def write(
 
     Raises:
       NotFiniteError: a tensor has a NaN or an infinity.
-      CheckpointError: the disk refused. The older checkpoints are as they were.
+      CheckpointError: the file cannot be written, e.g. on a full disk. The older
+        checkpoints are unchanged.
     """
     path = folder / _free_name(folder, step)
     stored = {

@@ -36,7 +36,7 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
     """Return the JSON-able identity of a run, saved with each checkpoint.
 
     Args:
-      engine: what trains.
+      engine: the engine that trains the job.
       config: the recipe's configuration.
       files: name -> content of each file needed for prediction.
     """
@@ -86,7 +86,7 @@ def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
 def _batches(batches: BatchSource) -> Dict[str, Any]:
     """Return steps per epoch, and hashes of the first, middle and last batch.
 
-    They cover seed, order, batch size, lengths and tokenization at the price of three batches.
+    Three batches are enough to cover seed, order, batch size, lengths and tokenization.
     """
     steps = batches.steps_per_epoch(0)
     digest, first = hashlib.sha256(), ""

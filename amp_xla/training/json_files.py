@@ -1,7 +1,7 @@
 """JSON files of a run: written whole, and type-checked when read. Imports no TensorFlow.
 
-A run folder may come from anybody, so its content is data only, and each field is checked before
-it is used.
+A run folder may come from an untrusted source, so its content is data only, and each field is
+checked before it is used.
 """
 
 from __future__ import annotations

@@ -142,12 +142,12 @@ def prepare(
     Args:
       run: the run folder.
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
-      engine: what trains.
+      engine: the engine that trains the job.
       options: see ``LoopOptions``.
       resume_from: checkpoint to continue from; None = a new run.
 
     Raises:
-      AmpXlaError: the checkpoint does not fit, and nothing was written; or the disk refused.
+      AmpXlaError: the checkpoint does not fit, and nothing was written; or writing fails.
     """
     run_options: RunOptions = config.run
     ranks, files = engine.ranks, _contents(engine.job.assets)

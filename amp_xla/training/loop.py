@@ -37,7 +37,7 @@ class Loop:
 
     Args:
       run: the run folder.
-      engine: what trains.
+      engine: the engine that trains the job.
       checkpoints: writer of checkpoints.
       options: see ``LoopOptions``.
       run_options: see ``RunOptions``.

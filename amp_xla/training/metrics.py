@@ -43,7 +43,7 @@ class MetricsLog:
       events: write TensorBoard's events as well, which needs TensorFlow.
 
     Raises:
-      AmpXlaError: the disk refused.
+      AmpXlaError: the file cannot be written, e.g. on a full disk.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class MetricsLog:
         """Write a line with ``values``: numbers, or None if unknown.
 
         Raises:
-          AmpXlaError: the disk refused.
+          AmpXlaError: the file cannot be written, e.g. on a full disk.
         """
         timestamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": timestamp}

@@ -260,7 +260,7 @@ class RunFolder:
         """Write ``value`` under ``name``, whole or not at all.
 
         Raises:
-          AmpXlaError: the disk refused.
+          AmpXlaError: the file cannot be written, e.g. on a full disk.
         """
         self.write(name, json_files.encode(value))
 
@@ -268,7 +268,7 @@ class RunFolder:
         """Write a file, whole or not at all, unless it has this content already.
 
         Raises:
-          AmpXlaError: the disk refused.
+          AmpXlaError: the file cannot be written, e.g. on a full disk.
         """
         path = self.path / name
         try:

@@ -60,7 +60,7 @@ def write(
       resume_from: checkpoint that the run continues from.
 
     Raises:
-      AmpXlaError: the disk refused.
+      AmpXlaError: the file cannot be written, e.g. on a full disk.
     """
     wrong = {} if resume_from is None else dict(differences(run.path, resume_from))
     if wrong:

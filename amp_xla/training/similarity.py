@@ -120,7 +120,7 @@ class Scorer:
 
     Args:
       checkpoint: checkpoint of a run.
-      method, encoder: of its configuration.
+      method, encoder: fields of its configuration.
       length: tokens of a row, longer texts are cut.
       batch_size: rows of a batch.
     """

@@ -114,7 +114,7 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, good: Path, tmp_path
     "value, words",
     [
         (None, ("has no tensor",)),
-        (np.zeros((16, 8), np.float32), ("[16, 8]", "wants [16, 16]")),
+        (np.zeros((16, 8), np.float32), ("[16, 8]", "needs [16, 16]")),
         (np.zeros((16, 16), np.int32), ("is int32", "float32")),
         (np.full((16, 16), np.nan, np.float32), ("NaN",)),
     ],
@@ -159,5 +159,5 @@ def test_layers_that_are_left_out_and_a_smaller_vocabulary_are_said(
     config(num_hidden_layers=1)(folder)
     read(folder, vocab_size=19)
     said = capfd.readouterr().err
-    assert "holds 2 layers" in said and "takes the first 1" in said
+    assert "holds 2 layers" in said and "uses the first 1" in said
     assert "the vocabulary has 19 tokens" in said

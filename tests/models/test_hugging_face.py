@@ -162,7 +162,7 @@ SQUARE = np.zeros([16, 16], np.float32)
 CASES: Dict[str, Tuple[Change, Tuple[str, ...]]] = {
     "renamed": (replaced(SQUARE, QUERY.replace("query", "querry")), ("not used is", "querry")),
     "missing": (replaced(None), ("model.safetensors has no tensor", QUERY)),
-    "wrong shape": (replaced(SQUARE[1:]), (QUERY, "is [15, 16], config.json wants [16, 16]")),
+    "wrong shape": (replaced(SQUARE[1:]), (QUERY, "is [15, 16], config.json needs [16, 16]")),
     "integers": (replaced(SQUARE.astype(np.int32)), (QUERY, "is int32, required: float32")),
     "not a number": (replaced(SQUARE * np.nan), (QUERY, "holds NaN")),
     "truncated": (cut("model.safetensors", 0.9), ("model.safetensors is truncated",)),

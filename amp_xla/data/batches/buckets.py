@@ -1,8 +1,8 @@
 """Batches in a few lengths.
 
 XLA compiles a program per input shape, and a GPU pays for padding as for text. So samples are
-sorted into a few length buckets, whose lengths are chosen to waste least. All batches have equally
-many rows; the last one is filled up with rows of weight 0.
+sorted into a few length buckets, whose lengths are chosen to waste least. All batches have the
+same number of rows; the last one is filled up with rows of weight 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Samples:
       label_ids: int or float [samples], or [samples, labels] for several; None = no labels.
 
     Raises:
-      DataError: There are no samples, or another number of labels.
+      DataError: There are no samples, or the number of labels differs.
     """
 
     texts = 1  # rows of tokens per sample

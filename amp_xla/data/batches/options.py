@@ -90,7 +90,7 @@ def choose_lengths(
       lengths: tokens of each sample, of every corpus that uses the buckets.
       max_shapes: maximum number of lengths; fewer are returned if more do not pay off.
       max_length: longest sample after cutting. The longest bucket never exceeds it, even if it
-        is no multiple: a model may have no position beyond.
+        is not a multiple: a model may have no position beyond.
 
     Returns:
       Ascending bucket lengths; the last holds the longest sample.

@@ -38,7 +38,7 @@ class PackedBatches(Batches):
 
     Attributes:
       rows: R, rows of a step.
-      slots: S, most samples of a row, at least 2.
+      slots: S, maximum samples per row, at least 2.
 
     Raises:
       DataError: The corpus is empty, or a sample is longer than a row.

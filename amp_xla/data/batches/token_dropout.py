@@ -21,7 +21,7 @@ _STREAM = 1  # apart from the order's numbers
 class TokenDropout:
     """``batches`` with a share of ordinary tokens replaced by [MASK], or [UNK] without [MASK].
 
-    The choice of tokens depends on (seed, epoch, step). ``like`` and everything else is that
+    The choice of tokens depends on (seed, epoch, step). All other attributes are those
     of ``batches``.
 
     Args:

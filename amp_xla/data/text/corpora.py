@@ -33,7 +33,7 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
     removed from its texts, and white space becomes single spaces. The SHA-256 of a text decides
-    whether it is a dev text, so no copy of it is on the other side. Copies within a package count
+    whether it is a dev text, so copies are never in both parts. Copies within a package count
     once; texts of several packages are left out.
     """
     root = stdlib or sysconfig.get_paths()["stdlib"]

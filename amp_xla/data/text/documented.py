@@ -1,7 +1,7 @@
 """The built-in texts with entities: names of parameters, classes, functions and constants.
 
 The gold entities come from the code that a docstring documents, not from a list of words: "name"
-is a parameter where the function has one of this name, else it is a word. Markup is removed.
+is a parameter if the function has one of this name, else it is a word. Markup is removed.
 """
 
 from __future__ import annotations

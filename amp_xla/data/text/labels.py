@@ -34,7 +34,7 @@ class Labels:
         """Return each distinct label, numbers by value (2 before 10), then text by code point.
 
         Raises:
-          DataError: There is only one label, or nearly each sample has another one.
+          DataError: There is only one label, or nearly each sample has a different one.
         """
         names = set(labels)
         if len(names) < 2:

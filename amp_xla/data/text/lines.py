@@ -132,7 +132,7 @@ def unpacked(path: str, file: Any, packed: int, chunk: int) -> Iterator[bytes]:
         if total > max(ALWAYS_ALLOWED, MOST_TIMES * packed):
             raise DataError(
                 f"{path}: unpacks to more than {total >> 20:,} MiB, over {MOST_TIMES} times its "
-                f"{packed:,} bytes, as no text does; if it is right, unpack it first"
+                f"{packed:,} bytes, as no text does; if you trust it, unpack it first"
             )
         yield data
 

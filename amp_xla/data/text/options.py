@@ -107,8 +107,8 @@ class MultiLabelTextFiles(TextFiles):
     def __post_init__(self) -> None:
         if self.multilabel is not None and (not self.multilabel.strip()):
             raise SettingsError(
-                f"--multilabel {self.multilabel!r}: allowed is what stands between two labels, "
-                "such as , or |"
+                f"--multilabel {self.multilabel!r}: allowed is a separator of labels, such as "
+                ", or |"
             )
 
     @property

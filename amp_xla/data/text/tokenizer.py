@@ -106,7 +106,7 @@ class Tokenizer:
         if self._ids["[PAD]"] != 0:
             raise DataError(
                 f"{where}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be the first, because "
-                "bert4keras takes id 0 for padding"
+                "bert4keras uses id 0 for padding"
             )
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
@@ -139,7 +139,7 @@ class Tokenizer:
         Args:
           folder: with ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and the settings in
             ``tokenizer_config.json``, if any.
-          lowercase: instead of what the folder says; None = as it says, else True.
+          lowercase: overrides the folder's setting; None = the folder's, or True if it has none.
 
         Raises:
           DataError: a file is missing or damaged, or is of another kind of tokenizer.

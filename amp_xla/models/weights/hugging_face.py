@@ -55,7 +55,7 @@ def tensors(folder: Path) -> Optional[Tensors]:
     LayerNorm's old names in PyTorch, gamma and beta, become weight and bias.
 
     Raises:
-      WeightsError: a file is damaged or missing, or holds anything else than tensors.
+      WeightsError: a file is damaged or missing, or holds anything but tensors.
     """
     readers: Tuple[Tuple[str, Callable[[Path], Tensors]], ...] = (
         ("model.safetensors", safetensors), ("pytorch_model.bin", torch_files.tensors)
@@ -77,7 +77,7 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
     models = sorted(n[: -len(EMBEDDINGS)] for n in names if n.endswith(EMBEDDINGS))
     if len(models) != 1:
         raise WeightsError(
-            f"{source} must hold one tensor {EMBEDDINGS}, behind any model's name; found: "
+            f"{source} must hold one tensor {EMBEDDINGS}, after any prefix; found: "
             f"{', '.join(prefix + EMBEDDINGS for prefix in models) or 'none'}"
         )
     encoder = models[0]

@@ -1,7 +1,7 @@
 """A folder of pretrained weights (``--bert``): its configuration, and tensors that fit a model.
 
-Google's and bert4keras' checkpoints and Hugging Face folders are read alike: by Google's names,
-with every tensor of the file accounted for.
+Google's and bert4keras' checkpoints and Hugging Face folders are read in the same way: by Google's
+names, with every tensor of the file accounted for.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Pretrained:
       config: its content; sizes have their defaults, ``model_type`` is one of ``FAMILIES``.
 
     Raises:
-      WeightsError: a file is missing, is no JSON, or has an impossible value.
+      WeightsError: a file is missing, is not JSON, or has an impossible value.
     """
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
@@ -200,20 +200,20 @@ class Pretrained:
             others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
             if 0 < layers < wanted and re.search(rf"layer[._/]{layers}[./]", name):
                 raise WeightsError(
-                    f"{self.path} says num_hidden_layers {wanted}, {source} holds {layers}: it has "
+                    f"{self.path} has num_hidden_layers {wanted}, {source} holds {layers}: it has "
                     f"no tensor {name}{others}"
                 )
             near = difflib.get_close_matches(name, unused, 1)
             hint = f"not used is {near[0]}" if near else "is it a whole model of this family?"
             raise WeightsError(f"{source} has no tensor {name}{others}; {hint}")
         if layers > wanted:
-            note(f"{source} holds {layers} layers; {self.path} takes the first {wanted}")
+            note(f"{source} holds {layers} layers; {self.path} uses the first {wanted}")
 
     def _check(self, name: str, shape: Shape) -> None:
         tensor = self.stored()[name]
         if tensor.shape != tuple(shape):
             raise WeightsError(
-                f"{tensor.source}: tensor {name} is {list(tensor.shape)}, {self.path.name} wants "
+                f"{tensor.source}: tensor {name} is {list(tensor.shape)}, {self.path.name} needs "
                 f"{list(shape)}"
             )
         if tensor.dtype not in FLOATS:

@@ -93,7 +93,7 @@ def tensors(path: Path) -> Tensors:
     """Return the tensors of a ``pytorch_model.bin``.
 
     Raises:
-      WeightsError: the file is damaged, or holds anything else than tensors.
+      WeightsError: the file is damaged, or holds anything but tensors.
     """
     try:
         with open(str(path), "rb") as file:
@@ -154,7 +154,7 @@ def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
         except pickle.UnpicklingError:
             magic = None
         if magic != _MAGIC:
-            raise WeightsError(f"{path} is no file of PyTorch: a saved state_dict is needed")
+            raise WeightsError(f"{path} is not a PyTorch file: a saved state_dict is needed")
         storages: Dict[str, _Storage] = {}
 
         class Remembering(_Unpickler):

@@ -1,6 +1,6 @@
 """A drop-in for Keras' ``mixed_precision.LossScaleOptimizer``: its arguments, attributes, files.
 
-``amp_xla.precision.optimizer`` scales, judges and skips; docs/precision.md lists the differences
+``amp_xla.precision.optimizer`` scales, checks and skips; docs/precision.md lists the differences
 from Keras' class.
 """
 
