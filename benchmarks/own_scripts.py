@@ -72,7 +72,7 @@ class Config:
 
 
 def patched(name: str, source: str, root: Path, plain: bool) -> str:
-    """Return a script with other paths and sizes, the import and the callback."""
+    """Return a script with small data and sizes, the import and the callback."""
     for pattern, replacement in SMALLER:
         source = re.sub(pattern, replacement, source, flags=re.MULTILINE)
     source = source.replace("'/root/", f"'{root}/")

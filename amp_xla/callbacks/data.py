@@ -242,7 +242,7 @@ class Feed:
 
 
 def arguments(source: Source, feed: Feed, given: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the arguments with which ``fit`` takes its batches from ``feed``."""
+    """Return the arguments that make ``fit`` take its batches from ``feed``."""
     changes: Dict[str, Any] = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
     changes["steps_per_epoch"] = source.steps
     none = {"y": None, "sample_weight": None, "batch_size": None, "validation_split": 0.0}

@@ -170,7 +170,7 @@ class Run(keras.callbacks.Callback):
         if getattr(model, "_distribution_strategy", None) is not None:
             raise AmpXlaError(
                 "Run does not train under a tf.distribute strategy; on several GPUs start the "
-                "script by horovodrun, without the strategy (docs/ranks.md)"
+                "script with horovodrun, without the strategy (docs/ranks.md)"
             )
         if configuring.current().half == "float16" and not hasattr(model.optimizer, "loss_scale"):
             note(

@@ -74,7 +74,7 @@ def main(argv: List[str]) -> int:
     benchmark = ClozeBenchmark.of(texts, tokenizers, config.length)
     note(
         f"{len(benchmark.texts):,} of {len(texts):,} texts; {benchmark.unknown:.1%} of their words "
-        "are never hidden, since a vocabulary cannot spell them"
+        "are never masked, since a vocabulary cannot spell them"
     )
     from amp_xla.backend import configuring
 

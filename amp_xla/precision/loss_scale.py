@@ -54,7 +54,7 @@ def next_state(
     minimum: float,
     maximum: float,
 ) -> Tuple[Any, Any]:
-    """Return (scale float32, counter int32) after a step that was ``finite`` or not.
+    """Return the next (scale float32, counter int32); ``finite``: whether the step was.
 
     Works on NumPy, JAX and TensorFlow scalars. It only multiplies: compilers change the last bit of
     a division by a constant.

@@ -100,7 +100,7 @@ def value(setting: Any) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as CSS takes it."""
+    """Return a share as a CSS percentage."""
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 

@@ -94,8 +94,8 @@ class DistributedEmbedding(_Embedding):
       max_vocabulary_size_per_gpu: rows per rank.
       embedding_vec_size: width of a vector.
       slot_num: slots of a sample.
-      max_nnz, max_feature_num, use_hashtable, key_dtype: ignored; any number of ids of any integer
-        dtype, and an id is the number of a row: hash before.
+      max_nnz, max_feature_num, use_hashtable, key_dtype: ignored: ids may have any number and any
+        integer dtype, and are row numbers, so hash the values first.
       embedding_initializer: initializer of this rank's rows; None = uniform, the same on any
         number of ranks.
       vocabulary_size: height of the whole table, if it is not a multiple of the ranks.

@@ -52,7 +52,7 @@ class Tricks:
             )
         if not self._layers and (freeze or options.layer_decay < 1.0):
             raise SettingsError(
-                "--layer-decay and --freeze above 0 need layers with weights of their own; this "
+                "--layer-decay and --freeze above 0 need layers with separate weights; this "
                 "model's layers share theirs"
             )
         if freeze is not None and freeze > self._layers:

@@ -304,7 +304,7 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
 
 
 def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, int]]:
-    """Return the texts of the wanted lengths and languages, and how many others there are."""
+    """Return the texts of the wanted lengths and languages, and the number of the others."""
     fitting = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
     selected = fitting
     if config.language is not None:
