@@ -213,7 +213,7 @@ NO_OPTIMIZER = "is not an optimizer: it has no apply_gradients"
         (
             lambda: keras.optimizers.Adam,
             TypeError,
-            r"the class Adam; allowed: an object, e.g. Adam\(1e-3\)",
+            r"the class Adam; allowed: an instance, e.g. Adam\(1e-3\)",
         ),
     ],
 )
