@@ -58,7 +58,7 @@ class Config:
     mask: Literal["word", "span", "token"] = "word"
     """unit of masking; masks are new in every epoch"""
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
-    """share of the tokens to predict: 80% become [MASK], 10% another token, 10% stay"""
+    """share of the tokens to predict: 80% become [MASK], 10% a random token, 10% stay"""
     topic: Annotated[float, within(at_least=0)] = 1.0
     """final weight of the bag-of-words loss; 0 = none"""
     optimizer: Literal["adamw", "lamb"] = "adamw"

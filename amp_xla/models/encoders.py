@@ -23,7 +23,7 @@ _GOOGLE = {
     "dropout_rate": "hidden_dropout_prob",
     "attention_dropout_rate": "attention_probs_dropout_prob",
 }
-# Keys of a configuration that bert4keras knows by the same name.
+# Keys of a configuration that have the same name in bert4keras.
 _SAME = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "hidden_act", "embedding_size", "attention_head_size", "attention_key_size",

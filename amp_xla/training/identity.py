@@ -101,7 +101,7 @@ def _batches(batches: BatchSource) -> Dict[str, Any]:
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
-    """Return the differences between a checkpoint's identity and that of the job at hand."""
+    """Return the differences between a checkpoint's identity and that of the current job."""
     old_parts = {part: dict(then.get(part, {})) for part in _PARTS}
     new_parts = {part: dict(now[part]) for part in _PARTS}
     longer = []

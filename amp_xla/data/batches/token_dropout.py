@@ -15,7 +15,7 @@ from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Tokenizer
 
-_STREAM = 1  # apart from the order's numbers
+_STREAM = 1  # differs from the stream of the order
 
 
 class TokenDropout:

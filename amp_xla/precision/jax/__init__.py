@@ -128,7 +128,7 @@ def value_and_grad(
         if axis_name is not None:
             loss = jax.lax.pmean(loss, axis_name)
             grads = _average(grads, axis_name, model_parallel)
-            # A sum of finite gradients may still overflow, alike on every device.
+            # A sum of finite gradients may still overflow, equally on every device.
             finite = jnp.logical_and(finite, all_finite(grads))
             finite = jax.lax.pmin(finite.astype(jnp.int32), axis_name).astype(jnp.bool_)
         value = (loss, aux) if has_aux else loss
