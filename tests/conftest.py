@@ -55,6 +55,22 @@ def pytest_ignore_collect(collection_path: Path) -> Optional[bool]:
     return None if wanted else True
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Start files with slow tests first, so that no worker is left with one at the end."""
+    from xdist.scheduler import LoadFileScheduling
+
+    def is_quick(file: str) -> bool:
+        return "mark.slow" not in (config.rootpath / file).read_text(encoding="utf-8")
+
+    class SlowFirst(LoadFileScheduling):
+        def _assign_work_unit(self, node: Any) -> None:
+            self.workqueue.move_to_end(min(self.workqueue, key=is_quick), last=False)
+            super()._assign_work_unit(node)
+
+    return SlowFirst(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.fixture(scope="session")
 def own_names() -> List[Tuple[Dict[str, Any], Dict[str, Any]]]:
     """bert4keras' names and Keras' custom objects, each with a copy from before any test."""
