@@ -14,6 +14,8 @@ endif
 
 # Recipes read values from the environment, where a quote in a value ends no quotes around it.
 export BASE_IMAGE DATA ENGINE GPUS HOSTS IMAGE NP NVIDIA_INDEX RECIPE RUNS RUNTIME
+# Without bytecode each process compiles TensorFlow's source, which takes seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # PYTHON counts only on the command line: many shells export one for other purposes.
 PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python="$$PYTHON")
