@@ -21,6 +21,7 @@ from amp_xla.errors import AmpXlaError
 from tests.horovod import ROOT, need_horovod
 from tests.running import run_python
 
+pytestmark = pytest.mark.once
 LAUNCHER = """
 import sys
 from amp_xla.commands import ranks

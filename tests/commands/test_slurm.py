@@ -11,6 +11,7 @@ from amp_xla.commands import slurm
 from amp_xla.errors import AmpXlaError
 from tests.horovod import need_horovod
 
+pytestmark = pytest.mark.once
 STEP = {
     "SLURM_STEP_NODELIST": "gpu[08-09,11],big",
     "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",

@@ -62,6 +62,7 @@ def trained(folder):
     return folder / "runs" / "classification" / "good", result
 
 
+@pytest.mark.once
 def test_an_update_of_three_batches_and_layers_computed_again(command):
     flags = ("--layers", "2", "--epochs", "1", "--name", "recomputed", "--log-every", "1")
     result = command(RECIPE, *DATA, *flags, "--accumulate", "3", "--recompute")
@@ -131,6 +132,7 @@ def test_a_reader_that_ends_early_gets_no_traceback(trained, folder):
     assert done.stdout.startswith(b"weather\t") and done.stderr.count(b"\n") == 1, done
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_checkpoint_and_the_resumed_run_has_the_same_losses(trained, command):
     words = (RECIPE, *DATA, "--epochs", "3", "--name", "stopped")
@@ -190,6 +192,7 @@ def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, c
     assert loss == pytest.approx(logged[-1]["dev_loss"], rel=0.02)
 
 
+@pytest.mark.once
 def test_several_labels_per_text(command):
     """Those of the words in it: weather, kitchen, both or none."""
     rng = random.Random(5)

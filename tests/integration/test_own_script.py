@@ -60,6 +60,7 @@ def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: fl
     assert [step["loss_scale"] for step in steps] == [scale] * 2
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "words, message",
     [

@@ -253,6 +253,7 @@ language_model.SIZES["tiny"] = (2, 64, 2)
 """
 
 
+@pytest.mark.once
 def test_a_second_phase_and_stops_around_its_border_are_bitwise(place):
     words = "--steps 8 --phase2-length 64 --phase2-share 0.25 --log-every 1 --checkpoint-every 3"
     words = [*words.split(), *"--topic 0 --dropout 0.1".split()]
@@ -287,6 +288,7 @@ def test_the_other_objectives_learn(place, objective):
     assert np.isfinite(losses[-1]) and losses[-1] < 5.0
 
 
+@pytest.mark.once
 def test_the_loss_in_its_parts(place):
     output = place.train("parts", *"--steps 12 --log-every 1".split())
     assert "loss = mlm_loss + a growing weight x topic_loss" in output

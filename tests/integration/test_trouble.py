@@ -43,6 +43,7 @@ def test_rolls_back_once_and_goes_on_with_the_next_batches(
     assert again.state() == run.state()
 
 
+@pytest.mark.once
 def test_stops_when_the_trouble_comes_back(servers: List[Server], tmp_path: Path) -> None:
     run = Run(servers[0], tmp_path, **{**TROUBLE, "overflow_from": 9})
     assert run() == 2
@@ -50,6 +51,7 @@ def test_stops_when_the_trouble_comes_back(servers: List[Server], tmp_path: Path
     finite(run)
 
 
+@pytest.mark.once
 def test_the_smallest_scale_is_trouble_at_once(servers: List[Server], tmp_path: Path) -> None:
     config: Dict[str, Any] = dict(accumulate=1, overflow_at=[2], loss_scale=64.0, minimum=64.0)
     run = Run(servers[0], tmp_path / "early", **config)
@@ -61,6 +63,7 @@ def test_the_smallest_scale_is_trouble_at_once(servers: List[Server], tmp_path: 
     assert "the loss scale is at its smallest: rolled back to step-0000000" in run.text()
 
 
+@pytest.mark.once
 def test_evaluations_that_are_nan_stop_the_run_early(servers: List[Server], tmp_path: Path) -> None:
     run = Run(servers[0], tmp_path, epochs=9, patience=2, nan_evaluations=True)
     assert run() == 0, run.text()
@@ -68,6 +71,7 @@ def test_evaluations_that_are_nan_stop_the_run_early(servers: List[Server], tmp_
     assert [line["epoch"] for line in run.metrics() if line["kind"] == "dev"] == [1, 2]
 
 
+@pytest.mark.once
 def test_metrics_have_each_window_with_its_kind_and_time(
     servers: List[Server], tmp_path: Path
 ) -> None:
@@ -83,6 +87,7 @@ def test_metrics_have_each_window_with_its_kind_and_time(
         assert datetime.datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S+00:00")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("policy", ["stop", "report"])
 def test_policies(servers: List[Server], tmp_path: Path, policy: str) -> None:
     run = Run(servers[0], tmp_path)

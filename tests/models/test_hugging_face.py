@@ -179,6 +179,7 @@ CASES: Dict[str, Tuple[Change, Tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_what_is_wrong_with_a_folder_is_one_line(case: str, tmp_path: Path) -> None:
     change, words = CASES[case]
@@ -201,6 +202,7 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, tmp_path: Path) -> N
     assert not list(tmp_path.rglob("ran")) and not Path("ran").exists()
 
 
+@pytest.mark.once
 def test_damaged_files_of_pytorch_and_lost_shards(tmp_path: Path) -> None:
     def refused(folder: Path, words: str) -> None:
         with pytest.raises(WeightsError, match=words), dropout.inference():

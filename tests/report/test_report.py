@@ -16,6 +16,7 @@ from amp_xla.report.curves import MOST_POINTS, smoothed, thin, ticks
 from amp_xla.report.page import render, write_run
 from tests.report import folders
 
+pytestmark = pytest.mark.once
 EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e文件"
 
 

@@ -10,6 +10,8 @@ import pytest
 from amp_xla.report import scores
 from amp_xla.training.metrics import confusion
 
+pytestmark = pytest.mark.once
+
 
 def answers(samples: int, classes: int, right: float, seed: int) -> Tuple[np.ndarray, np.ndarray]:
     """Return labels of uneven frequency and predictions, a share of them right."""

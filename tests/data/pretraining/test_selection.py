@@ -48,6 +48,7 @@ def left_out(folder, near=False):
     return found.tolist(), [text for part in texts for text in part]
 
 
+@pytest.mark.once
 def test_the_first_of_each_text_stays(planted):
     folder, originals = planted
     numbers, texts = left_out(folder)
@@ -60,6 +61,7 @@ def prepared(folder, out, **settings):
     return prepare.prepare(prepare.Config(corpus=str(folder), out=str(out), **settings))
 
 
+@pytest.mark.once
 def test_shards_on_two_machines_leave_out_what_one_does(planted, tmp_path):
     folder, originals = planted
     one = prepared(folder, tmp_path / "one", dedup="exact", workers=2)
@@ -77,6 +79,7 @@ def test_shards_on_two_machines_leave_out_what_one_does(planted, tmp_path):
         prepared(folder, tmp_path / "one", workers=1)
 
 
+@pytest.mark.once
 def test_near_copies_are_found_and_no_others(tmp_path):
     """800 texts of 200 words; 200 more with 2 words changed, 200 that share half, each of one."""
     rng = random.Random(3)
@@ -98,6 +101,7 @@ def test_near_copies_are_found_and_no_others(tmp_path):
     assert ((numbers >= 1000) & (numbers < 1200)).sum() <= 3
 
 
+@pytest.mark.once
 def test_near_copies_of_chinese_and_of_short_texts(tmp_path):
     line = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳"
     texts = [line * 2, "好", "ab", "Ab!", "", "ab c", line * 2 + "了", line[::-1] * 2]
@@ -129,6 +133,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("language, kept", [("en", ["en"]), ("zh, de", ["zh", "de"])])
 def test_others_are_left_out_and_counted(tmp_path, language, kept):
     pytest.importorskip("py3langid", reason=LANGUAGES)

@@ -14,6 +14,7 @@ from amp_xla.data.pretraining.units import Reading, files_of, units
 from amp_xla.errors import DataError
 from tests.data.pretraining.corpus import corpus_texts
 
+pytestmark = pytest.mark.once
 TEXTS = [f"text {i} " + "of several words " * (i % 7) + "." for i in range(300)]
 
 
