@@ -120,37 +120,26 @@ def spoil(folder: Path, what: str) -> None:
     data = folder / "bert_model.ckpt.data-00000-of-00001"
     if what == "truncated":
         data.write_bytes(data.read_bytes()[:-3000])
-    elif what == "no data file":
-        data.unlink()
-    elif what == "heads":
-        config["num_attention_heads"] = 3
     elif what == "more layers":
         config["num_hidden_layers"] = 12
-    elif what == "roberta":
-        config["model_type"] = what
     elif what == "code":
         (folder / "pytorch_model.bin").write_bytes(b"cposix\nsystem\n(S'touch ran'\ntR.")
     elif what == "vocabulary":
         with open(str(folder / "vocab.txt"), "a") as file:
             file.write("extra\n")
-    (folder / "bert_config.json").write_text("{" if what == "not JSON" else json.dumps(config))
+    (folder / "bert_config.json").write_text(json.dumps(config))
 
 
 TRAIN: Dict[str, Tuple[Optional[str], Tuple[str, ...], Tuple[str, ...]]] = {
     "truncated": ("truncated", (), ("bert_model.ckpt: tensor", "damaged")),
-    "no data file": ("no data file", (), ("bert_model.ckpt.data-00000-of-00001",)),
-    "heads": ("heads", (), ("bert_config.json: num_attention_heads 3",)),
     "more layers": ("more layers", (), ("num_hidden_layers 12", "bert_model.ckpt holds 2")),
     "vocabulary": ("vocabulary", (), ("vocab_size 15, the vocabulary 16 tokens",)),
-    "not JSON": ("not JSON", (), ("cannot read", "bert_config.json")),
     "code": ("code", (), ("pytorch_model.bin: its pickle names posix.system",)),
-    "roberta": ("roberta", (), ('model_type "roberta" is not supported', "allowed: bert")),
     "positions": ("", ("--max-length", "64"), ("max_position_embeddings 32", "64 tokens")),
     "bomb": (None, ("--train", "bomb.tsv.gz"), ("bomb.tsv.gz: unpacks to more than",)),
     "unknown": (None, ("--vocab", "foreign.txt"), ("of the tokens", "are [UNK]")),
     "flag": (None, ("--epoch", "3"), ("--epochs",)),
     "precision": (None, ("--precision", "half"), ("fp32", "tf32", "amp")),
-    "no file": (None, ("--dev", "missing.tsv"), ("missing.tsv",)),
     "no folder": (None, ("--bert", "nowhere"), ("nowhere", "vocab.txt")),
     "loss scale": (None, ("--loss-scale", "0"), ("loss_scale", "dynamic")),
 }
