@@ -31,19 +31,9 @@ _OWN_FIGURES = (
 )  # fmt: skip
 
 
-def write_run(run: Path, seconds: float = math.inf) -> Path:
-    """Write ``report.html`` into a run folder; return its path.
-
-    Args:
-      run: the folder.
-      seconds: time limit for reading the log.
-
-    Raises:
-      TooSlow: the log is too long for ``seconds``.
-    """
-    path = run / REPORT
-    durable.replace(path, render([record.read(run, seconds=seconds)]).encode("utf-8"))
-    return path
+def write_run(run: Path) -> None:
+    """Write ``report.html`` into a run folder."""
+    durable.replace(run / REPORT, render([record.read(run)]).encode("utf-8"))
 
 
 def render(runs: Sequence[Record]) -> str:

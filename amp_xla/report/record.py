@@ -6,27 +6,22 @@ files read as empty, and fields of an unexpected type as absent.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Union
 
 import numpy as np
 
 from amp_xla.errors import AmpXlaError
 
 STATUS, EVALUATIONS = "status.json", "evaluation"
-_CHUNK = 4096  # lines decoded together
 _MOST_FIELDS = 64  # of a line of metrics.jsonl
 _LARGEST_JSON = 4 << 20  # bytes of a file other than metrics.jsonl
 _NOT_FINITE = ("nan", "inf", "-inf")  # how metrics.jsonl writes them
 Columns = Dict[str, np.ndarray]
-
-
-class TooSlow(AmpXlaError):
-    """Reading took longer than allowed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,23 +116,21 @@ class Record:
         return float(np.median(values)) if len(values) else float("nan")
 
 
-def read(path: Path, name: str = "", seconds: float = float("inf")) -> Record:
+def read(path: Path, name: str = "") -> Record:
     """Return the record of a run folder; missing and damaged files read as empty.
 
     Args:
       path: the folder.
       name: name on the page; empty = the folder's.
-      seconds: time limit for reading the log.
 
     Raises:
       AmpXlaError: there is no such folder.
-      TooSlow: the log is too long for ``seconds``.
     """
     if not path.is_dir():
         raise AmpXlaError(f"there is no folder {path}; training prints the name of its run folder")
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
-    train, dev, damaged = _metrics(path / "metrics.jsonl", time.monotonic() + seconds)
+    train, dev, damaged = _metrics(path / "metrics.jsonl")
     results = sorted(_inside(path / EVALUATIONS))
     reports = sorted(file / "report.txt" for file in _inside(path) if "nonfinite-" in file.name)
     return Record(
@@ -194,52 +187,29 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path) -> Dict[str, Any]:
+    return _decoded(_text(path))
+
+
+def _decoded(text: Union[str, bytes]) -> Dict[str, Any]:
+    """Return a JSON object; empty for anything else."""
     try:
-        return dictionary(json.loads(_text(path)))
+        return dictionary(json.loads(text))
     except (ValueError, RecursionError):
         return {}
 
 
-def _metrics(path: Path, deadline: float) -> Any:
+def _metrics(path: Path) -> Any:
     """Return training columns, dev columns and the number of unreadable lines."""
     records: Dict[str, List[Dict[str, Any]]] = {"train": [], "dev": []}
     damaged = 0
-    try:
-        with open(path, "rb") as file:
-            for chunk in _chunks(file):
-                if time.monotonic() > deadline:
-                    raise TooSlow(f"{path} is too long to be read in time")
-                for record in _decode(chunk):
-                    if isinstance(record, dict) and isinstance(record.get("step"), int):
-                        kind = "dev" if record.get("kind") == "dev" else "train"
-                        records[kind].append(record)
-                    else:
-                        damaged += 1
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        for line in file:
+            record = _decoded(line)
+            if isinstance(record.get("step"), int):
+                records["dev" if record.get("kind") == "dev" else "train"].append(record)
+            else:
+                damaged += 1
     return _columns(records["train"]), _columns(records["dev"]), damaged
-
-
-def _chunks(file: Any) -> Iterator[List[bytes]]:
-    chunk: List[bytes] = []
-    for line in file:
-        chunk.append(line)
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def _decode(lines: List[bytes]) -> List[Any]:
-    """Return the value of each line, None for one that is cut off or damaged."""
-    try:  # all at once, which is twice as fast
-        return list(json.loads(b"[" + b",".join(lines) + b"]"))
-    except (ValueError, RecursionError):
-        if len(lines) == 1:
-            return [None]
-        middle = len(lines) // 2
-        return _decode(lines[:middle]) + _decode(lines[middle:])
 
 
 def _columns(records: List[Dict[str, Any]]) -> Columns:
@@ -251,10 +221,7 @@ def _columns(records: List[Dict[str, Any]]) -> Columns:
     columns = {}
     for name in names:
         values = [record.get(name) for record in records]
-        if all(type(value) is float for value in values):
-            column = np.array(values, np.float64)
-        else:
-            column = np.array([number(value) for value in values], np.float64)
+        column = np.array([number(value) for value in values], np.float64)
         if not np.isnan(column).all() or "nan" in values:
             columns[name] = column
     if "step" in columns:

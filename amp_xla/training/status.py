@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator
 
 from amp_xla.config import flat
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
 from amp_xla.report.record import STATUS
-
-_REPORT_SECONDS = 2.0  # a longer log is left to `amp-xla report`
 
 
 def plan(loop: Any, config: Any) -> Dict[str, Any]:
@@ -58,17 +56,14 @@ def recorded(loop: Any) -> Iterator[None]:
 
 
 def _end(loop: Any, state: str, message: str = "") -> None:
-    problem: Optional[Exception] = None
     try:
         _write(loop, state, message)
         from amp_xla.report import page
 
-        page.write_run(loop.run.path, _REPORT_SECONDS)
+        page.write_run(loop.run.path)
     except Exception as error:  # a report must not change how a run ends
-        problem = error
-    if problem is not None:
         note(
-            f"warning: {loop.run.path}/report.html was not written ({problem}); try: "
+            f"warning: {loop.run.path}/report.html was not written ({error}); try: "
             f"amp-xla report {loop.run.path}"
         )
 

@@ -93,12 +93,10 @@ def test_a_scored_file_is_part_of_the_page(tmp_path: Path) -> None:
         assert "Did it learn" in page(run)
 
 
-def test_a_log_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
+def test_a_page_is_small(tmp_path: Path) -> None:
     run = folders.good(tmp_path / "run")
-    with pytest.raises(record.TooSlow, match="too long"):
-        write_run(run, seconds=-1.0)
-    assert not (run / "report.html").exists()
-    assert write_run(run).stat().st_size < 200_000
+    write_run(run)
+    assert (run / "report.html").stat().st_size < 200_000
 
 
 def test_settings_that_differ_are_named(tmp_path: Path) -> None:
