@@ -16,7 +16,6 @@ from amp_xla.diagnose.inspection_report import (
 )
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import shapes, training_graph, virtual_gpu
-from amp_xla.graph.activations import activation_bytes
 from amp_xla.graph.nodes import by_name
 from amp_xla.graph.virtual_gpu import Rewritten
 
@@ -63,7 +62,6 @@ def inspect(
     products, unmeasured = shapes.matmuls(rewritten.before, sizes)
     total = sum(p.flops for p in products)
     nodes = list(_nodes(rewritten, origins, half, sizes))
-    kept, recomputed = activation_bytes(after, sizes)
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
         gpu=rewritten.capability,
@@ -75,8 +73,6 @@ def inspect(
         matmul_flops=total,
         half_flops_share=sum(p.flops for p in products if p.name in half) / max(total, 1),
         unmeasured=unmeasured,
-        kept_bytes=kept,
-        recomputed_bytes=recomputed,
         layers=_layers(nodes, origins),
         blockers=_blockers(nodes, origins),
         alignment=_alignment(products, origins, total),

@@ -82,8 +82,6 @@ class Report:
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: the share of them in half precision, 0 to 1.
       unmeasured: matrix products of unknown size.
-      kept_bytes: activations kept from the forward to the backward pass.
-      recomputed_bytes: activations that --recompute recomputes at once, of the largest layer.
       layers: in the order of the model; ``blockers`` and ``alignment``: the largest first.
     """
 
@@ -97,8 +95,6 @@ class Report:
     matmul_flops: int
     half_flops_share: float
     unmeasured: Sequence[str]
-    kept_bytes: int
-    recomputed_bytes: int
     layers: Sequence[LayerReport]
     blockers: Sequence[BlockerReport]
     alignment: Sequence[AlignmentReport]
@@ -124,10 +120,6 @@ def _head(report: Report) -> str:
         f"({si(half)} of {si(report.matmul_flops)} FLOP per step)",
         f"{report.casts} casts to float16 and back inserted",
     ]
-    activations = f"{si(report.kept_bytes)}B of activations are kept for the backward pass"
-    if report.recomputed_bytes:
-        activations += f"; up to {si(report.recomputed_bytes)}B, one layer's, are recomputed"
-    lines.append(activations)
     if report.unmeasured:
         lines.append(
             f"{len(report.unmeasured)} matrix products of unknown size are not counted: "

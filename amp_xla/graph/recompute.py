@@ -63,12 +63,6 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
                 layer.copy(start)
 
 
-def copied_layer(name: str) -> Optional[int]:
-    """Return the number of the layer that a node is a copy of, or None."""
-    match = _LAYER.search(name) if name.startswith(f"{SCOPE}/") else None
-    return int(match.group(1)) if match else None
-
-
 class _Layer:
     """The forward operations of one layer, in the order of creation.
 

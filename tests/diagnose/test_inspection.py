@@ -28,7 +28,6 @@ def test_the_report(head: heads.Head) -> None:
     assert report.half_nodes > 50
     assert report.casts > 10
     assert report.half_flops_share > 0.99 and report.unmeasured == []
-    assert report.kept_bytes > 10**5 and report.recomputed_bytes == 0
     # Batch 4, length 24, hidden 32: projections, attention, feed-forward, the head's classes.
     forward = 2 * 4 * (24 * (4 * 32**2 + 2 * 24 * 32 + 2 * 32 * 64) + 32 * 5)
     assert report.matmul_flops == pytest.approx(3 * forward, rel=0.02)
