@@ -8,12 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 from amp_xla import backend
 from amp_xla.diagnose import constants
 from amp_xla.diagnose.blockers import Blocker, blocker_of, computing, half_nodes
-from amp_xla.diagnose.inspection_report import (
-    AlignmentReport,
-    BlockerReport,
-    LayerReport,
-    Report,
-)
+from amp_xla.diagnose.inspection_report import BlockerReport, LayerReport, Report
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import shapes, training_graph, virtual_gpu
 from amp_xla.graph.nodes import by_name
@@ -59,8 +54,8 @@ def inspect(
     origins, after = NodeOrigins(training), by_name(rewritten.graph_def)
     half, counts = half_nodes(rewritten.graph_def), rewritten.counts
     sizes = shapes.static_shapes(rewritten.before, training.fetches, feed_shapes)
-    products, unmeasured = shapes.matmuls(rewritten.before, sizes)
-    total = sum(p.flops for p in products)
+    flops, unmeasured = shapes.matmul_flops(rewritten.before, sizes)
+    total = sum(flops.values())
     nodes = list(_nodes(rewritten, origins, half, sizes))
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
@@ -71,11 +66,10 @@ def inspect(
         half_nodes=counts.half_nodes - counts.casts,
         casts=counts.casts,
         matmul_flops=total,
-        half_flops_share=sum(p.flops for p in products if p.name in half) / max(total, 1),
+        half_flops_share=sum(flops[name] for name in half & set(flops)) / max(total, 1),
         unmeasured=unmeasured,
         layers=_layers(nodes, origins),
         blockers=_blockers(nodes, origins),
-        alignment=_alignment(products, origins, total),
         constants=constants.misfits(after, origins),
     )
 
@@ -106,7 +100,7 @@ def _nodes(
         if name in half:
             yield _Node(*origin, role, True)
         else:
-            size = shapes.element_bytes(sizes.get(name, []))
+            size = shapes.float32_bytes(sizes.get(name, []))
             blocker = blocker_of(name, nodes, half, rewritten.lists)
             yield _Node(*origin, role, False, size, blocker)
 
@@ -155,18 +149,6 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
         source = origins.source(example)
         reports.append(BlockerReport(op, reason, phase, len(members), size, layers, source))
     return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
-
-
-def _alignment(
-    products: Sequence[shapes.MatMul], origins: NodeOrigins, total: int
-) -> List[AlignmentReport]:
-    shares: Dict[Tuple[str, Tuple[int, ...]], float] = {}
-    for product in products:
-        if product.unaligned:
-            key = (origins.of(product.name).layer, product.unaligned)
-            shares[key] = shares.get(key, 0.0) + product.flops / max(total, 1)
-    reports = [AlignmentReport(*key, share) for key, share in shares.items()]
-    return sorted(reports, key=lambda r: -r.flops_share)
 
 
 def _role(op: str) -> str:

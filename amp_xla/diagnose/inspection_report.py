@@ -59,18 +59,6 @@ class BlockerReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignmentReport:
-    """A layer's matrix products with dimensions that are not multiples of 8.
-
-    ``flops_share``: their share of all matmul FLOPs.
-    """
-
-    layer: str
-    unaligned: Tuple[int, ...]
-    flops_share: float
-
-
-@dataclasses.dataclass(frozen=True)
 class Report:
     """The result of ``amp_xla.diagnose.inspect``; ``amp.json`` has its fields.
 
@@ -82,7 +70,7 @@ class Report:
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: the share of them in half precision, 0 to 1.
       unmeasured: matrix products of unknown size.
-      layers: in the order of the model; ``blockers`` and ``alignment``: the largest first.
+      layers: in the order of the model; ``blockers``: the largest first.
     """
 
     tensorflow: str
@@ -97,7 +85,6 @@ class Report:
     unmeasured: Sequence[str]
     layers: Sequence[LayerReport]
     blockers: Sequence[BlockerReport]
-    alignment: Sequence[AlignmentReport]
     constants: Sequence[Misfit]
 
     def to_json(self) -> Dict[str, Any]:
@@ -105,7 +92,7 @@ class Report:
         return jsonable(dataclasses.asdict(self))
 
     def __str__(self) -> str:
-        parts = [f(self) for f in (_head, _layers, _blockers, _alignment, _constants)]
+        parts = [f(self) for f in (_head, _layers, _blockers, _constants)]
         return "\n\n".join(part for part in parts if part)
 
 
@@ -161,20 +148,6 @@ def _blockers(report: Report) -> str:
             if blocker.source:
                 lines.append(f"            {blocker.source}")
     return "\n".join(lines) if len(lines) > 1 else ""
-
-
-def _alignment(report: Report) -> str:
-    if not report.alignment:
-        return "All dimensions of all matrix products are multiples of 8."
-    share = sum(entry.flops_share for entry in report.alignment)
-    lines = [
-        f"Dimensions that are not multiples of 8 (slower kernels; no tensor cores at all before "
-        f"cuBLAS 11): {share:.2%} of the matmul FLOPs"
-    ]
-    for entry in report.alignment[:6]:
-        sizes = ", ".join(f"{d} -> {-(-d // 8) * 8}" for d in entry.unaligned)
-        lines.append(f"  {entry.layer}: {entry.flops_share:.2%}; {sizes} would be aligned")
-    return "\n".join(lines)
 
 
 def _constants(report: Report) -> str:

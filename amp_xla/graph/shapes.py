@@ -6,29 +6,16 @@ placeholders' shapes given, constant folding evaluates those computations.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
 from amp_xla.graph import optimized
-from amp_xla.graph.nodes import MATMULS, by_name, parse_input
+from amp_xla.graph.nodes import MATMULS, parse_input
 
 Shape = Optional[Tuple[int, ...]]  # None if a dimension is unknown
 _MAX_ROUNDS = 8  # each round resolves one more level of shape arithmetic; 3 usually suffice
-
-
-class MatMul(NamedTuple):
-    """One matrix product.
-
-    Attributes:
-      flops: a multiplication and an addition per element.
-      unaligned: dimensions that are not multiples of 8, as fp16 tensor cores need.
-    """
-
-    name: str
-    flops: int
-    unaligned: Tuple[int, ...]
 
 
 def static_shapes(
@@ -93,33 +80,35 @@ def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]
     return result
 
 
-def matmuls(graph_def: Any, shapes: Mapping[str, List[Shape]]) -> Tuple[List[MatMul], List[str]]:
-    """Return the matrix products of known size and the names of the others.
+def matmul_flops(
+    graph_def: Any, shapes: Mapping[str, List[Shape]]
+) -> Tuple[Dict[str, int], List[str]]:
+    """Return name -> FLOPs of the matrix products of known size, and the names of the others.
 
     A product inside a loop counts once, because the number of rounds is unknown.
     """
-    nodes = by_name(graph_def)
-    known, unknown = [], []
+    known: Dict[str, int] = {}
+    unknown = []
     for node in graph_def.node:
         if node.op in MATMULS:
-            inputs = [_input_shape(nodes, shapes, text) for text in node.input]
-            inputs = inputs[: 2 if node.op not in ("Einsum", "XlaEinsum") else None]
+            inputs = [_input_shape(shapes, text) for text in node.input if text[0] != "^"]
             operands = [s for s in inputs if s is not None]
-            product = _matmul(node, operands) if len(operands) == len(inputs) else None
-            if product is None:
+            flops = _flops(node, operands) if len(operands) == len(inputs) else None
+            if flops is None:
                 unknown.append(node.name)
             else:
-                known.append(product)
+                known[node.name] = flops
     return known, unknown
 
 
-def _input_shape(nodes: Mapping[str, Any], shapes: Mapping[str, List[Shape]], text: str) -> Shape:
+def _input_shape(shapes: Mapping[str, List[Shape]], text: str) -> Shape:
     name, index = parse_input(text)
     outputs = shapes.get(name, [])
-    return outputs[index] if 0 <= index < len(outputs) else None
+    return outputs[index] if index < len(outputs) else None
 
 
-def _matmul(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
+def _flops(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[int]:
+    """Return a multiplication and an addition per element."""
     if node.op in ("Einsum", "XlaEinsum"):
         return _einsum(node, inputs)
     left, right = inputs
@@ -133,12 +122,11 @@ def _matmul(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
     k, m = left[-2:] if swap_left else left[-2:][::-1]
     n = right[-2] if swap_right else right[-1]
     batch = np.broadcast(np.empty(left[:-2]), np.empty(right[:-2])).shape if left[:-2] else ()
-    return _product(node.name, batch, (m, n, k))
+    return 2 * int(np.prod([*batch, m, n, k], dtype=np.int64))
 
 
-def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
-    left, _, output = node.attr["equation"].s.decode().replace(" ", "").partition("->")
-    terms = left.split(",")
+def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[int]:
+    terms = node.attr["equation"].s.decode().replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2:
         return None
     sizes: Dict[str, int] = {}
@@ -148,20 +136,9 @@ def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[MatMul]:
         terms[position] = terms[position].replace("...", digits)
         for letter, size in zip(terms[position], shape):
             sizes[letter] = max(size, sizes.get(letter, 0))
-    output += "01234567" if "..." in output else ""
-    batch = [size for x, size in sizes.items() if all(x in term for term in (*terms, output))]
-    dimensions = [
-        size for x, size in sizes.items() if any(x not in term for term in (*terms, output))
-    ]
-    return _product(node.name, batch, dimensions)
+    return 2 * int(np.prod(list(sizes.values()), dtype=np.int64))
 
 
-def _product(name: str, batch: Sequence[int], dimensions: Sequence[int]) -> MatMul:
-    """Return a product; ``dimensions`` are rows, columns and those summed over."""
-    flops = 2 * int(np.prod([*batch, *dimensions], dtype=np.int64))
-    return MatMul(name, flops, tuple(sorted({d for d in dimensions if d % 8})))
-
-
-def element_bytes(shapes: Sequence[Shape], width: int = 4) -> int:
-    """Return the bytes of tensors with ``width`` bytes per element; unknown shapes count as 0."""
-    return sum(width * int(np.prod(s, dtype=np.int64)) for s in shapes if s is not None)
+def float32_bytes(shapes: Sequence[Shape]) -> int:
+    """Return the bytes of float32 tensors; unknown shapes count as 0."""
+    return sum(4 * int(np.prod(s, dtype=np.int64)) for s in shapes if s is not None)

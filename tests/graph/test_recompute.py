@@ -38,7 +38,7 @@ def kept_bytes(nodes, sizes):
     forward = closure(fed, readers.__getitem__) - backward
     readers_of = [nodes[name] for name in backward if nodes[name].op not in SHAPES]
     read = {parse_input(text) for node in readers_of for text in node.input}
-    return sum(shapes.element_bytes(sizes.get(name, [])[index:index + 1])
+    return sum(shapes.float32_bytes(sizes.get(name, [])[index:index + 1])
                for name, index in read if index >= 0 and name in forward)
 
 random = np.random.RandomState(0)
