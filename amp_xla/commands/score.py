@@ -16,9 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
-from amp_xla.commands.score_entities import Tagged
-from amp_xla.commands.score_labels import Answered
-from amp_xla.commands.score_pairs import Scored
+from amp_xla.commands.score_answers import Answers, Labelled, Scored, Tagged
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.errors import AmpXlaError
@@ -62,8 +60,8 @@ def score(
     return 0
 
 
-def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
-    """Return ``Answered``, ``Tagged`` of a tagger, or ``Scored`` of a run that learned scores."""
+def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
+    """Return the predictions of a run."""
     checkpoint, _ = saved.open(str(run), "predict", "so it has no labels to score")
     config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
     files: Any = getattr(config, "files", None)
@@ -96,7 +94,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Any:
         return Tagged.of(run, checkpoint.path.name, texts, names, wanted, answers)
     chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
     labels = np.array([index[label] for label in wanted])
-    return Answered(
+    return Labelled(
         run, checkpoint.path.name, texts, names, labels, chances.argmax(1), chances, values
     )  # fmt: skip
 
@@ -124,7 +122,7 @@ def _predicted(
     return answers
 
 
-def result_of(one: Any, every: Sequence[Any], file: str, seed: int) -> Dict[str, Any]:
+def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> Dict[str, Any]:
     """Return the content of ``result.json``."""
     return {
         "run": str(one.run), "file": file, "checkpoint": one.checkpoint,
@@ -133,7 +131,7 @@ def result_of(one: Any, every: Sequence[Any], file: str, seed: int) -> Dict[str,
     }  # fmt: skip
 
 
-def write(one: Any, result: Dict[str, Any], file: str, errors: int) -> None:
+def write(one: Answers, result: Dict[str, Any], file: str, errors: int) -> None:
     """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
     folder = one.run / record.EVALUATIONS / (name or "file")

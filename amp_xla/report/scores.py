@@ -87,8 +87,10 @@ def metrics(labels: np.ndarray, predicted: np.ndarray, seed: int) -> Dict[str, I
       labels, predicted: int [N].
       seed: seed of the bootstrap.
     """
-    (cells,), counts = _drawn([labels, predicted], seed)
-    return {name: _interval(score(cells, counts)) for name, score in _SCORES.items()}
+    cells, counts = _resampled(np.stack([labels, predicted], 1), seed)
+    return {
+        name: _interval(score(cells[:, 0], cells[:, 1], counts)) for name, score in _SCORES.items()
+    }
 
 
 def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int) -> Dict[str, Any]:
@@ -103,9 +105,10 @@ def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int
       ``accuracy``, ``macro_f1``: difference as ``Interval``; ``only_first``, ``only_second``:
       samples that only one of them classifies correctly; ``p``: of McNemar's exact test.
     """
-    (one, other), counts = _drawn([labels, first, second], seed)
+    cells, counts = _resampled(np.stack([labels, first, second], 1), seed)
+    label, one, other = cells.T
     result: Dict[str, Any] = {
-        name: _interval(score(one, counts) - score(other, counts))
+        name: _interval(score(label, one, counts) - score(label, other, counts))
         for name, score in _SCORES.items()
     }
     only_first = int(((first == labels) & (second != labels)).sum())
@@ -166,38 +169,23 @@ def mcnemar(first: int, second: int) -> float:
     return min(1.0, 2.0 * sum(math.exp(log - total * math.log(2.0)) for log in logs))
 
 
-Cells = Tuple[np.ndarray, np.ndarray]  # label and prediction of each combination
-
-
-def _drawn(columns: Sequence[np.ndarray], seed: int) -> Tuple[List[Cells], np.ndarray]:
-    """Return the distinct rows of labels and predictions, and their counts per bootstrap draw.
-
-    Args:
-      columns: labels, then predictions of each classifier, int [N].
-
-    Returns:
-      (label, prediction) of each classifier, int [K]; counts, int64 [1 + DRAWS, K], the first
-      row in the data itself.
-    """
-    cells, counts = _resampled(np.stack(columns, 1), seed)
-    return [(cells[:, 0], cells[:, i]) for i in range(1, len(columns))], counts
-
-
 def _resampled(rows: np.ndarray, seed: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the distinct rows, and how often each occurs in the data, then in each draw."""
+    """Return the K distinct rows, and how often each occurs in the data, then in each draw.
+
+    The counts are int64 [1 + DRAWS, K].
+    """
     cells, counts = np.unique(rows, axis=0, return_counts=True)
     total = int(counts.sum())
     drawn = np.random.RandomState(seed).multinomial(total, counts / total, DRAWS)
     return cells, np.concatenate([counts[None], drawn])
 
 
-def _accuracy(cells: Cells, counts: np.ndarray) -> np.ndarray:
-    return counts[:, cells[0] == cells[1]].sum(1) / counts.sum(1)
+def _accuracy(labels: np.ndarray, predicted: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return counts[:, labels == predicted].sum(1) / counts.sum(1)
 
 
-def _macro_f1(cells: Cells, counts: np.ndarray) -> np.ndarray:
+def _macro_f1(labels: np.ndarray, predicted: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the mean F1 over the classes that occur as a label or as a prediction."""
-    labels, predicted = cells
     total, present = np.zeros(len(counts)), np.zeros(len(counts))
     for name in np.union1d(labels, predicted):
         hits = counts[:, (labels == name) & (predicted == name)].sum(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from amp_xla.commands import score
-from amp_xla.commands.score_labels import Answered
+from amp_xla.commands.score_answers import Labelled
 
 STEPS = 200
 
@@ -65,8 +66,8 @@ def scored(run: Path, label: str) -> None:
     labels = np.array([source.choice(3, p=row) for row in chances])
     texts = [f"{label} {number}" for number in range(200)]
     names = ("tool", "food", label)
-    one = Answered(run, "step-00000200", texts, names, labels, chances.argmax(1), chances)
-    both = [one, one._replace(run=Path("other"))]
+    one = Labelled(run, "step-00000200", texts, names, labels, chances.argmax(1), chances)
+    both = [one, dataclasses.replace(one, run=Path("other"))]
     score.write(one, score.result_of(one, both, "test.tsv", seed=1), "test.tsv", 100)
 
 
