@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
+from amp_xla.data.extras import extra
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import DataError
 
 # Share of one-character CJK tokens in a Chinese vocabulary: Google's Chinese BERT has 0.35, its
 # English one 0.01, its multilingual one 0.12.
 CHINESE_SHARE = 0.2
+_USE = "cutting text into Chinese words (--words jieba)"
 
 
 def resolve(kind: str, tokenizer: Tokenizer) -> str:
@@ -40,7 +40,8 @@ class Cutter:
 
     def __init__(self, tokenizer: Tokenizer, kind: str) -> None:
         self.tokenizer = tokenizer
-        self._jieba = _jieba() if kind == "jieba" else None
+        # jieba's algorithm in Rust.
+        self._jieba = extra("rjieba", _USE).cut if kind == "jieba" else None
         self._begins = np.array([not token.startswith("##") for token in tokenizer.tokens])
 
     def __call__(self, text: str) -> np.ndarray:
@@ -50,23 +51,3 @@ class Cutter:
             return np.where(self._begins[token_ids], token_ids, -token_ids)
         words = map(self.tokenizer.pieces, self._jieba(text))
         return np.array([-t if i else t for word in words for i, t in enumerate(word)], np.int32)
-
-
-def _jieba() -> Any:
-    """Return the ``cut`` function of rjieba, the same algorithm in Rust, or else of jieba."""
-    try:
-        import rjieba
-
-        return rjieba.cut
-    except ImportError:
-        pass
-    try:
-        import jieba
-    except ImportError:
-        raise DataError(
-            "cutting Chinese words needs the package rjieba, or jieba (pip install rjieba); with "
-            "--words pieces every character is a word"
-        ) from None
-    jieba.setLogLevel(60)
-    jieba.initialize()
-    return jieba.lcut
