@@ -203,15 +203,8 @@ def environment(environ: Mapping[str, str], machine: Optional[Machine]) -> List[
         half = machine.half_dtype or None if machine else None
         what = Precision.of(settings, half).describe()
         return [Finding("ok", "environment", what, "no variable is misspelt or contradicts")]
-    why = "training stops at once with this"
-    return [Finding("error", "environment", text, why, _unset(text)) for text in problems]
-
-
-def _unset(problem: str) -> str:
-    """Return ``unset NAME`` for the first variable that a sentence names."""
-    words = [word.split("=")[0].strip(",;:") for word in problem.split()]
-    names = [word for word in words if word.isupper() and "_" in word]
-    return f"unset {names[0]}" if names else ""
+    why, fix = "training stops at once with this", "unset the variable, or correct its value"
+    return [Finding("error", "environment", text, why, fix) for text in problems]
 
 
 def docker() -> Finding:

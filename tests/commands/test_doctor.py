@@ -77,16 +77,16 @@ def test_tensorflow_and_bert4keras() -> None:
     assert [f.level for f in findings] == ["ok", "ok"] and "XLA Lite" in findings[0].why
 
 
-@pytest.mark.parametrize("environ, words, fix", [
-    ({"AMP_XLA_PRECISON": "amp"}, "did you mean AMP_XLA_PRECISION", "AMP_XLA_PRECISON"),
-    ({"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, "is ignored", "TF_FORCE_GPU_ALLOW_GROWTH"),
+@pytest.mark.parametrize("environ, words", [
+    ({"AMP_XLA_PRECISON": "amp"}, "did you mean AMP_XLA_PRECISION"),
+    ({"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, "TF_FORCE_GPU_ALLOW_GROWTH=1 is ignored"),
     ({"AMP_XLA_PRECISION": "amp", "TF_ENABLE_AUTO_MIXED_PRECISION": "1"},
-     "NVIDIA's own dynamic loss scaling", "TF_ENABLE_AUTO_MIXED_PRECISION"),
+     "TF_ENABLE_AUTO_MIXED_PRECISION=1 turns on NVIDIA's own dynamic loss scaling"),
 ])  # fmt: skip
-def test_environment(environ: Dict[str, str], words: str, fix: str) -> None:
+def test_environment(environ: Dict[str, str], words: str) -> None:
     findings = doctor.environment(environ, machine())
     assert [f.level for f in findings] == ["error"]
-    assert words in findings[0].what and findings[0].fix == f"unset {fix}"
+    assert words in findings[0].what and "unset" in findings[0].fix
 
 
 @pytest.mark.parametrize("runtimes, smi, level, words", [
