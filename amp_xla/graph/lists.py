@@ -13,14 +13,16 @@ from typing import Dict, FrozenSet, Optional, Set, Tuple
 
 from amp_xla import backend
 from amp_xla.errors import UnsupportedError
+from amp_xla.settings import flags
 
 LISTS: Tuple[str, ...] = ("fork", "stock")
-PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+PREFIX = flags.REWRITE_PREFIX
 
 # TensorFlow 2.4 renamed the lists; 1.15 ignores the new names.
+_COLORS = ("white", "gray", "black", "clear")
 _NAMES = {
-    "tf1": {"white": "WHITELIST", "gray": "GRAYLIST", "black": "BLACKLIST", "clear": "CLEARLIST"},
-    "tf2": {"white": "ALLOWLIST", "gray": "INFERLIST", "black": "DENYLIST", "clear": "CLEARLIST"},
+    "tf1": dict(zip(_COLORS, flags.LISTS_TF1)),
+    "tf2": dict(zip(_COLORS, flags.LISTS_TF2)),
 }
 _FORK_GRAY = ("Softmax", "Log", "Log1p", "LogSoftmax")
 _FORK_WHITE = ("Einsum",)
@@ -83,7 +85,7 @@ def parse_buckets(text: str) -> Optional[OpLists]:
     """Read the ``paintbuckets`` file that the pass writes to its LOG_PATH; None if empty."""
     # Titles are e.g. ``WhiteList:``.
     titles = {f"{name}:": color for names in _NAMES.values() for color, name in names.items()}
-    ops: Dict[str, Set[str]] = {color: set() for color in _NAMES["tf1"]}
+    ops: Dict[str, Set[str]] = {color: set() for color in _COLORS}
     current: Set[str] = set()
     for word in text.split():
         if word.upper() in titles:
@@ -97,9 +99,6 @@ def parse_buckets(text: str) -> Optional[OpLists]:
 
 def keep_in_float32(op: str, lists: OpLists) -> str:
     """Return environment assignments, for a shell, after which ``op`` is never converted."""
-    names = _NAMES[backend.kind()]
-    color = lists.of(op)
-    words = []
-    if color in ("white", "gray", "clear"):
-        words.append(f"{PREFIX}{names[color]}_REMOVE={op}")
-    return " ".join(words + [f"{PREFIX}{names['black']}_ADD={op}"])
+    names, color = _NAMES[backend.kind()], lists.of(op)
+    moved = f"{PREFIX}{names[color]}_REMOVE={op} " if color in ("white", "gray", "clear") else ""
+    return f"{moved}{PREFIX}{names['black']}_ADD={op}"

@@ -20,14 +20,14 @@ FORK_LOSS_SCALING = "TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"
 TF32_OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
-_REWRITE_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
-_LISTS_TF1 = ("WHITELIST", "GRAYLIST", "BLACKLIST", "CLEARLIST")
-_LISTS_TF2 = ("ALLOWLIST", "INFERLIST", "DENYLIST", "CLEARLIST")
+REWRITE_PREFIX = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
+LISTS_TF1 = ("WHITELIST", "GRAYLIST", "BLACKLIST", "CLEARLIST")
+LISTS_TF2 = ("ALLOWLIST", "INFERLIST", "DENYLIST", "CLEARLIST")
 _REWRITE_OTHERS = ("LEVEL", "LOG_PATH", "IGNORE_PERFORMANCE", "EMULATE_FP16", "SIMULATE_GPU")
 _TRUE, _FALSE = ("1", "true"), ("0", "false")
 # Another value than these aborts TensorFlow or silently means false.
 _BOOLEANS = (GRAPH_REWRITE, FULL_AMP, FORK_LOSS_SCALING, "TF_ENABLE_ONEDNN_OPTS") + tuple(
-    _REWRITE_PREFIX + name for name in ("IGNORE_PERFORMANCE", "EMULATE_FP16")
+    REWRITE_PREFIX + name for name in ("IGNORE_PERFORMANCE", "EMULATE_FP16")
 )
 
 XLA_MODE_FLAGS: Dict[str, Dict[str, str]] = {
@@ -106,7 +106,7 @@ def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
         if not name.startswith("--"):
             raise SettingsError(
                 f"{XLA_FLAGS}={text!r}: {word!r} is not a flag; allowed: words like "
-                f"--tf_xla_auto_jit=1, separated by spaces"
+                f"--tf_xla_auto_jit=1, separated by spaces, and no file"
             )
         flags.pop(name, None)
         flags[name] = value if "=" in word else None
@@ -114,11 +114,6 @@ def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
 
 
 def _xla(settings: Settings, current: str, gpu: bool) -> str:
-    if current and not current.lstrip().startswith("-"):
-        raise SettingsError(
-            f"{XLA_FLAGS}={current!r} names a file of flags, which cannot be merged with "
-            f"xla={settings.xla}; put the flags themselves into {XLA_FLAGS}"
-        )
     flags = parse_xla_flags(current)
     needed: Dict[str, Optional[str]] = dict(XLA_MODE_FLAGS[settings.xla])
     if settings.xla == "off":
@@ -161,24 +156,24 @@ def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[st
         if value is not None and value.lower() not in _TRUE + _FALSE:
             problems.append(f"{name}={value} is not a boolean; allowed: 0, 1, true, false")
     for name in sorted(environ):
-        if name.startswith(_REWRITE_PREFIX):
+        if name.startswith(REWRITE_PREFIX):
             problems.extend(_check_rewrite(name, environ[name], tf_major))
     return problems
 
 
 def _check_rewrite(name: str, value: str, tf_major: Optional[int]) -> List[str]:
-    rest = name[len(_REWRITE_PREFIX) :]
+    rest = name[len(REWRITE_PREFIX) :]
     if rest in _REWRITE_OTHERS:
         return []
     stem, _, action = rest.rpartition("_")
-    lists = {1: _LISTS_TF1, 2: _LISTS_TF1 + _LISTS_TF2}.get(tf_major or 2, _LISTS_TF1)
+    lists = {1: LISTS_TF1, 2: LISTS_TF1 + LISTS_TF2}.get(tf_major or 2, LISTS_TF1)
     if stem in lists and action in ("ADD", "REMOVE"):
         return []
-    allowed = [f"{_REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
-    allowed += [_REWRITE_PREFIX + other for other in _REWRITE_OTHERS]
-    if tf_major == 1 and stem in _LISTS_TF2 and action in ("ADD", "REMOVE"):
-        new = dict(zip(_LISTS_TF2, _LISTS_TF1))[stem]
-        hint = f"TensorFlow 1.15 calls it {_REWRITE_PREFIX}{new}_{action}"
+    allowed = [f"{REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
+    allowed += [REWRITE_PREFIX + other for other in _REWRITE_OTHERS]
+    if tf_major == 1 and stem in LISTS_TF2 and action in ("ADD", "REMOVE"):
+        new = dict(zip(LISTS_TF2, LISTS_TF1))[stem]
+        hint = f"TensorFlow 1.15 calls it {REWRITE_PREFIX}{new}_{action}"
     else:
         close = difflib.get_close_matches(name, allowed, 1)
         hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
