@@ -105,10 +105,6 @@ def _prepare() -> Dict[str, Any]:
 
 def _legacy_keras(raw: Any) -> Dict[str, Any]:
     """Make ``import keras`` and ``tf.keras`` mean Keras 2 with TensorFlow 1's session calls."""
-    if os.environ.get("TF_USE_LEGACY_KERAS", "").lower() not in ("1", "true"):
-        raise SetupOrderError(
-            "TF_USE_LEGACY_KERAS turns legacy Keras off, which bert4keras needs; unset it"
-        )
     try:
         import tf_keras
         from tf_keras.src import backend as source
