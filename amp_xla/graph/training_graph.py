@@ -134,21 +134,13 @@ class TrainingGraph:
         out = tf.GraphDef()
         out.library.CopyFrom(graph_def.library)
         out.versions.CopyFrom(graph_def.versions)
-        random = [n.name for n in graph_def.node if n.op in _STATELESS]
-        seeds = [n.name for n in graph_def.node if _starts_backward(n)]
         for node in graph_def.node:
-            if node.name in random:
+            if node.op in _STATELESS:
                 _make_stateless(node, out)
-            elif node.name in seeds:
-                del node.attr["value"]
-                node.op, node.input[:] = "Identity", [GRADIENT_SEED]
-                node.attr["T"].type = node.attr["dtype"].type
-                del node.attr["dtype"]
+            elif node.op == "Const" and _GRADIENT_SEED.search(node.name):
+                _read(GRADIENT_SEED, node, "value")
             elif node.name == DROPOUT_STEP:
-                del node.attr["shape"]
-                node.op, node.input[:] = "Identity", [SEED_STEP]
-                node.attr["T"].type = node.attr["dtype"].type
-                del node.attr["dtype"]
+                _read(SEED_STEP, node, "shape")
             node.attr.pop("_class", None)
         out.node.extend(graph_def.node)
         _add_placeholder(out, GRADIENT_SEED, tf.float32)
@@ -164,8 +156,11 @@ class TrainingGraph:
             return {v.op.name: x for v, x in zip(ready, session.run(ready))}
 
 
-def _starts_backward(node: Any) -> bool:
-    return node.op == "Const" and _GRADIENT_SEED.search(node.name) is not None
+def _read(source: str, node: Any, attribute: str) -> None:
+    """Turn a constant or placeholder, which has ``attribute``, into what ``source`` holds."""
+    node.op, node.input[:] = "Identity", [source]
+    node.attr["T"].type = node.attr["dtype"].type
+    del node.attr["dtype"], node.attr[attribute]
 
 
 def _add_placeholder(graph_def: Any, name: str, dtype: Any) -> None:
