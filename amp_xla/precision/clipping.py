@@ -15,11 +15,7 @@ Norm = Callable[[], Any]
 
 
 def check_limit(limit: Any) -> Optional[float]:
-    """Return the limit.
-
-    Raises:
-      ValueError: not a positive finite number or None.
-    """
+    """Return the limit; raise ValueError if it is not a positive finite number or None."""
     number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
     if limit is not None and not (number and 0 < limit < float("inf")):
         raise ValueError(

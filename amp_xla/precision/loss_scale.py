@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
 from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, TypeVar, Union
 
@@ -303,10 +304,10 @@ def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
         return static.scale(loss)
     function: Callable[..., Any] = loss
 
+    @functools.wraps(function, updated=())
     def scaled(*args: Any, **kwargs: Any) -> Any:
         return static.scale(function(*args, **kwargs))
 
-    scaled.__name__ = getattr(loss, "__name__", "loss")
     return scaled
 
 
