@@ -18,14 +18,13 @@ from amp_xla.diagnose.finding import Finding
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.diagnose.paired_replay import PairedReplay
 from amp_xla.diagnose.recorder import Magnitudes, Tensor
-from amp_xla.diagnose.rehearsal_report import LayerHealth, Lost, Rehearsal, Step
+from amp_xla.diagnose.rehearsal_report import LayerHealth, Rehearsal, Step
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import training_graph
 
 HEADROOM = 8.0  # from the largest gradient seen to float16's largest number, for other batches
 HIGHEST_SCALE = 2.0**40  # far below float32's limit, so that the scaled loss has room
 EXAMINED = 4  # number of examined steps
-_NAMED_LOSS = 0.01  # share of a tensor's elements that must be lost to name it
 
 
 def rehearse(
@@ -115,7 +114,6 @@ def _rehearsed(
         layers=_layers(training, origins, histograms, compared, rescaled),
         loss_scale=scale,
         suggested_loss_scale=suggested,
-        lost=_lost(replay, origins, histograms),
         finding=finding,
     )
 
@@ -169,19 +167,3 @@ def _layers(
         entry.gradients_lost_then = lost
     positions = origins.layer_positions()
     return sorted(layers.values(), key=lambda h: positions.get(h.layer, len(positions)))
-
-
-def _lost(
-    replay: PairedReplay, origins: NodeOrigins, histograms: Mapping[Tensor, Magnitudes]
-) -> List[Lost]:
-    lost = []
-    for tensor, histogram in histograms.items():
-        if histogram.share_lost >= _NAMED_LOSS:
-            name, origin = tensor[0], origins.of(tensor[0])
-            op = replay.graph.get_operation_by_name(f"amp/{name}").type
-            rescaled = replay.histograms[tensor].share_lost  # of the suggested scale
-            lost.append(
-                Lost(name, op, *origin, histogram.share_lost, rescaled, histogram.largest,
-                     origins.source(name))
-            )  # fmt: skip
-    return sorted(lost, key=lambda entry: (entry.phase != "forward", origins.position(entry.node)))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from amp_xla.diagnose.finding import Finding
 from amp_xla.diagnose.report_text import columns, jsonable
 
-_NAMED = 5
 _SHOWN_STEPS = 10
 
 
@@ -62,24 +61,6 @@ class LayerHealth:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lost:
-    """A tensor with numbers that underflow to zero in half precision.
-
-    ``share`` of its non-zero elements underflow, ``then`` at the suggested loss scale;
-    ``largest`` is its largest element.
-    """
-
-    node: str
-    op: str
-    layer: str
-    phase: str
-    share: float
-    then: float
-    largest: float
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Rehearsal:
     """The result of ``amp_xla.diagnose.rehearse``; ``rehearsal.json`` has its fields.
 
@@ -88,7 +69,6 @@ class Rehearsal:
       loss_scale: in force at the end.
       suggested_loss_scale: the largest power of two at which the largest number of the backward
         pass is still a factor of 8 below overflow.
-      lost: tensors with underflow, forward pass first, in the order of the model.
       finding: the first non-finite node; None if everything was finite.
     """
 
@@ -99,7 +79,6 @@ class Rehearsal:
     layers: Sequence[LayerHealth]
     loss_scale: float
     suggested_loss_scale: float
-    lost: Sequence[Lost]
     finding: Optional[Finding]
 
     @property
@@ -112,10 +91,10 @@ class Rehearsal:
         return jsonable(dataclasses.asdict(self))
 
     def __str__(self) -> str:
-        parts = [_losses(self), _layers(self), _lost(self), _scale(self)]
+        parts = [_losses(self), _layers(self), _scale(self)]
         if self.finding is not None:
             parts.append(str(self.finding))
-        return "\n\n".join(part for part in parts if part)
+        return "\n\n".join(parts)
 
 
 def _losses(report: Rehearsal) -> str:
@@ -154,25 +133,6 @@ def _layers(report: Rehearsal) -> str:
         "zero; error: relative error of the weights' gradients, worst step;\nweights: share of the "
         "weights' gradients that become zero; then: the same at the suggested loss scale"
     )
-
-
-def _lost(report: Rehearsal) -> str:
-    lines: List[str] = []
-    for phase in ("forward", "backward"):
-        entries = [entry for entry in report.lost if entry.phase == phase]
-        if not entries:
-            continue
-        lines.append(f"Numbers that become zero in float16, {phase} pass: {len(entries)} tensors")
-        worst = sorted(entries, key=lambda entry: -entry.share)[:_NAMED]
-        for entry in [e for e in entries if e in worst]:
-            scaled = f", {entry.then:.1%} at the suggested scale" if phase == "backward" else ""
-            lines.append(
-                f"  {entry.node} ({entry.op}, layer {entry.layer}): {entry.share:.1%} of its "
-                f"numbers{scaled}; largest {entry.largest:.2g}"
-            )
-            if entry.source:
-                lines.append(f"    {entry.source}")
-    return "\n".join(lines)
 
 
 def _scale(report: Rehearsal) -> str:

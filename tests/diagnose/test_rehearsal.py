@@ -77,7 +77,7 @@ def test_nothing_planted_nothing_found() -> None:
     assert len(report.steps) == 3
     assert report.worst_difference < 1e-3
     assert layer(report, "First").gradient_error < 0.01
-    assert not [entry for entry in report.lost if entry.layer == "Planted"]
+    assert all(entry.activations_lost < 0.01 for entry in report.layers)
 
 
 def test_overflow_forward() -> None:
@@ -116,26 +116,19 @@ def test_overflows(phase: str, factors: Sequence[float], problem: str, remedy: s
 @pytest.mark.slow
 def test_underflow_forward() -> None:
     report = rehearsed(forward=(1e-5, 1e-5))
-    first = report.lost[0]
-    assert (first.layer, first.phase, first.op) == ("Planted", "forward", "Mul")
-    assert first.share > 0.9
     assert layer(report, "Planted").activations_lost > 0.4
-    assert "Numbers that become zero in float16, forward pass" in str(report)
 
 
 def test_underflow_backward_and_the_suggested_scale() -> None:
     report = rehearsed(backward=(1e-2, 1e-5))
     assert report.finding is None
     assert report.loss_scale == 1.0
-    entry = next(entry for entry in report.lost if entry.phase == "backward")
-    assert (entry.layer, entry.op) == ("Planted", "Mul")
-    assert entry.share > 0.5
+    assert layer(report, "Planted").backward_lost > 0.2
     # The gradients of the weights below it: zero at scale 1, but not at the suggested scale.
     first = layer(report, "First")
     assert first.gradients_lost > 0.5 and first.gradient_error > 0.5
     assert report.suggested_loss_scale >= 1024
     assert first.gradients_lost_then < 0.01
-    assert entry.then < 0.01
     assert layer(report, "Second").gradients_lost == 0.0
     assert f"suggested constant loss scale: {report.suggested_loss_scale:g} (now 1)" in str(report)
 
