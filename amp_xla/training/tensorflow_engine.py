@@ -14,7 +14,6 @@ from amp_xla.backend import tf
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.diagnose import overflow
 from amp_xla.graph import virtual_gpu
-from amp_xla.graph.shape_watch import watched
 from amp_xla.process.progress import note
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint, fitting
@@ -23,6 +22,10 @@ from amp_xla.training.job import unrepeatable
 from amp_xla.training.shards import write_shards
 from amp_xla.training.step import REQUESTS, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
+
+# XLA gives a cluster up that is compiled more often than this, with fewer than 50 runs each
+# ("megamorphic"; tensorflow/compiler/jit/xla_compilation_cache.cc, 1.15 and 2.x).
+MAX_COMPILATIONS = 10
 
 
 class TensorFlowEngine:
@@ -38,7 +41,9 @@ class TensorFlowEngine:
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()
-        self.train_step = watched(job.step, job.batches, job.resolved.settings.xla, note)
+        warning = shape_warning(len(job.batches.shapes), job.resolved.settings.xla)
+        if warning:
+            note(warning)
         self.metric_names: Sequence[str] = job.step.metric_names
         self.smallest_scale: Optional[float] = getattr(
             getattr(optimizer, "loss_scale_at_start", None), "minimum", None
@@ -78,11 +83,11 @@ class TensorFlowEngine:
         result: Optional[StepResult] = None
         shards = micro_batches(batch)
         for part, shard in enumerate(shards, number * len(shards)):
-            feed = self.train_step.feed(shard)
+            feed = self.job.step.feed(shard)
             if REQUESTS in feed:
                 feed[REQUESTS] = np.array(requests, np.float32)
             try:
-                latest = self.train_step(feed, part)
+                latest = self.job.step(feed, part)
             except tf.errors.OpError as error:
                 if self.ranks.several and "horovod" in str(error).lower():
                     raise self.ranks.lost(error) from error
@@ -170,3 +175,13 @@ class TensorFlowEngine:
             graph_def = training.export(fetches)
             rewritten = virtual_gpu.rewrite(graph_def, fetches, capability, lists)
         return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
+
+
+def shape_warning(shapes: int, xla: str) -> str:
+    """Return a warning if batches have more shapes than XLA compiles; else an empty string."""
+    if xla in ("off", "no_lazy") or shapes <= MAX_COMPILATIONS:
+        return ""
+    return (
+        f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
+        f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
+    )
