@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from amp_xla.precision import arrays
 from amp_xla.precision.inner import Inner, Pairs
-from amp_xla.precision.tensorflow import tf
+from amp_xla.precision.tensorflow import distinct_rows, tf
 
 Parts = List[Tuple[Inner, Pairs]]
 Norm = Callable[[], Any]
@@ -42,7 +42,8 @@ def global_norm(
 
     @functools.lru_cache(maxsize=None)
     def norm() -> Any:
-        halves = [tf.cast(tf.nn.l2_loss(_distinct(g)), tf.float32) for g in grads]
+        dense = [distinct_rows(g).values if arrays.is_sparse(g) else g for g in grads]
+        halves = [tf.cast(tf.nn.l2_loss(values), tf.float32) for values in dense]
         if total is not None and any(local):
             mine = [half for half, is_local in zip(halves, local) if is_local]
             halves = [half for half, is_local in zip(halves, local) if not is_local]
@@ -50,14 +51,6 @@ def global_norm(
         return tf.sqrt(2.0 * tf.add_n(halves))  # each is sum(g ** 2) / 2
 
     return norm
-
-
-def _distinct(gradient: Any) -> Any:
-    """Return a dense gradient, or a sparse one's rows with duplicates summed."""
-    if not arrays.is_sparse(gradient):
-        return gradient
-    rows, positions = tf.unique(gradient.indices)
-    return tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
 
 
 def clip(parts: Parts, norm: Norm, limit: Optional[float]) -> Parts:

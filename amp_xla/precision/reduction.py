@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from amp_xla.graph.executed import BETWEEN_RANKS
-from amp_xla.precision.tensorflow import tf
+from amp_xla.precision.tensorflow import distinct_rows, tf
 
 # Size of a group of gradients. Horovod's own fusion follows the clock, so with three ranks or more
 # it adds the same numbers in another order each time.
@@ -90,13 +90,11 @@ class Reduction:
         That depends on the number of different tokens of all ranks in this batch.
         """
         hvd = self._hvd
-        ids, positions = tf.unique(gradient.indices)
-        rows = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(ids))
+        once = distinct_rows(gradient)
+        rows, ids = once.values, once.indices
         if self._share is not None:
             rows, ids = (hvd.allgather(values, name=self._name()) for values in (rows, ids))
-            ids, positions = tf.unique(ids)
-            rows = tf.math.unsorted_segment_sum(rows, positions, tf.size(ids))
-            return tf.IndexedSlices(rows, ids, gradient.dense_shape)
+            return distinct_rows(tf.IndexedSlices(rows, ids, gradient.dense_shape))
         height = gradient.dense_shape[0]
         width = tf.size(rows, out_type=tf.int64) // tf.cast(tf.maximum(tf.size(ids), 1), tf.int64)
         (total,) = self._add([tf.cast(tf.size(ids), tf.int64)])

@@ -55,6 +55,13 @@ def all_finite(tree: Any) -> Any:
     return tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
 
 
+def distinct_rows(gradient: Any) -> Any:
+    """Return ``IndexedSlices`` with each row once: rows that occurred several times are summed."""
+    ids, positions = tf.unique(gradient.indices)
+    rows = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(ids))
+    return tf.IndexedSlices(rows, ids, gradient.dense_shape)
+
+
 class LossScaleVariables(Module):
     """A loss scale whose state is in variables.
 

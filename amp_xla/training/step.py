@@ -12,6 +12,7 @@ from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import SHARE
 from amp_xla.graph import executed, optimized
+from amp_xla.precision.tensorflow import distinct_rows
 from amp_xla.training import distributed
 from amp_xla.training.engine import StepResult
 
@@ -176,11 +177,7 @@ def _among(variable: Any, variables: Sequence[Any]) -> bool:
 
 def _rows(gradient: Any) -> Any:
     """Return a sparse gradient with each row once: several ranks may use a row of a table."""
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    ids, positions = tf.unique(gradient.indices)
-    rows = tf.unsorted_segment_sum(gradient.values, positions, tf.size(ids))
-    return tf.IndexedSlices(rows, ids, gradient.dense_shape)
+    return distinct_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _sharing(
