@@ -7,6 +7,7 @@ whose class is a subclass of both; each method that matters is ours.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import importlib
@@ -225,28 +226,15 @@ def restored(description: Any, custom_objects: Optional[Dict[str, Any]] = None) 
     if not isinstance(description, dict):
         return description  # Keras allows an object here
     description = copy.deepcopy(description)  # Keras changes its argument
-    module = str(description.get("module") or "")
-    if module and module.partition(".")[0] not in ("keras", "tf_keras"):
-        try:
-            cls = _class_of(description, {})  # Keras passes a whole table: the module comes first
-        except (ImportError, ValueError):
-            cls = _class_of(description, custom_objects or {})
-        return cls.from_config(dict(description["config"]))
     keras = backend.tensorflow().keras
-    return keras.optimizers.deserialize(description, custom_objects=custom_objects)
-
-
-def _class_of(description: Dict[str, Any], custom_objects: Dict[str, Any]) -> Any:
-    """Return a class from the user's table, its module, or Keras' table, in this order.
-
-    bert4keras registers an "Adam" in Keras' table, so the name alone can mislead.
-    """
-    name, module = description["class_name"], description["module"]
-    cls = custom_objects.get(name) or getattr(importlib.import_module(module), name, None)
-    for root in ("tf_keras", "tensorflow"):
-        if cls is None and root in sys.modules:
-            keras = getattr(sys.modules[root], "keras", sys.modules[root])
-            cls = keras.utils.get_custom_objects().get(name)
+    module = str(description.get("module") or "")
+    if module.partition(".")[0] in ("", "keras", "tf_keras"):
+        return keras.optimizers.deserialize(description, custom_objects=custom_objects)
+    # bert4keras registers an "Adam" in Keras' table, so the name alone can mislead.
+    name, cls = description["class_name"], None
+    with contextlib.suppress(ImportError):
+        cls = getattr(importlib.import_module(module), name, None)
+    cls = cls or {**(custom_objects or {}), **keras.utils.get_custom_objects()}.get(name)
     if cls is None:
         raise ValueError(f"no optimizer class {name} in {module}; pass it in custom_objects")
-    return cls
+    return cls.from_config(dict(description["config"]))
