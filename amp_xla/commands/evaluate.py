@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import List, Optional
 
 from typing_extensions import Annotated
 
@@ -14,6 +13,7 @@ from amp_xla.commands.predict import SavedOptions, lines_of
 from amp_xla.config import parse, within
 from amp_xla.data.pretraining.cloze import ClozeBenchmark
 from amp_xla.data.text import corpora
+from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
@@ -119,29 +119,17 @@ def _tokenizer(folder: str, lowercase: bool) -> Tokenizer:
             f"{folder}: bert_config.json and a checkpoint (*.index) are needed, as in the folder "
             "of a pretraining run or of a BERT in Google's format"
         )
-    objective = _json(path / "config.json").get("objective", "mlm")
+    objective = json_file(str(path / "config.json")).get("objective", "mlm")
     if objective != "mlm":
         raise AmpXlaError(f"{folder} was trained with --objective {objective}; mlm is needed")
-    lowercase = bool(_json(path / "tokenizer_config.json").get("do_lower_case", lowercase))
+    settings = json_file(str(path / "tokenizer_config.json"))
+    lowercase = bool(settings.get("do_lower_case", lowercase))
     tokenizer = Tokenizer.load(str(path / "vocab.txt"), lowercase)
     _ = tokenizer.mask_id  # raises if the vocabulary has none
-    vocab_size = _json(path / "bert_config.json").get("vocab_size")
+    vocab_size = json_file(str(path / "bert_config.json")).get("vocab_size")
     if vocab_size != tokenizer.vocab_size:
         raise AmpXlaError(
             f"{path / 'bert_config.json'} has vocab_size {vocab_size}, vocab.txt "
             f"{tokenizer.vocab_size} tokens; use the vocab.txt of this model"
         )
     return tokenizer
-
-
-def _json(path: Path) -> Dict[str, Any]:
-    """Return a JSON object, empty if there is no such file."""
-    try:
-        values = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise AmpXlaError(f"cannot read {path}: {error}") from None
-    if not isinstance(values, dict):
-        raise AmpXlaError(f"{path}: a JSON object is needed")
-    return values

@@ -50,7 +50,7 @@ def rules(folder: str) -> Rules:
     Raises:
       DataError: a file is damaged, or is of another kind of tokenizer.
     """
-    settings_of = _json(os.path.join(folder, SETTINGS))
+    settings_of = json_file(os.path.join(folder, SETTINGS))
     normalizer = _normalizer(os.path.join(folder, WHOLE))
     fields: Dict[str, Any] = {}
     for field, (key, other) in _KEYS.items():
@@ -80,7 +80,7 @@ def settings(rules: Rules) -> Dict[str, Any]:
 
 def _normalizer(source: str) -> Optional[Dict[str, Any]]:
     """Return the settings of characters in a ``tokenizer.json``; None if there is no such file."""
-    whole = _json(source)
+    whole = json_file(source)
     if not whole:
         return None
     parts = {part: whole.get(part) or {} for part in _PARTS}
@@ -95,7 +95,7 @@ def _normalizer(source: str) -> Optional[Dict[str, Any]]:
 
 def _tokens(source: str) -> List[str]:
     """Return the tokens of a ``tokenizer.json``; an id without a token has an unusable one."""
-    whole = _json(source)
+    whole = json_file(source)
     ids: Dict[str, int] = dict(whole["model"]["vocab"])
     ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
     # A space within would end the token in vocab.txt; no word has one.
@@ -103,7 +103,12 @@ def _tokens(source: str) -> List[str]:
     return [tokens.get(number, f"[none{number}]") for number in range(max(tokens, default=-1) + 1)]
 
 
-def _json(source: str) -> Dict[str, Any]:
+def json_file(source: str) -> Dict[str, Any]:
+    """Return the JSON object of a file; empty if there is no such file.
+
+    Raises:
+      DataError: it cannot be read, or is something else.
+    """
     try:
         with open(source, encoding="utf-8-sig") as file:
             content = json.load(file)
