@@ -323,7 +323,6 @@ class Run(keras.callbacks.Callback):
         )
 
     def _end(self) -> None:
-        """Save what is not saved yet."""
         state = self._loop.state
         if self._resumed_at == state.step:
             note(f"{self.folder.path} is complete: {state.epoch} epochs; more epochs continue it")

@@ -74,7 +74,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _count(asked: str, hosts: Optional[str]) -> int:
-    """Return the number of ranks to start."""
     if hosts is not None:
         parts = [part.partition(":") for part in hosts.split(",")]
         if not all(host and slots.isdecimal() and int(slots) for host, _, slots in parts):
@@ -155,7 +154,6 @@ class Rank:
                 os.killpg(self._process.pid, number)
 
     def why(self) -> str:
-        """Return the reason why it ended."""
         errors = [line for line in self.lines if line.startswith("error: ")]
         if errors:
             return errors[-1][len("error: ") :]

@@ -69,7 +69,6 @@ def _key(run: Record, sort: str) -> Any:
 
 
 def _cells(run: Record) -> List[str]:
-    """Return what the table shows of a run, besides its name."""
     best = "-" if run.best is None else f"{run.monitor[4:]} {run.best_value:.4f}"
     total = f"/{run.total_steps:,}" if run.total_steps else ""
     speed = f"{run.speed:,.0f}" if math.isfinite(run.speed) else "-"

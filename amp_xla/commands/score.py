@@ -61,7 +61,6 @@ def score(
 
 
 def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
-    """Return the predictions of a run."""
     checkpoint, _ = saved.open(str(run), "predict", "so it has no labels to score")
     config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
     files: Any = getattr(config, "files", None)

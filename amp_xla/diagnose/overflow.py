@@ -159,7 +159,6 @@ class _Search:
         return self._finding(turned or list(poisoned), True)
 
     def _turns_bad(self, tensor: Tensor) -> bool:
-        """Return whether a node turns good numbers into bad ones, see the module's docstring."""
         name, values = tensor[0], self._mixed.ranges[tensor]
         if nodes.inserted_cast(name):
             return False  # the node that reads it is reported: its input is beyond float16

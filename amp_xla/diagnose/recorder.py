@@ -49,19 +49,15 @@ class Range:
 
     def add(self, values: Any) -> None:
         """Add the elements of an array."""
-        if not values.size:
-            return
-        # Minimum and maximum propagate NaN, and an infinity is one of them.
-        low, high = float(values.min()), float(values.max())
-        if not (np.isfinite(low) and np.isfinite(high)):
-            finite = values[np.isfinite(values)]
-            nan = int(np.isnan(values).sum())
-            self.nan += nan
-            self.infinite += values.size - finite.size - nan
-            low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
-        self.low = float(low) if not self.size else min(self.low, float(low))
-        self.high = float(high) if not self.size else max(self.high, float(high))
+        finite = values[np.isfinite(values)]
+        nan = int(np.isnan(values).sum())
+        known = [] if self.size == self.nan + self.infinite else [self.low, self.high]
+        self.nan += nan
+        self.infinite += values.size - finite.size - nan
         self.size += values.size
+        if finite.size:
+            known += [float(finite.min()), float(finite.max())]
+            self.low, self.high = min(known), max(known)
 
     def __str__(self) -> str:
         text = f"{self.low:.4g} .. {self.high:.4g}"

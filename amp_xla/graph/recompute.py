@@ -162,7 +162,6 @@ def _constant(ops: Sequence[Any]) -> Set[Any]:
 
 
 def _tail(ops: Sequence[Any]) -> Set[Any]:
-    """Return the last matrix products and the operations that depend on them."""
     inside = set(ops)
     products = [op for op in ops if op.type in MATMULS]
     last = [op for op in products if len(downstream([op], inside) & set(products)) == 1]

@@ -155,5 +155,4 @@ def _packed(values: Any) -> Any:
 
 
 def _unpacked(pairs: Any) -> Any:
-    """Return the float32 numbers of ``_packed``."""
     return tf.cast(tf.reshape(tf.bitcast(pairs, tf.bfloat16), [-1]), tf.float32)

@@ -113,7 +113,6 @@ def _join(start: str, rest: Sequence[str]) -> str:
 
 
 def _view(run: Record, environment: Any) -> Dict[str, Any]:
-    """Return what the page shows of one run, besides curves."""
     problems, differs = findings(run), changed(run)
     return {
         "run": run,
@@ -144,7 +143,6 @@ def _evaluations(run: Record, environment: Any) -> List[Any]:
 
 
 def _dev_table(run: Record) -> Dict[str, Any]:
-    """Return the best and the last 20 evaluations as a table."""
     names = [name for name in run.dev if name.startswith("dev_")]
     last = len(run.dev.get("step", ()))
     rows = sorted({*range(max(0, last - 20), last), *([] if run.best is None else [run.best])})
@@ -162,7 +160,6 @@ def _dev_table(run: Record) -> Dict[str, Any]:
 
 
 def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
-    """Return the figures that have a point in some run."""
     dev = [name[4:] for run in runs for name in run.dev if name.startswith("dev_")]
     rest = dict.fromkeys(n for run in runs for n in run.train if n not in {*_OWN_FIGURES, *dev})
     specs = [

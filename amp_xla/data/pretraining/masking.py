@@ -142,7 +142,6 @@ class Masking:
     def _choose(
         self, units: np.ndarray, maskable: np.ndarray, epoch: int, samples: np.ndarray
     ) -> np.ndarray:
-        """Return bool [B, L]: the tokens of the chosen units."""
         rows, length = units.shape
         flat = (units + np.arange(rows)[:, None] * length).reshape(-1)
         sizes = np.bincount(flat, maskable.reshape(-1), rows * length).reshape(rows, length)

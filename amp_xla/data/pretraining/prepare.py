@@ -206,7 +206,6 @@ def _sha256(path: str) -> str:
 
 
 def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[str, Any]:
-    """Return the settings that decide the content of the shards."""
     values = {name: value for name, value in flat(config).items() if name not in SAME_CONTENT}
     return {
         **values,
@@ -222,7 +221,6 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
 
 
 def _copies(config: Config, files: List[str], pool: Pool) -> Dict[str, np.ndarray]:
-    """Return unit name -> numbers of the documents to leave out."""
     if config.dedup == "off":
         return {}
     note("looking for copies of documents ...")

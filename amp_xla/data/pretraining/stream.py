@@ -169,7 +169,6 @@ class Stream:
 
 
 def _padding(like: Batch, rows: int) -> Batch:
-    """Return ``rows`` rows with weight 0."""
     arrays = {name: array[:1].repeat(rows, 0) for name, array in like.items()}
     arrays["weights"][:] = 0.0
     arrays["sample_ids"][:] = -1

@@ -260,7 +260,6 @@ def _check_inner(optimizer: Any) -> None:
 def _spec(
     dynamic: Any, initial_scale: Optional[float], growth_steps: Optional[int]
 ) -> Union[DynamicLossScale, StaticLossScale]:
-    """Return the loss scale that the arguments mean."""
     if not isinstance(dynamic, bool):
         raise TypeError(
             f'"dynamic" argument to LossScaleOptimizer.__init__ must be a bool, but got: '

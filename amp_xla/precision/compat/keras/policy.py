@@ -144,7 +144,6 @@ def _global_policy() -> Any:
 
 
 def _enable_layer_dtypes() -> None:
-    """Make TensorFlow 1.15's layers follow policies."""
     from tensorflow.python.keras.engine import base_layer_utils
 
     base_layer_utils.enable_v2_dtype_behavior()
