@@ -9,10 +9,11 @@ laptop, have learned little: they get the defaults of training from scratch
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+from amp_xla.data.text.pretrained_vocabulary import json_file
+from amp_xla.errors import DataError
 from amp_xla.models.weights import WeightsError, pretrained
 
 UPDATES = 300  # at least so many updates...
@@ -103,7 +104,6 @@ def _is_short_run(bert: str) -> bool:
 
 def _read(path: Path) -> Dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # reading the weights reports it
+        return json_file(str(path))
+    except DataError:  # reading the weights reports it
         return {}
-    return content if isinstance(content, dict) else {}
