@@ -57,14 +57,12 @@ def main(argv: List[str]) -> int:
     models with the same vocabulary.
     """
     config = parse(Config, argv, "amp-xla evaluate RUN")
-    folders = [str(folder) for folder in folders_of(config.run)]
+    folders = folders_of(config.run)
     if config.file is not None:
-        from amp_xla.commands import score as labelled
+        from amp_xla.commands.score import score
 
-        return labelled.score(
-            folders_of(config.run), config.file, config.saved, config.seed, config.errors,
-            config.json,
-        )  # fmt: skip
+        seed, errors = config.seed, config.errors
+        return score(folders, config.file, config.saved, seed, errors, config.json)
     tokenizers = [_tokenizer(folder, config.lowercase) for folder in folders]
     if config.text_file is None:
         texts = corpora.pydoc()[1].texts
@@ -83,9 +81,10 @@ def main(argv: List[str]) -> int:
 
     rows = []
     for folder, tokenizer in zip(folders, tokenizers):
-        scorer = Scorer(folder, tokenizer.vocab_size, config.length)
-        score = scorer(benchmark.together(tokenizer, config.mask_rate, config.seed))
-        row = [folder, f"{score.words:,}", f"{score.loss:.4f}", f"{score.accuracy:.4f}"]
+        scorer = Scorer(str(folder), tokenizer.vocab_size, config.length)
+        together = scorer(benchmark.together(tokenizer, config.mask_rate, config.seed))
+        means = (together.loss, together.accuracy)
+        row = [str(folder), f"{together.words:,}", *(f"{value:.4f}" for value in means)]
         if config.pseudo:
             alone = scorer(benchmark.one_by_one(tokenizer, config.pseudo))
             row.append(f"{math.exp(min(alone.loss, 50.0)):.2f}")
@@ -109,19 +108,18 @@ def folders_of(names: str) -> List[Path]:
     return folders
 
 
-def _tokenizer(folder: str, lowercase: bool) -> Tokenizer:
+def _tokenizer(path: Path, lowercase: bool) -> Tokenizer:
     """Return the tokenizer of a folder after checking the folder's files."""
-    path = Path(folder)
     if not path.is_dir():
-        raise AmpXlaError(f"there is no folder {folder}")
+        raise AmpXlaError(f"there is no folder {path}")
     if not (path / "bert_config.json").is_file() or not list(path.glob("*.index")):
         raise AmpXlaError(
-            f"{folder}: bert_config.json and a checkpoint (*.index) are needed, as in the folder "
+            f"{path}: bert_config.json and a checkpoint (*.index) are needed, as in the folder "
             "of a pretraining run or of a BERT in Google's format"
         )
     objective = json_file(str(path / "config.json")).get("objective", "mlm")
     if objective != "mlm":
-        raise AmpXlaError(f"{folder} was trained with --objective {objective}; mlm is needed")
+        raise AmpXlaError(f"{path} was trained with --objective {objective}; mlm is needed")
     settings = json_file(str(path / "tokenizer_config.json"))
     lowercase = bool(settings.get("do_lower_case", lowercase))
     tokenizer = Tokenizer.load(str(path / "vocab.txt"), lowercase)

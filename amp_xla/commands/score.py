@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Sequence
 
 import numpy as np
 
@@ -178,9 +178,9 @@ def _verdict(against: Dict[str, Any]) -> str:
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"
     interval += f", McNemar p {p:.3g}" if "p" in against else ""
-    verdict: Optional[str] = None
+    verdict = "no difference is shown"
     if p < 0.05 and low > 0:
         verdict = "the first is better"
     elif p < 0.05 and high < 0:
         verdict = "the second is better"
-    return f"{against['run']}: {verdict or 'no difference is shown'}: {interval}"
+    return f"{against['run']}: {verdict}: {interval}"

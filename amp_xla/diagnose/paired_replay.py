@@ -95,12 +95,7 @@ class PairedReplay(Stage):
         lost = tf.logical_and(nonzero, tf.equal(mixed, 0.0))
         with tf.name_scope("compare"):
             # In float64, because squares of gradients near 1e-30 are zero in float32.
-            difference = tf.cast(mixed, tf.float64) - tf.cast(plain, tf.float64)
-            return tf.stack(
-                [
-                    tf.reduce_sum(tf.square(difference)),
-                    tf.reduce_sum(tf.square(tf.cast(plain, tf.float64))),
-                    tf.reduce_sum(tf.cast(nonzero, tf.float64)),
-                    tf.reduce_sum(tf.cast(lost, tf.float64)),
-                ]
-            )
+            wide, *counts = (tf.cast(x, tf.float64) for x in (plain, nonzero, lost))
+            difference = tf.cast(mixed, tf.float64) - wide
+            values = [tf.square(difference), tf.square(wide), *counts]
+            return tf.stack([tf.reduce_sum(value) for value in values])

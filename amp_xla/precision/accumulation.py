@@ -64,10 +64,9 @@ class Window:
                 empty.append(self.micro_step.assign(0))
             return _wait(empty, result)
 
-        def go_on() -> Any:
-            return _wait([self.micro_step.assign(count)], otherwise())
-
-        return tf.cond(count >= self.steps, end, go_on)
+        return tf.cond(
+            count >= self.steps, end, lambda: _wait([self.micro_step.assign(count)], otherwise())
+        )
 
     def _sum_of(self, variable: Any) -> Any:
         if id(variable) not in self._sums:

@@ -87,11 +87,7 @@ class _LossScale:
 
         Half-precision leaves become float32: a loss of 4 at 2**15 is 131072, above float16's 65504.
         """
-
-        def scaled(x: Any) -> Any:
-            return arrays.widen(x) * self._factor(x)
-
-        return arrays.map_floats(scaled, tree, python_floats=True)
+        return arrays.map_floats(lambda x: arrays.widen(x) * self._factor(x), tree, True)
 
     def unscale(self, tree: T) -> T:
         """Divide floating leaves by the scale, in float32 (float64 stays float64).
@@ -99,11 +95,7 @@ class _LossScale:
         Half-precision leaves become float32: 2**-11 at scale 2**15 is 2**-26, zero in float16.
         Sparse gradients stay sparse.
         """
-
-        def unscaled(x: Any) -> Any:
-            return arrays.widen(x) / self._factor(x)
-
-        return arrays.map_floats(unscaled, tree, python_floats=True)
+        return arrays.map_floats(lambda x: arrays.widen(x) / self._factor(x), tree, True)
 
     def _factor(self, like: Any) -> Any:
         return arrays.cast_like(self.loss_scale, arrays.widen(like))
@@ -145,7 +137,6 @@ class NoOpLossScale(_LossScale):
         return tree
 
     def adjust(self, grads_finite: Any) -> NoOpLossScale:
-        del grads_finite
         return self
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -172,7 +163,6 @@ class StaticLossScale(_LossScale):
         check_scale("loss_scale", self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> StaticLossScale:
-        del grads_finite
         return self
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from amp_xla.graph.executed import BETWEEN_RANKS
+from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import distinct_rows, tf
 
 # Size of a group of gradients. Horovod's own fusion follows the clock, so with three ranks or more
@@ -41,7 +42,8 @@ class Reduction:
         """Return the sums of gradients, which may be ``IndexedSlices``, in the same order."""
         with tf.name_scope(BETWEEN_RANKS):
             if self._share is not None:
-                gradients = [_scaled(gradient, self._share) for gradient in gradients]
+                share = self._share
+                gradients = [arrays.map_floats(lambda x: x * share, g) for g in gradients]
             sums = {
                 i: self._rows(g) for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices)
             }
@@ -112,12 +114,6 @@ class Reduction:
         summed = tf.cond(gathered < whole, gather, table)
         summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
         return summed
-
-
-def _scaled(gradient: Any, factor: float) -> Any:
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
-    return gradient * factor
 
 
 def over_ranks(

@@ -124,7 +124,7 @@ def words(field: str) -> str:
 
 def findings(run: Record) -> List[Finding]:
     """Return what is wrong with a run, the worst first."""
-    problems = [*_state(run), *_numbers(run), *_learning(run), *_machine(run)]
+    problems = [*_state(run), *_numbers(run), *_learning(run)]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(problems, key=lambda finding: order[finding.level])
 
@@ -191,11 +191,6 @@ def _learning(run: Record) -> List[Finding]:
             fix = f"--epochs {2 * epochs:.0f} --resume" if epochs > 0 else "train longer"
             what = "The last evaluation is the best, and it was still improving."
             problems.append(Finding("note", what, fix))
-    return problems
-
-
-def _machine(run: Record) -> List[Finding]:
-    problems = []
     padding = number(run.plan.get("padding_share"))
     if padding > 0.3:
         what = f"{padding:.0%} of the tokens are padding."

@@ -58,7 +58,7 @@ class SlotBatches:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start`` on; blocks before are not read."""
-        batches_per_block = self._lines.block // self._batch
+        columns, batches_per_block = self._lines.columns, self._lines.block // self._batch
         first = start // batches_per_block
         begin = (start - first * batches_per_block) * self._batch
         for number, lines in enumerate(self._lines.blocks(first), first):
@@ -67,15 +67,9 @@ class SlotBatches:
                 order = permutation(len(lines), self._seed, epoch, number)
             for at in range(begin, len(lines), self._batch):
                 chosen = order[at : at + self._batch]
-                parsed = [parse_line(lines[i], self._lines.columns, self._values) for i in chosen]
-                yield batch_of(
-                    parsed,
-                    self._lines.columns,
-                    self._rows,
-                    self._values,
-                    number * self._lines.block + chosen,
-                    self._batch,
-                )
+                parsed = [parse_line(lines[i], columns, self._values) for i in chosen]
+                ids = number * self._lines.block + chosen
+                yield batch_of(parsed, columns, self._rows, self._values, ids, self._batch)
             begin = 0
 
 

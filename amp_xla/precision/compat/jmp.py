@@ -70,7 +70,6 @@ class StaticLossScale(_LossScale):
         object.__setattr__(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
 
     def adjust(self, grads_finite: Any) -> StaticLossScale:
-        del grads_finite
         return self
 
 
