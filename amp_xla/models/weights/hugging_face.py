@@ -8,26 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
+from safetensors import SafetensorError, deserialize
+
 from amp_xla.models.weights import WeightsError, torch_files
-from amp_xla.models.weights.stored import (
-    Stored,
-    Tensors,
-    damaged,
-    decoded,
-    itemsize,
-    numbers,
-    piece,
-)
+from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded
 
 _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
     "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-_LARGEST_HEADER = 100_000_000  # bytes, the limit of the format
 EMBEDDINGS = "embeddings.word_embeddings.weight"
 # Google's name -> Hugging Face's: all rules, in this order.
 _ALBERT = "encoder/albert_layer_groups/0/albert_layers/0"
@@ -105,44 +97,23 @@ def _renewed(stored: Tensors) -> Tensors:
 
 
 def safetensors(path: Path) -> Tensors:
-    """Return the tensors of a ``model.safetensors``.
-
-    The library's NumPy reader has no bfloat16. Format: 8 bytes with the size of a JSON header, the
-    header, the numbers.
+    """Return the tensors of a ``model.safetensors``. The library's NumPy reader has no bfloat16.
 
     Raises:
       WeightsError: the file is damaged or truncated.
     """
+
+    def stored(entry: Dict[str, Any]) -> Stored:
+        shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"], entry["dtype"])
+        return Stored(shape, dtype, str(path), lambda: decoded(entry["data"], dtype).reshape(shape))
+
     try:
-        (size,) = struct.unpack("<Q", piece(path, 0, 8))
-        if size > _LARGEST_HEADER:
-            raise ValueError(f"a header of {size} bytes")
-        header: Dict[str, Any] = json.loads(piece(path, 8, size).decode("utf-8"))
-        header.pop("__metadata__", None)
-        stored = {name: _entry(path, 8 + size, entry) for name, entry in header.items()}
-        end = 8 + size + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except WeightsError:
-        raise
-    except Exception as error:
-        raise damaged(str(path), error) from None
-    if path.stat().st_size != end:
+        entries = deserialize(path.read_bytes())
+    except SafetensorError as error:
         raise WeightsError(
-            f"{path} is truncated or damaged: {path.stat().st_size:,} bytes, its header says "
-            f"{end:,}; copy or download it again"
-        )
-    return stored
-
-
-def _entry(path: Path, start: int, entry: Dict[str, Any]) -> Stored:
-    begin, end = entry["data_offsets"]
-    shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"], entry["dtype"])
-    if entry["dtype"] in _DTYPES and end - begin != numbers(shape) * itemsize(dtype):
-        raise ValueError(f"shape {list(shape)} of {dtype} in {end - begin} bytes")
-
-    def read() -> Any:
-        return decoded(piece(path, start + begin, end - begin), dtype).reshape(shape)
-
-    return Stored(shape, dtype, str(path), read)
+            f"{path} is truncated or damaged ({error}); copy or download it again"
+        ) from None
+    return {name: stored(entry) for name, entry in entries}
 
 
 def _sharded(index: Path, read: Callable[[Path], Tensors]) -> Tensors:

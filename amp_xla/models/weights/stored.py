@@ -30,11 +30,6 @@ def itemsize(dtype: str) -> int:
     return SIZES.get(dtype) or int(np.dtype(dtype).itemsize)
 
 
-def numbers(shape: Shape) -> int:
-    """Return how many numbers a tensor has."""
-    return int(np.prod(shape, dtype=np.int64))
-
-
 def decoded(data: bytes, dtype: str) -> np.ndarray:
     """Return numbers from little-endian bytes; bfloat16 becomes float32."""
     if dtype == "bfloat16":
