@@ -162,8 +162,6 @@ def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) 
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
-    if config.files.multilabel is not None:
-        raise SettingsError(f"{checkpoint.run} has several labels per text; allowed is one")
     config.precision_options.float32()
     from amp_xla.export.text_models import classifier
 

@@ -202,7 +202,7 @@ def exportable(checkpoint: Checkpoint) -> Any:
     config.precision_options.float32()
     from amp_xla.export.text_models import language_model
 
-    return language_model(config.encoder, config.objective, config.average > 0, checkpoint)
+    return language_model(config.encoder, config.objective, checkpoint)
 
 
 if __name__ == "__main__":

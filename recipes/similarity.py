@@ -128,5 +128,14 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Any:
     return Scorer(checkpoint, config.method, config.encoder, length, batch_size)(texts, others)
 
 
+def exportable(checkpoint: Checkpoint) -> Any:
+    """Return the model for ``amp-xla export``."""
+    config = checkpoint.config(Config)
+    config.precision_options.float32()
+    from amp_xla.export.text_models import similarity
+
+    return similarity(config, config.method, checkpoint)
+
+
 if __name__ == "__main__":
     sys.exit(exit_code(main))

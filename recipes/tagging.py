@@ -120,5 +120,14 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
     return questions.answers(Inference(inputs, tagger.outputs(tagger.model.output)))
 
 
+def exportable(checkpoint: Checkpoint) -> Any:
+    """Return the model for ``amp-xla export``."""
+    config = checkpoint.config(Config)
+    config.precision_options.float32()
+    from amp_xla.export.text_models import tagger
+
+    return tagger(config, checkpoint)
+
+
 if __name__ == "__main__":
     sys.exit(exit_code(main))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.export.model import Exportable, Run, compared, read_head
+from amp_xla.export.model import Exportable, Run, answers, compared, read_head
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
@@ -29,11 +29,15 @@ class Parts(NamedTuple):
       outputs: name -> tensor, such as ``probabilities``, ``logits``; see ``model.compared``.
       head: Hugging Face's name -> variable of weights that are not in the transformer; a 2-D
         ``weight`` is [in, out].
+      weights: variables that a checkpoint has; empty = they have their values.
+      answers: name -> tensor, as in ``Exportable``.
     """
 
     transformer: Any
     outputs: Dict[str, Any]
     head: Dict[str, Any]
+    weights: Sequence[Any] = ()
+    answers: Mapping[str, Any] = {}
 
 
 class Serving(NamedTuple):
@@ -51,7 +55,6 @@ def exportable(
     labels: Sequence[str] = (),
     kind: Optional[str] = None,
     formula: str = "",
-    source: Optional[str] = None,
 ) -> Exportable:
     """Return a recipe's model with the weights of a checkpoint.
 
@@ -60,16 +63,15 @@ def exportable(
       build: folder of weights (``--bert``), or None = the run's architecture without weights ->
         the model.
       length, labels, kind, formula: of ``Exportable``.
-      source: folder to take the weights from instead of the checkpoint.
     """
-    parts = _built(build, source)
-    if source is None:
-        weights = [*parts.transformer.model.weights, *parts.head.values()]
-        restore_weights(checkpoint, weights)
+    parts = _built(build, None)
+    if parts.weights:
+        restore_weights(checkpoint, parts.weights)
     config = google.pretrained(str(checkpoint.path)).config
     config["layer_norm_eps"] = encoders.epsilon(parts.transformer)
     tensors = encoders.values(parts.transformer, config["vocab_size"])
     head = dict(zip(parts.head, K.batch_get_value(list(parts.head.values()))))
+    numbers = backend.session().run(list(parts.answers.values()))
 
     def reload(folder: Path) -> Run:
         K.clear_session()
@@ -82,6 +84,7 @@ def exportable(
         config, tensors, {name: _turned(name, value) for name, value in head.items()}, kind,
         formula, Tokenizer.from_assets(checkpoint.file), tuple(labels), length, _run(parts), reload,
         lambda half: _serving(parts, half),
+        {name: value.tolist() for name, value in zip(parts.answers, numbers)},
     )  # fmt: skip
 
 
@@ -96,14 +99,8 @@ def _turned(name: str, value: np.ndarray) -> np.ndarray:
 
 def _run(parts: Parts) -> Run:
     name = compared(parts.outputs)
-    answers = probabilities(name, parts.outputs[name])
-    run: Run = backend.session().make_callable(answers, list(parts.transformer.model.inputs))
-    return run
-
-
-def probabilities(name: str, tensor: Any) -> Any:
-    """Return probabilities for logits; other outputs unchanged."""
-    return tf.nn.softmax(tensor) if name == "logits" else tensor
+    run = backend.session().make_callable(parts.outputs[name], list(parts.transformer.model.inputs))
+    return lambda *inputs: answers(name, run(*inputs))
 
 
 def _serving(parts: Parts, half: bool) -> Serving:

@@ -11,7 +11,7 @@ import safetensors.numpy
 from amp_xla.data.text.pretrained_vocabulary import SETTINGS
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
-from amp_xla.export.model import HEAD, Exportable, stored, write_head, write_json
+from amp_xla.export.model import Exportable, head_of, stored, write_head, write_json
 from amp_xla.models.weights import hugging_face
 
 _KEYS = (
@@ -65,7 +65,7 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     auto = f"AutoModel{model.kind or ''}"
     return [
         f'load: {auto}.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")',
-        *([] if model.kind else [f"its classes lack the head: {model.formula}; {folder / HEAD}"]),
+        *([] if model.kind else [head_of(model, folder)]),
     ]
 
 

@@ -15,11 +15,13 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
 
 HEAD = "head.safetensors"
-MEAN_POOLING = (
-    "softmax(mean of the vectors of all tokens but padding @ classifier.weight.T + classifier.bias)"
-)
-TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # of probabilities
-# Token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes]
+ANSWERS = "answers.json"
+MEAN = "mean of the vectors of all tokens but padding"
+LINEAR = " @ classifier.weight.T + classifier.bias"
+MEAN_POOLING = f"softmax({MEAN}{LINEAR})"
+TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # of ``Run``'s answers
+# Token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes]; similarities,
+# float [B]; or vectors, float [B, hidden]
 Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -33,14 +35,15 @@ class Exportable:
       head: Hugging Face's name -> float32 of the weights that are not in ``tensors``; [out, in].
       kind: what follows the family in the name of transformers' class that computes the model,
         such as ``ForMaskedLM``; None = there is none: the encoder alone is a ``Model``.
-      formula: if ``kind`` is None: how to compute the output from the encoder's vectors; empty if
-        that is impossible.
+      formula: how to compute the output from the encoder's vectors, for programs without the head;
+        empty if that is impossible.
       tokenizer: tokenizer of the model.
       labels: names of the classes; empty for words.
       length: maximum tokens per text.
       run: the model.
       reload: folder in Hugging Face's or Google's format -> the model in it.
       graph: half -> TensorFlow's graph (``amp_xla.export.graph.Serving``); None in JAX.
+      answers: numbers that turn the model's output into answers, such as ``threshold``.
     """
 
     config: Dict[str, Any]
@@ -54,6 +57,7 @@ class Exportable:
     run: Run
     reload: Callable[[Path], Run]
     graph: Optional[Callable[[bool], Any]] = None
+    answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def write_files(self, folder: Path) -> None:
         """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""
@@ -61,6 +65,8 @@ class Exportable:
             write(str(folder / name))
         if self.labels:
             Labels(self.labels).save(str(folder / "labels.json"))
+        if self.answers:
+            write_json(folder / ANSWERS, self.answers)
 
     def samples(self) -> Tuple[np.ndarray, np.ndarray]:
         """Return token ids and segment ids, int32 [8, L], of random tokens."""
@@ -79,7 +85,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
     """Return the largest difference between the run's outputs and the export's.
 
     Args:
-      expected, answers: of the same samples, float [..., classes].
+      expected, answers: of the same samples, as from ``Run``.
       dtype: dtype of the export: ``fp32`` or ``fp16``.
 
     Raises:
@@ -92,6 +98,8 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
             f"the exported model's outputs differ from the run's by {difference:.2g}; allowed with "
             f"--dtype {dtype}: {most:g}; nothing was written"
         )
+    if not np.allclose(expected.sum(-1), 1.0, atol=1e-3):
+        return difference  # a label here is a number above one half, not the largest of several
     second, best = np.moveaxis(np.sort(expected, -1)[..., -2:], -1, 0)
     other = (answers.argmax(-1) != expected.argmax(-1)) & (best - second > most)
     if other.any():
@@ -108,10 +116,14 @@ def compared(outputs: Iterable[str]) -> str:
     return "probabilities" if "probabilities" in names else names[0]
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return probabilities along the last axis."""
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    result: np.ndarray = powers / powers.sum(-1, keepdims=True)
+def answers(name: str, values: np.ndarray) -> np.ndarray:
+    """Return what is compared of an output: probabilities of logits (softmax), scores (sigmoid)."""
+    result = values
+    if name == "logits":
+        powers = np.exp(values - values.max(-1, keepdims=True))
+        result = powers / powers.sum(-1, keepdims=True)
+    elif name == "scores":
+        result = 0.5 + 0.5 * np.tanh(0.5 * values)
     return result
 
 
@@ -132,6 +144,11 @@ def write_head(model: Exportable, folder: Path, dtype: str) -> None:
     if model.head:
         metadata = {"format": "pt", "formula": model.formula}
         safetensors.numpy.save_file(stored(model.head, dtype), str(folder / HEAD), metadata)
+
+
+def head_of(model: Exportable, folder: Path) -> str:
+    """Return the line that says what programs without the head must compute."""
+    return f"not in its classes: {model.formula}" + (f"; {folder / HEAD}" if model.head else "")
 
 
 def read_head(folder: Path) -> Dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from amp_xla.errors import UnsupportedError
 from amp_xla.export.graph import CALL, INPUTS
-from amp_xla.export.model import Exportable, Run, compared, softmax
+from amp_xla.export.model import Exportable, Run, answers, compared
 from amp_xla.models.weights.stored import first_line
 
 FILE = "model.onnx"
@@ -61,13 +61,13 @@ def load(folder: Path) -> Run:
 
     def run(*inputs: np.ndarray) -> np.ndarray:
         try:
-            (answers,) = session.run([name], dict(zip(INPUTS, inputs)))
+            (output,) = session.run([name], dict(zip(INPUTS, inputs)))
         except Exception as error:  # the package has its own classes
             raise UnsupportedError(
                 f"--format onnx: ONNX Runtime cannot run this ({first_line(error)}); allowed: "
                 "hf, savedmodel, google"
             ) from None
-        return softmax(answers) if name == "logits" else answers
+        return answers(name, output)
 
     return run
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import List
 
 from amp_xla.backend import tf
-from amp_xla.export.graph import CALL, INPUTS, probabilities
-from amp_xla.export.model import Exportable, Run, compared
+from amp_xla.export.graph import CALL, INPUTS
+from amp_xla.export.model import Exportable, Run, answers, compared
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
@@ -27,10 +27,10 @@ def load(folder: Path) -> Run:
         loaded = tf.saved_model.loader.load(session, ["serve"], str(folder))
         signature = loaded.signature_def["serving_default"]
         name = compared(signature.outputs)
-        answers = probabilities(name, graph.get_tensor_by_name(signature.outputs[name].name))
+        output = graph.get_tensor_by_name(signature.outputs[name].name)
         fed = [graph.get_tensor_by_name(signature.inputs[key].name) for key in INPUTS]
-    run: Run = session.make_callable(answers, fed)
-    return run
+    run = session.make_callable(output, fed)
+    return lambda *inputs: answers(name, run(*inputs))
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:

@@ -1,66 +1,124 @@
-"""Classifiers and language models, to export."""
+"""Classifiers, taggers, models of similarity and language models, to export."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import Any, Dict, Optional
 
-from amp_xla.backend import tf
+from amp_xla.backend import keras, tf
+from amp_xla.data.pairs import Method, Scale, apart
+from amp_xla.data.spans import is_flat
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import AmpXlaError
 from amp_xla.export.graph import Parts, exportable
-from amp_xla.export.model import MEAN_POOLING, Exportable
-from amp_xla.models import encoders
+from amp_xla.export.model import LINEAR, MEAN, MEAN_POOLING, Exportable
+from amp_xla.models import encoders, tagging
 from amp_xla.models.options import LanguageModelOptions
+from amp_xla.models.similarity import unit
 from amp_xla.models.weights import google
-from amp_xla.training import checkpoint as checkpoints
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.similarity import Threshold
+from amp_xla.training.tagger import TaggerConfig
 
 
 def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
-    tokenizer = Tokenizer.from_assets(checkpoint.file)
     labels = Labels.load(checkpoint.file("labels.json"))
-    length = config.batches.max_length
+    several = config.files.separator is not None
 
     def build(folder: Optional[str]) -> Parts:
-        options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
-        encoder = options.transformer(tokenizer.vocab_size, length, weights=folder is not None)
+        encoder = _encoder(config, checkpoint, folder)
         model = encoders.classifier(encoder.model, len(labels), 0.0)
-        kernel, bias = model.get_layer("Logits").weights
+        chances = (tf.sigmoid if several else tf.nn.softmax)(model.output)
         return Parts(
-            encoder, {"probabilities": tf.nn.softmax(model.output), "logits": model.output},
-            {"classifier.weight": kernel, "classifier.bias": bias},
+            encoder, {"probabilities": chances, "logits": model.output},
+            _dense("classifier", model.get_layer("Logits")), model.weights,
         )  # fmt: skip
 
-    return exportable(checkpoint, build, length, labels.names, formula=MEAN_POOLING)
+    formula = MEAN_POOLING.replace("softmax", "sigmoid") if several else MEAN_POOLING
+    return exportable(
+        checkpoint, build, config.batches.max_length, labels.names, formula=formula
+    )  # fmt: skip
+
+
+def tagger(config: TaggerConfig, checkpoint: Checkpoint) -> Exportable:
+    """Return the tagger of a run: logits of BIO tags, or scores of spans."""
+    names, flat = Labels.load(checkpoint.file("labels.json")).names, is_flat(config.head)
+
+    def build(folder: Optional[str]) -> Parts:
+        encoder = _encoder(config, checkpoint, folder)
+        rate = config.update.learning_rate
+        built = tagging.tagger(encoder.model, config.head, len(names), 0.0, rate)
+        output, weights = built.model.output, built.model.weights
+        if flat:
+            head = _dense("classifier", built.model.get_layer("Tags"))
+            transitions = {"transitions": built.transitions} if config.head == "crf" else {}
+            return Parts(encoder, {"logits": output}, head, weights, transitions)
+        layer, head = built.model.get_layer("Spans"), {}
+        for name in ("dense", "p_dense", "q_dense"):
+            if hasattr(layer, name):
+                head.update(_dense(name, getattr(layer, name)))
+        return Parts(encoder, {"scores": output}, head, weights)
+
+    tags = [f"{start}-{name}" for name in names for start in "BI"]
+    labels, kind = (("O", *tags), "ForTokenClassification") if flat else (names, None)
+    formula = "vectors of all tokens" + LINEAR
+    if not flat:
+        layer = tagging.POINTERS[config.head]
+        formula = f"bert4keras' {layer}({len(names)}, {tagging.HEAD_SIZE}) of the vectors"
+    return exportable(checkpoint, build, config.batches.max_length, labels, kind, formula)
+
+
+def similarity(config: ClassifierConfig, method: Method, checkpoint: Checkpoint) -> Exportable:
+    """Return a run's model: similarity of two texts, or the vector of one."""
+    scale = Scale.load(checkpoint.file("labels.json"))
+    low, high = scale.low, scale.high
+
+    def build(folder: Optional[str]) -> Parts:
+        encoder = _encoder(config, checkpoint, folder)
+        if not apart(method):
+            model = encoders.classifier(encoder.model, 1, 0.0)
+            score = low + (high - low) * tf.sigmoid(model.output[:, 0])
+            head = _dense("classifier", model.get_layer("Logits"))
+            return Parts(encoder, {"similarity": score}, head, model.weights)
+        model = keras.models.Model(encoder.model.inputs, encoders.pooled(encoder.model))
+        threshold = Threshold.of(method, scale)
+        found = {} if threshold is None else {"threshold": threshold.variable}
+        vectors = {"vectors": unit(model.output)}
+        return Parts(encoder, vectors, {}, [*model.weights, *found.values()], found)
+
+    formula = f"{MEAN}, divided by its length"
+    if not apart(method):
+        formula = f"{low:g} + {high - low:g} * sigmoid({MEAN}{LINEAR})"
+    return exportable(checkpoint, build, config.batches.max_length, formula=formula)
 
 
 def language_model(
-    options: LanguageModelOptions, objective: str, averaged: bool, checkpoint: Checkpoint
+    options: LanguageModelOptions, objective: str, checkpoint: Checkpoint
 ) -> Exportable:
-    """Return the language model of a run.
-
-    Raises:
-      AmpXlaError: the run has averaged weights, but not of this checkpoint.
-    """
+    """Return the language model of a run."""
     vocab_size = Tokenizer.from_assets(checkpoint.file).vocab_size
     length = google.pretrained(str(checkpoint.path)).config["max_position_embeddings"]
-    if averaged and checkpoint.path != checkpoints.best(checkpoint.path.parent):
-        raise AmpXlaError(
-            f"{checkpoint.run} has averaged weights for its best checkpoint only; leave out "
-            "--checkpoint"
-        )
 
     def build(folder: Optional[str]) -> Parts:
         model = dataclasses.replace(options, bert=folder or checkpoint.architecture)
         lm = model.language_model(vocab_size, length, objective, folder is not None, several=True)
+        encoder = lm.transformer
         # bert4keras' own head, over all positions; behind the vocabulary is padding.
-        return Parts(lm.transformer, {"logits": lm.transformer.model.output[..., :vocab_size]}, {})
+        logits = encoder.model.output[..., :vocab_size]
+        return Parts(encoder, {"logits": logits}, {}, encoder.model.weights)
 
-    return exportable(
-        checkpoint, build, length, kind="ForMaskedLM" if objective == "mlm" else None,
-        source=str(checkpoint.run) if averaged else None,
-    )  # fmt: skip
+    kind = "ForMaskedLM" if objective == "mlm" else None
+    return exportable(checkpoint, build, length, kind=kind)
+
+
+def _encoder(config: ClassifierConfig, checkpoint: Checkpoint, folder: Optional[str]) -> Any:
+    """Return bert4keras' object with the weights of a folder; None = without weights."""
+    vocab_size = Tokenizer.from_assets(checkpoint.file).vocab_size
+    options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
+    return options.transformer(vocab_size, config.batches.max_length, weights=folder is not None)
+
+
+def _dense(name: str, layer: Any) -> Dict[str, Any]:
+    return {f"{name}.weight": layer.kernel, f"{name}.bias": layer.bias}

@@ -15,12 +15,15 @@ from safetensors.numpy import load_file
 
 from amp_xla import backend
 from amp_xla.backend import K
+from amp_xla.data import spans
+from amp_xla.data.tagged import Placed
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
-from amp_xla.export.model import HEAD
+from amp_xla.export.model import ANSWERS, HEAD
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import google
 from scripts.environment.uv import uv
+from tests.integration import test_similarity, test_tagging
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
 from tests.integration.grammar import prepared
 from tests.integration.test_classification import TINY, write_corpus
@@ -31,6 +34,23 @@ EXPORT, FILL = "amp_xla.commands.export", "amp_xla.commands.fill"
 TEXTS = ["snow and wind", "salt the soup", "rain\tsoup", "a the with storm pan oven sun"]
 CLASSIFIER, MASKED = "runs/classification/one", "runs/pretraining/one"
 MASKED_TEXT = "north3 goes [MASK] south3 ."
+FLAT = ("--train", "train.bio", "--dev", "train.bio")
+NESTED = ("--train", "nested.jsonl", "--dev", "nested.jsonl")
+TAGGED = ("recipes.tagging", *test_tagging.TINY, *NESTED, "--epochs", "4", "--head")
+PAIRED = ("recipes.similarity", *test_similarity.DATA, "--train", "pairs.tsv", "--dev", "pairs.tsv")
+SENTENCES = ["Ann lives in Rome", "the university of Oslo called", "nobody came"]
+PAIRS = ["snow and rain\twind with storm", "soup\tfrost", "the storm\tthe storm"]
+# Command, texts to answer, and other formats than SavedModel to write.
+OTHERS: Dict[str, Any] = {
+    "several": (
+        (RECIPE, *TINY, "--train", "several.tsv", "--dev", "several.tsv", "--multilabel", "|"),
+        TEXTS, ["hf"],
+    ),
+    "crf": ((*TAGGED, "crf", *FLAT, "--ema", "0.9"), SENTENCES, ["hf"]),
+    "global_pointer": ((*TAGGED, "global_pointer"), SENTENCES, ["google"]),
+    "cosent": ((*PAIRED, "--method", "cosent"), PAIRS, ["hf"]),
+    "cross-encoder": ((*PAIRED, "--method", "cross-encoder"), PAIRS, []),
+}  # fmt: skip
 
 
 class Place(Commands):
@@ -154,6 +174,76 @@ def test_saved_models_answer_as_predict_and_fill(place: Place, dtype: str) -> No
     served_language_model(place, "savedmodel", dtype)
 
 
+def other(place: Place, name: str) -> List[Any]:
+    """Train a run of OTHERS, and return predict's answers to its texts."""
+    (recipe, *flags), texts, _ = OTHERS[name]
+    folder = place.folder
+    (folder / "train.bio").write_text(test_tagging.columns(test_tagging.samples(400, 1)))
+    nested = test_tagging.samples(400, 1, nested=True)
+    (folder / "nested.jsonl").write_text(test_tagging.json_lines(nested))
+    test_similarity.write(folder / "pairs.tsv", test_similarity.pairs(120, 1))
+    lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
+    (folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
+    (folder / "asked.txt").write_text("".join(f"{text}\n" for text in texts))
+    done = place(recipe, *flags, "--precision", "fp32", "--name", name)
+    assert done.code == 0, done.err
+    run = f"runs/{recipe.split('.')[1]}/{name}"
+    said = place(PREDICT, "--run", run, "--file", "asked.txt", "--json").out
+    return [run, [json.loads(line) for line in said.splitlines()]]
+
+
+def served_other(
+    place: Place, name: str, expected: Any, run: str, kind: str, dtype: str, env: Any = None
+) -> None:
+    """Compare another program's answers with predict's."""
+    folder, texts = place.folder / run / f"{kind}-{dtype}", OTHERS[name][1]
+    most = 1e-4 if dtype == "fp32" else 1e-2
+    numbers = json.loads((folder / ANSWERS).read_text()) if (folder / ANSWERS).exists() else {}
+    if name == "several":
+        chances = [list(answer["probabilities"].values()) for answer in expected]
+        found = answers(folder, kind, rows(folder, texts), env)
+        np.testing.assert_allclose(found["probabilities"], chances, atol=most)
+    elif texts is PAIRS:
+        scores = [answer["score"] for answer in expected]
+        if name == "cosent":
+            both = [text for side in zip(*(x.split("\t") for x in texts)) for text in side]
+            first, second = np.split(
+                answers(folder, kind, rows(folder, both), env)["vectors"], 2
+            )  # fmt: skip
+            found = (first * second).sum(1)
+            labels = [str(int(x >= numbers["threshold"])) for x in found]
+            assert labels == [answer["label"] for answer in expected]
+        else:
+            found = answers(folder, kind, rows(folder, texts), env)["similarity"]
+        np.testing.assert_allclose(found, scores, atol=most)
+    else:
+        encoded, labels = rows(folder, texts), json.loads((folder / "labels.json").read_text())
+        found = answers(folder, kind, encoded, env)
+        if "logits" in found:
+            assert ("transitions" in numbers) == (name == "crf")
+            zeros = np.zeros([len(labels)] * 2)
+            found = {"scores": found["logits"], "transitions": zeros, **numbers}
+            found["transitions"] = np.array(found["transitions"])
+            labels = [tag[2:] for tag in labels[1::2]]
+        placed = Placed.of(texts, Tokenizer.of_folder(str(folder)), 16)
+        decoded = spans.decode(name, found, np.array(encoded[0]))
+        entities = [
+            sorted([*placed.characters(i, span), labels[span.label]] for span in row)
+            for i, row in enumerate(decoded)
+        ]
+        assert entities == [answer["entities"] for answer in expected] and entities[0]
+
+
+@pytest.mark.parametrize("name", list(OTHERS))
+def test_saved_models_of_other_recipes_answer_as_predict(place: Place, name: str) -> None:
+    run, expected = other(place, name)
+    for kind in OTHERS[name][2]:
+        place.export(run, kind)
+    for dtype in ("fp32", "fp16")[: 2 if name == "crf" else 1]:
+        place.export(run, "savedmodel", dtype)
+        served_other(place, name, expected, run, "savedmodel", dtype)
+
+
 @pytest.mark.network
 @pytest.mark.skipif(
     not os.environ.get("CI"), reason="takes packages from a registry; CI=true runs it"
@@ -171,6 +261,12 @@ def test_onnx_runtime_answers_as_predict_and_fill(place: Place, tmp_path: Path) 
             done = run_python("-m", "amp_xla", "export", run, *words, env=env, cwd=place.folder)
             assert done.code == 0 and "InferenceSession" in done.out, done.err
             check(place, "onnx", dtype, env)
+    for name in ("several", "crf", "global_pointer", "cosent", "cross-encoder"):
+        run, expected = other(place, name)
+        words = ["--format", "onnx", "--to", f"{run}/onnx-fp32"]
+        done = run_python("-m", "amp_xla", "export", run, *words, env=env, cwd=place.folder)
+        assert done.code == 0, done.err
+        served_other(place, name, expected, run, "onnx", "fp32", env)
 
 
 def vectors(folder: Path, kind: str, masked: bool) -> Any:

@@ -23,10 +23,8 @@ def encoder(family: Path, folder: Path) -> Exportable:
         write(str(folder / name))
 
     def build(bert: Optional[str]) -> graph.Parts:
-        transformer = encoders.transformer(bert)
+        transformer = encoders.transformer(bert or str(folder))
         return graph.Parts(transformer, {"probabilities": transformer.model.output}, {})
 
     checkpoint: Any = SimpleNamespace(path=folder, file=lambda name: str(folder / name))
-    return graph.exportable(
-        checkpoint, build, 20, formula="the vectors themselves", source=str(folder)
-    )
+    return graph.exportable(checkpoint, build, 20, formula="the vectors themselves")
