@@ -1,6 +1,7 @@
 """A user's script: ``python -m tests.training.own_script FOLDER [stop] [resume] [plain]``.
 
-With several ranks each reads its share of the batches; alone it reads the whole ones.
+With several ranks each reads its share of the batches; alone it reads the whole ones. ``plain``
+trains once more, by an optimizer without ``LossScaleOptimizer``, and prints the error.
 """
 
 import amp_xla.setup  # noqa: F401, I001
@@ -15,6 +16,7 @@ from bert4keras.backend import K, keras
 from bert4keras.models import build_transformer_model
 
 from amp_xla.callbacks import Run
+from amp_xla.errors import AmpXlaError
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.process.world import world
 
@@ -57,19 +59,22 @@ def main(folder):
     model = keras.models.Model(bert.inputs, keras.layers.Dense(2, activation="softmax")(first))
     random = np.random.RandomState(3 if world().rank == 0 else 4)  # rank 0's weights hold
     model.set_weights([random.randn(*w.shape) * 0.1 for w in model.get_weights()])
-    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
-    if "plain" not in sys.argv:
-        optimizer = LossScaleOptimizer(optimizer)
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     np.random.seed(1)
     seen = Seen()
     run = Run(folder / "run", resume="resume" in sys.argv)
     valid = Data()[9]
     model.fit(Data(), epochs=3, validation_data=valid, verbose=2, callbacks=[Stop(), run, seen])
-    scale = float(K.get_value(optimizer.loss_scale)) if "plain" not in sys.argv else 1.0
-    found = {"epochs": seen.epochs, "scale": scale}
+    found = {"epochs": seen.epochs, "scale": float(K.get_value(optimizer.loss_scale))}
     (folder / f"seen-{world().rank}.json").write_text(json.dumps(found))
     np.savez(str(folder / f"weights-{world().rank}.npz"), *model.get_weights())
+    if "plain" in sys.argv:
+        model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+        try:
+            model.fit(Data(), epochs=1, verbose=0, callbacks=[Run(folder / "plain")])
+        except AmpXlaError as error:
+            print(error)
 
 
 if __name__ == "__main__":

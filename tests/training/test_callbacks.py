@@ -13,6 +13,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
+from amp_xla.errors import AmpXlaError
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training import checkpoint
 from amp_xla.training.metrics import CLOCK_FIELDS
@@ -289,28 +290,33 @@ def tensors(folder: Path) -> Dict[str, np.ndarray]:
     return newest.tensors()
 
 
-def test_a_stopped_script_continues_to_the_same_bits(tmp_path: Path) -> None:
-    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
-    script(whole)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run of a script that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    script(folder)
+    return folder
+
+
+def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    stopped = tmp_path / "stopped"
     epochs = json.loads((whole / "seen-0.json").read_text())["epochs"]
     assert [(e["loss_scale"], e["skipped_steps"]) for e in epochs] == [(2.0**15, 0)] * 3
     dev = [line for line in lines(whole) if line["kind"] == "dev"]
     assert [line["step"] for line in dev] == [10, 20, 30]
     assert dev[-1]["dev_loss"] == pytest.approx(epochs[2]["val_loss"])
-    assert not (tmp_path / "whole/latest").exists()
+    assert not (whole / "latest").exists()
 
     done = script(stopped, "stop", code=143)
     assert "stopped by SIGTERM after step 14; resume=True continues from there" in done.err
-    refused = script(stopped, code=1).err
-    assert "holds a run already; choose another folder, continue it with resume=True" in refused
+    with pytest.raises(AmpXlaError, match="choose another folder, continue it with resume=True"):
+        Run(stopped / "run")
     script(stopped, "resume")
     # The callback's list of the first epoch came back, and the second one's means are of all steps.
     assert json.loads((stopped / "seen-0.json").read_text())["epochs"] == epochs
     found, expected = tensors(stopped), tensors(whole)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
-    assert lines(stopped) == lines(whole)
-    script(stopped, "resume")  # nothing is left to do
     assert lines(stopped) == lines(whole)
 
 
@@ -327,15 +333,16 @@ def test_amp_is_counted(tmp_path: Path) -> None:
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)
 def test_two_ranks_train_stop_and_resume_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AMP_XLA_PRECISION", "fp32")
-    folders = {name: tmp_path / name for name in ("alone", "whole", "stopped", "plain")}
+    folders = {name: tmp_path / name for name in ("whole", "stopped")}
     for folder in folders.values():
         folder.mkdir()
-    script(folders["alone"])
+    folders["alone"] = whole
     module = "tests.training.own_script"
-    on_two_ranks(module, folders["whole"])
+    output = on_two_ranks(module, folders["whole"], "plain")
+    assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output
     seen = [json.loads((folders["whole"] / f"seen-{rank}.json").read_text()) for rank in (0, 1)]
     assert seen[0] == seen[1]
     alone = json.loads((folders["alone"] / "seen-0.json").read_text())
@@ -353,5 +360,3 @@ def test_two_ranks_train_stop_and_resume_together(
     assert "stopped by SIGTERM after step" in output
     on_two_ranks(module, folders["stopped"], "resume")
     assert equal(final("stopped"), final("whole"))
-    output = on_two_ranks(module, folders["plain"], "plain", fails=True)
-    assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output
