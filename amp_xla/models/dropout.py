@@ -97,7 +97,6 @@ def make_repeatable() -> None:
     """
     keras_call = keras.layers.Dropout.call
 
-    @tf.autograph.experimental.do_not_convert
     def stateless(self: Any, inputs: Any, training: Any) -> Any:
         if not self.rate or installed():
             return keras_call(self, inputs, training)

@@ -174,7 +174,6 @@ def _added(layer: Any, delta: Optional[Any]) -> Iterator[None]:
     """Add ``delta`` to what a layer returns in calls within the block."""
     call = layer.call
 
-    @tf.autograph.experimental.do_not_convert
     def shifted(*args: Any, **kwargs: Any) -> Any:
         output = call(*args, **kwargs)
         return output + tf.cast(delta, output.dtype)
