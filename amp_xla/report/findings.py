@@ -38,17 +38,12 @@ class Finding(NamedTuple):
 def answers(run: Record, findings: List[Finding]) -> List[Answer]:
     """Return the four answers of the first screen."""
     serious = [f for f in findings if f.level != "note"]
-    worst = next((f for f in serious if f.level == "error"), serious[0] if serious else None)
-    if worst is None:
+    if not serious:
         wrong = Answer("Is anything wrong?", "Nothing found", "", "good" if run.steps else "plain")
     else:
-        count = f"{len(serious)} finding{'s' if len(serious) > 1 else ''}"
-        wrong = Answer(
-            "Is anything wrong?",
-            count,
-            _cut(worst.what),
-            "bad" if worst.level == "error" else "warn",
-        )
+        worst, count = serious[0], f"{len(serious)} finding{'s' if len(serious) > 1 else ''}"
+        tone = "bad" if worst.level == "error" else "warn"
+        wrong = Answer("Is anything wrong?", count, _cut(worst.what), tone)
     return [_learned(run), _best(run), _precision(run), wrong]
 
 
