@@ -125,7 +125,8 @@ def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> D
     """Return the content of ``result.json``."""
     return {
         "run": str(one.run), "file": file, "checkpoint": one.checkpoint,
-        "samples": len(one.texts), "seed": seed, **one.result(seed), "errors": one.errors(20),
+        "samples": len(one.texts), "seed": seed, "per_label": [], "confusion": [],
+        "mistakes": [], "calibration": [], **one.result(seed), "errors": one.errors(20),
         "against": [one.against(other, seed) for other in every if other is not one],
     }  # fmt: skip
 

@@ -148,8 +148,7 @@ class Tagged(Answers):
             "unit": "entities",
             "metrics": _plain(scores.entity_metrics(self._counts(), seed)),
             "per_label": scores.rows(self.names, each),
-            "confusion": [], "mistakes": [], "calibration": [],
-        }  # fmt: skip
+        }
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
         errors: List[Dict[str, Any]] = []
@@ -191,14 +190,13 @@ class Scored(Answers):
 
     def result(self, seed: int) -> Dict[str, Any]:
         correlations = scores.correlations(self.labels, self.values, seed)
-        return {"metrics": _plain(correlations), "per_label": []}
+        return {"metrics": _plain(correlations)}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
         away = np.abs(scores.ranks(self.labels) - scores.ranks(self.values))
-        return [
-            dict(zip(self.columns, (i + 1, float(self.labels[i]), float(self.values[i]), text)))
-            for i, text in ((i, self.texts[i]) for i in np.argsort(-away, kind="stable")[:most])
-        ]
+        rows = zip(range(1, len(away) + 1), self.labels.tolist(), self.values.tolist(), self.texts)
+        errors = [dict(zip(self.columns, row)) for row in rows]
+        return [errors[i] for i in np.argsort(-away, kind="stable")[:most]]
 
     def against(self, other: Scored, seed: int) -> Dict[str, Any]:
         differences = scores.correlations(self.labels, self.values, seed, other.values)

@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from amp_xla.commands import score
-from amp_xla.commands.score_answers import Labelled
+from amp_xla.commands.score_answers import Labelled, Scored
 
 STEPS = 200
 
@@ -69,6 +69,16 @@ def scored(run: Path, label: str) -> None:
     one = Labelled(run, "step-00000200", texts, names, labels, chances.argmax(1), chances)
     both = [one, dataclasses.replace(one, run=Path("other"))]
     score.write(one, score.result_of(one, both, "test.tsv", seed=1), "test.tsv", 100)
+
+
+def ranked(run: Path) -> Dict[str, Any]:
+    """Return what ``amp-xla evaluate`` writes about a run that predicts numbers."""
+    labels = np.arange(30.0)
+    one = Scored(run, "step-00000200", [f"a\tb{i}" for i in range(30)], labels, labels % 7)
+    both = [one, dataclasses.replace(one, run=Path("other"))]
+    score.write(one, score.result_of(one, both, "pairs.tsv", seed=1), "pairs.tsv", 100)
+    result: Dict[str, Any] = json.loads((run / "evaluation/pairs.tsv/result.json").read_text())
+    return result
 
 
 def diverged(folder: Path) -> Path:

@@ -93,6 +93,13 @@ def test_a_scored_file_is_part_of_the_page(tmp_path: Path) -> None:
         assert "Did it learn" in page(run)
 
 
+def test_scored_pairs_are_part_of_the_page(tmp_path: Path) -> None:
+    run = folders.good(tmp_path / "run")
+    result = folders.ranked(run)
+    assert result["errors"][0]["sample"] in range(1, 31) and result["metrics"]["spearman"]
+    assert "not of the expected form" not in page(run) and "pairs.tsv" in page(run)
+
+
 def test_a_page_is_small(tmp_path: Path) -> None:
     run = folders.good(tmp_path / "run")
     write_run(run)
