@@ -115,9 +115,9 @@ class Faults:
 
         def hit_train(this: Any, watch: Any) -> Any:
             engine = this.engine
-            engine.train_step = Step(engine.train_step, this.checkpoints, faults)
+            step = Step(engine.job.step, this.checkpoints, faults)
             seen = Recorded(engine.job.batches, this.state, faults)
-            engine.job = dataclasses.replace(engine.job, batches=seen)
+            engine.job = dataclasses.replace(engine.job, batches=seen, step=step)
             evaluate = getattr(engine.job.evaluate, "__wrapped__", engine.job.evaluate)
             evaluate._batches = Evaluated(evaluate._batches, faults)
             return train(this, watch)
