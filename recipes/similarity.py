@@ -25,11 +25,17 @@ from amp_xla.config import parse, within
 from amp_xla.data import pairs
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.options import PairFiles
+from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
-from amp_xla.training.options import ClassifierOptions, PrecisionOptions, TransformerUpdateOptions
+from amp_xla.training.options import (
+    ClassifierOptions,
+    PrecisionOptions,
+    TransformerUpdateOptions,
+    TrickOptions,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +53,12 @@ class Config(ClassifierConfig):
     each text with itself"""
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update, each of --batch-size; pairs are compared within a micro-batch"""
+    tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
+
+    def __post_init__(self) -> None:
+        if self.tricks.r_drop and pairs.apart(self.method):
+            raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
 
     def read_pairs(self, micro_batches: int = 1) -> Labelled:
         """Read the pairs, and describe them on standard error."""
@@ -63,7 +74,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
-    from amp_xla.models import dropout, similarity
+    from amp_xla.models import dropout, losses, similarity
     from amp_xla.training import distributed, job
     from amp_xla.training.similarity import Similarity, Threshold
     from amp_xla.training.step import Inference, TrainStep
@@ -79,31 +90,29 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     model = similarity.network(config.method, config.encoder, vocab, length, not resume_from)
     steps = config.steps(batches)
     inputs = similarity.placeholders(config.method)
-    labels, weights = inputs["labels"], inputs["weights"]
-    if config.method == "cross-encoder":
-        smoothing = config.training.label_smoothing if data.labels.binary else 0.0
-        loss = similarity.cross_entropy(
-            similarity.logits(model, inputs), labels, weights, smoothing
-        )
-    else:
-        vectors = similarity.vectors_of_pairs(model, inputs["token_ids"])
-        if config.method == "cosent":
-            loss = similarity.cosent(similarity.cosines(vectors), labels, weights)
-        else:
-            loss = similarity.in_batch(vectors, weights)
+    rows = similarity.model_inputs(config.method, inputs)
     with dropout.inference():
-        outputs = {"scores": similarity.scores(config.method, model, inputs)}
+        outputs = {"scores": similarity.scores(config.method, model(rows))}
     evaluate = Similarity(
         Inference(inputs, outputs), dev_batches, data.labels.values(data.dev.labels),
         data.labels.binary, Threshold.of(config.method, data.labels),
     )  # fmt: skip
 
-    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
+    pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
+    tricks = config.tricks.on(model, pretrained, config.update.recompute)
+    optimizer, rate = config.update.scheduled(
+        steps, resolved.loss_scale, accumulate=accumulate, rule=tricks.rule
+    )  # fmt: skip
+    smoothing = config.training.label_smoothing if data.labels.binary else 0.0
+    loss, metrics = tricks.loss(
+        lambda output: (similarity.loss(config.method, output, inputs, smoothing), {}),
+        inputs["weights"], optimizer.loss_scale, losses.divergence_of_several, rows,
+    )  # fmt: skip
     step = TrainStep(
-        inputs, step_input, loss + sum(model.losses), optimizer, model.trainable_weights, rate
+        inputs, step_input, loss + sum(model.losses), optimizer, tricks.variables, rate, metrics
     )
     return job.Job(
-        model, step, batches, evaluate,
+        model, step, batches, tricks.evaluation(evaluate, optimizer),
         {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         resolved, identity=data.fingerprints,
     )  # fmt: skip

@@ -6,7 +6,7 @@ next product of float32 matrices. Masks are not large numbers, which float16 can
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping
 
 from amp_xla.backend import keras, tf
 from amp_xla.data.pairs import Method, apart
@@ -34,16 +34,32 @@ def network(
     return keras.models.Model(model.inputs, pooled(model))
 
 
-def logits(model: Any, inputs: Mapping[str, Any]) -> Any:
-    """Build the logits of a cross-encoder, float32 [B]."""
-    return model([inputs["token_ids"], inputs["segment_ids"]])[:, 0]
+def model_inputs(method: Method, inputs: Mapping[str, Any]) -> List[Any]:
+    """Build ``network``'s inputs from ``placeholders``: for texts apart one call for 2 B texts.
 
-
-def scores(method: Method, model: Any, inputs: Mapping[str, Any]) -> Any:
-    """Build the scores of pairs, float32 [B]: cosines, or a cross-encoder's labels from 0 to 1."""
+    The two texts of a pair have different dropout masks.
+    """
+    token_ids = inputs["token_ids"]
     if not apart(method):
-        return tf.sigmoid(logits(model, inputs))
-    return cosines(vectors_of_pairs(model, inputs["token_ids"]))
+        return [token_ids, inputs["segment_ids"]]
+    token_ids = tf.reshape(token_ids, [-1, tf.shape(token_ids)[2]])
+    return [token_ids, tf.zeros_like(token_ids)]
+
+
+def scores(method: Method, output: Any) -> Any:
+    """Build the scores of pairs from ``network``'s output, float32 [B]: cosines, or 0 to 1."""
+    return cosines(in_pairs(unit(output))) if apart(method) else tf.sigmoid(output[:, 0])
+
+
+def loss(method: Method, output: Any, inputs: Mapping[str, Any], smoothing: float) -> Any:
+    """Build the loss of ``network``'s output, a float32 scalar."""
+    labels, weights = inputs["labels"], inputs["weights"]
+    if not apart(method):
+        return cross_entropy(output[:, 0], labels, weights, smoothing)
+    vectors = in_pairs(unit(output))
+    if method == "cosent":
+        return cosent(cosines(vectors), labels, weights)
+    return in_batch(vectors, weights)
 
 
 def unit(vectors: Any) -> Any:
@@ -58,12 +74,8 @@ def vectors_of(model: Any, token_ids: Any) -> Any:
     return unit(model([token_ids, tf.zeros_like(token_ids)]))
 
 
-def vectors_of_pairs(model: Any, token_ids: Any) -> Any:
-    """Build unit vectors, float32 [B, 2, hidden], of pairs, int [B, 2, L]: one call for 2 B texts.
-
-    The two texts of a pair have different dropout masks.
-    """
-    vectors = vectors_of(model, tf.reshape(token_ids, [-1, tf.shape(token_ids)[2]]))
+def in_pairs(vectors: Any) -> Any:
+    """Build the vectors of pairs: float [2 B, hidden] -> float [B, 2, hidden]."""
     return tf.reshape(vectors, [-1, 2, vectors.shape[-1]])
 
 

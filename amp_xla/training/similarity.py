@@ -159,8 +159,9 @@ class Scorer:
         inputs = similarity.placeholders(self._method)
         names = ("token_ids", "segment_ids")
         with dropout.inference():
-            output = similarity.scores(self._method, self._model, inputs)
-        infer = Inference({name: inputs[name] for name in names}, {"scores": output})
+            output = self._model(similarity.model_inputs(self._method, inputs))
+        scores = similarity.scores(self._method, output)
+        infer = Inference({name: inputs[name] for name in names}, {"scores": scores})
         encoded = self._tokenizer.encode(texts, others, self._length)
         values = in_batches(
             encoded, self._length, self._batch_size, lambda batch: infer(batch)["scores"]

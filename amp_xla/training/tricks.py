@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from typing import Any, Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from amp_xla.backend import keras, tf
 from amp_xla.errors import SettingsError
@@ -77,6 +77,7 @@ class Tricks:
         weights: Any,
         loss_scale: Any,
         divergence: Callable[[Any, Any], Any] = losses.divergence,
+        inputs: Optional[Sequence[Any]] = None,
     ) -> Tuple[Any, Any]:
         """Build loss and metrics of a batch.
 
@@ -88,18 +89,23 @@ class Tricks:
           weights: float32 [B, ...], 0 for padding.
           loss_scale: float32 scalar, of the optimizer.
           divergence: for R-Drop; two outputs -> float32, shaped like ``weights``.
+          inputs: of the model, instead of its own placeholders.
         """
         options, model = self._options, self._model
-        if not options.fgm and not options.r_drop:
-            return objective(model.output)
-        copies = 2 if options.r_drop else 1
         layer, delta = model.get_layer(EMBEDDING), None
+        if inputs is None:
+            inputs, output, vectors = model.inputs, model.output, layer.get_output_at(0)
+        else:
+            with _added(layer, None) as looked_up:
+                output = model(inputs)
+            (vectors,) = looked_up
+        if not options.fgm and not options.r_drop:
+            return objective(output)
+        copies = 2 if options.r_drop else 1
         if options.fgm:
-            scaled = objective(model.output)[0] * loss_scale
-            slots = model.inputs[3] if len(model.inputs) > 3 else None
-            delta = perturbation(scaled, layer.get_output_at(0), options.fgm, slots)
+            slots = inputs[3] if len(inputs) > 3 else None
+            delta = perturbation(objective(output)[0] * loss_scale, vectors, options.fgm, slots)
             delta = tf.concat([delta] * copies, 0)
-        inputs = model.inputs
         if copies > 1:  # one pass over both masks; a Lambda is something that Keras can follow
             twice = keras.layers.Lambda(lambda x, mask=None: tf.concat([x, x], 0), name="Twice")
             inputs = [twice(x) for x in inputs]
@@ -170,17 +176,17 @@ def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] =
 
 
 @contextlib.contextmanager
-def _added(layer: Any, delta: Optional[Any]) -> Iterator[None]:
-    """Add ``delta`` to what a layer returns in calls within the block."""
-    call = layer.call
+def _added(layer: Any, delta: Optional[Any]) -> Iterator[List[Any]]:
+    """Add ``delta`` to what a layer returns in calls within the block; yield the results."""
+    call, results = layer.call, []
 
     def shifted(*args: Any, **kwargs: Any) -> Any:
         output = call(*args, **kwargs)
-        return output + tf.cast(delta, output.dtype)
+        results.append(output if delta is None else output + tf.cast(delta, output.dtype))
+        return results[-1]
 
-    if delta is not None:
-        vars(layer)["call"] = shifted
+    vars(layer)["call"] = shifted
     try:
-        yield
+        yield results
     finally:
         vars(layer).pop("call", None)

@@ -363,9 +363,19 @@ def test_transformers_answers_as_predict_and_fill(place: Place, peers: str) -> N
     for folder, run, texts in zip(folders, (CLASSIFIER, MASKED), (TEXTS[:2], [MASKED_TEXT])):
         place.export(run, "hf", to=folder.name)
         (folder / "texts.json").write_text(json.dumps(texts))
+    run, _ = other(place, "crf")
+    folders.append(place.folder / "tagger")
+    place.export(run, "hf", to="tagger")
+    place.export(run, "savedmodel", to="served")
+    ids, segments = rows(folders[-1], SENTENCES)
+    np.savez(folders[-1] / "asked.npz", ids=ids, segments=segments)
+    served = answers(place.folder / "served", "savedmodel", [ids, segments], None)["logits"]
     subprocess.run(
         [peers, "-m", "tests.models.transformers_exports", *map(str, folders)], check=True
     )
+    out = np.load(folders.pop() / "found.npz")["out"]
+    words = np.array(ids) > 0
+    np.testing.assert_allclose(out[words], served[words], atol=1e-4)
     found = [np.load(folder / "found.npz") for folder in folders]
     powers = np.exp(found[0]["logits"])
     probabilities = powers / powers.sum(1, keepdims=True)

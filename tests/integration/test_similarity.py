@@ -102,6 +102,22 @@ def test_it_learns_answers_and_goes_on_after_a_kill_with_the_same_bits(
     assert state(run.with_name(f"{method}-killed")) == (files, lines)
 
 
+TRICKS = ("--epochs", "1", "--fgm", "1", "--ema", "0.9", "--layer-decay", "0.9")
+
+
+@pytest.mark.slow
+def test_tricks(command: Commands) -> None:
+    run = trained(command, "cosent", "whole", *TRICKS)
+    words = (RECIPE, *DATA, "--method", "cosent", *TRICKS, "--name", "part")
+    assert command(*words, faults={"step": [6, "after"]}, log="faults.jsonl").code == -9
+    resumed = command(*words, "--resume")
+    assert resumed.code == 0 and "resumed from step-" in resumed.err, resumed.err
+    assert state(run.with_name("part")) == state(run)
+    trained(command, "cross-encoder", "both", *TRICKS, "--r-drop", "1")
+    said = command(*words[:-1], "wrong", "--r-drop", "1").error
+    assert "--r-drop excludes --method cosent; allowed: cross-encoder" in said
+
+
 @pytest.mark.parametrize("method", ["cross-encoder", "cosent"])
 def test_scores_are_learned_as_numbers(command: Commands, method: str) -> None:
     file = f"{method}.tsv"

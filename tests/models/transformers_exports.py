@@ -27,8 +27,8 @@ def found(folder):
     import transformers as hf
 
     config = json.loads((folder / "config.json").read_text())
-    masked = config["architectures"][0].endswith("ForMaskedLM")
-    kind = hf.AutoModelForMaskedLM if masked else hf.AutoModel
+    head = "".join(config["architectures"][0].partition("For")[1:])
+    masked, kind = head == "ForMaskedLM", getattr(hf, f"AutoModel{head}")
     result = {}
     if (folder / "asked.npz").exists():
         asked = np.load(folder / "asked.npz")
@@ -40,7 +40,7 @@ def found(folder):
             out = model.eval().float()(
                 ids, attention_mask=(ids > 0).long(), token_type_ids=segments
             )
-        result["out"] = (out.logits if masked else out.last_hidden_state).numpy()
+        result["out"] = (out.logits if head else out.last_hidden_state).numpy()
     if (folder / "texts.json").exists():
         texts = json.loads((folder / "texts.json").read_text())
         tokenizer = hf.AutoTokenizer.from_pretrained(folder)
