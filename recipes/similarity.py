@@ -16,6 +16,7 @@ pairs, seed 1, 2.4 minutes of CPU time; AMD EPYC with AVX-512 BF16, 2 cores, loa
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 from typing import Any, List, Optional
 
@@ -135,6 +136,12 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Any:
 
     length, batch_size = config.batches.max_length, config.batches.batch_size
     return Scorer(checkpoint, config.method, config.encoder, length, batch_size)(texts, others)
+
+
+def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Any:
+    """Return the ``Scores`` of a text with each line."""
+    query, *lines = (re.sub(r"[\t\r\n]", " ", text) for text in [query, *lines])
+    return predict(checkpoint, [f"{query}\t{line}" for line in lines])
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -75,20 +74,19 @@ def main(argv: List[str]) -> int:
     lines by score.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
-    advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
-    saved, predict = config.saved.open(config.run, "predict", advice)
+    if config.query is None:
+        advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
+        saved, predict = config.saved.open(config.run, "predict", advice)
+    else:
+        saved, rank = config.saved.open(config.run, "rank", "--query needs a run of similarity")
+        predict = functools.partial(rank, query=config.query)
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]
-    if config.query is not None:
-        query = re.sub(r"[\t\r\n]", " ", config.query)
-        asked = [f"{query}\t{re.sub(chr(9), ' ', text)}" for text in texts]
-    else:
-        asked = texts
     rows: List[Row] = []
     try:
         if numbers:
-            rows = _rows(predict(saved, asked), texts)
+            rows = _rows(predict(saved, texts), texts)
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
@@ -98,8 +96,6 @@ def main(argv: List[str]) -> int:
         row_of = dict(zip(numbers, rows))
         output.lines(answer(text, row_of.get(number)) for number, text in enumerate(lines, 1))
         return 0
-    if rows and "score" not in rows[0][1]:
-        raise AmpXlaError(f"--query: {config.run} is a run of {saved.recipe}; similarity is needed")
     ranked = sorted(zip(rows, texts), key=lambda pair: -pair[0][1]["score"])
     output.lines(answer(text, row) for row, text in ranked)
     return 0

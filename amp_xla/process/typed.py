@@ -17,6 +17,11 @@ def in_checkout() -> bool:
         return False
 
 
+def program() -> str:
+    """Return the name by which the working folder starts the program."""
+    return "./amp-xla" if in_checkout() else "amp-xla"
+
+
 def environment() -> str:
     """Return the command that installs TensorFlow and bert4keras."""
     if in_checkout():

@@ -19,6 +19,7 @@ from amp_xla.backend import configuring
 from amp_xla.backend.visible import refuse_unseen_gpu
 from amp_xla.config import part
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import typed
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
@@ -268,12 +269,12 @@ def report(loop: Any, seconds: float) -> None:
 
 def _next(recipe: Any, loop: Any) -> str:
     """Return the next command: predict if the recipe can, else a use of its weights."""
-    run = str(loop.run.path)
+    run, program = str(loop.run.path), typed.program()
     if hasattr(recipe, "predict"):
-        return f"predict with: amp-xla predict {run} texts.txt"
+        return f"predict with: {program} predict {run} texts.txt"
     if loop.engine.job.export is not None:
-        fill = f"amp-xla fill {run} --text 'the [MASK] of a list'"
+        fill = f"{program} fill {run} --text 'the [MASK] of a list'"
         return (f"try it: {fill}\n" if hasattr(recipe, "fill") else "") + (
-            f"fine-tune its weights with: amp-xla train classification --bert {run}"
+            f"fine-tune its weights with: {program} train classification --bert {run}"
         )
-    return f"check its checkpoints with: amp-xla verify {run}"
+    return f"check its checkpoints with: {program} verify {run}"
