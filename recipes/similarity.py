@@ -16,9 +16,10 @@ pairs, seed 1, 2.4 minutes of CPU time; AMD EPYC with AVX-512 BF16, 2 cores, loa
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import sys
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 from typing_extensions import Annotated
 
@@ -28,7 +29,6 @@ from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.options import PairFiles
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
-from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.options import (
@@ -61,14 +61,10 @@ class Config(ClassifierConfig):
         if self.tricks.r_drop and pairs.apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
 
-    def read_pairs(self, micro_batches: int = 1) -> Labelled:
-        """Read the pairs, and describe them on standard error."""
-        data = pairs.read(
-            self.method, self.files, self.vocabulary, self.batches.times(micro_batches),
-            self.encoder.bert, self.training.token_dropout, self.seed,
-        )  # fmt: skip
-        note(data.description)
-        return data
+    @property
+    def reader(self) -> Callable[..., Labelled]:
+        """The function that reads the pairs."""
+        return functools.partial(pairs.read, self.method)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
@@ -82,7 +78,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
     job.seed_everything(config.seed)
     accumulate = config.accumulate
-    data = config.read_pairs(accumulate)
+    data = config.read(accumulate)
     ranks = distributed.current()
     accumulate = ranks.micro_batches(accumulate)
     batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))

@@ -79,9 +79,14 @@ class ClassifierConfig:
             monitor=self.monitor, epochs=length.epochs, patience=length.patience
         )
 
+    @property
+    def reader(self) -> Callable[..., Labelled]:
+        """The function that reads the texts; its arguments are those of ``labelled.read``."""
+        return labelled.read
+
     def read(self, micro_batches: int = 1) -> Labelled:
         """Read the texts, and describe them on standard error."""
-        data = labelled.read(
+        data = self.reader(
             self.files, self.vocabulary, self.batches.times(micro_batches), self.encoder.bert,
             self.training.token_dropout, self.seed,
         )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any, Callable, ClassVar, Dict, List
 
 import numpy as np
@@ -43,14 +44,10 @@ class TaggerConfig(ClassifierConfig):
                 f"--label-smoothing {smoothing:g}, --head {self.head}: allowed with softmax only"
             )
 
-    def read(self, micro_batches: int = 1) -> Labelled:
-        """Read the texts, and describe them on standard error."""
-        data = tagged.read(
-            self.files, self.vocabulary, self.batches.times(micro_batches), self.encoder.bert,
-            self.training.token_dropout, self.seed, self.head,
-        )  # fmt: skip
-        note(data.description)
-        return data
+    @property
+    def reader(self) -> Callable[..., Labelled]:
+        """The function that reads the texts."""
+        return functools.partial(tagged.read, head=self.head)
 
     def tagger(self, vocab_size: int, labels: int, weights: bool = True) -> Any:
         """Build the ``Tagger``; ``weights`` = False reads only the configuration of ``--bert``."""
