@@ -32,6 +32,7 @@ RECORDS = ROOT / "docs" / "results" / "recorded.json"
 RESULTS: Dict[str, Any] = {
     "classification": ("dev_accuracy", "dev accuracy", max),
     "tagging": ("dev_f1", "dev F1", max),
+    "similarity": ("dev_spearman", "dev Spearman", max),
     "pretraining": ("dev_loss", "held-out loss", min),
 }
 
@@ -40,7 +41,7 @@ RESULTS: Dict[str, Any] = {
 class Config:
     """Train a recipe with its defaults and record the result."""
 
-    recipe: Literal["classification", "tagging", "pretraining"] = "classification"
+    recipe: Literal["classification", "tagging", "similarity", "pretraining"] = "classification"
     """recipe to train"""
 
 
