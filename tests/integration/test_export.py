@@ -75,7 +75,8 @@ def place(server: Any, tmp_path_factory: Any) -> Place:
     for words in (
         (RECIPE, *data, "--epochs", "2", "--precision", "fp32", "--name", "one"),
         ("recipes.pretraining", "--data", "data", "--precision", "fp32", "--micro-batch", "8",
-         "--global-batch", "8", "--heldout", "16", "--steps", "8", "--name", "one"),
+         "--global-batch", "8", "--heldout", "16", "--steps", "8", "--average", "0.9", "--name",
+         "one"),
     ):  # fmt: skip
         result = here(*words)
         assert result.code == 0, result.err
