@@ -116,19 +116,12 @@ class Lines:
         return self._digest.hexdigest()
 
     def blocks(self, first: int = 0) -> Iterator[List[bytes]]:
-        """Yield blocks of lines from number ``first`` on.
-
-        Raises:
-          DataError: the file has become shorter.
-        """
+        """Yield blocks of lines from number ``first`` on."""
         with self._open() as handle:
             handle.seek(self._offsets[first] if first < len(self._offsets) else 0)
             for number in range(first, len(self._offsets)):
                 count = min(self.block, self._count - number * self.block)
-                lines = [handle.readline() for _ in range(count)]
-                if not lines[-1]:
-                    raise DataError(f"{self.path} has become shorter while it was read")
-                yield lines
+                yield [handle.readline() for _ in range(count)]
 
 
 def check(line: bytes, columns: Columns, index: int) -> None:

@@ -11,16 +11,14 @@ import builtins
 import functools
 import re
 import sysconfig
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from amp_xla.data.text.corpora import is_dev, parsed, python_files
 from amp_xla.data.text.entities import Entity, pack
 from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
-from amp_xla.errors import DataError
 
 WORDS = (6, 60)  # of a paragraph
-LEAST = 100  # texts; fewer are no standard library
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(\(\))?")
 NO_NAMES = frozenset("self cls a A I".split())  # the last three are English
@@ -28,14 +26,13 @@ Definition = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @functools.lru_cache(maxsize=None)
-def texts(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
+def texts() -> Tuple[Dataset, Dataset]:
     """Return training and dev texts: paragraphs of docstrings of Python's standard library.
 
     The same in every run of one Python version. The SHA-256 of a text decides whether it is a dev
     text. A text with other entities elsewhere is left out.
     """
-    root = stdlib or sysconfig.get_paths()["stdlib"]
-    trees = list(filter(None, map(parsed, python_files(root))))
+    trees = list(filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))))
     classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
     classes = {name for name in classes if name[0].isupper()}
     constants = {"None", "True", "False"}
@@ -53,11 +50,6 @@ def texts(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
             if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
                 found.setdefault(text, set()).add(pack(entities))
     samples = sorted((text, min(labels)) for text, labels in found.items() if len(labels) == 1)
-    if len(samples) < LEAST:
-        raise DataError(
-            f"{root}: no standard library with docstrings ({len(samples)} texts found); a Python "
-            "with its .py files is needed, or --train FILE and --dev FILE"
-        )
     sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
     train, dev = (Dataset([t for t, _ in side], labels=[x for _, x in side]) for side in sides)
     return train, dev

@@ -87,13 +87,10 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
 
 
 def _renewed(stored: Tensors) -> Tensors:
-    new: Tensors = {}
-    for name, tensor in stored.items():
-        renamed = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if renamed in new:
-            raise WeightsError(f"{tensor.source} has {renamed} twice, under its old and new name")
-        new[renamed] = tensor
-    return new
+    return {
+        re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
+        for name, tensor in stored.items()
+    }
 
 
 def safetensors(path: Path) -> Tensors:

@@ -7,6 +7,7 @@ sequence of pickles with the storages behind them. Source: torch/serialization.p
 from __future__ import annotations
 
 import collections
+import io
 import pickle
 import re
 import struct
@@ -121,25 +122,14 @@ def _reader(view: _View, storage: Callable[[_Storage], bytes]) -> Callable[[], n
 
 
 def _zipped(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
-    def member(archive: zipfile.ZipFile, name: str) -> bytes:
-        if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{name} is compressed, which PyTorch never does")
-        return archive.read(name)  # verifies its CRC-32
-
     with zipfile.ZipFile(str(path)) as archive:
         (pickled,) = [n for n in archive.namelist() if re.fullmatch(r"([^/]+/)?data\.pkl", n)]
         root = pickled[: -len("data.pkl")]
-        if root + "byteorder" in archive.namelist() and member(archive, root + "byteorder") != (
-            b"little"
-        ):
-            raise ValueError("its numbers are big-endian")
-        member(archive, pickled)
-        with archive.open(pickled) as file:
-            state = _Unpickler(file, path).load()  # type: ignore[arg-type]  # reads like a file
+        state = _Unpickler(io.BytesIO(archive.read(pickled)), path).load()
 
     def storage(wanted: _Storage) -> bytes:
         with zipfile.ZipFile(str(path)) as archive:
-            data = member(archive, f"{root}data/{wanted.key}")
+            data = archive.read(f"{root}data/{wanted.key}")  # verifies its CRC-32
         if len(data) != wanted.numel * itemsize(wanted.dtype):
             raise ValueError(f"{root}data/{wanted.key} and its tensor differ in size")
         return data
