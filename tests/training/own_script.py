@@ -53,8 +53,9 @@ class Seen(keras.callbacks.Callback):
 
 
 def main(folder):
-    (folder / "bert_config.json").write_text(json.dumps(CONFIG))
-    bert = build_transformer_model(str(folder / "bert_config.json"))
+    config = folder / f"bert_config-{world().rank}.json"  # another rank may be reading its own
+    config.write_text(json.dumps(CONFIG))
+    bert = build_transformer_model(str(config))
     first = keras.layers.Lambda(lambda x: x[:, 0])(bert.output)
     model = keras.models.Model(bert.inputs, keras.layers.Dense(2, activation="softmax")(first))
     random = np.random.RandomState(3 if world().rank == 0 else 4)  # rank 0's weights hold
