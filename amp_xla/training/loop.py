@@ -60,7 +60,6 @@ class Loop:
         self.options, self.run_options, self.identity = options, run_options, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.plan: Dict[str, Any] = {}
-        self.last_evaluation: Dict[str, float] = {}
         self.reported_nonfinite = False
         self.more_state: Callable[[], Dict[str, Any]] = dict
         self._log: Optional[MetricsLog] = None
@@ -297,7 +296,6 @@ class Loop:
             return False
         self.engine.compare()
         state.evaluate_due = False
-        self.last_evaluation = values
         seconds = time.monotonic() - began
         better = state.judge(values[options.monitor], options.higher_is_better)
         if self.over and state.log_count:  # stopped early within a logging interval
