@@ -149,9 +149,10 @@ def reached(tensors):
     return seen
 
 
-@pytest.mark.parametrize("kind", ["sgd", "adagrad", "keras sgd"])
-@pytest.mark.parametrize("with_shape", [True, False])
-@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize(
+    "kind, with_shape, clip",
+    [("sgd", True, None), ("adagrad", False, 1.0), ("keras sgd", True, 1.0)],
+)
 def test_sparse_gradients_are_never_dense(session, graph, kind, with_shape, clip):
     every = variables(ORDERS[2])
     table = next(v for v in every if is_embedding_variable(v))
