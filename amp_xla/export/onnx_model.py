@@ -56,11 +56,12 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 def load(folder: Path) -> Run:
     """Return the written model in ONNX Runtime."""
     runtime = _package("onnxruntime")
-    session = runtime.InferenceSession(str(folder / FILE), providers=["CPUExecutionProvider"])
-    name = compared(output.name for output in session.get_outputs())
+    file, providers = str(folder / FILE), ["CPUExecutionProvider"]
 
     def run(*inputs: np.ndarray) -> np.ndarray:
         try:
+            session = runtime.InferenceSession(file, providers=providers)
+            name = compared(output.name for output in session.get_outputs())
             (output,) = session.run([name], dict(zip(INPUTS, inputs)))
         except Exception as error:  # the package has its own classes
             raise UnsupportedError(
