@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from amp_xla.config import parse
 from amp_xla.data.slots.lines import LineError
 from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
+from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Checkpoint, find
@@ -63,15 +65,16 @@ class Config:
     query: Optional[str] = None
     """rank the lines of the file, the most similar to this text first (similarity runs)"""
     saved: SavedOptions = SavedOptions()
+    generation: GenerationOptions = GenerationOptions()
 
 
 def main(argv: List[str]) -> int:
     """Print label, probability and text, separated by tabs, or with ``--json`` as JSON lines.
 
-    A tagger prints its entities, ``start:end label words``, separated by tabs. Line i of the output
-    belongs to line i of the input; for a blank line it is blank, or a JSON object with the label
-    null. Similarity runs print a score, after the label if there is one; ``--query`` sorts the
-    lines by score.
+    A tagger prints its entities, ``start:end label words``, separated by tabs; seq2seq runs print
+    the text they generate. Line i of the output belongs to line i of the input; for a blank line it
+    is blank, or a JSON object with the label null. Similarity runs print a score, after the label
+    if there is one; ``--query`` sorts the lines by score.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     if config.query is None:
@@ -80,6 +83,12 @@ def main(argv: List[str]) -> int:
     else:
         saved, rank = config.saved.open(config.run, "rank", "--query needs a run of similarity")
         predict = functools.partial(rank, query=config.query)
+    if "generation" in inspect.signature(predict).parameters:
+        predict = functools.partial(predict, generation=config.generation)
+    elif config.generation != GenerationOptions():
+        raise AmpXlaError(
+            f"--beams, --top-k, ...: {config.run} is a run of {saved.recipe}; seq2seq is needed"
+        )
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]
@@ -102,9 +111,11 @@ def main(argv: List[str]) -> int:
 
 
 def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
-    """Return the prediction for each text: scores, entities, or the probability of each label."""
+    """Return the prediction for each text: scores, a text, entities, or label probabilities."""
     if hasattr(answers, "rows"):
         return [([*cells, text], record) for (cells, record), text in zip(answers.rows(), texts)]
+    if isinstance(answers[0], str):
+        return [([output.printable(answer)], {"generated": answer}) for answer in answers]
     if not isinstance(answers, tuple):
         return [_tagged(found, text) for found, text in zip(answers, texts)]
     names, chances, *separator = answers

@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Sequence
 import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
-from amp_xla.commands.score_answers import Answers, Labelled, Scored, Tagged
+from amp_xla.commands.score_answers import Answers, Generated, Labelled, Scored, Tagged
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.errors import AmpXlaError
@@ -44,7 +44,7 @@ def score(
     """
     every = [_answered(run, file, saved) for run in runs]
     if len(set(map(type, every))) > 1:
-        raise AmpXlaError("runs that predict labels, entities and scores cannot be compared")
+        raise AmpXlaError("runs with different kinds of predictions cannot be compared")
     results = [result_of(one, every, file, seed) for one in every]
     for one, result in zip(every, results):
         write(one, result, file, errors)
@@ -73,6 +73,9 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
         raise AmpXlaError(f"{file} has no samples")
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
+    if "generated" in answers[0]:
+        found = [answer["generated"] for answer in answers]
+        return Generated.of(run, checkpoint.path.name, texts, wanted, found)
     values = np.array([a["score"] for a in answers], np.float64) if "score" in answers[0] else None
     if values is not None and "probabilities" not in answers[0]:
         return Scored(run, checkpoint.path.name, texts, np.array(wanted, np.float64), values)
@@ -174,7 +177,7 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 def _verdict(against: Dict[str, Any]) -> str:
     """Return the comparison with another run as the end of a sentence."""
-    name = next(name for name in ("accuracy", "f1", "spearman") if name in against)
+    name = next(name for name in ("accuracy", "f1", "spearman", "rouge_l") if name in against)
     p = against.get("p", 0.0)  # without a test the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"

@@ -1,4 +1,4 @@
-"""Scores of a run's predictions on labelled samples: labels, entities, or similarities."""
+"""Scores of a run's predictions on labelled samples: labels, entities, similarities, texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from amp_xla.data import spans
 from amp_xla.data.text.entities import unpack
 from amp_xla.errors import AmpXlaError
-from amp_xla.report import scores
+from amp_xla.report import scores, texts
 from amp_xla.training.metrics import auc, confusion
 
 Found = Tuple[int, int, int]  # start, end, number of the label
@@ -201,6 +201,47 @@ class Scored(Answers):
     def against(self, other: Scored, seed: int) -> Dict[str, Any]:
         differences = scores.correlations(self.labels, self.values, seed, other.values)
         return {"run": str(other.run), "spearman": differences["spearman"]._asdict()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Generated(Answers):
+    """Generated texts; errors are those with the lowest ROUGE-L.
+
+    Attributes:
+      wanted, found: targets of the file and texts of the run.
+      rouge: scores per text, see ``texts.rouge``.
+    """
+
+    wanted: Sequence[str]
+    found: Sequence[str]
+    rouge: np.ndarray
+    columns = ("sample", "label", "predicted", "rouge_l", "text")
+
+    @classmethod
+    def of(
+        cls, run: Path, checkpoint: str, sources: List[str], wanted: Sequence[str],
+        found: Sequence[str],
+    ) -> Generated:  # fmt: skip
+        """Return the texts generated for ``sources``, with their scores."""
+        return cls(run, checkpoint, sources, wanted, found, texts.rouge(found, wanted))
+
+    def result(self, seed: int) -> Dict[str, Any]:
+        metrics = _plain(texts.means(self.rouge, seed))
+        metrics["bleu"] = {"value": texts.bleu(self.found, self.wanted)}
+        return {"metrics": metrics}
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        rouge = self.rouge[:, -1].tolist()
+        rows = zip(range(1, len(rouge) + 1), self.wanted, self.found, rouge, self.texts)
+        errors = [dict(zip(self.columns, row)) for row in rows]
+        order = np.argsort(self.rouge[:, -1], kind="stable")
+        return [errors[i] for i in order[:most] if rouge[i] < 1.0]
+
+    def against(self, other: Generated, seed: int) -> Dict[str, Any]:
+        if self.texts != other.texts or self.wanted != other.wanted:
+            raise AmpXlaError(f"{self.run} and {other.run} read different targets from the file")
+        difference = texts.means(self.rouge, seed, other.rouge)
+        return {"run": str(other.run), "rouge_l": difference["rouge_l"]._asdict()}
 
 
 def _plain(intervals: Dict[str, scores.Interval]) -> Dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Union
 
 from amp_xla.backend import keras, tf
 from amp_xla.data.pairs import Method, Scale, apart
@@ -13,7 +13,7 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import LINEAR, MEAN, MEAN_POOLING, Exportable
 from amp_xla.models import encoders, tagging
-from amp_xla.models.options import LanguageModelOptions
+from amp_xla.models.options import EncoderOptions, LanguageModelOptions
 from amp_xla.models.similarity import unit
 from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
@@ -95,7 +95,7 @@ def similarity(config: ClassifierConfig, method: Method, checkpoint: Checkpoint)
 
 
 def language_model(
-    options: LanguageModelOptions, objective: str, checkpoint: Checkpoint
+    options: Union[LanguageModelOptions, EncoderOptions], objective: str, checkpoint: Checkpoint
 ) -> Exportable:
     """Return the language model of a run."""
     vocab_size = Tokenizer.from_assets(checkpoint.file).vocab_size

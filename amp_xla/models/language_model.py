@@ -206,9 +206,9 @@ class LanguageModel:
         length = self.length or tf.shape(vectors)[1]
         rows = tf.range(tf.shape(positions)[0])[:, None] * length
         picked = tf.gather(tf.reshape(vectors, [-1, hidden]), tf.reshape(positions + rows, [-1]))
-        return self._project(picked)
+        return self.project(picked)
 
-    def _project(self, picked: Any) -> Any:
+    def project(self, picked: Any) -> Any:
         """Project to the vocabulary: float [N, hidden] -> float [N, padded]."""
         layers = self.transformer.layers
         # `call`, since calling a layer would make Keras trace the origin of its input.
@@ -220,12 +220,13 @@ class LanguageModel:
         scores = tf.matmul(picked, table, transpose_b=True)
         return scores + (bias + fill)
 
-    def head(self, inputs: Dict[str, Any], vectors: Any) -> Dict[str, Any]:
+    def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
         """Build loss and hits of every predicted position.
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
           vectors: the encoder's output.
+          smoothing: share of a label's weight spread over all labels.
 
         Returns:
           ``loss``, ``hits``: float32 [B * K], times the weights.
@@ -233,18 +234,22 @@ class LanguageModel:
         logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
         labels = tf.reshape(inputs["labels"], [-1])
         weights = tf.reshape(inputs["weights"], [-1])
-        each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+        known = logits[:, : self.vocab_size] if smoothing else logits
+        each = losses.cross_entropy(labels, known, smoothing)
         hits = tf.equal(tf.argmax(logits, -1, output_type=tf.int32), labels)
         return {"loss": each * weights, "hits": tf.cast(hits, tf.float32) * weights}
 
-    def loss(self, inputs: Dict[str, Any], topic: Optional[Any] = None) -> Tuple[Any, Any]:
+    def loss(
+        self, inputs: Dict[str, Any], topic: Optional[Any] = None, smoothing: float = 0.0
+    ) -> Tuple[Any, Any]:
         """Build the training loss, float32 scalar, and its metrics by name.
 
         Args:
           inputs: from ``placeholders``.
           topic: weight of ``topic_loss``; None = without.
+          smoothing: as for ``head``.
         """
-        out = self.head(inputs, self.model.output)
+        out = self.head(inputs, self.model.output, smoothing)
         weights = tf.reshape(inputs["weights"], [-1])
         loss = losses.weighted_mean(out["loss"], weights)
         metrics = {"accuracy": losses.weighted_mean(out["hits"], weights)}
@@ -269,7 +274,7 @@ class LanguageModel:
         """
         weights = inputs["weights"]
         mean = mean_over_tokens([vectors, inputs["token_ids"]])
-        chances = tf.nn.log_softmax(tf.cast(self._project(mean), tf.float32))
+        chances = tf.nn.log_softmax(tf.cast(self.project(mean), tf.float32))
         batch = tf.shape(weights)[0]
         rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(weights))
         cells = tf.stack([rows, inputs["labels"]], -1)

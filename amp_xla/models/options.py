@@ -23,6 +23,33 @@ class Filling(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class GenerationOptions:
+    """The search for a text (runs of seq2seq)."""
+
+    beams: Annotated[int, within(1, 64)] = 1
+    """beams of the search; 1 = the most probable token at each step"""
+    top_k: Annotated[Optional[int], within(at_least=1)] = None
+    """draw each token from so many of the most probable ones; none = from all, or no drawing"""
+    top_p: Annotated[Optional[float], within(above=0, at_most=1)] = None
+    """draw each token from the most probable ones with this share together; 1 = from all"""
+    temperature: Annotated[float, within(above=0)] = 1.0
+    """above 1 makes probabilities more even, below 1 less"""
+    min_tokens: Annotated[int, within(at_least=1)] = 1
+    """least tokens of a text, the end counted"""
+    seed: Annotated[int, within(0, 2**32 - 1)] = 1
+    """seed of the draws"""
+
+    def __post_init__(self) -> None:
+        if self.draws and self.beams > 1:
+            raise SettingsError("--beams and --top-k or --top-p exclude each other")
+
+    @property
+    def draws(self) -> bool:
+        """Whether tokens are drawn, instead of searched for."""
+        return self.top_k is not None or self.top_p is not None
+
+
+@dataclasses.dataclass(frozen=True)
 class EncoderOptions:
     """The encoder."""
 
@@ -99,6 +126,18 @@ class EncoderOptions:
 
         shape = self._shape(vocab_size, max_length)
         return encoders.transformer(self.bert, length=max_length, weights=weights, **shape)
+
+    def language_model(
+        self, vocab_size: int, length: int, objective: str, weights: bool = True,
+        several: bool = True,
+    ) -> Any:  # fmt: skip
+        """Build a ``LanguageModel`` of this shape; see its class."""
+        from amp_xla.models.language_model import LanguageModel
+
+        return LanguageModel(
+            vocab_size, length, self.layers, self.hidden, self.heads, objective, self.bert,
+            self.dropout, weights, positions="random", attention="random", several=several,
+        )  # fmt: skip
 
     def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:
         """Return a function that writes the ``bert_config.json`` of the classifier to a path."""

@@ -66,14 +66,14 @@ def entity_metrics(counts: np.ndarray, seed: int) -> Dict[str, Interval]:
     """
     cells, times = _resampled(counts, seed)
     each = per_entity(times @ cells)
-    return {name: _interval(each[name]) for name in ("f1", "precision", "recall")}
+    return {name: interval(each[name]) for name in ("f1", "precision", "recall")}
 
 
 def compare_entities(first: np.ndarray, second: np.ndarray, seed: int) -> Interval:
     """Return how much higher the first F1 is; arguments as for ``entity_metrics``."""
     cells, times = _resampled(np.concatenate([first, second], 1), seed)
     f1 = [per_entity(times @ side)["f1"] for side in (cells[:, :3], cells[:, 3:])]
-    return _interval(f1[0] - f1[1])
+    return interval(f1[0] - f1[1])
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
@@ -89,7 +89,7 @@ def metrics(labels: np.ndarray, predicted: np.ndarray, seed: int) -> Dict[str, I
     """
     cells, counts = _resampled(np.stack([labels, predicted], 1), seed)
     return {
-        name: _interval(score(cells[:, 0], cells[:, 1], counts)) for name, score in _SCORES.items()
+        name: interval(score(cells[:, 0], cells[:, 1], counts)) for name, score in _SCORES.items()
     }
 
 
@@ -108,7 +108,7 @@ def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int
     cells, counts = _resampled(np.stack([labels, first, second], 1), seed)
     label, one, other = cells.T
     result: Dict[str, Any] = {
-        name: _interval(score(label, one, counts) - score(label, other, counts))
+        name: interval(score(label, one, counts) - score(label, other, counts))
         for name, score in _SCORES.items()
     }
     only_first = int(((first == labels) & (second != labels)).sum())
@@ -198,7 +198,7 @@ def _macro_f1(labels: np.ndarray, predicted: np.ndarray, counts: np.ndarray) -> 
 _SCORES = {"accuracy": _accuracy, "macro_f1": _macro_f1}
 
 
-def _interval(values: np.ndarray) -> Interval:
+def interval(values: np.ndarray) -> Interval:
     """Return the data's value, which is the first, and percentiles of the draws' values."""
     low, high = np.percentile(values[1:], [2.5, 97.5])
     return Interval(float(values[0]), float(low), float(high))

@@ -162,10 +162,10 @@ class HeldOut:
         with dropout.inference():
             vectors = language_model.model(language_model.model.inputs)
         self._inference = Inference(inputs, language_model.head(inputs, vectors))
-        self._stream, self._shorter = stream, shorter
+        self._batches, self._shorter = stream, shorter
 
     def __call__(self) -> Dict[str, float]:
-        metrics_by_name = self._over(self._stream)
+        metrics_by_name = self._over(self._batches)
         if self._shorter is not None:
             metrics_by_name[f"loss_{self._shorter.shapes[0][1]}"] = self._over(self._shorter)[
                 "loss"

@@ -1,7 +1,8 @@
-"""The built-in texts with entities: names of parameters, classes, functions and constants.
+"""Built-in texts: docstrings with entities, and docstrings with the names of what they document.
 
-The gold entities come from the code that a docstring documents, not from a list of words: "name"
-is a parameter if the function has one of this name, else it is a word. Markup is removed.
+The entities are names of parameters, classes, functions and constants. They come from the code that
+a docstring documents, not from a list of words: "name" is a parameter if the function has one of
+this name, else it is a word. Markup is removed.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 
 WORDS = (6, 60)  # of a paragraph
+DESCRIPTION = (4, 41)  # words of a text with a name, up to the second
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(\(\))?")
+WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 NO_NAMES = frozenset("self cls a A I".split())  # the last three are English
 Definition = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -52,6 +55,29 @@ def texts() -> Tuple[Dataset, Dataset]:
     samples = sorted((text, min(labels)) for text, labels in found.items() if len(labels) == 1)
     sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
     train, dev = (Dataset([t for t, _ in side], labels=[x for _, x in side]) for side in sides)
+    return train, dev
+
+
+@functools.lru_cache(maxsize=None)
+def names() -> Tuple[Dataset, Dataset]:
+    """Return training and dev texts with targets: what a function or class does, and its name.
+
+    A text is the first paragraph of a docstring of Python's standard library; its target is the
+    name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a
+    dev text. A text with several names is left out.
+    """
+    found: Dict[str, Set[str]] = {}
+    for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
+        for node in ast.walk(tree):
+            if isinstance(node, Definition) and not node.name.startswith("__"):
+                paragraph = re.split(r"\n\s*\n", ast.get_docstring(node) or "")[0]
+                text = " ".join(MARKUP.sub("", paragraph).split())
+                words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
+                if len(text.split()) in range(*DESCRIPTION) and words and not text_problem(text):
+                    found.setdefault(text, set()).add(words)
+    samples = sorted((text, min(names)) for text, names in found.items() if len(names) == 1)
+    sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
+    train, dev = (Dataset([t for t, _ in side], pairs=[x for _, x in side]) for side in sides)
     return train, dev
 
 

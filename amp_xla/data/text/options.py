@@ -163,6 +163,55 @@ class TaggedFiles:
         return int(texts * self.train_fraction)
 
 
+@dataclasses.dataclass(frozen=True)
+class TargetFiles:
+    """Training texts and dev texts with a target each."""
+
+    # On resume the content of a file is compared, not its name.
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: source<TAB>target, TSV with a header, or JSON lines, also .gz; none =
+    built-in"""
+    dev: Annotated[Optional[str], MAY_CHANGE] = None
+    """dev file, in the same format; needed with --train"""
+    text_field: Optional[str] = None
+    """name of the source's column or JSON field; none = guess"""
+    pair_field: Optional[str] = None
+    """name of the target's column or JSON field; none = guess"""
+    on_bad_line: Literal["error", "skip"] = "error"
+    """for unusable lines: stop, or leave them out"""
+    train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
+    """share of the training data to use; the seed decides which"""
+
+    def read(self, seed: int) -> Tuple[Dataset, Dataset]:
+        """Return training and dev texts, of the built-in corpus if no files are given.
+
+        Args:
+          seed: decides which ``train_fraction``.
+
+        Raises:
+          DataError: Only one file is given, or a file cannot be read.
+        """
+        return _both(self, documented.names, self.dataset, self.dataset, seed)
+
+    def dataset(self, path: str) -> Dataset:
+        """Return the texts of a file, with their targets as ``pairs``."""
+        data = readers.read(
+            path, text_field=self.text_field, pair_field=self.pair_field,
+            on_bad_line=self.on_bad_line, needs=("text", "pair"), targets=True,
+        )  # fmt: skip
+        return dataclasses.replace(data, labels=None)  # a third column
+
+    def examples(self, path: str) -> Tuple[List[str], List[str]]:
+        """Return the lines that ``predict`` answers, and their targets."""
+        data = self.dataset(path)
+        return [re.sub(r"[\t\r\n]", " ", text) for text in data.texts], data.pairs or []
+
+    def count(self) -> int:
+        """Return about how many training texts there are, 0 = unknown."""
+        texts = len(documented.names()[0]) if self.train is None else count(self.train)
+        return int(texts * self.train_fraction)
+
+
 def _both(
     files: Any, built_in: Callable[[], Tuple[Dataset, Dataset]], read: Callable[[str], Dataset],
     read_dev: Callable[[str], Dataset], seed: int,

@@ -33,6 +33,19 @@ KNOWN_LABELS = tuple(
     "label gold_label is_duplicate quality score labels class category sentiment 标签 类别".split()
 )
 KNOWN_OTHERS = ("index", "id", "idx")
+# Source and target: CSL's titles, LCSTS, then usual names. The first is the longer text.
+KNOWN_TARGETS: Tuple[Tuple[str, Optional[str]], ...] = (
+    ("source", "target"),
+    *((name, "title") for name in ("abst", "abstract", "content", "text")),
+    *((name, "summary") for name in ("text", "content", "article", "document")),
+)
+
+
+class Known(NamedTuple):
+    """Names of fields that need no flag: of (text, second text), and of labels."""
+
+    texts: Tuple[Tuple[str, Optional[str]], ...]
+    labels: Tuple[str, ...]
 
 
 class Fields(NamedTuple):
@@ -100,6 +113,7 @@ def read(
     needs: Sequence[str] = LABELLED,
     numbers: bool = False,
     separator: Optional[str] = None,
+    targets: bool = False,
 ) -> Dataset:
     """Read a file of texts and labels; its name and its first line show the format.
 
@@ -119,6 +133,7 @@ def read(
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
       separator: text between the labels of a sample, which may have none, or in JSON a list; None =
         a sample has one label.
+      targets: second texts are targets, with other usual names of fields, and no labels are read.
 
     Raises:
       DataError: The file is missing or empty, lacks a field, or has bad lines.
@@ -130,8 +145,9 @@ def read(
     is_json = plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{")
     format_of = _json_lines if is_json else _tab_separated
     fields, sample_lines, parse = format_of(
-        path, lines, Fields(text_field, pair_field, label_field), needs
-    )
+        path, lines, Fields(text_field, pair_field, label_field), needs,
+        Known(KNOWN_TARGETS, ()) if targets else Known(KNOWN_TEXTS, KNOWN_LABELS),
+    )  # fmt: skip
 
     samples: List[List[Optional[str]]] = []
     for number, line in sample_lines:
@@ -156,20 +172,22 @@ def read(
     )
 
 
-def _tab_separated(path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str]) -> Format:
+def _tab_separated(
+    path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str], known: Known
+) -> Format:
     """Return the format of columns between tabs. Nothing is quoted, as in GLUE."""
     number, line = lines[0]
     columns = [name.strip() for name in line.split("\t")]
-    header = _is_header(columns)
+    header = _is_header(columns, known)
     names = [name for name in given if name is not None]
     usual = WITHOUT_HEADER.get(len(columns), [])
     if len(columns) == 2 and "pair" in needs:
         usual = ["text", "pair"]
     if names and not header and all(map(str.isdigit, names)):
         columns = [str(i) for i in range(len(columns))]
-        fields = _choose(path, columns, given, needs)
+        fields = _choose(path, columns, given, needs, known)
     elif names or header:
-        fields = _choose(path, columns, given, needs)
+        fields = _choose(path, columns, given, needs, known)
         lines = lines[1:]
     elif set(needs) <= set(usual):
         columns = usual
@@ -198,7 +216,9 @@ def _count(columns: Sequence[str]) -> str:
     return "1 column" if len(columns) == 1 else f"{len(columns)} columns"
 
 
-def _json_lines(path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str]) -> Format:
+def _json_lines(
+    path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str], known: Known
+) -> Format:
     """Return the format of one JSON object per line."""
     number, first = lines[0]
     if first.lstrip().startswith("["):
@@ -215,7 +235,7 @@ def _json_lines(path: str, lines: Sequence[Line], given: Fields, needs: Sequence
         raise DataError(
             f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    return _choose(path, list(keys), given, needs), lines, json_object
+    return _choose(path, list(keys), given, needs, known), lines, json_object
 
 
 def json_object(line: str) -> Dict[str, Any]:
@@ -291,7 +311,9 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     )
 
 
-def _choose(path: str, columns: Sequence[str], given: Fields, needs: Sequence[str]) -> Fields:
+def _choose(
+    path: str, columns: Sequence[str], given: Fields, needs: Sequence[str], known: Known
+) -> Fields:
     """Return the fields to read: those ``given`` by flags, and known names for the others.
 
     Raises:
@@ -304,14 +326,14 @@ def _choose(path: str, columns: Sequence[str], given: Fields, needs: Sequence[st
     lower = {name.strip().lower(): name for name in reversed(columns)}
     text, pair, label = given
     if text is None:
-        for known, known_pair in KNOWN_TEXTS:
-            if known in lower and (known_pair is None or known_pair in lower):
-                text = lower[known]
+        for usual, known_pair in known.texts:
+            if usual in lower and (known_pair is None or known_pair in lower):
+                text = lower[usual]
                 if pair is None and known_pair is not None:
                     pair = lower[known_pair]
                 break
     if label is None:
-        label = next((lower[known] for known in KNOWN_LABELS if known in lower), None)
+        label = next((lower[usual] for usual in known.labels if usual in lower), None)
     for kind, name in (("text", text), ("pair", pair), ("label", label)):
         if name is None and kind in needs:
             raise DataError(
@@ -327,8 +349,8 @@ def _choose(path: str, columns: Sequence[str], given: Fields, needs: Sequence[st
     return Fields(text, pair, label)
 
 
-def _is_header(columns: Sequence[str]) -> bool:
+def _is_header(columns: Sequence[str], known: Known) -> bool:
     """Return whether the cells of a first line look like names of columns."""
     names = {name.strip().lower() for name in columns}
-    texts = names & {name for known in KNOWN_TEXTS for name in known if name is not None}
-    return bool(texts) and (len(texts) > 1 or bool(names & {*KNOWN_LABELS, *KNOWN_OTHERS}))
+    texts = names & {name for pair in known.texts for name in pair if name is not None}
+    return bool(texts) and (len(texts) > 1 or bool(names & {*known.labels, *KNOWN_OTHERS}))
