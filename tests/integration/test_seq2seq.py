@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import random
 from pathlib import Path
@@ -77,7 +76,6 @@ def test_it_goes_on_after_a_kill_with_the_same_bits(command: Commands, run: Path
     assert state(run.with_name("killed")) == state(run)
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("rouge_score"), reason="rouge_score is missing")
 def test_it_is_scored(command: Commands, run: Path) -> None:
     done = command(CLI, "evaluate", "--run", run, "--file", "dev.jsonl", "--json")
     assert done.code == 0, done.err
