@@ -38,7 +38,7 @@ class Config:
     workers: Annotated[int, within(at_least=1)] = 2
     """runs at the same time"""
     minutes: Annotated[float, within(above=0)] = 60.0
-    """stop killing after so many minutes"""
+    """minutes after which runs are no longer killed"""
     keep: bool = False
     """keep the folder with all runs"""
 

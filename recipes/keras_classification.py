@@ -36,9 +36,9 @@ class Config(ClassifierConfig):
 
     recipe = "keras_classification"
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
-    """none = from AMP_XLA_PRECISION; amp = mixed_float16 or mixed_bfloat16, as the machine has"""
+    """none = from AMP_XLA_PRECISION; amp = the one of the machine's half precision"""
     loss_scale: Optional[str] = None
-    """1, a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
+    """a number (1 = off) or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, else 1"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
 

@@ -91,9 +91,9 @@ class Config:
     xla: Literal["off", "on", "no_lazy", "lite"] = "off"
     """XLA mode"""
     infinity: Annotated[Optional[float], within(above=0)] = None
-    """mask value of bert4keras; none = 1e4 for amp"""
+    """mask value of bert4keras; none = 1e4 for amp, else bert4keras' own"""
     epsilon: Annotated[Optional[float], within(above=0)] = None
-    """Keras' fuzz factor; none = 1e-5 for amp"""
+    """Keras' fuzz factor; none = 1e-5 for amp, else Keras' own"""
     loss_scale: Optional[str] = None
     """factor of the loss; none = 1000 for amp"""
     gpu: bool = True

@@ -34,7 +34,7 @@ class Config:
     lists: Optional[Literal["fork", "stock"]] = None
     """op lists of NVIDIA's TensorFlow 1.15 or of the installed one; none = fork on 1.15"""
     loss_scale: Optional[str] = None
-    """1, a number or dynamic, for recipes; none = the recipe's"""
+    """a number (1 = off) or dynamic, only for recipes; none = the recipe's"""
     out: Optional[str] = None
     """folder for rehearsal.json; none = runs/<recipe>/rehearse"""
 

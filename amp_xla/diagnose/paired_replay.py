@@ -68,9 +68,9 @@ class PairedReplay(Stage):
         ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
 
         Returns:
-          float64 [gradients, 4], in the order of the view's: the squared norms of the difference
-          (NaN or infinite if the gradient is) and of the float32 gradient, the number of its
-          non-zero elements, the number of these that are zero in mixed precision.
+          float64 [gradients, 4]; its columns are the squared norm of the difference (NaN or
+          infinite if the gradient is), the squared norm of the float32 gradient, how many of its
+          elements are not zero, and how many of these are zero in mixed precision.
         """
         for histogram in self.histograms.values():
             histogram.clear()

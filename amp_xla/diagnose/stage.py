@@ -38,7 +38,7 @@ class Stage:
         self.session.close()
 
     def add(self, prefix: str, graph_def: Any, variables: str) -> None:
-        """Import a copy under ``prefix``, with the variables of the copy ``variables``.
+        """Import a copy under ``prefix`` that shares the variables of the copy ``variables``.
 
         Raises:
           UnsupportedError: a variable is a v1 reference variable.

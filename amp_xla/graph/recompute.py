@@ -29,9 +29,9 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
     """Make the backward pass recompute all transformer layers but the last.
 
     The backward pass begins with the last layer, so its activations are still in memory. Random
-    numbers, weights and shapes are not recomputed (of a dropout mask, the bools are kept). Nor is
-    the part after a layer's last matrix product: that keeps two tensors of the output's size and
-    saves a third of the layer's work.
+    numbers, weights and shapes are not recomputed (of a dropout mask, the bools are kept). Neither
+    are the last matrix product of a layer and what follows it: two more tensors of the output's
+    size are kept, and a third of the layer's work is not repeated.
 
     Args:
       loss: the differentiated tensor.

@@ -244,7 +244,8 @@ def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
 def banned(allowed: Any) -> Any:
     """Return a bias of attention: 0 for True, bert4keras' minus infinity for False.
 
-    bert4keras 0.11.5 and later have no ``K.infinity``; float16 can hold 1e4.
+    Minus infinity is ``-K.infinity()``. bert4keras 0.11.5 and later have no such function: -1e4,
+    which float16 can hold.
     """
     infinity = getattr(backend.bert4keras(), "infinity", lambda: 1e4)
     return (tf.cast(allowed, tf.float32) - 1.0) * infinity()

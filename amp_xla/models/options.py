@@ -74,7 +74,7 @@ class EncoderOptions:
 
     @property
     def heads(self) -> int:
-        """Attention heads, without ``bert``."""
+        """Number of attention heads of a model that starts without ``bert``."""
         return max(1, self.hidden // HEAD)
 
     def encoder(self, vocab_size: int, max_length: int, weights: bool = True) -> Any:
@@ -160,7 +160,7 @@ class LanguageModelOptions:
     """The encoder."""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
-    """layers x hidden size: 3x192, 4x512, 12x768, 24x1024; heads of 64, in tiny of 32"""
+    """layers x hidden size: tiny 3x192, small 4x512, base 12x768, large 24x1024"""
     bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder of BERT weights to start from: Hugging Face's format, Google's, or a run"""
     embeddings: Literal["counts", "random"] = "counts"
@@ -202,7 +202,7 @@ class TowerOptions:
     """The embedding table and the tower."""
 
     tower: Literal["dlrm", "deepfm"] = "dlrm"
-    """layers above the table: dot products of pairs of vectors, or a factorization machine"""
+    """how to combine embedding vectors: dot products of pairs, or a factorization machine"""
     rows: Annotated[int, within(1, 2**40)] = 100_000
     """rows of the table over all ranks; values are hashed to them"""
     width: Annotated[int, within(at_least=1)] = 16
@@ -210,7 +210,7 @@ class TowerOptions:
     hidden: Annotated[int, within(at_least=1)] = 128
     """width of the first layer; each further one has half the width"""
     layers: Annotated[int, within(1, 32)] = 2
-    """number of layers above the table"""
+    """number of dense layers above the embedding table"""
 
     @property
     def table_width(self) -> int:

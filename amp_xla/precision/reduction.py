@@ -1,7 +1,7 @@
-"""Sums of gradients over ranks, optionally in half precision, and of rows of embeddings.
+"""Sums over ranks: gradients, optionally in half precision, and rows of embeddings.
 
-Each rank's gradient is its share of the mean over the whole batch. A sum over ranks is no larger
-than the gradient of one process, so more ranks cannot overflow.
+Each rank's gradient is its share of the mean over the whole batch. The sum over ranks equals the
+gradient of one process with that batch, so it does not grow with the number of ranks.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def adopt(temporary: Path, path: Path) -> None:
-    """Rename a file written by a library in the same folder to ``path``."""
+    """Rename ``temporary``, a file in the same folder that a library wrote, to ``path``."""
     sync_file(temporary)
     _swap(temporary, path)
 

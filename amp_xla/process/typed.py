@@ -1,4 +1,4 @@
-"""Commands that messages name and that differ between a checkout and an installed package."""
+"""Commands quoted in messages; they differ between a checkout and an installed package."""
 
 from __future__ import annotations
 

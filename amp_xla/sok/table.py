@@ -96,6 +96,6 @@ def split_embedding_variable_from_others(
 ) -> Tuple[List[Any], List[Any]]:
     """Return tables spread over ranks and the other variables, each in the order given.
 
-    Tables are variables of the layers here; a Keras ``Embedding`` is one of the others.
+    Only variables of this package's layers are tables; a Keras ``Embedding`` is not.
     """
     return sok.split_embedding_variable_from_others(variables, lambda v: _find(v) is not None)

@@ -112,7 +112,7 @@ class Subject:
         return result
 
     def warm(self) -> float:
-        """Run each shape until it is compiled; return the seconds beyond its fastest step."""
+        """Run each shape until it is compiled; return the seconds that compiling took."""
         compile_seconds = 0.0
         seen = set()
         for feed, _ in itertools.islice(self._epoch(), LOOKAHEAD):

@@ -47,7 +47,7 @@ class ClassifierConfig:
     """Train a text classifier."""
 
     recipe: ClassVar[str]
-    """folder of its runs in runs/"""
+    """folder in runs/ that holds its runs"""
     monitor: ClassVar[str] = "accuracy"
     """dev metric that decides which checkpoint is best"""
 

@@ -25,7 +25,13 @@ _BATCHES, _FIRST, _STEPS = "batches (order, size, tokens)", "first batch", "step
 
 
 class Differences(NamedTuple):
-    """One line per difference; ``fatal`` ones cannot be forced, ``longer`` ones need not be."""
+    """One line per difference.
+
+    Attributes:
+      fatal: refused even with ``--force``.
+      forcible: refused without ``--force``.
+      longer: allowed, as the training only becomes longer.
+    """
 
     fatal: List[str]
     forcible: List[str]

@@ -79,7 +79,7 @@ def precision_options(config: Any, purpose: str) -> PrecisionOptions:
       purpose: start of the error message, e.g. ``this measures``.
 
     Raises:
-      AmpXlaError: it has none: the graph rewrite does not decide the recipe's precision.
+      AmpXlaError: the configuration has none; the graph rewrite does not set this precision.
     """
     options = part(config, PrecisionOptions)
     if options is None:

@@ -1,7 +1,7 @@
-"""The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process each.
+"""The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process writes it.
 
-``RunFolder(...)`` writes nothing: it names the folder and refuses one that is in use or would be
-started over. ``begin`` writes, after all checks have passed.
+``RunFolder(...)`` writes nothing: it names the folder and refuses one that is in use, or whose run
+a new one would overwrite. ``begin`` writes, after all checks have passed.
 """
 
 from __future__ import annotations

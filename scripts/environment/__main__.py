@@ -133,7 +133,7 @@ def has_tensorflow() -> bool:
 
 
 def argument(words: Sequence[str], name: str, default: str) -> str:
-    """Return the value of `--name`, or the first word if it is not a flag."""
+    """Return the value of `--name`; without that flag, the first word, unless it is a flag."""
     own_words = list(words[: words.index("--")] if "--" in words else words)
     for index, word in enumerate(own_words):
         if word.startswith(f"--{name}="):

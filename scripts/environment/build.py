@@ -172,5 +172,5 @@ def _uv(program: str, lock: IO[str], *arguments: str) -> None:
     if done.returncode:
         raise SetupError(
             f"`uv {' '.join(arguments)}` failed with exit code {done.returncode}; its message is"
-            " above. The same command again starts this environment from nothing."
+            " above. Next: the same command again; it builds this environment anew."
         )

@@ -136,7 +136,7 @@ def test_what_is_not_allowed_is_said(alone):
             ("global_batch_size is 0; allowed is a multiple of the 1 ranks",),
             ("shared", "is no table"),
             ("shared", "is no table"),
-            ("nowhere needs the files of one table", "there: none"),
+            ("nowhere must hold the files of one table", "found: none"),
             ("values of shape (6, 2) do not fit a table of [7, 2]",),
         ],
     ):

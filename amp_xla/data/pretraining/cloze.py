@@ -34,7 +34,7 @@ class ClozeBenchmark:
     """Texts as words.
 
     Attributes:
-      texts: the words of each text that fit the length in every vocabulary.
+      texts: the words of each text, up to the last that fits the length in every vocabulary.
       spelled: bool per word of each text: every vocabulary can spell it.
     """
 

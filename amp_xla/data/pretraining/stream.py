@@ -62,7 +62,7 @@ class Stream:
         sep_id: int = 0,
     ) -> None:
         if not len(sequences):
-            raise DataError("no sequences to read: was any text prepared and held out?")
+            raise DataError("no sequences to read: prepare more text, part of which is held out")
         self._sequences, self._masking = sequences, masking
         self._size, self._objective, self._seed = batch_size, objective, seed
         self._shuffle, self._sep_id = shuffle, sep_id

@@ -253,7 +253,7 @@ def _value(record: Any, field: str) -> str:
 
 
 def _content(path: str, chunk: int) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed by its name, ``chunk`` bytes at a time."""
+    """Yield the content of a file, decompressed according to its suffix, in chunks of bytes."""
     try:
         with open(path, "rb") as raw:
             file: Any = raw

@@ -94,7 +94,7 @@ def _normalizer(source: str) -> Optional[Dict[str, Any]]:
 
 
 def _tokens(source: str) -> List[str]:
-    """Return the tokens of a ``tokenizer.json``; an id without a token has an unusable one."""
+    """Return the tokens of a ``tokenizer.json``; an unused id gets one that no text has."""
     whole = json_file(source)
     ids: Dict[str, int] = dict(whole["model"]["vocab"])
     ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})

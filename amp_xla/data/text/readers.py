@@ -199,8 +199,8 @@ def _tab_separated(
         flags = " and ".join(f"--{name}-field" for name in needs)
         raise DataError(
             f"{path}:{number}: {_count(columns)} between tabs, and no known header. Needed: "
-            f"{listed}, or a header, with {flags} if its names are unusual, or these "
-            f"as column numbers from 0. First line: {line[:80]!r}"
+            f"{listed}; or a header line, with {flags} if its names are unusual; or {flags} "
+            f"with column numbers from 0. First line: {line[:80]!r}"
         )
 
     def parse(line: str) -> Dict[str, Any]:

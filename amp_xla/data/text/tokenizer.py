@@ -71,7 +71,7 @@ class EncodedPairs(Encoded):
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [samples]: tokens of the longer text."""
+        """int64 [samples]: token count of the longer of a sample's two texts."""
         return self.alone.lengths.reshape(-1, 2).max(1)
 
 
