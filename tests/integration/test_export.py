@@ -176,19 +176,19 @@ def test_saved_models_answer_as_predict_and_fill(place: Place, dtype: str) -> No
 
 
 def other(place: Place, name: str) -> List[Any]:
-    """Train a run of OTHERS, and return predict's answers to its texts."""
+    """Train a run of OTHERS, unless a test has, and return predict's answers to its texts."""
     (recipe, *flags), texts, _ = OTHERS[name]
-    folder = place.folder
-    (folder / "train.bio").write_text(test_tagging.columns(test_tagging.samples(400, 1)))
-    nested = test_tagging.samples(400, 1, nested=True)
-    (folder / "nested.jsonl").write_text(test_tagging.json_lines(nested))
-    test_similarity.write(folder / "pairs.tsv", test_similarity.pairs(120, 1))
-    lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
-    (folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
+    folder, run = place.folder, f"runs/{recipe.split('.')[1]}/{name}"
+    if not (folder / run).exists():
+        (folder / "train.bio").write_text(test_tagging.columns(test_tagging.samples(400, 1)))
+        nested = test_tagging.samples(400, 1, nested=True)
+        (folder / "nested.jsonl").write_text(test_tagging.json_lines(nested))
+        test_similarity.write(folder / "pairs.tsv", test_similarity.pairs(120, 1))
+        lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
+        (folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
+        done = place(recipe, *flags, "--precision", "fp32", "--name", name)
+        assert done.code == 0, done.err
     (folder / "asked.txt").write_text("".join(f"{text}\n" for text in texts))
-    done = place(recipe, *flags, "--precision", "fp32", "--name", name)
-    assert done.code == 0, done.err
-    run = f"runs/{recipe.split('.')[1]}/{name}"
     said = place(PREDICT, "--run", run, "--file", "asked.txt", "--json").out
     return [run, [json.loads(line) for line in said.splitlines()]]
 

@@ -192,7 +192,7 @@ def test_files_of_another_table_are_refused(tmp_path):
     with pytest.raises(AmpXlaError, match="lacks the rows of rank 1"):
         saver.read_rows(tmp_path, "t", "t", wide)
     (tmp_path / "t-0-of-2.safetensors").rename(tmp_path / "t-0-of-0.safetensors")
-    with pytest.raises(AmpXlaError, match="there: none"):
+    with pytest.raises(AmpXlaError, match="found: none"):
         saver.read_rows(tmp_path, "t", "t", wide)
     path.write_bytes(b"damaged")
     with pytest.raises(AmpXlaError, match="cannot read t in"):
