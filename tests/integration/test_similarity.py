@@ -135,7 +135,7 @@ BAD = [
     ("cosent", "a\tb\t1\nc\td\tsame\n", "bad.tsv:2: label is 'same'; a number is needed"),
     ("cosent", "a\tb\t1\nc\td\n", "bad.tsv:2: 2 columns, not 3"),
     ("cosent", "a\t1\nb\t0\n", "bad.tsv:1: 2 columns between tabs, and no known header. Needed: "
-     "text<TAB>second text<TAB>label, or"),
+     "text<TAB>second text<TAB>label; or"),
     ("cosent", "a\tb\t1\nc\td\t1\n", "2 pairs with only this label: 1"),
     ("cross-encoder", "sentence1\tlabel\na\t1\n", "bad.tsv: "),
     ("simcse", "a\nb\n", "bad.tsv:1: 1 column between tabs, and no known header. Needed: text<TAB>"

@@ -104,7 +104,7 @@ def test_damaged_weights_are_named(tmp_path):
     config = folder / "bert_config.json"
     config.write_text(config.read_text().replace('"hidden_size": 16', '"hidden_size": 24'))
     with pytest.raises(
-        weights.WeightsError, match=r"word_embeddings is \[20, 16\], .* wants \[20, 24\]"
+        weights.WeightsError, match=r"word_embeddings is \[20, 16\], .* needs \[20, 24\]"
     ):
         loaded(folder)
     config.unlink()
