@@ -52,9 +52,7 @@ def texts() -> Tuple[Dataset, Dataset]:
             text, entities = _marked(paragraph, parameters, classes, constants - classes)
             if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
                 found.setdefault(text, set()).add(pack(entities))
-    samples = sorted((text, min(labels)) for text, labels in found.items() if len(labels) == 1)
-    sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
-    train, dev = (Dataset([t for t, _ in side], labels=[x for _, x in side]) for side in sides)
+    train, dev = (Dataset(texts, labels=labels) for texts, labels in _sides(found))
     return train, dev
 
 
@@ -75,10 +73,15 @@ def names() -> Tuple[Dataset, Dataset]:
                 words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
                 if len(text.split()) in range(*DESCRIPTION) and words and not text_problem(text):
                     found.setdefault(text, set()).add(words)
-    samples = sorted((text, min(names)) for text, names in found.items() if len(names) == 1)
-    sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
-    train, dev = (Dataset([t for t, _ in side], pairs=[x for _, x in side]) for side in sides)
+    train, dev = (Dataset(texts, pairs=names) for texts, names in _sides(found))
     return train, dev
+
+
+def _sides(found: Dict[str, Set[str]]) -> List[Tuple[List[str], List[str]]]:
+    """Return the training and the dev texts that have one value, and the values."""
+    samples = sorted((text, min(values)) for text, values in found.items() if len(values) == 1)
+    sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
+    return [([text for text, _ in side], [value for _, value in side]) for side in sides]
 
 
 def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:
