@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data import seq2seq as data_of
+from amp_xla.data.labelled import Labelled
 from amp_xla.data.seq2seq import TargetBatchOptions
 from amp_xla.data.text.options import TargetFiles, VocabularyOptions
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.options import ClassifierOptions, PrecisionOptions, TransformerUpdateOptions
@@ -51,6 +51,11 @@ class Config(ClassifierConfig):
     """micro-batches per update, each of --batch-size"""
     precision_options: PrecisionOptions = PrecisionOptions()
 
+    @property
+    def reader(self) -> Callable[..., Labelled]:
+        """The function that reads the texts and their targets."""
+        return data_of.read
+
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
@@ -61,11 +66,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
-    data, dev = data_of.read(
-        config.files, config.vocabulary, config.batches, config.accumulate, config.encoder.bert,
-        config.training.token_dropout, config.seed,
-    )  # fmt: skip
-    note(data.description)
+    data = config.read(config.accumulate)
     ranks = distributed.current()
     accumulate = ranks.micro_batches(config.accumulate)
     batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
@@ -76,10 +77,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     steps = config.steps(batches)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
-    generate = seq2seq.greedy(lm, data.tokenizer, dev, config.batches.max_target)
-    evaluate = seq2seq.Seq2seq(
-        lm, inputs, dev_batches, generate, data.tokenizer, dev, data.dev.pairs or []
-    )
+    evaluate = seq2seq.Seq2seq(lm, inputs, dev_batches, data.tokenizer, data.dev, config.batches)
     optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     return job.Job(

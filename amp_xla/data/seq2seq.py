@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence
 
 import numpy as np
 from typing_extensions import Annotated
@@ -132,16 +132,11 @@ def read(
     files: TargetFiles,
     vocabulary: VocabularyOptions,
     options: TargetBatchOptions,
-    micro_batches: int,
     bert: Optional[str],
     token_dropout: float,
     seed: int,
-) -> Tuple[Labelled, Targets]:
-    """Read the files, or the built-in corpus if there are none; return also the dev texts' tokens.
-
-    Args:
-      micro_batches: into which a batch is cut.
-      others: see ``labelled.read``.
+) -> Labelled:
+    """Read the files, or the built-in corpus if there are none; arguments as ``labelled.read``'s.
 
     Raises:
       DataError: A file cannot be read, or cannot be trained on.
@@ -150,9 +145,7 @@ def read(
     tokenizer = vocabulary.tokenizer([*train.texts, *(train.pairs or [])], bert)
     rows, dev_rows = (Targets.of(part, tokenizer, options) for part in (train, dev))
     encoded, most = rows.encoded, max(rows.longest, dev_rows.longest)
-    plain, plain_dev = options.times(micro_batches).make(
-        encoded, None, dev_rows.encoded, None, seed, Batches
-    )
+    plain, plain_dev = options.make(encoded, None, dev_rows.encoded, None, seed, Batches)
     batches = TokenDropout(TargetBatches(plain, most), token_dropout, tokenizer, seed)
     dev_batches = TargetBatches(plain_dev, most)
     description = (
@@ -160,5 +153,4 @@ def read(
         f"{batches.describe()}{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded)}"
         f"{rows.warnings('training')}{dev_rows.warnings('dev')}"
     )
-    data = Labelled(train, dev, None, tokenizer, batches, dev_batches, description)
-    return data, dev_rows
+    return Labelled(train, dev, None, tokenizer, batches, dev_batches, description)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.data.batches.options import MULTIPLE
-from amp_xla.data.seq2seq import TargetBatchOptions, Targets, framed
+from amp_xla.data.seq2seq import TargetBatchOptions, framed
+from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.models.decoding import CachedDecoder, Generator
@@ -25,22 +26,21 @@ TEXTS = 512  # dev texts to generate for, the first ones: bert4keras' examples t
 ROWS = 32  # texts at a time
 
 
-def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Return the text of tokens as bert4keras' ``decode`` writes it, in one line."""
+def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
+    """Return a function that writes tokens as bert4keras' ``decode`` does, in one line."""
     numbers = {token: i for i, token in enumerate(tokenizer.tokens)}
-    text: str = backend.bert4keras("tokenizers").Tokenizer(numbers).decode(list(ids))
-    return " ".join(text.split())
+    decode = backend.bert4keras("tokenizers").Tokenizer(numbers).decode
+    return lambda ids: " ".join(decode(list(ids)).split())
 
 
 class Seq2seq(HeldOut):
-    """Loss, perplexity and accuracy of dev targets, and ROUGE-L of generated texts.
+    """Loss, perplexity and accuracy of dev targets, and ROUGE-L of texts by the greedy search.
 
     Args:
-      lm, inputs, batches: as for ``HeldOut``; of all dev texts.
-      generate: greedy.
-      tokenizer: of the model.
-      dev: the dev texts.
-      wanted: their targets.
+      lm, inputs, batches: as for ``HeldOut``, with all dev texts.
+      tokenizer: tokenizer of the model.
+      dev: the dev texts and their targets.
+      options: size of sources and targets.
     """
 
     def __init__(
@@ -48,35 +48,29 @@ class Seq2seq(HeldOut):
         lm: LanguageModel,
         inputs: Dict[str, Any],
         batches: Any,
-        generate: Generator,
         tokenizer: Tokenizer,
-        dev: Targets,
-        wanted: Sequence[str],
+        dev: Dataset,
+        options: TargetBatchOptions,
     ) -> None:
+        sources = framed(tokenizer, dev.texts[:TEXTS], options.max_source)
+        rows, length = min(ROWS, len(sources)), max(map(len, sources))
+        with dropout.inference():
+            decoder = CachedDecoder(lm, rows, 1, length, options.max_target)
         super().__init__(lm, inputs, batches)
+        self._generate = Generator(decoder, tokenizer.sep_id, GenerationOptions())
+        self._write = writer(tokenizer)
         world = distributed.current().world
         mine = slice(world.rank, TEXTS, world.size)
-        self._generate, self._tokenizer = generate, tokenizer
-        self._sources, self._wanted = dev.sources[mine], wanted[mine]
+        self._sources = sources[mine]
+        self._targets = list(map(words, (dev.pairs or [])[mine]))
 
     def __call__(self) -> Dict[str, float]:
         metrics = super().__call__()
-        found = self._generate(self._sources)
-        scores = [
-            rouge_l(words(text_of(self._tokenizer, ids)), words(text))
-            for ids, text in zip(found, self._wanted)
-        ]
+        generated = map(words, map(self._write, self._generate(self._sources)))
+        scores = list(map(rouge_l, generated, self._targets))
         sums = np.array([math.fsum(scores), len(scores)])
         total, count = distributed.current().total(sums).tolist()
         return {**metrics, "rouge_l": total / max(count, 1.0)}
-
-
-def greedy(lm: LanguageModel, tokenizer: Tokenizer, dev: Targets, most: int) -> Generator:
-    """Return the greedy search of an evaluation; ``most`` tokens of a target."""
-    length = max(map(len, dev.sources[:TEXTS]))
-    with dropout.inference():
-        decoder = CachedDecoder(lm, min(ROWS, len(dev.sources)), 1, length, most)
-    return Generator(decoder, tokenizer.sep_id, GenerationOptions())
 
 
 def answers(
@@ -89,8 +83,8 @@ def answers(
     """Return the text that a run generates for each line.
 
     Args:
-      checkpoint: of the run.
-      encoder, batches: of its configuration.
+      checkpoint: checkpoint of the run.
+      encoder, batches: fields of its configuration.
       lines: sources.
       options: how to search.
     """
@@ -105,5 +99,4 @@ def answers(
         )
         decoder = CachedDecoder(lm, rows, options.beams, length, batches.max_target)
     restore_weights(checkpoint, lm.weights)
-    found = Generator(decoder, tokenizer.sep_id, options)(sources)
-    return [text_of(tokenizer, ids) for ids in found]
+    return list(map(writer(tokenizer), Generator(decoder, tokenizer.sep_id, options)(sources)))
