@@ -1,6 +1,6 @@
 """How long does a text take by bert4keras' ``AutoRegressiveDecoder`` and with kept keys and values?
 
-python -m benchmarks.decoding --rounds 3
+    python -m benchmarks.decoding --rounds 3
 
 Random weights, float32, texts of exactly --tokens tokens. The tokens of both must be the same.
 """

@@ -1,9 +1,9 @@
 """The baseline of recipes/seq2seq.py: the first words of a text are its target.
 
-python -m benchmarks.first_words --words 3
+    python -m benchmarks.first_words --words 3
 
-Prints the mean ROUGE-L of the built-in dev texts; beside it that of the most similar training
-text's target, by the words that both have.
+Prints the mean ROUGE-L of the built-in dev texts, and that of a second baseline: the target of the
+training text that has most words in common.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class GenerationOptions:
 
     @property
     def draws(self) -> bool:
-        """Whether tokens are drawn, instead of searched for."""
+        """True if tokens are drawn at random."""
         return self.top_k is not None or self.top_p is not None
 
 
