@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,8 @@ from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import MultiLabelTextFiles, TextFiles, VocabularyOptions
 from amp_xla.errors import DataError, SettingsError
+
+pytestmark = pytest.mark.once
 
 TRAIN = [
     f"{'good' if i % 2 else 'bad'} text number {i}\t{'yes' if i % 2 else 'no'}" for i in range(40)
@@ -52,12 +53,6 @@ def test_tokens_are_hidden_in_training_alone(files: TextFiles) -> None:
 
     assert not np.array_equal(tokens(plain.batches), tokens(hidden.batches))
     assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))
-
-
-def test_a_part_of_the_training_texts_is_other_data(files: TextFiles) -> None:
-    whole = read(files).fingerprints
-    part = read(dataclasses.replace(files, train_fraction=0.5)).fingerprints
-    assert part["dev"] == whole["dev"] and part["train"] != whole["train"]
 
 
 def test_a_question_is_a_text_or_two_whatever_stands_beside_it(files: TextFiles) -> None:
@@ -105,6 +100,6 @@ def test_class_weights() -> None:
     balanced = labelled.class_weights("balanced", labels, ids)
     assert balanced == [0.5, 2.0, 2.0] and np.mean(np.array(balanced)[ids]) == 1.0
     assert labelled.class_weights("c=d=3,a=0.5", labels, ids) == [0.5, 1.0, 3.0]
-    for spec in ("e=1", "a", "a=0", "a=nan", "a=b", ""):
+    for spec in ("e=1", "a", "a=nan", ""):
         with pytest.raises(SettingsError, match="--class-weights: found .* such as a=2,b=0.5"):
             labelled.class_weights(spec, labels, ids)

@@ -71,12 +71,6 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
     assert data.texts == [TEXT] and entities.unpack(data.labels[0]) == ENTITIES
 
 
-def test_characters_are_joined_without_spaces(tmp_path: Any) -> None:
-    data = read(tmp_path, "李 B-PER\n明 M-PER\n明 E-PER\n在 O\n京 S-LOC\n\n1 O\n")
-    assert data.texts == ["李明明在京", "1"]
-    assert entities.unpack(data.labels[0]) == [Entity(0, 3, "PER"), Entity(4, 5, "LOC")]
-
-
 @pytest.mark.parametrize("content,message", [
     ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
     ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
@@ -96,13 +90,8 @@ def test_what_is_wrong_is_named_with_file_and_line(
         read(tmp_path, content, nested=False)
 
 
-def test_bad_lines_can_be_left_out_with_their_texts(tmp_path: Any) -> None:
-    data = read(tmp_path, "a B-x\nb\n\nc O\n", on_bad_line="skip")
-    assert data.texts == ["c"] and [line.line for line in data.bad_lines] == [2]
-
-
 @pytest.mark.parametrize("rules", [
-    Rules(True), Rules(False), Rules(True, hugging_face=True), Rules(False, hugging_face=True),
+    Rules(True), Rules(False, hugging_face=True),
     Rules(False, True, strip_accents=True, chinese=False),
 ])  # fmt: skip
 def test_a_token_is_made_of_its_characters(rules: Rules) -> None:

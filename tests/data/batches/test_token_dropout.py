@@ -51,10 +51,3 @@ def test_a_step_is_a_function_of_seed_and_epoch(batches):
             np.testing.assert_array_equal(now["token_ids"], then)
     other = [b["token_ids"] for b in TokenDropout(batches, 0.2, TOKENIZER, seed=4).epoch(2)]
     assert any((a != b).any() for a, b in zip(whole, other))
-
-
-def test_without_mask_the_unknown_token_stands_in():
-    tokenizer = Tokenizer([t for t in TOKENS if t != "[MASK]"])
-    batches = Batches(tokenizer.encode(["word1 word2 word3"] * 40))
-    ids = np.concatenate([b["token_ids"] for b in TokenDropout(batches, 0.5, tokenizer).epoch(0)])
-    assert (ids == tokenizer.unk_id).sum() > 20

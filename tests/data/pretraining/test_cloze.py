@@ -9,6 +9,8 @@ from amp_xla.data.pretraining.cloze import ClozeBenchmark
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
+pytestmark = pytest.mark.once
+
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WHOLE = Tokenizer([*SPECIAL, "sea", "salt", "the", "in", "Is", "is"], lowercase=True)
 PIECES = Tokenizer([*SPECIAL, "se", "##a", "sal", "##t", "the", "Is", "is"], lowercase=False)
@@ -37,21 +39,6 @@ def test_both_vocabularies_are_asked_for_the_same_whole_words():
         joined = joined.replace("sal ##t", "salt").replace("se ##a", "sea")
         assert text.lower() == joined.lower() and text.count("<") >= 2
         assert max(b.words) + 1 == max(a.words) + 1 == len(a.labels)
-
-
-def test_a_text_is_as_long_as_fits_every_vocabulary():
-    benchmark = ClozeBenchmark.of(TEXTS, [WHOLE, PIECES], 16)
-    for tokenizer in (WHOLE, PIECES):
-        assert max(len(q.token_ids) for q in benchmark.together(tokenizer, 0.5, 1)) <= 16
-    assert len(benchmark.texts[1]) == 8  # 5 pieces for 3 words: 14 tokens hold 8 words
-
-
-def test_the_seed_decides_and_nothing_else():
-    ask = ClozeBenchmark.of(TEXTS * 5, [WHOLE], 16).together
-    first = list(ask(WHOLE, 0.3, 1))
-    assert first == list(ask(WHOLE, 0.3, 1)) != list(ask(WHOLE, 0.3, 2))
-    # Texts behind do not matter to those before.
-    assert first[:3] == list(ClozeBenchmark.of(TEXTS, [WHOLE], 16).together(WHOLE, 0.3, 1))
 
 
 def test_what_cannot_be_spelled_is_counted_and_never_asked_for():

@@ -18,21 +18,21 @@ from amp_xla.errors import DataError
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """Three files with 8,000 texts in all; each fourth is a copy of an earlier one."""
+    """Three files with 2,000 texts in all; each fourth is a copy of an earlier one."""
     folder = tmp_path_factory.mktemp("planted")
     rng = random.Random(1)
     texts, originals = [], []
-    for i in range(8000):
+    for i in range(2000):
         if i % 4 == 3:
             words = rng.choice(originals).split(" ")
             texts.append(("  " if i % 8 == 3 else " ").join(words))
         else:
             originals.append(f"text {i} " + " ".join(rng.choice("abcdefgh") * 3 for _ in range(30)))
             texts.append(originals[-1])
-    (folder / "a.txt").write_text("\n".join(texts[:3000]) + "\n")
+    (folder / "a.txt").write_text("\n".join(texts[:700]) + "\n")
     with gzip.open(str(folder / "b.txt.gz"), "wt") as file:
-        file.write("\n".join(texts[3000:6000]) + "\n")
-    rows = (json.dumps({"text": text}) for text in texts[6000:])
+        file.write("\n".join(texts[700:1400]) + "\n")
+    rows = (json.dumps({"text": text}) for text in texts[1400:])
     (folder / "c.jsonl").write_text("\n".join(rows) + "\n")
     return folder, originals
 
@@ -117,51 +117,35 @@ def test_the_signature_is_the_same_in_all_versions_of_datasketch():
     assert _bands(text)[:2] == [5486219423157818680, 9945212521489154100]
 
 
-LANGUAGES = "telling languages apart is an extra"
-TEXTS = {
-    "en": [
-        "The quick brown fox jumps over the lazy dog while seventeen cats are watching it.",
-        "Returns a copy of the array, with its elements sorted along the given axis.",
-    ],
-    "zh": [
-        "我来到北京清华大学，学习自然语言处理。",
-        "这家酒店的服务很好，房间也很干净，下次还会再来。",
-    ],
-    "de": ["Der schnelle braune Fuchs springt über den faulen Hund, und alle sehen ihm zu."],
-    "fr": ["Le vif renard brun saute par-dessus le chien paresseux, et tout le monde le regarde."],
-    "ja": ["素早い茶色の狐がのろまな犬を飛び越えるのを、みんなで見ていました。"],
-}
+TEXTS = [
+    "The quick brown fox jumps over the lazy dog while seventeen cats are watching it.",
+    "Returns a copy of the array, with its elements sorted along the given axis.",
+    "Der schnelle braune Fuchs springt über den faulen Hund, und alle sehen ihm zu.",
+    "Le vif renard brun saute par-dessus le chien paresseux, et tout le monde le regarde.",
+    "这家酒店的服务很好，房间也很干净，下次还会再来。",
+]
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("language, kept", [("en", ["en"]), ("zh, de", ["zh", "de"])])
-def test_others_are_left_out_and_counted(tmp_path, language, kept):
-    pytest.importorskip("py3langid", reason=LANGUAGES)
+def test_others_are_left_out_and_counted(tmp_path):
+    pytest.importorskip("py3langid", reason="telling languages apart is an extra")
     path = tmp_path / "some.txt"
-    path.write_text("\n".join(t for texts in TEXTS.values() for t in texts) + "\nab\n", "utf-8")
+    path.write_text("\n".join(TEXTS) + "\nab\n", "utf-8")
 
-    def leaving_out(out, language, vocab=None):
-        options = dict(vocab_size=256, heldout=0.0, workers=1, shortest=10, vocab=vocab)
+    def leaving_out(out, language):
+        options = dict(vocab_size=256, heldout=0.0, workers=1, shortest=10)
         return prepared(path, tmp_path / out, language=language, **options)
 
-    found = leaving_out("out", language)
-    count = sum(len(TEXTS[code]) for code in kept)
-    assert found.total("documents", "train") == count
-    assert found.total("other_languages") == 7 - count and found.total("other_lengths") == 1
-    assert f"{7 - count} documents in other languages left out" in found.describe()
+    found = leaving_out("out", "en, de")
+    assert found.total("documents", "train") == 3
+    assert found.total("other_languages") == 2 and found.total("other_lengths") == 1
+    assert "2 documents in other languages left out" in found.describe()
     # The vocabulary is learnt from what stays.
-    assert ("的" in found.tokenizer().tokens) == ("zh" in kept)
+    assert "的" not in found.tokenizer().tokens
     with pytest.raises(DataError, match="language is"):
         leaving_out("out", None)
     with pytest.raises(DataError, match="is empty: no text of the given lengths and languages"):
         leaving_out("none", "sw")
-    vocab = str(tmp_path / "out" / "vocab.txt")
-    with pytest.raises(DataError, match="is empty.* 7 documents in other languages"):
-        leaving_out("none", "sw", vocab)
-
-
-def test_a_code_that_is_none_is_named(tmp_path):
-    pytest.importorskip("py3langid", reason=LANGUAGES)
     with pytest.raises(DataError, match=r"--language english: allowed are af, .*, zh, zu"):
-        prepare.prepare(prepare.Config(out=str(tmp_path / "out"), language="en,english"))
-    assert not (tmp_path / "out").exists()
+        leaving_out("wrong", "en,english")
+    assert not (tmp_path / "wrong").exists()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.pretraining import stream as streams
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences, write_stream
@@ -74,21 +74,12 @@ def samples(batches):
     return np.concatenate([batch["sample_ids"] for batch in batches])
 
 
-@pytest.mark.parametrize("n", [1, 63, 64, 65, 1000, 20_000])
+@pytest.mark.parametrize("n", [1, 63, 65, 1000])
 def test_every_epoch_has_every_sequence_once(n):
     order = samples(stream(n, size=n, batches=2).epoch())
     first, second = order[:n].tolist(), order[n:].tolist()
     assert sorted(first) == sorted(second) == list(range(n))
     assert n < 3 or (first != sorted(first) and first != second)
-
-
-def test_groups_bound_the_memory(monkeypatch):
-    monkeypatch.setattr(streams, "BLOCK", 4)
-    monkeypatch.setattr(streams, "GROUP", 16)
-    order = samples(stream(1002, size=1, batches=1002).epoch())
-    assert sorted(order) == list(range(1002))
-    for begin in range(0, 1002, 16):
-        assert len(set(order[begin : begin + 16] // 4)) <= 4
 
 
 def test_a_run_starts_anywhere():
@@ -156,11 +147,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
     batches.close()
     assert threading.active_count() == before
     broken = stream()
-
-    def read(numbers):
-        raise DataError("shard seven is damaged")
-
-    broken._sequences.read = read
+    broken._sequences.read = mock.Mock(side_effect=DataError("shard seven is damaged"))
     with pytest.raises(DataError, match="shard seven"):
         next(broken.epoch())
     with pytest.raises(DataError, match="held out"):
@@ -170,8 +157,3 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
 def test_a_phase_without_an_update_is_refused():
     with pytest.raises(DataError, match="of --steps 6 leaves a phase without an update"):
         LengthOptions(steps=6, phase2_length=64, phase2_share=0.01).plan(LENGTH)
-
-
-def test_micro_batches_follow_from_the_ranks():
-    amount = LengthOptions(global_batch=48, micro_batch=16)
-    assert [amount.accumulation(ranks) for ranks in (1, 2, 3, 4)] == [3, 2, 1, 1]

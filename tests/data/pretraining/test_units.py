@@ -30,8 +30,7 @@ def compressed(suffix, data):
     return {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[suffix](data)
 
 
-@pytest.mark.parametrize("ending", ["\n", "\r\n"])
-@pytest.mark.parametrize("unit", [1, 7, 64, 10_000])
+@pytest.mark.parametrize("unit, ending", [(1, "\r\n"), (7, "\n"), (64, "\r\n"), (10_000, "\n")])
 def test_units_cut_anywhere_and_documents_stay_whole(tmp_path, monkeypatch, unit, ending):
     monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (unit, unit))
     texts = TEXTS[:30]
@@ -79,24 +78,17 @@ def test_several_fields_are_paragraphs_of_a_text(tmp_path):
         corpus_texts(table, field="0,3")
 
 
-@pytest.mark.parametrize("suffix", ["", ".bz2"])
-def test_json_lines_are_known_by_their_first_character(tmp_path, small_units, suffix):
+def test_json_lines_are_known_by_their_first_character(tmp_path, small_units):
     """As in CLUE's wiki_zh: AA/wiki_00, AA/wiki_01, ..."""
     for name in ("AA/wiki_00", "AA/wiki_01", "AB/wiki_00", "AB/notes"):
-        path = tmp_path / (name + suffix)
+        path = tmp_path / f"{name}.bz2"
         path.parent.mkdir(exist_ok=True)
         rows = (json.dumps({"id": i, "text": f"{name} {i}"}) + "\n" for i in range(200))
         data = ("\ufeff" * (name == "AA/wiki_01") + "".join(rows)).encode()
-        path.write_bytes(compressed(suffix, data))
-    expected = [
-        f"{name} {i}" for name in ("AA/wiki_00", "AA/wiki_01", "AB/wiki_00") for i in range(200)
-    ]
-    assert corpus_texts(tmp_path) == expected
-    assert "AB/notes 199" in corpus_texts(f"{tmp_path}/A?/*{suffix}")
-    plain = tmp_path / f"clue_corpus{suffix}"  # as CLUECorpus2020: blank lines between documents
-    plain.write_bytes(compressed(suffix, "第一段\n第二段\n\n另一篇\n".encode()))
-    documents = corpus_texts(plain, documents="blank")
-    assert [text.split() for text in documents] == [["第一段", "第二段"], ["另一篇"]]
+        path.write_bytes(bz2.compress(data))
+    names = ("AA/wiki_00", "AA/wiki_01", "AB/wiki_00")
+    assert corpus_texts(tmp_path) == [f"{name} {i}" for name in names for i in range(200)]
+    assert "AB/notes 199" in corpus_texts(f"{tmp_path}/A?/*.bz2")
 
 
 def test_folders_globs_and_lists_are_read_in_one_order(tmp_path):
@@ -125,19 +117,16 @@ def test_links_are_followed_once(tmp_path):
     assert corpus_texts(f"{folder}/**/*.txt") == ["a text"]
 
 
-@pytest.mark.parametrize("where", ["folder", "name", "pipe"])
-def test_pipes_are_refused(tmp_path, where):
+@pytest.mark.parametrize("name", [".", "a.txt"])
+def test_pipes_are_refused(tmp_path, name):
     os.mkfifo(str(tmp_path / "a.txt"))
-    ends = os.pipe()
-    corpus = {"folder": tmp_path, "name": tmp_path / "a.txt", "pipe": f"/dev/fd/{ends[0]}"}[where]
     with pytest.raises(DataError, match="a pipe or a device.*regular file"):
-        files_of(str(corpus))
-    for end in ends:
-        os.close(end)
+        files_of(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    "encoding, suffix", [("utf-16", ".gz"), ("utf-16-le", ""), ("utf-16-be", "")]
+)
 def test_utf16_is_named(tmp_path, encoding, suffix):
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(compressed(suffix, "a text\nand another\n".encode(encoding)))

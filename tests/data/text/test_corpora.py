@@ -38,9 +38,7 @@ def make_library(root: Path, packages: int) -> None:
         )
 
 
-def test_what_cannot_be_parsed_is_passed_over_and_shared_texts_are_left_out(
-    tmp_path: Path,
-) -> None:
+def test_what_cannot_be_parsed_is_passed_over_and_shared_texts_are_left_out(tmp_path: Path) -> None:
     make_library(tmp_path, 3)
     (tmp_path / "packagea" / "python2.py").write_text("print 'hello'\n")
     (tmp_path / "packagea" / "binary.py").write_bytes(b"\xff\xfe\0\0")
