@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -68,3 +68,21 @@ def _dense(name: str, rows: int, columns: int) -> List[Tuple[str, Shape]]:
 
 def _norm(name: str, size: int) -> List[Tuple[str, Shape]]:
     return [(f"{name}/LayerNorm/beta", (size,)), (f"{name}/LayerNorm/gamma", (size,))]
+
+
+Change = Callable[[Path], Any]
+
+
+def cut(name: str, keep: float) -> Change:
+    """Return a change of a folder: a file ends early."""
+
+    def change(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: int(len(data) * keep)])
+
+    return change
+
+
+def without(name: str) -> Change:
+    """Return a change of a folder: a file is missing."""
+    return lambda folder: (folder / name).unlink()

@@ -51,8 +51,9 @@ def test_gelu(session, dtype, tolerance):
     check_equal(with_gradients(session, derivatives.gelu, x), expected, tolerance)
 
 
-@pytest.mark.parametrize("epsilon", [1e-12, 1e-5, 0.1])
-@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 5e-6)])
+@pytest.mark.parametrize(
+    "dtype, tolerance, epsilon", [(np.float64, 1e-12, 0.1), (np.float32, 5e-6, 1e-12)]
+)
 def test_layer_norm(session, dtype, tolerance, epsilon):
     arrays = [array.astype(dtype) for array in (ROWS, GAMMA, BETA)]
     expected = with_gradients(session, lambda *args: theirs(*args, epsilon), *arrays)
@@ -75,12 +76,13 @@ def theirs_of_attention(query, key, value, bias, kept):
     return tf.einsum("bhjk,bkhd->bjhd", weights, value)
 
 
-@pytest.mark.parametrize("bias", [None, BANNED], ids=["all", "banned"])
-@pytest.mark.parametrize("kept", [None, KEPT], ids=["whole", "dropout"])
-@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 5e-6)])
+@pytest.mark.parametrize(
+    "dtype, tolerance, kept, bias",
+    [(np.float64, 1e-12, None, None), (np.float32, 5e-6, KEPT, BANNED.astype(np.float32))],
+    ids=["whole", "dropout and banned"],
+)
 def test_attention(session, dtype, tolerance, kept, bias):
     arrays = [array.astype(dtype) for array in (QUERY, KEY, VALUE)]
-    bias = None if bias is None else bias.astype(dtype)
 
     def run(function):
         tensors = [tf.constant(array) for array in arrays]
@@ -101,10 +103,9 @@ def test_attention_to_nothing_is_finite_in_half_precision(session):
         assert found.dtype == np.float16 and np.isfinite(found).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_a_row_of_equal_numbers_is_finite(session, dtype):
+def test_a_row_of_equal_numbers_is_finite(session):
     """In float16 bert4keras' epsilon of 1e-12 is 0: 0 / 0 there."""
-    arrays = [np.full(ROWS.shape, 7.0).astype(dtype), GAMMA.astype(dtype), BETA.astype(dtype)]
+    arrays = [array.astype(np.float16) for array in (np.full(ROWS.shape, 7.0), GAMMA, BETA)]
     value, *gradients = with_gradients(
         session, lambda *args: derivatives.layer_norm(*args, 1e-12), *arrays
     )
@@ -112,7 +113,7 @@ def test_a_row_of_equal_numbers_is_finite(session, dtype):
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
-@pytest.mark.parametrize("large", [30.0, 300.0, 6e4])
+@pytest.mark.parametrize("large", [30.0, 6e4])
 def test_gelu_of_large_numbers_in_half_precision(session, large):
     x = np.full(ROWS.shape, large, np.float16)
     x[..., ::2] *= -1
@@ -145,7 +146,7 @@ def outcome(build, **more):
         return [w.name for w in model.weights], values, count
 
 
-@pytest.mark.parametrize("application", ["encoder", "lm", "unilm"])
+@pytest.mark.parametrize("application", ["encoder", "unilm"])
 def test_a_model_has_the_same_values_gradients_and_names(session, application):
     theirs_ = outcome(backend.bert4keras("models").build_transformer_model, application=application)
     ours = outcome(build_transformer_model, application=application)
@@ -200,7 +201,7 @@ def test_dropout_of_attention_keeps_the_mean_and_is_that_of_the_step(session):
             whole = attend(0.3)
         plain = attend(0.0)
         session.run(tf.global_variables_initializer())
-        runs = np.array([session.run(dropped, {step: i}) for i in range(400)])
+        runs = np.array([session.run(dropped, {step: i}) for i in range(200)])
         np.testing.assert_array_equal(session.run(whole), session.run(plain))
         check_mean(runs, session.run(whole))
         assert np.abs(runs[0] - runs[1]).max() > 0.5
