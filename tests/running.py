@@ -1,4 +1,4 @@
-"""Runs a script in a fresh Python, as a user would: TensorFlow's switches are read once."""
+"""Run commands as a user's shell would: TensorFlow's switches are read once by each process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Mapping, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
+RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("[!_]*.py"))
 _OURS = ("AMP_XLA_", "TF_", "NVIDIA_TF32")
+# Set by the `make test` that runs these tests; a user's `make` does not inherit them.
+_FROM_MAKE = (
+    *("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "RUNTIME", "RECIPE", "ARGS", "NP"),
+    *("HOSTS", "BASE_IMAGE", "IMAGE", "GPUS", "DATA", "RUNS", "ENGINE", "PYTHONPATH"),
+)
 
 
 class Result(NamedTuple):
@@ -18,12 +24,25 @@ class Result(NamedTuple):
     err: str
 
 
+def shell_environment(**changes: str) -> Dict[str, str]:
+    """Return the environment without the variables of make and of this project."""
+    return {
+        **{k: v for k, v in os.environ.items() if k not in _FROM_MAKE and not k.startswith(_OURS)},
+        **changes,
+    }
+
+
 def environment(env: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
-    """This process' environment without our variables, plus ``env``."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-    clean["PYTHONPATH"] = str(ROOT)
-    clean.update(env or {})
-    return clean
+    """Return the same, with this checkout on Python's path, and ``env``."""
+    return {**shell_environment(PYTHONPATH=str(ROOT)), **(env or {})}
+
+
+def run(command: List[str], root: Path = ROOT, **changes: str) -> subprocess.CompletedProcess:
+    """Run a command in ``root``; the result has stdout and stderr as text."""
+    return subprocess.run(
+        command, cwd=str(root), env=shell_environment(**changes), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
 
 
 def run_python(
@@ -33,13 +52,9 @@ def run_python(
     timeout: float = 240,
     cwd: Path = ROOT,
 ) -> Result:
-    """Runs this Python with ``arguments`` in an environment without our variables."""
+    """Run this Python with ``arguments``."""
     done = subprocess.run(
-        [sys.executable, *arguments],
-        input=stdin.encode(),
-        capture_output=True,
-        env=environment(env),
-        timeout=timeout,
-        cwd=str(cwd),
-    )
+        [sys.executable, *arguments], input=stdin.encode(), capture_output=True,
+        env=environment(env), timeout=timeout, cwd=str(cwd),
+    )  # fmt: skip
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -73,7 +73,6 @@ def test_a_trial_measures_only_missing_rows(tmp_path: Path) -> None:
     "words, why",
     [
         ([], "error: no GPU that TensorFlow "),
-        (["--trial", "--out", "docs/results/gpu"], "a trial is not a result; allowed: outside"),
         (["--trial", "--only", "fp16"], "--only fp16: no such row; allowed: parts of tiny at 16"),
     ],
 )
@@ -86,11 +85,3 @@ def test_the_committed_page_is_what_the_record_says() -> None:
     """After a change of the page: ``python -m benchmarks.gpu --render``."""
     page = gpu.PAGE.with_suffix(".md").read_text(encoding="utf-8")
     assert page == gpu.render(gpu.read(gpu.PAGE), trial=False)
-
-
-def test_a_share_of_the_peak() -> None:
-    machine = {"device": "1 x NVIDIA H100"}
-    row = gpu.Row("BERT-base at 384", "amp + xla on", machine, "", 64, "ok", [0.05], 1280.0)
-    assert gpu.cells(row)[2:6] == ["1280.0", "50.0", "282.1", "29%"]
-    row.contestant = "tf32"
-    assert gpu.cells(row)[5] == "57%"

@@ -10,7 +10,7 @@ from typing import Dict, Tuple
 import pytest
 
 from amp_xla.commands import COMMANDS
-from tests.packaging.checkout import ROOT, run
+from tests.running import ROOT, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(900)]
 

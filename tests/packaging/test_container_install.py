@@ -19,7 +19,7 @@ from scripts import container_install
 from scripts.environment import SetupError
 from scripts.environment.installed import distributions
 from scripts.environment.pythons import find
-from tests.packaging.checkout import ROOT, run
+from tests.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
@@ -123,14 +123,6 @@ def test_the_build_ends_with_an_import():
     assert "imported: precision " in done.stdout
 
 
-def test_a_changed_package_is_an_error():
-    base_versions = {"numpy": "1.22.4", "six": "1.16", "old": "1"}
-    with pytest.raises(SetupError, match=r"numpy 1.22.4 -> 1.23.5, six 1.16 -> gone"):
-        container_install.compare(
-            base_versions, {"numpy": "1.23.5", "old": "2", "new": "1"}, {"old": "2"}
-        )
-
-
 def test_keras_follows_the_images_tensorflow():
     for tensorflow, pin in (("2.17.0+nv25.2", "tf-keras==2.17.0"), ("2.13.0", ""),
                             ("2.16.1", "tf-keras==2.16.0 --hash=sha256:")):  # fmt: skip
@@ -148,17 +140,6 @@ def test_a_base_with_another_python_is_refused_in_one_sentence(minor, code):
     assert done.returncode == code, done.stderr
     if code:
         assert re.fullmatch(rf"error: this base has Python {minor}\. Supported: .*\n", done.stderr)
-
-
-def test_a_container_without_bert4keras_needs_make_env(base, image):
-    (Path(base).parents[2] / "requirements").rmdir()
-    done = run([str(ROOT / "amp-xla"), "doctor", "--python", base])
-    assert done.returncode == 2
-    assert "has TensorFlow but not bert4keras. `make env` adds" in done.stderr
-    # Offline the real lock cannot be installed; the test is that it is tried.
-    done = run(["make", "env", f"PYTHON={base}"], PIP_NO_INDEX="1", PIP_FIND_LINKS="/nowhere")
-    assert done.returncode != 0
-    assert "to install: " in done.stderr and "bert4keras==0.11.3" in done.stderr
 
 
 def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):

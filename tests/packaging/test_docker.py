@@ -12,7 +12,7 @@ from typing import List
 
 import pytest
 
-from tests.packaging.checkout import ROOT, run
+from tests.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
@@ -108,13 +108,6 @@ def test_shell(docker):
         *("./amp-xla", "predict", "runs/x", "--file", readme)
     ]
     assert f"{readme}:{readme}:ro" in options(command, "--volume")
-
-
-@pytest.mark.parametrize("flags, gpus", [("none", []), ("0,1", ['"device=0,1"']), ("", ["all"])])
-def test_gpus(docker, flags, gpus):
-    calls = docker.make("docker-train", f"GPUS={flags}")
-    assert options(calls[-1], "--gpus") == gpus
-    assert any("nvidia-smi" in call for call in calls) == bool(gpus)
 
 
 def test_podman_and_apptainer(docker):

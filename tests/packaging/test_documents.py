@@ -12,8 +12,8 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.config import flat
-from tests.packaging.checkout import RECIPES, ROOT
 from tests.packaging.test_program import MAKEFILE, TARGETS
+from tests.running import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
 

@@ -18,7 +18,7 @@ import pytest
 from scripts.environment import SetupError, build
 from scripts.environment.pythons import Interpreter
 from scripts.environment.runtimes import Choice, Runtime
-from tests.packaging.checkout import ROOT
+from tests.running import ROOT
 
 pytestmark = pytest.mark.once
 
@@ -98,18 +98,6 @@ def test_an_environment_is_built_once_and_updated_with_its_lock(root, capsys):
         lock.write_text(text)
         build.ensure(choice(), root)
         assert calls(root) == expected
-
-
-def test_a_damaged_environment_is_built_from_nothing(root):
-    folder = build.ensure(choice(), root).parents[1]
-    calls(root)
-    for damage in (
-        (folder / "bin" / "python").unlink,
-        lambda: (folder / build.STAMP).write_text("{"),
-    ):
-        damage()
-        build.ensure(choice(), root)
-        assert calls(root) == BUILT
 
 
 @pytest.mark.parametrize("command", ["venv", "pip"])

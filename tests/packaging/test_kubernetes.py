@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.packaging.checkout import ROOT
+from tests.running import ROOT
 
 FOLDER = ROOT / "scripts" / "kubernetes"
 MANIFEST = yaml.safe_load((FOLDER / "mpijob.yaml").read_text(encoding="utf-8"))

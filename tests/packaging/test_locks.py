@@ -10,7 +10,7 @@ import pytest
 
 from scripts.container_install import PROTECTED, read_lock
 from scripts.environment.installed import canonical
-from tests.packaging.checkout import ROOT
+from tests.running import ROOT
 
 pytestmark = pytest.mark.once
 

@@ -10,7 +10,7 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.commands.cli import with_flags
-from tests.packaging.checkout import RECIPES, ROOT, run
+from tests.running import RECIPES, ROOT, run
 
 pytestmark = pytest.mark.once
 

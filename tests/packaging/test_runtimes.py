@@ -17,7 +17,7 @@ import pytest
 from scripts.environment import SetupError, runtimes
 from scripts.environment.__main__ import runtime_for
 from scripts.environment.pythons import Interpreter
-from tests.packaging.checkout import ROOT, run
+from tests.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
@@ -139,14 +139,6 @@ def test_the_tensorflow_of_a_container_is_used(machine, version, runtime):
         runtimes.choose(other)
     machine.container(tensorflow=version)
     assert not runtimes.choose("auto").complete
-
-
-@pytest.mark.parametrize("python", ["/nowhere/python", "/bin/true"])
-def test_a_given_python(python):
-    choice = runtimes.choose("auto", sys.executable)
-    assert choice.provided and choice.complete and choice.runtime.name in ("tf1", "tf2")
-    with pytest.raises(SetupError, match=f"PYTHON={python} does not run"):
-        runtimes.choose("auto", python)
 
 
 @pytest.mark.parametrize(

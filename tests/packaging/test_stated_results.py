@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from benchmarks import record
-from tests.packaging.checkout import RECIPES, ROOT
+from tests.running import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
 

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
-from tests.packaging.checkout import ROOT, source
+from tests.running import ROOT
 
 BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
+
+
+def source(folder: Path) -> Path:
+    """Return a copy in `folder` of what is versioned, without anything that a build left behind."""
+    copy = folder / "copy"
+    copy.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(str(ROOT / name), str(copy))
+    for name in ("amp_xla", "recipes", "scripts", "tests"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(str(ROOT / name), str(copy / name), ignore=ignore)
+    return copy
 
 
 @pytest.mark.once

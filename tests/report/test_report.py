@@ -6,13 +6,11 @@ import html
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, List
 
-import numpy as np
 import pytest
 
 from amp_xla.report import record
-from amp_xla.report.curves import MOST_POINTS, smoothed, thin, ticks
 from amp_xla.report.page import render, write_run
 from tests.report import folders
 
@@ -22,22 +20,6 @@ EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e文件"
 
 def page(*folders_of_runs: Path) -> str:
     return render([record.read(folder) for folder in folders_of_runs])
-
-
-def test_thinning_keeps_the_ends_and_each_extreme() -> None:
-    values = np.random.RandomState(1).randn(200_000)
-    values[[77_777, 123_456]] = 50.0, -50.0
-    x, y = thin(np.arange(len(values), dtype=float), values)
-    assert len(x) <= MOST_POINTS and (x[0], x[-1]) == (0, len(values) - 1)
-    assert {77_777.0: 50.0, 123_456.0: -50.0}.items() <= dict(zip(x, y)).items()
-    few = np.arange(5.0)
-    assert thin(few, few)[0] is few
-
-
-def test_a_mean_over_a_window_leaves_out_what_is_not_finite() -> None:
-    y = np.array([1.0, np.nan, 3.0, np.inf, 5.0])
-    np.testing.assert_allclose(smoothed(y, 3), [1.0, 2.0, 3.0, 4.0, 5.0])
-    assert ticks(0, 1408) == [0, 250, 500, 750, 1000, 1250]
 
 
 def test_the_page_of_a_run_answers_what_its_log_holds(tmp_path: Path) -> None:
@@ -104,11 +86,13 @@ def test_a_page_is_small(tmp_path: Path) -> None:
     run = folders.good(tmp_path / "run")
     write_run(run)
     assert (run / "report.html").stat().st_size < 200_000
+    run = folders.good(tmp_path / "long", lines=20_000)
+    write_run(run)
+    assert (run / "report.html").stat().st_size < 1_000_000
 
 
 def test_settings_that_differ_are_named(tmp_path: Path) -> None:
     runs = [folders.good(tmp_path / n, learning_rate=r) for n, r in (("a", 1e-3), ("b", 2e-3))]
     text = page(*runs)
     assert "0.002" in text and "learning_rate</th>" in text
-    same: Dict[str, int] = {"All runs have the same settings": 1}
-    assert all(part in page(runs[0], runs[0]) for part in same)
+    assert "All runs have the same settings" in page(runs[0], runs[0])

@@ -53,26 +53,6 @@ def test_labels_that_are_never_predicted_or_never_occur() -> None:
     np.testing.assert_allclose(each["f1"], [0.75, 0.8, 0.0])
 
 
-def test_of_simulated_test_sets_95_in_100_intervals_hold_the_truth(monkeypatch) -> None:
-    monkeypatch.setattr(scores, "DRAWS", 300)
-    labels, predicted = answers(200_000, 4, 0.7, 99)
-    other = np.where(np.random.RandomState(5).rand(len(labels)) < 0.75, labels, 3 - predicted)
-    truth = scores.metrics(labels, predicted, 0)
-    better = (other == labels).mean() - (predicted == labels).mean()
-    hits = []
-    for trial in range(200):
-        some = np.random.RandomState(trial).randint(len(labels), size=300)
-        pair = scores.compare(labels[some], other[some], predicted[some], trial)
-        each = scores.metrics(labels[some], predicted[some], trial)
-        intervals = [
-            *((each[name], truth[name].value) for name in each),
-            (pair["accuracy"], better),
-        ]
-        hits.append([found.low <= value <= found.high for found, value in intervals])
-    # 0.95 each; 200 trials give 0.915 to 0.975 in 19 of 20 cases.
-    assert all(0.9 <= share <= 0.99 for share in np.mean(hits, 0)), np.mean(hits, 0)
-
-
 def test_mcnemar_and_the_direction_of_a_comparison() -> None:
     assert scores.mcnemar(10, 10) == 1.0
     assert scores.mcnemar(9, 1) == pytest.approx(2 * (1 + 10) / 1024)
