@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, List
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
@@ -32,21 +32,14 @@ def corpus(folder: Path) -> None:
 
 def start(folder: Path, words: List[str], **environ: str) -> Any:
     """A Python of ours in ``folder``; its output in one pipe."""
-    return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=str(folder),
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            # The same programs in every run: compiled once for all tests.
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            **environ,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    # The same programs in every run: compiled once for all tests.
+    caches = {
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **environ}
+    pipes: Any = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen([sys.executable, *words], cwd=str(folder), env=env, **pipes)
 
 
 def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
@@ -67,10 +60,7 @@ def together(folder: Path, words: List[str]) -> List[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environ: Dict[str, str] = {
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-        "JAX_NUM_PROCESSES": "2",
-    }
+    environ = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
     both = [start(folder, words, JAX_PROCESS_ID=str(i), **environ) for i in range(2)]
     said = [process.communicate(timeout=280)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said

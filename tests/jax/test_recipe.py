@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -66,12 +67,6 @@ def test_predict_and_verify(whole, folder):
     said = small.run(folder, "-m", "amp_xla", "predict", "--run", str(whole), "--file", "texts.txt")
     assert [line[:1] for line in said.splitlines()] == ["a", "", "b"]
     assert "whole" in small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole))
-    inner = next((whole / "checkpoints").glob("step-*/tensors.safetensors"))
-    data = inner.read_bytes()
-    inner.write_bytes(b"x" + data[1:])
-    said = small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole), code=1)
-    assert "tensors.safetensors" in said and "content differs from its SHA-256" in said
-    inner.write_bytes(data)
 
 
 def test_it_is_exported_for_hugging_face(whole, folder):
@@ -87,33 +82,32 @@ def test_it_is_exported_for_hugging_face(whole, folder):
     )
 
 
-# Sends a signal to itself after step 20, with all checkpoints on disk.
-SIGNALLED = """
+# Kills itself after step 20, with all checkpoints on disk.
+KILLED = """
 import os, signal, sys
 from amp_xla.process.exits import exit_code
 from amp_xla.training.loop import Loop
 from recipes import jax_classification
 after_step = Loop.after_step
-def signalled(self, *args):
+def killed(self, *args):
     after_step(self, *args)
     if self.state.step == 20:
         self.checkpoints.wait()
-        os.kill(os.getpid(), signal.{signal})
-Loop.after_step = signalled
+        os.kill(os.getpid(), signal.SIGKILL)
+Loop.after_step = killed
 sys.exit(exit_code(jax_classification.main, sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("name, code", [("SIGKILL", -9), ("SIGTERM", 143)])
-def test_killed_and_resumed_bitwise(folder, whole, name, code):
-    words = [*small.FLAGS, "--name", name, *HALF, "--checkpoint-every", "7"]
-    small.run(folder, "-c", SIGNALLED.format(signal=name), *words, code=code)
-    said = small.train(folder, "--name", name, *HALF, "--resume")
+def test_killed_and_resumed_bitwise(folder, whole):
+    words = [*small.FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
+    small.run(folder, "-c", KILLED, *words, code=-9)
+    said = small.train(folder, "--name", "killed", *HALF, "--resume")
     assert "resumed from step-" in said
-    found, expected = arrays(folder / RUNS / name), arrays(whole)
+    found, expected = arrays(folder / RUNS / "killed"), arrays(whole)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[n], expected[n]) for n in expected)
-    assert metrics(folder / RUNS / name) == metrics(whole)
+    assert metrics(folder / RUNS / "killed") == metrics(whole)
 
 
 def test_a_resume_with_another_policy_is_refused(folder, whole):
@@ -133,13 +127,12 @@ def test_a_skipped_step_is_reported_once(folder):
     assert np.load(str(report / "batch.npz"))["token_ids"].shape[0] == 8
     last = metrics(folder / RUNS / "overflow")[-2]
     assert (last["skipped_steps"], last["applied_steps"]) == (15, 0)
-    said = small.train(folder, "--name", "stop", *words, "--on-nonfinite", "stop", code=2)
-    assert "step 0: loss " in said and said.count("not finite;") == 1
 
 
 def test_two_processes_are_one(folder):
-    small.train(folder, "--name", "one")
-    words = ["-m", "recipes.jax_classification", *small.FLAGS, "--name", "two"]
+    one_epoch = ("--epochs", "1", "--name")
+    small.train(folder, *one_epoch, "one")
+    words = ["-m", "recipes.jax_classification", *small.FLAGS, *one_epoch, "two"]
     first, second = small.together(folder, words)
     assert "2 processes" in first and "step 5/" not in second  # one speaks
     one, two = arrays(folder / RUNS / "one"), arrays(folder / RUNS / "two")
@@ -151,19 +144,13 @@ def test_two_processes_are_one(folder):
 
 
 def test_nan_in_one_process_skips_on_both(folder):
-    def seen(said):
-        (line,) = [line for line in said.splitlines() if line.startswith("SEEN ")]
-        return json.loads(line[5:])
-
-    alone = seen(small.run(folder, "-m", "tests.jax.poisoned"))
-    both = [seen(said) for said in small.together(folder, ["-m", "tests.jax.poisoned"])]
+    both = [re.findall("^SEEN (.*)", said, re.MULTILINE) for said in small.together(
+        folder, ["-m", "tests.jax.poisoned"])]  # fmt: skip
     assert both[0] == both[1]
-    for mine, shared in zip(alone, both[0]):
-        assert mine[2:] == shared[2:] and abs(mine[1] - shared[1]) < 1e-3 * mine[1]
-    steps = both[0]
-    assert steps[3][0] == steps[2][0] != steps[4][0]  # no weight moved in the bad step
-    assert [step[2] for step in steps] == [1, 2, 3, 3, 4, 5]
-    assert [step[4] for step in steps] == [2.0**15] * 3 + [2.0**14] * 3
+    weights, applied, scales = zip(*json.loads(both[0][0]))
+    assert weights[3] == weights[2] != weights[4]  # no weight moved in the bad step
+    assert applied == (1, 2, 3, 3, 4, 5)
+    assert scales == (2.0**15,) * 3 + (2.0**14,) * 3
 
 
 @pytest.fixture
@@ -175,15 +162,12 @@ def config(folder, monkeypatch):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "more", [dict(), dict(policy="c=bf16,o=f32"), dict(policy="c=f16,o=f32", loss_scale="1024")]
-)
-def test_a_shape_is_compiled_once_and_the_host_is_not_asked(config, more):
+def test_a_shape_is_compiled_once_and_the_host_is_not_asked(config):
     import jax
 
     from amp_xla.jax.engine import shared
 
-    job = recipe.build(config(**more))
+    job = recipe.build(config(policy="c=bf16,o=f32"))
     state, first = job.state, None
     for epoch in range(2):
         for batch in job.batches.epoch(epoch):

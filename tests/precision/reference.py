@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,39 +16,28 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 class Case(NamedTuple):
-    """One loss scale and the steps it lives through."""
+    """Arguments of DynamicLossScale, and whether the gradients of each step are finite."""
 
-    initial: float
-    interval: int
-    growth: float
-    backoff: float
-    minimum: float
-    maximum: float
+    arguments: Dict[str, Any]
     finite: Tuple[bool, ...]
 
-    @property
-    def arguments(self) -> Dict[str, Any]:
-        """For DynamicLossScale."""
-        return {
-            "loss_scale": self.initial,
-            "growth_interval": self.interval,
-            "growth_factor": self.growth,
-            "backoff_factor": self.backoff,
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-        }
+
+def _case(loss_scale, growth_interval, growth_factor, backoff_factor, minimum, maximum, finite):
+    arguments = dict(locals())
+    return Case(arguments, tuple(map(bool, arguments.pop("finite"))))
 
 
 def reference(case: Case) -> List[Tuple[float, int]]:
     """Return (scale, counter) after every step: float32 products, else float64."""
-    scale, counter, states = float(np.float32(case.initial)), 0, []
+    given, counter, states = case.arguments, 0, []
+    scale = float(np.float32(given["loss_scale"]))
     for finite in case.finite:
         counter = counter + 1 if finite else 0
         if not finite:
-            scale = max(_product(scale, case.backoff), case.minimum)
-        elif counter == case.interval:
-            counter, grown = 0, _product(scale, case.growth)
-            scale = min(grown, case.maximum) if grown <= LARGEST else scale
+            scale = max(_product(scale, given["backoff_factor"]), given["minimum"])
+        elif counter == given["growth_interval"]:
+            counter, grown = 0, _product(scale, given["growth_factor"])
+            scale = min(grown, given["maximum"]) if grown <= LARGEST else scale
         states.append((scale, counter))
     return states
 
@@ -60,9 +49,9 @@ def _product(scale: float, factor: float) -> float:
 
 def of_vector(vector: Dict[str, Any]) -> Case:
     """Return a published vector as a case."""
-    finite = tuple(bool(flag) for flag in vector["finite"])
     factor = float(vector["mult"])
-    return Case(vector["init"], vector["period"], factor, 1 / factor, 1.0, LARGEST, finite)
+    bounds = (1.0, LARGEST)
+    return _case(vector["init"], vector["period"], factor, 1 / factor, *bounds, vector["finite"])
 
 
 def expected(vector: Dict[str, Any]) -> List[float]:
@@ -70,22 +59,15 @@ def expected(vector: Dict[str, Any]) -> List[float]:
     return [float(np.float32(value)) for value in vector["expect"]]
 
 
-def _case(parts: Tuple[Any, ...]) -> Case:
-    low, middle, high, interval, growth, backoff, finite = parts
-    return Case(2.0**middle, interval, growth, backoff, 2.0**low, 2.0**high, tuple(finite))
-
-
 def cases(steps: int) -> st.SearchStrategy[Case]:
     """Return random cases of that many steps, with random bounds and factors."""
-    factors = st.sampled_from([2.0, 3.0, 1.5, 10.0, 2.0**60])
-    shrink = st.sampled_from([0.5, 0.1, 0.75, 2.0**-60])
-    flags: Sequence[Any] = [True, True, True, False]
-    return st.tuples(
-        st.integers(-126, 0),
-        st.integers(0, 100),
-        st.integers(100, 127),
+    return st.builds(
+        _case,
+        st.integers(0, 100).map(lambda power: 2.0**power),
         st.integers(1, 4),
-        factors,
-        shrink,
-        st.lists(st.sampled_from(flags), min_size=steps, max_size=steps),
-    ).map(_case)
+        st.sampled_from([2.0, 3.0, 1.5, 10.0, 2.0**60]),
+        st.sampled_from([0.5, 0.1, 0.75, 2.0**-60]),
+        st.integers(-126, 0).map(lambda power: 2.0**power),
+        st.integers(100, 127).map(lambda power: 2.0**power),
+        st.lists(st.sampled_from([True, True, True, False]), min_size=steps, max_size=steps),
+    )

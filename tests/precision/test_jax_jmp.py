@@ -38,14 +38,9 @@ print("ran", result.testsRun, "failed", len(result.failures) + len(result.errors
 
 def test_jmps_own_97_tests_pass():
     code = RUN_JMPS_TESTS.format(ours="amp_xla.precision.compat.jmp", prefix="amp_xla.")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-    )
-    output = done.stdout.decode()
-    assert "ran 97 failed 0" in output, output
+    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=env)
+    assert b"ran 97 failed 0" in done.stdout, done.stderr
 
 
 def test_all_of_jmps_names_are_here():
@@ -63,7 +58,7 @@ def test_the_minimum_survives_jit_and_tree_map():
     assert state.loss_scale == 2.0**-4 and state.min_loss_scale == 2.0**-4
 
 
-@pytest.mark.parametrize("kind", [float, int, np.float32, np.float16, jnp.float32, jnp.asarray])
+@pytest.mark.parametrize("kind", [int, np.float16, jnp.asarray])
 def test_three_static_values_trace_once(kind):
     traces = []
 
