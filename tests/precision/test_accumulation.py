@@ -39,8 +39,7 @@ def test_a_window_is_one_step_with_the_mean_gradient(kind):
     assert state == [3, 0]  # applied, skipped; no sums between updates
 
 
-@pytest.mark.parametrize("where", [0, 1, 2])
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
+@pytest.mark.parametrize("where, bad", [(0, np.inf), (1, np.nan), (2, np.inf)])
 def test_one_bad_micro_batch_skips_its_window_and_no_other(session, where, bad):
     scale = DynamicLossScale(8.0, growth_interval=2)
     trainer = minimized(session, keras.optimizers.Adam(0.1), scale, accumulate=3)
@@ -79,12 +78,11 @@ def test_the_learning_rate_follows_applied_steps(session):
     assert rates == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
 
 
-@pytest.mark.parametrize("window", [1, 2])
-def test_clipping_is_of_the_window_mean(session, window):
+def test_clipping_is_of_the_window_mean(session):
     inner = tf.train.GradientDescentOptimizer(1.0)
-    trainer = minimized(session, inner, 1024.0, accumulate=window, global_clipnorm=1e-3)
+    trainer = minimized(session, inner, 1024.0, accumulate=2, global_clipnorm=1e-3)
     before = trainer.weights()
-    for factor in (1.0, 3.0)[-window:]:
+    for factor in (1.0, 3.0):
         norm = trainer.step(factor, trainer.optimizer.gradient_norm)
     moved = [a - b for a, b in zip(before, trainer.weights())]
     length = np.sqrt(sum(float((d**2).sum()) for d in moved))

@@ -34,16 +34,9 @@ TOKENS = [RNG.randint(1, 50, (32, 8)), np.zeros((32, 8), int), RNG.randint(0, 3,
 def encoder(**options):
     """Return a one-layer bert4keras model."""
     built = backend.bert4keras("models").BERT(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position=16,
-        hidden_act="gelu",
-        dropout_rate=0.0,
-        **options,
-    )
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position=16, hidden_act="gelu", dropout_rate=0.0, **options,
+    )  # fmt: skip
     built.build()
     return built.model
 
@@ -73,44 +66,16 @@ def bert(optimizer, extra_loss=0.0):
     return model
 
 
-@pytest.mark.parametrize("kind, scale", [("keras adam", "dynamic"), ("bert4keras adamw", 2.0**10)])
-def test_fit_with_loss_layers_logs_and_trains_as_without(kind, scale):
+def test_fit_with_loss_layers_logs_and_trains_as_without():
     def fitted(optimizer):
         K.clear_session()
         model = bert(optimizer(), extra_loss=0.5)
         logs = model.fit(TOKENS, epochs=2, batch_size=8, verbose=0, shuffle=False).history["loss"]
         return logs, model.get_weights()
 
-    logs, weights = fitted(KINDS[kind])
-    ours, got = fitted(lambda: LossScaleOptimizer(KINDS[kind](), scale))
+    logs, weights = fitted(KINDS["keras adam"])
+    ours, got = fitted(lambda: LossScaleOptimizer(KINDS["keras adam"](), "dynamic"))
     assert ours == logs and same(got, weights)
-
-
-def test_fit_skips_a_bad_batch_and_counts_it():
-    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.01), DynamicLossScale(2.0**127))
-    # The loss, above 2, overflows at 2**127 until the scale has come down.
-    model = bert(optimizer, extra_loss=100.0)
-    model.fit(TOKENS, epochs=3, batch_size=8, verbose=0)
-    applied, skipped, scale, _ = K.batch_get_value(optimizer.state_variables)
-    assert applied + skipped == 12 and skipped >= 1 and scale == 2.0 ** (127 - skipped)
-    assert K.get_value(optimizer.iterations) == applied
-    assert all(np.isfinite(w).all() for w in model.get_weights())
-
-
-def test_a_crf_trains_with_a_function_around_its_accuracy():
-    """Keras of TensorFlow 2 takes no bound method as a metric."""
-    crf = backend.bert4keras("layers").ConditionalRandomField()
-    tokens = keras.layers.Input((6,))
-    hidden = keras.layers.Embedding(20, 8, mask_zero=True)(tokens)
-    model = keras.models.Model(tokens, crf(keras.layers.Dense(4)(hidden)))
-
-    def accuracy(y_true, y_pred):
-        return crf.sparse_accuracy(y_true, y_pred)
-
-    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.1), 1000)
-    model.compile(optimizer, loss=crf.sparse_loss, metrics=[accuracy])
-    logs = model.fit(np.ones((8, 6)), np.ones((8, 6)), epochs=5, verbose=0).history
-    assert len(logs["accuracy"]) == 5 and logs["loss"][-1] < logs["loss"][0]
 
 
 def test_a_policy_trains_in_half_with_one_loss_scale():
@@ -131,15 +96,7 @@ def test_a_policy_trains_in_half_with_one_loss_scale():
     assert {w.dtype.name for w in model.get_weights()} == {"float32"}
 
 
-@pytest.mark.parametrize(
-    "text, name",
-    [
-        ("float32", "float32"),
-        ("c=f16", "mixed_float16"),
-        ("mixed_bfloat16", "mixed_bfloat16"),
-        ("f16", "float16"),
-    ],
-)
+@pytest.mark.parametrize("text, name", [("c=f16", "mixed_float16"), ("f16", "float16")])
 def test_policies_to_and_from_keras(text, name):
     made = to_keras(get_policy(text))
     assert made.name == name

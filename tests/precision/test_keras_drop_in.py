@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.precision import DynamicLossScale, facade, optimizer
-from amp_xla.precision.compat.keras import CUSTOM_OBJECTS, LossScaleOptimizer
+from amp_xla.precision import facade, optimizer
+from amp_xla.precision.compat.keras import LossScaleOptimizer
 from tests.precision.training import KINDS, same
 
 RNG = np.random.RandomState(0)
@@ -62,8 +60,9 @@ def test_fit_is_keras_own(kind):
         np.testing.assert_allclose(a, b, atol=1e-6)
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("cls", [LossScaleOptimizer, optimizer.LossScaleOptimizer])
+@pytest.mark.parametrize(
+    "cls, devices", [(LossScaleOptimizer, 2), (optimizer.LossScaleOptimizer, 1)]
+)
 def test_a_mirrored_strategy_trains_in_a_v1_graph(cls, devices):
     config = tf.ConfigProto(device_count={"CPU": 2})
     with tf.Graph().as_default(), tf.Session(config=config) as session:
@@ -111,9 +110,7 @@ def test_what_its_users_read_and_a_skipped_step():
         _ = made.amsgrad
 
 
-@pytest.mark.parametrize(
-    "saver, loader", [("ours", "theirs"), ("theirs", "ours"), ("ours", "ours")]
-)
+@pytest.mark.parametrize("saver, loader", [("ours", "theirs"), ("theirs", "ours")])
 def test_checkpoints_go_both_ways(tmp_path, saver, loader):
     def made(name):
         weight = tf.Variable([5.0, -1.0], name="weight", use_resource=True)
@@ -149,83 +146,3 @@ def test_checkpoints_go_both_ways(tmp_path, saver, loader):
         if loader == "ours":
             found = session.run([optimizer.loss_scale, optimizer.dynamic_counter])
             assert found == [16.0, 1] and session.run(optimizer.iterations) == 9
-
-
-@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
-def test_configurations_come_back_with_the_class_that_was_meant(kind):
-    """bert4keras has an Adam of its own, which a bare class name would not tell from Keras'."""
-    made = LossScaleOptimizer(KINDS[kind](), initial_scale=2.0, dynamic_growth_steps=3)
-    config, cls = made.get_config(), type(made.inner)
-    again = LossScaleOptimizer.from_config(copy.deepcopy(config), {cls.__name__: cls})
-    assert type(again.inner_optimizer) is cls
-    assert again.initial_scale == 2.0 and again.dynamic_growth_steps == 3
-    assert again.get_config()["inner_optimizer"].keys() == config["inner_optimizer"].keys()
-
-
-WRAPPERS = {
-    "drop-in": lambda inner: LossScaleOptimizer(inner, initial_scale=4.0),
-    "dynamic": lambda inner: optimizer.LossScaleOptimizer(
-        inner, DynamicLossScale(4.0, growth_interval=3, minimum=0.5)
-    ),
-    "accumulating": lambda inner: optimizer.LossScaleOptimizer(
-        inner, 1000, global_clipnorm=1e9, count_skipped=True, accumulate=2
-    ),
-}
-
-
-def fit(model):
-    return model.fit(X, Y, batch_size=8, epochs=1, verbose=0, shuffle=False).history["loss"]
-
-
-@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
-@pytest.mark.parametrize(
-    "wrapper, kind",
-    [("drop-in", "keras adam"), ("dynamic", "bert4keras adamw"), ("accumulating", "keras adam")],
-)
-@pytest.mark.parametrize("ending", [".h5", ""])
-def test_a_model_comes_back(tmp_path, wrapper, kind, ending):
-    model = sequential()
-    model.compile(WRAPPERS[wrapper](KINDS[kind]()), "mse")
-    fit(model)
-    weights, x = model.get_weights(), model.predict(X)
-    state = K.batch_get_value(model.optimizer.state_variables)
-    assert wrapper != "accumulating" or state == [4, 0]  # of 8 micro-batches
-    model.save(str(tmp_path / ("model" + ending)), save_format="h5" if ending else "tf")
-    model.save_weights(str(tmp_path / "weights.h5"))
-    after = fit(model)
-    config = model.optimizer.get_config()
-    K.clear_session()
-    path = str(tmp_path / ("model" + ending))
-    with keras.utils.custom_object_scope({} if ending else CUSTOM_OBJECTS):
-        loaded = keras.models.load_model(path, custom_objects=CUSTOM_OBJECTS)
-    assert type(loaded.optimizer).__mro__[1] is type(model.optimizer).__mro__[1]
-    assert loaded.optimizer.get_config() == config
-    np.testing.assert_allclose(loaded.predict(X), x, rtol=1e-5, atol=1e-6)
-    if ending and wrapper != "drop-in":  # as Keras' own, the drop-in saves the inner weights only
-        found = loaded.optimizer.get_weights()
-        assert K.batch_get_value(loaded.optimizer.state_variables) == state
-        with pytest.raises(ValueError, match="optimizer weights"):
-            loaded.optimizer.set_weights(found[:-1])
-    if ending:  # in graph mode Keras reads no optimizer state from a SavedModel
-        np.testing.assert_allclose(fit(loaded), after, rtol=1e-6)
-    loaded.load_weights(str(tmp_path / "weights.h5"))
-    assert same(loaded.get_weights(), weights)
-
-
-def test_a_checkpoint_holds_everything_but_the_sums_of_a_window(tmp_path):
-    def made():
-        model = sequential()
-        model.compile(WRAPPERS["accumulating"](KINDS["bert4keras adamw"]()), "mse")
-        fit(model)
-        return model, tf.train.Checkpoint(model=model, optimizer=model.optimizer)
-
-    model, checkpoint = made()
-    path = checkpoint.save(str(tmp_path / "saved"), session=K.get_session())
-    assert not any("window" in name or "sum_" in name for name, _ in tf.train.list_variables(path))
-    after = fit(model)
-    K.clear_session()
-    other, checkpoint = made()
-    status = checkpoint.restore(path)
-    status.assert_existing_objects_matched()
-    status.run_restore_ops(K.get_session())
-    np.testing.assert_allclose(fit(other), after, rtol=1e-6)

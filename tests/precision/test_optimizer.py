@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.usefixtures("graph"),
     pytest.mark.filterwarnings("ignore:non-finite gradients under the constant"),
 ]
-KIND = pytest.mark.parametrize("kind", sorted(KINDS))
 BAD = (np.inf, -np.inf, np.nan)
 
 
@@ -33,8 +32,7 @@ def plain(session, inner):
     return Trainer(session, task, inner, operation)
 
 
-@KIND
-@pytest.mark.parametrize("scale", [None, 2.0**10, "dynamic"])
+@pytest.mark.parametrize("kind, scale", zip(sorted(KINDS), ["dynamic", 2.0**10, None] * 2))
 def test_a_power_of_two_changes_no_bit(session, kind, scale):
     ours = minimized(session, KINDS[kind](), scale)
     for _ in range(6):
@@ -61,25 +59,6 @@ def test_a_skipped_step_leaves_everything_alone(session, kind, bad):
     assert finite and scale == 4.0
     assert not same(before, trainer.everything())
     assert trainer.state() == [2, 1, 4.0, 1]
-
-
-@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
-@pytest.mark.parametrize("count_skipped", [False, True])
-def test_iterations_count_skipped_steps_only_when_asked(session, kind, count_skipped):
-    trainer = minimized(session, KINDS[kind](), count_skipped=count_skipped)
-    for factor in (1.0, np.inf, 1.0):
-        trainer.step(factor)
-    assert session.run(trainer.optimizer.iterations) == (3 if count_skipped else 2)
-    assert trainer.state() == [2, 1]
-
-
-@pytest.mark.parametrize("scale", [None, 1000.0])
-def test_constant_scales_skip_and_count_too(session, scale):
-    trainer = minimized(session, tf.train.AdamOptimizer(0.1), scale)
-    before = trainer.weights()
-    for bad in BAD:
-        trainer.step(bad)
-    assert same(before, trainer.weights()) and trainer.state() == [0, 3]
 
 
 def test_the_update_is_of_the_unscaled_gradient():
@@ -109,14 +88,11 @@ def test_scale_loss_takes_tensors_and_keras_losses(session):
             scale_loss(tf.constant(1.0), bad)
 
 
-CLIPS = {"clipnorm": 0.05, "clipvalue": 0.02}
-
-
-@pytest.mark.parametrize("name", sorted(CLIPS))
-def test_the_optimizers_clipping_comes_after_unscaling(name):
+@pytest.mark.parametrize("name, value", [("clipnorm", 0.05), ("clipvalue", 0.02)])
+def test_the_optimizers_clipping_comes_after_unscaling(name, value):
     def weights(optimize):
         with tf.Graph().as_default(), tf.Session() as session:
-            trainer = optimize(session, keras.optimizers.SGD(0.1, **{name: CLIPS[name]}))
+            trainer = optimize(session, keras.optimizers.SGD(0.1, **{name: value}))
             for _ in range(3):
                 trainer.step()
             return trainer.weights()
@@ -124,9 +100,8 @@ def test_the_optimizers_clipping_comes_after_unscaling(name):
     assert same(weights(plain), weights(lambda s, i: minimized(s, i, 1024.0)))
 
 
-@pytest.mark.parametrize("kind", ["tf.train sgd", "keras adam", "duck"])
-def test_global_clipnorm_and_gradient_norm(session, kind):
-    trainer = minimized(session, KINDS[kind](), 1024.0, global_clipnorm=1e-3)
+def test_global_clipnorm_and_gradient_norm(session):
+    trainer = minimized(session, KINDS["duck"](), 1024.0, global_clipnorm=1e-3)
     task = trainer.task
     # Dense, since a row of the table occurs twice in the batch.
     dense = [tf.convert_to_tensor(g) for g in tf.gradients(task.loss, task.variables)]
@@ -140,12 +115,6 @@ def test_finite_gradients_of_infinite_norm_are_a_skipped_step(session):
     before = trainer.weights()
     trainer.step(1e25)
     assert same(before, trainer.weights()) and trainer.state() == [0, 1]
-
-
-def test_functions_missing_from_a_config_are_said():
-    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.1), 8.0, reduce=lambda g: g)
-    with pytest.warns(LossScaleWarning, match="leaves out reduce"):
-        optimizer.get_config()
 
 
 def test_a_scaled_loss_whose_gradients_were_never_unscaled_is_said():
@@ -169,29 +138,11 @@ def test_gradients_scaled_and_unscaled_by_hand_are_a_step_each(session):
     assert session.run(optimizer.state_variables) == [1, 1, 4.0, 1]
 
 
-def test_what_was_unscaled_and_never_applied_does_not_judge_another_step(session):
-    task = problem()
-    optimizer = LossScaleOptimizer(KINDS["tf.train sgd"](), 8.0)
-    optimizer.get_unscaled_gradients([tf.constant(np.nan)])
-    operation = optimizer.minimize(task.loss, task.variables)
-    trainer = Trainer(session, task, optimizer, operation)
-    trainer.step()
-    assert trainer.state() == [1, 0]
-
-
 def test_clipping_by_a_norm_that_ranks_do_not_share_is_refused():
-    def local(v):
-        return "table" in v.name
-
-    def agree(finite):
-        return finite
-
-    inner = tf.train.GradientDescentOptimizer(0.1)
+    inner, ours = tf.train.GradientDescentOptimizer(0.1), {"model_parallel": lambda v: True}
     with pytest.raises(ValueError, match="attribute `total`"):
-        LossScaleOptimizer(inner, 8.0, 1.0, agreement=agree, model_parallel=local)
-    agree.total = lambda x: x * 2.0
-    LossScaleOptimizer(inner, 8.0, 1.0, agreement=agree, model_parallel=local)
-    LossScaleOptimizer(inner, 8.0, 1.0, model_parallel=local)  # one rank
+        LossScaleOptimizer(inner, 8.0, 1.0, agreement=lambda finite: finite, **ours)
+    LossScaleOptimizer(inner, 8.0, 1.0, **ours)  # one rank
 
 
 def test_gradient_accumulation_of_bert4keras_is_refused():
@@ -199,27 +150,6 @@ def test_gradient_accumulation_of_bert4keras_is_refused():
     accumulating = optimizers.extend_with_gradient_accumulation(optimizers.Adam)
     with pytest.raises(ValueError, match="pass accumulate=4 here"):
         LossScaleOptimizer(accumulating(0.1, grad_accum_steps=4))
-
-
-NO_OPTIMIZER = "is not an optimizer: it has no apply_gradients"
-
-
-@pytest.mark.parametrize(
-    "make, error, said",
-    [
-        (lambda: LossScaleOptimizer(tf.train.AdamOptimizer()), ValueError, "already scales"),
-        (lambda: "adam", TypeError, NO_OPTIMIZER),
-        (lambda: types.SimpleNamespace(get_updates=lambda *_: []), TypeError, NO_OPTIMIZER),
-        (
-            lambda: keras.optimizers.Adam,
-            TypeError,
-            r"the class Adam; allowed: an instance, e.g. Adam\(1e-3\)",
-        ),
-    ],
-)
-def test_other_things_than_optimizers_are_refused(make, error, said):
-    with pytest.raises(error, match=said):
-        LossScaleOptimizer(make())
 
 
 REFUSED = [("loss_scale", value, "loss.scale is") for value in (True, False, 0, -1, np.nan, "fast")]
@@ -234,9 +164,17 @@ def test_impossible_options_are_refused(name, value, said):
         LossScaleOptimizer(tf.train.AdamOptimizer(), **{name: value})
 
 
-def test_no_gradients_are_refused():
+def test_other_things_than_optimizers_and_no_gradients_are_refused():
+    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer())
     with pytest.raises(ValueError, match="no gradients"):
-        LossScaleOptimizer(tf.train.AdamOptimizer()).apply_gradients([])
+        optimizer.apply_gradients([])
+    for inner, error, said in (
+        (optimizer, ValueError, "already scales"),
+        (types.SimpleNamespace(get_updates=lambda *_: []), TypeError, "it has no apply_gradients"),
+        (keras.optimizers.Adam, TypeError, r"class Adam; allowed: an instance, e.g. Adam\(1e-3\)"),
+    ):
+        with pytest.raises(error, match=said):
+            LossScaleOptimizer(inner)
 
 
 def test_warnings_reach_the_session_that_runs_the_step(session):
@@ -253,20 +191,6 @@ def test_warnings_reach_the_session_that_runs_the_step(session):
         trainer = minimized(session, KINDS["tf.train sgd"](), 1000.0)
         with pytest.warns(LossScaleWarning, match="constant loss scale 1000"):
             trainer.step(np.nan)
-
-
-def test_given_counter_and_global_step(session):
-    mine = tf.get_variable("mine", initializer=np.int64(5))
-    global_step = tf.train.create_global_step()
-    task = problem()
-    rate = tf.cast(mine, tf.float32) * 0.01
-    inner = tf.train.GradientDescentOptimizer(rate)
-    optimizer = LossScaleOptimizer(inner, 8.0, applied_steps=mine)
-    operation = optimizer.minimize(task.loss, task.variables, global_step=global_step)
-    trainer = Trainer(session, task, optimizer, operation)
-    for factor in (1.0, np.nan, 1.0):
-        trainer.step(factor)
-    assert session.run([mine, global_step]) == [7, 2]
 
 
 def test_recompute_wants_a_tensor_to_go_back_from():
@@ -290,12 +214,21 @@ def test_a_saver_restores_each_bit(session, tmp_path, kind, window):
 
     path = str(tmp_path / "saved")
     trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
-    trained(trainer, 1, 34)
+    trained(trainer, 1, 22)
     tf.train.Saver().save(session, path)
     assert trainer.state()[2] != 4.0  # the scale has moved
-    expected = trained(trainer, 2, 50)
+    expected = trained(trainer, 2, 20)
     with tf.Graph().as_default(), tf.Session() as session:
         trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
         tf.train.Saver().restore(session, path)
-        assert same(trained(trainer, 2, 50), expected)
+        assert same(trained(trainer, 2, 20), expected)
         assert all(np.isfinite(w).all() for w in trainer.weights())
+
+
+@pytest.mark.parametrize("scale", [None, 1000.0])
+def test_constant_scales_skip_and_count_too(session, scale):
+    trainer = minimized(session, tf.train.AdamOptimizer(0.1), scale)
+    before = trainer.weights()
+    for bad in BAD:
+        trainer.step(bad)
+    assert same(before, trainer.weights()) and trainer.state() == [0, 3]

@@ -12,7 +12,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.precision import DynamicLossScale as Value
 from amp_xla.precision import arrays
-from amp_xla.precision.tensorflow import LossScaleVariables, all_finite
+from amp_xla.precision.tensorflow import LossScaleVariables
 from tests.precision.reference import cases, reference
 
 
@@ -40,7 +40,7 @@ RUNS = pytest.mark.parametrize("run", [run_graph, run_function])
 
 
 @RUNS
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(case=cases(12))
 def test_random_sequences_equal_the_reference(run, case):
     assert run(case) == reference(case)
@@ -57,21 +57,6 @@ def test_verbs_in_a_graph(session):
     assert loss.dtype == dense.dtype == sparse.dtype == tf.float32
     assert session.run([loss, dense, sparse.values[0, 0]]) == [2.0**17, 2.0**-26, 2.0**-26]
     assert state.state_variables == []
-
-
-def test_all_finite_judges_values_and_ignores_the_rest(session):
-    x = tf.placeholder(tf.float32, [2])
-    rows = tf.IndexedSlices(x, tf.constant([5, 6]))
-    trees = [
-        {"a": [x, None], "b": tf.constant(3)},
-        [rows],
-        (tf.cast(x, tf.float16), tf.ones(1)),
-    ]
-    verdicts = [all_finite(tree) for tree in trees]
-    assert session.run(verdicts, {x: [1, 2]}) == [True] * 3
-    for bad in (np.inf, -np.inf, np.nan):
-        assert session.run(verdicts, {x: [1, bad]}) == [False] * 3
-    assert session.run(all_finite([])) and session.run(all_finite([None]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

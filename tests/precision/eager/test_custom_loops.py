@@ -24,15 +24,10 @@ KINDS = {
     "tf.train": lambda: tf.compat.v1.train.AdamOptimizer(0.05),
 }
 MODES = {"eager": lambda f: f, "function": tf.function}
-MODE = pytest.mark.parametrize("mode", sorted(MODES))
 
 RNG = np.random.RandomState(0)
 X = RNG.randn(16, 4).astype("float32")
 Y = (X.sum(1, keepdims=True) > 0).astype("float32")
-
-
-def test_this_process_is_eager():
-    assert tf.executing_eagerly() and keras3.__version__.startswith("3")
 
 
 def variables():
@@ -70,16 +65,11 @@ def step_of(optimizer, weights, mode, style="by hand"):
     return lambda factor: step(tf.constant(factor, tf.float32))
 
 
-@pytest.mark.parametrize("style", ["by hand", "callable", "tape"])
 @pytest.mark.parametrize(
-    "kind, mode",
-    [
-        ("keras legacy", "function"),
-        ("keras", "function"),
-        ("keras 3", "eager"),
-        ("tf.train", "eager"),
-    ],
-)
+    "kind, mode, style",
+    [("keras legacy", "function", "callable"), ("keras", "function", "by hand"),
+     ("keras", "function", "tape"), ("keras 3", "eager", "tape"), ("tf.train", "eager", "by hand")],
+)  # fmt: skip
 def test_trains_as_without_and_skips(kind, mode, style):
     weights, plain = variables(), variables()
     scale = DynamicLossScale(2.0**10, growth_interval=3)
@@ -103,7 +93,7 @@ def test_trains_as_without_and_skips(kind, mode, style):
     assert int(np.asarray(optimizer.iterations)) == 6
 
 
-@MODE
+@pytest.mark.parametrize("mode", sorted(MODES))
 def test_accumulation(mode):
     weights, whole = variables(), variables()
     optimizer = LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05), 8.0, accumulate=2)
@@ -118,25 +108,6 @@ def test_accumulation(mode):
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
 
 
-@MODE
-def test_scaled_and_unscaled_by_hand(mode):
-    """apply_gradients alone: every call is a step of its own."""
-    weights = variables()
-    optimizer = LossScaleOptimizer(KINDS["keras legacy"](), DynamicLossScale(8.0))
-
-    def step(factor):
-        with tf.GradientTape() as tape:
-            loss = loss_of(weights, factor) * optimizer.loss_scale
-        grads = [g / optimizer.loss_scale for g in tape.gradient(loss, weights)]
-        optimizer.apply_gradients(zip(grads, weights))
-
-    step = MODES[mode](step)
-    for factor in (np.nan, 1.0, np.inf, 1.0, 1.0):
-        step(tf.constant(factor, tf.float32))
-    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (3, 2)
-    assert float(optimizer.loss_scale) == 2.0 and int(optimizer.iterations) == 3
-
-
 def test_warnings_come_while_training():
     weights = variables()
     optimizer = LossScaleOptimizer(KINDS["keras"](), DynamicLossScale(1.0), warn_after=2)
@@ -144,21 +115,3 @@ def test_warnings_come_while_training():
     step(tf.constant(np.nan, tf.float32))
     with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
         step(tf.constant(np.nan, tf.float32))
-
-
-def test_a_step_compiled_by_xla():
-    weights = variables()
-    inner = tf_keras.optimizers.legacy.SGD(0.05)
-    optimizer = LossScaleOptimizer(inner, DynamicLossScale(8.0))
-    optimizer.minimize(lambda: loss_of(weights, 1.0), weights)  # makes the variables
-
-    @tf.function(jit_compile=True)
-    def step(factor):
-        optimizer.minimize(lambda: loss_of(weights, factor), weights)
-
-    before = values(weights)
-    step(tf.constant(np.nan, tf.float32))
-    assert all(np.array_equal(a, b) for a, b in zip(before, values(weights)))
-    step(tf.constant(1.0))
-    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
-    assert float(optimizer.loss_scale) == 4.0
