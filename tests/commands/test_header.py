@@ -21,7 +21,7 @@ from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import Adam
 
 bert = build_transformer_model(
-    model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=1,
+    model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=1,
     intermediate_size=128, hidden_act="gelu", max_position=16, return_keras_model=False)
 output = keras.layers.Lambda(lambda x: x[:, 0])(bert.model.output)
 output = keras.layers.Dense(2, activation="softmax")(output)
@@ -33,6 +33,12 @@ labels = (tokens[:, 1] > 32).astype("float32")
 history = model.fit([tokens, tokens * 0], labels, batch_size=32, epochs=6, verbose=0)
 losses = history.history["loss"]
 print(losses[0], losses[-1])
+from bert4keras.layers import ConditionalRandomField
+try:
+    ConditionalRandomField()
+    print("built")
+except NotImplementedError as error:
+    print(error)
 """
 
 
@@ -45,14 +51,7 @@ def run(folder, text):
     return run_python("train.py", cwd=folder, env={"PYTHONPATH": ""})
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--xla", "on", "--no-gpu"),
-        pytest.param((), marks=pytest.mark.slow),
-        pytest.param(("--precision", "fp32"), marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("flags", [(), ("--precision", "fp32")])
 def test_a_pasted_header_trains(tmp_path, flags):
     text = block(*flags)
     assert text.startswith(f"# ---- amp_xla header for TensorFlow {VERSION}: precision ")
@@ -62,9 +61,13 @@ def test_a_pasted_header_trains(tmp_path, flags):
     script = SCRIPT.replace("LOSS", loss if scaled else "'sparse_categorical_crossentropy'")
     result = run(tmp_path, text + script)
     assert result.code == 0, result.err
-    first, last = map(float, result.out.splitlines()[-1].split())
+    *_, losses, crf = result.out.splitlines()
+    first, last = map(float, losses.split())
     assert last < 0.9 * first
     assert (first > 100) == scaled, "the raw form shows the scaled loss"
+    # Where padding would not be masked it is refused.
+    safe = flags or backend.bert4keras_version() >= backend.SAFE_MASKS
+    assert crf == "built" if safe else "CRF and MEMM need bert4keras 0.11.5" in crf
 
 
 def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
@@ -74,21 +77,9 @@ def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
     assert "Traceback" not in result.err
 
 
-def test_a_pasted_header_refuses_crf_where_padding_would_not_be_masked(tmp_path):
-    script = "from bert4keras.layers import ConditionalRandomField as CRF; CRF(); print('built')"
-    result = run(tmp_path, block() + script)
-    if backend.bert4keras_version() >= backend.SAFE_MASKS:
-        assert result.out == "built\n"
-    else:
-        assert result.code == 1 and "CRF and MEMM need bert4keras 0.11.5" in result.err
-
-
 @pytest.mark.parametrize(
     "flags, word",
-    [
-        (("--loss-scale", "dynamic"), "LossScaleOptimizer"),
-        (("--infinity", "1e9"), "at most 32752"),
-    ],
+    [(("--loss-scale", "dynamic"), "LossScaleOptimizer"), (("--infinity", "1e9"), "at most 32752")],
 )
 def test_what_no_header_can_do_is_refused(flags, word):
     with pytest.raises(AmpXlaError, match=word):

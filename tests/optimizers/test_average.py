@@ -15,8 +15,7 @@ from amp_xla.precision.optimizer import LossScaleOptimizer
 DECAY = 0.9
 
 
-@pytest.mark.parametrize("rule", [AdamW, LAMB])
-@pytest.mark.parametrize("window", [1, 3])
+@pytest.mark.parametrize("rule, window", [(AdamW, 3), (LAMB, 1)])
 def test_the_average_is_that_of_the_weights_after_each_update(rule, window):
     K.clear_session()
     start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
@@ -47,7 +46,7 @@ def test_the_average_is_that_of_the_weights_after_each_update(rule, window):
     np.testing.assert_array_equal(K.get_value(variable), before)
 
 
-@pytest.mark.parametrize("decay", [0.0, 1.0, 1.5])
+@pytest.mark.parametrize("decay", [0.0, 1.0])
 def test_a_decay_that_is_none_is_named(decay):
     with pytest.raises(ValueError, match=str(decay)):
         averaged(AdamW, decay)

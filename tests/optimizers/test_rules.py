@@ -10,7 +10,7 @@ from amp_xla.optimizers.adamw import AdamW
 from amp_xla.optimizers.lamb import LAMB
 from amp_xla.precision.optimizer import LossScaleOptimizer
 
-STEPS = 50
+STEPS = 20
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-6
 
 
@@ -48,9 +48,9 @@ def as_gradient(feed, sparse):
 
 
 @pytest.mark.parametrize("kind", [AdamW, LAMB])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("name, plain", [("kernel", False), ("bias", True)])
-def test_fifty_steps_equal_the_paper(kind, sparse, name, plain):
+@pytest.mark.parametrize("sparse, name", [(False, "kernel"), (True, "kernel"), (False, "bias")])
+def test_twenty_steps_equal_the_paper(kind, sparse, name):
+    plain = name == "bias"
     start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
     gradients, rates = gradients_of(sparse), [0.01 * (i + 1) / STEPS for i in range(STEPS)]
     with tf.Graph().as_default(), tf.Session() as session:
@@ -68,8 +68,7 @@ def test_fifty_steps_equal_the_paper(kind, sparse, name, plain):
 
 
 @pytest.mark.parametrize("kind", [AdamW, LAMB])
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("window", [1, 5])
+@pytest.mark.parametrize("sparse, window", [(False, 1), (True, 3)])
 def test_accumulated_windows_equal_the_paper_on_their_means(kind, sparse, window):
     start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
     gradients = gradients_of(sparse, STEPS * window)

@@ -8,14 +8,14 @@ import os
 import pty
 import struct
 import termios
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from amp_xla.commands import verify
 from amp_xla.process.output import lines, printable
 from amp_xla.process.progress import Progress, note
+
+pytestmark = pytest.mark.once
 
 VALUES = {
     "loss": "2.4849",
@@ -69,14 +69,3 @@ def test_notes_and_answers_are_printable(capsys: pytest.CaptureFixture[str]) -> 
     assert said.out.startswith(
         "label\\x1b[2J\\nwith a break\t0.9\n\u0645\u06cc\u200c\u062e 👩\u200d👧"
     )
-
-
-def test_verify_prints_foreign_names_without_their_escape_sequences(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "checkpoints"
-    (folder / "step-00000001").mkdir(parents=True)
-    (folder / "damaged-\x1b[2J").mkdir()
-    assert verify.main(["--run", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
-    assert "damaged-\\x1b[2J  left over" in said and "\x1b" not in said

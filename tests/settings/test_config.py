@@ -74,9 +74,7 @@ def test_ranges(range_, text, inside, outside):
 
 @pytest.mark.parametrize("words, message", [
     ("--rate 1", "--rate 1.0: allowed is 0 to below 1"),
-    ("--rate nan", "--rate nan: allowed is 0 to below 1"),
     ("--rate=-inf", "--rate -inf: allowed is 0 to below 1"),
-    ("--rate " + "9" * 400, "--rate inf: allowed is 0 to below 1"),
     ("--count 0", "--count 0: allowed is a whole number, 1 or more"),
     ("--count " + "9" * 400, f"--count {'9' * 40}...: allowed is a whole number, 1 or more"),
     ("--steps 0", "--steps 0: allowed is a whole number, above 0 to 1,000,000"),
@@ -147,7 +145,3 @@ def test_every_numeric_flag_has_a_range_that_its_default_is_in(module):
         if field.numbers():
             assert field.range is not None, f"{module}: {field.flag} has no range"
         assert field.problem(defaults[name]) is None
-
-
-def test_all_commands_are_tested():
-    assert {"recipes.classification", "recipes.pretraining", "amp_xla.speed.tune"} <= set(CONFIGS)

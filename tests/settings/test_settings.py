@@ -20,12 +20,8 @@ from amp_xla.settings import Precision, Settings
 ])  # fmt: skip
 def test_one_value_says_what_the_settings_mean(settings, half, infinity, epsilon, scale, words):
     precision = Precision.of(Settings(**settings), half)
-    assert (precision.infinity, precision.epsilon, precision.loss_scale) == (
-        infinity,
-        epsilon,
-        scale,
-    )
-    assert precision.describe() == words
+    values = (precision.infinity, precision.epsilon, precision.loss_scale)
+    assert values == (infinity, epsilon, scale) and precision.describe() == words
 
 
 def test_reads_the_environment_and_lets_arguments_win():
@@ -34,23 +30,16 @@ def test_reads_the_environment_and_lets_arguments_win():
     assert settings == Settings(precision="tf32", xla="no_lazy", loss_scale="dynamic")
 
 
-def test_an_empty_variable_means_not_given():
-    assert Settings.from_environment({"AMP_XLA_XLA": ""}) == Settings()
-
-
 @pytest.mark.parametrize(
     "environ, words",
     [
         ({"AMP_XLA_PRECISION": "fp16"}, ["precision='fp16'", "fp32, tf32, amp"]),
         ({"AMP_XLA_XLA": "lit"}, ["did you mean lite?", "off, on, no_lazy, lite"]),
         ({"AMP_XLA_INFINITY": "1e12"}, ["65504", "at most 32752"]),
-        ({"AMP_XLA_INFINITY": "-1"}, ["infinity='-1'", "above 0"]),
         ({"AMP_XLA_EPSILON": "1e-12"}, ["rounds to zero", "at least"]),
         ({"AMP_XLA_EPSILON": "tiny"}, ["not a number"]),
         ({"AMP_XLA_LOSS_SCALE": "0"}, ["loss_scale", "above 0", "dynamic"]),
-        ({"AMP_XLA_LOSS_SCALE": "inf"}, ["loss_scale", "finite"]),
         ({"AMP_XLA_LOSS_SCALE": "9" * 400}, ["loss_scale='999", "finite in float32"]),
-        ({"AMP_XLA_LOSS_SCALE": "dynmic"}, ["loss_scale", "dynamic"]),
     ],
 )
 def test_a_bad_value_is_named_with_what_is_allowed(environ, words):
@@ -72,7 +61,3 @@ def test_an_unknown_variable_is_named_without_its_value():
 def test_an_unknown_keyword_is_named():
     with pytest.raises(SettingsError, match="precison.*did you mean precision"):
         Settings.from_environment({}, precison="amp")
-
-
-def test_a_large_infinity_is_fine_where_nothing_is_half():
-    assert Settings(precision="tf32", infinity=1e12).infinity == 1e12

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from amp_xla.commands.recipe_job import open_job
 from amp_xla.errors import AmpXlaError
 from amp_xla.speed import table
 from amp_xla.speed.child import Request
-from amp_xla.speed.machine import Machine
 from amp_xla.speed.measure import Outcome, measure
 from amp_xla.speed.tune import largest_batch, read_recipe
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
 
 TINY = ("--layers", "1", "--hidden", "64", "--max-length", "24", "--shapes", "1",
         "--batch-size", "8", "--vocab-size", "200")  # fmt: skip
-HERE = Machine("CPU", False, "", "2.17.1", "0.11.5", False, "bfloat16", "3.12.1", "", 2, 24.0)
 
 
 @pytest.fixture(scope="module")
@@ -81,35 +77,12 @@ def test_of_equally_fast_combinations_the_simplest_is_recommended():
     assert best is amp and reason == "fastest: amp, 2.00x fp32"
 
 
-def test_a_spent_budget_leaves_rows_that_say_so():
-    rows = measure([Request("classification", TINY, "fp32")], 1, 1, 60, True, budget=1e-9)
-    assert rows[0].status == "not measured" and table.recommend(rows)[0] is None
-
-
-@pytest.mark.parametrize("most", [0, 1, 5, 8, 100, 5000])
+@pytest.mark.parametrize("most", [0, 5, 5000])
 def test_the_largest_batch_is_found_by_trying(most):
     tried = []
     size = largest_batch(lambda rows: tried.append(rows) or rows <= most, 32)
     assert size <= most and size >= most - max(1, most // 12) - 8 * (most > 16)
     assert len(tried) <= 20 and (size in tried or size == 0)
-
-
-def test_a_batch_beyond_the_memory_is_tried_and_left(capsys, monkeypatch):
-    from amp_xla.speed import tune
-
-    limit = 300
-
-    def fake(requests, *args, **options):
-        rows = int(requests[0].words[-1])
-        return [Outcome("fp32", "off", "ok" if rows <= limit else "out of memory")]
-
-    monkeypatch.setattr(tune, "measure", fake)
-    best = outcome("fp32", "off", 1.0)
-    text = tune._largest_batch(tune.Config(), TINY, best, 8, HERE)
-    assert 280 <= int(text.split()[-1]) <= 300
-    assert "out of memory" in capsys.readouterr().err
-    with pytest.raises(AmpXlaError, match="pretraining has no --batch-size"):
-        tune.main(["--recipe", "pretraining", "--largest-batch"])
 
 
 def test_what_tune_cannot_measure_is_refused():
@@ -123,13 +96,3 @@ def test_what_tune_cannot_measure_is_refused():
             read_recipe(recipe, [])
         with pytest.raises(AmpXlaError, match="what the graph rewrite does in recipes that have"):
             open_job(recipe, [])
-
-
-def test_each_combination_that_does_not_exist_has_a_reason():
-    ladder = HERE.ladder()
-    assert ("amp", "no_lazy") in ladder and ladder[0] == ("fp32", "off")
-    assert not any("tf32" in rung for rung in ladder) and ("amp", "lite") in ladder
-    assert set(HERE.absent) == {"tf32"}
-    stock = dataclasses.replace(HERE, tensorflow="1.15.5", half_dtype="")
-    assert set(stock.absent) == {"tf32", "amp", "lite"}
-    assert not any("lite" in rung or "amp" in rung for rung in stock.ladder())
