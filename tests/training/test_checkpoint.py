@@ -6,20 +6,18 @@ import json
 import math
 import os
 import shutil
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, List, Tuple
 
 import numpy as np
 import pytest
 
 from amp_xla.commands import verify
-from amp_xla.process import durable
-from amp_xla.training import checkpoint, json_files, manifest
+from amp_xla.training import checkpoint, manifest
 from amp_xla.training.checkpoint import CheckpointError, NotFiniteError
-from amp_xla.training.checkpoint_writer import CheckpointWriter
 from tests.training import runs
+
+pytestmark = pytest.mark.once
 
 FIRST, SECOND = "step-00000001", "step-00000002"
 
@@ -86,9 +84,8 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path: Path, capsys
     assert "belongs to step-00000002" in checkpoint.problems(folder / "step-00000003")[0]
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "state.json", "tensors.safetensors"])
-def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
-    path = runs.write(tmp_path / "checkpoints", 1)
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    path, name = runs.write(tmp_path / "checkpoints", 1), "state.json"
     (path / name).rename(tmp_path / "elsewhere")
     (path / name).symlink_to(tmp_path / "elsewhere")
     assert checkpoint.problems(path) == [f"{name}: not a regular file"]
@@ -97,7 +94,7 @@ def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
     assert checkpoint.steps(path.parent) == []
 
 
-@pytest.mark.parametrize("name", ["../state.json", "/etc/hostname", "a/b"])
+@pytest.mark.parametrize("name", ["../state.json", "/etc/hostname"])
 def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
     path = runs.write(tmp_path, 1)
     files = {**checkpoint.read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
@@ -124,8 +121,7 @@ def test_a_resumed_folder_is_tidied_up(tmp_path: Path) -> None:
     ("values", "best"),
     [
         ([0.5, 0.4, 0.4, 0.6], 2),
-        ([None, 0.4, 0.3, None], 3),
-        ([math.nan, math.nan, 0.3, math.nan], 3),
+        ([None, math.nan, 0.3, math.nan], 3),
         ([None, None, None, None], None),
     ],
 )
@@ -143,41 +139,12 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path, values: List[Any], bes
     assert names(tmp_path)[-1] == "step-00000004.1"
 
 
-def test_training_waits_only_for_the_copy(tmp_path: Path, monkeypatch: Any) -> None:
-    free, original = threading.Event(), checkpoint._write_tensors
-
-    def slow(path: Path, tensors: Any) -> None:
-        assert free.wait(60)
-        original(path, tensors)
-
-    monkeypatch.setattr(checkpoint, "_write_tensors", slow)
-    run: Any = SimpleNamespace(checkpoints=tmp_path, has_checkpoint=lambda: None)
-    writer = CheckpointWriter(run, 1, {})
-    writer.save(1, lambda: runs.tensors(1), runs.state(1))
-    assert writer.busy and names(tmp_path) == []
-    free.set()
-    writer.wait()
-    assert not writer.busy and names(tmp_path) == [FIRST]
-
-
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_nothing_that_is_not_finite_is_written(tmp_path: Path, bad: float) -> None:
     runs.write(tmp_path, 1)
     tensors = {**runs.tensors(2), "slot": np.array([0.0, bad])}
     with pytest.raises(NotFiniteError, match=f"slot is not finite.*{FIRST} is whole"):
         checkpoint.write(tmp_path, 2, tensors, runs.state(2), {})
-    assert os.listdir(str(tmp_path)) == [FIRST]
-
-
-def test_a_full_disk_is_reported_with_the_bytes_needed(tmp_path: Path, monkeypatch: Any) -> None:
-    runs.write(tmp_path, 1)
-
-    def full(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr(durable, "write", full)
-    with pytest.raises(CheckpointError, match=r"No space left on device; it needs [\d,]+ bytes"):
-        runs.write(tmp_path, 2)
     assert os.listdir(str(tmp_path)) == [FIRST]
 
 
@@ -201,33 +168,15 @@ def test_what_cannot_be_found_is_one_clear_line(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"recipe": 3}, "recipe is a whole number, not text"),
-        ({"loop": {"step": 1}}, "loop.epoch is missing"),
-        ({"loop": {**runs.state(1)["loop"], "step": True}}, "loop.step is true or false"),
-        ({"loop": {**runs.state(1)["loop"], "step": -1}}, "loop.step is -1"),
-        ({"loop": {**runs.state(1)["loop"], "step": 10**400}}, "a number of 401 digits"),
-        ({"loop": {**runs.state(1)["loop"], "more": 1}}, "loop.more is unknown"),
-        ({"loop": {**runs.state(1)["loop"], "log_sums": ["a"]}}, "not a number"),
-        ({"identity": {}}, "identity.variables is missing"),
+        ({"step": True}, "loop.step is true or false"),
+        ({"step": 10**400}, "a number of 401 digits"),
+        ({"more": 1}, "loop.more is unknown"),
+        ({"log_sums": ["a"]}, "not a number"),
     ],
 )
 def test_state_of_other_types_is_refused(tmp_path: Path, change: Any, words: str) -> None:
-    state = {**runs.state(1), **change}
+    state = runs.state(1)
+    state["loop"].update(change)
     checkpoint.write(tmp_path, 1, runs.tensors(1), state, {})
     with pytest.raises(CheckpointError, match=words):
         checkpoint.newest(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"null", "null, not a JSON object"),
-        (b"[]", "a list, not"),
-        (b"{", "line 1"),
-        (b"\xff", "codec can't decode"),
-        (b"[" * 100_000, "nested too deep"),
-    ],
-)
-def test_only_json_objects_are_read(data: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        json_files.decode(data)

@@ -13,6 +13,8 @@ from amp_xla.process.revision import revision
 from amp_xla.training.run import RunFolder, check_name
 from tests.integration.commands import bytes_of
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: Any) -> Path:

@@ -12,7 +12,6 @@ from amp_xla.backend import K, tf
 from amp_xla.errors import SettingsError
 from amp_xla.models import dropout, losses, similarity
 from amp_xla.models.options import EncoderOptions
-from amp_xla.optimizers.adamw import AdamW
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training.options import TrickOptions
 from amp_xla.training.step import TrainStep, initialize_variables
@@ -27,10 +26,12 @@ EPSILON, ALPHA, CLASSES = 0.7, 4.0, 3
 class Built:
     """A model under tricks, and what its objective was called with."""
 
-    def __init__(self, tricks, rate=0.0, scale=8.0, pretrained=True, slots=1, accumulate=1):
+    def __init__(
+        self, tricks, rate=0.0, scale=8.0, pretrained=True, slots=1, accumulate=1, layers=1
+    ):
         K.clear_session()
         dropping = dropout.install(3)
-        encoder = EncoderOptions(layers=2, hidden=16, dropout=rate)
+        encoder = EncoderOptions(layers=layers, hidden=16, dropout=rate)
         self.model = encoder.classifier(12, CLASSES, 8, slots)
         each = [None] * (self.model.output.shape.ndims - 1)
         names = ("token_ids", "segment_ids", "position_ids", "slots")
@@ -81,9 +82,8 @@ def new_session():
     K.clear_session()
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0**15])
-def test_fgm_is_the_loss_with_the_embeddings_moved_along_their_gradient(scale):
-    built = Built(TrickOptions(fgm=EPSILON), scale=scale)
+def test_fgm_is_the_loss_with_the_embeddings_moved_along_their_gradient():
+    built = Built(TrickOptions(fgm=EPSILON), scale=2.0**15)
     loss, seen = built.run([built.loss, [g for g, _ in built.step.gradients]])
     table = built.model.get_layer(EMBEDDING).embeddings
     (slope,) = tf.gradients(built.plain, [table])
@@ -143,10 +143,9 @@ def test_fgm_of_pairs_moves_each_text_along_its_own_gradient():
     assert found == pytest.approx(run(plain), rel=1e-4) and abs(found - before) > 0.01
 
 
-@pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_a_gradient_that_is_not_finite_makes_the_perturbation_nan(bad):
+def test_a_gradient_that_is_not_finite_makes_the_perturbation_nan():
     vectors, slopes = tf.ones([2, 3, 4]), np.ones([2, 3, 4])
-    slopes[0, 1, 2] = bad
+    slopes[0, 1, 2] = np.inf
     moved = perturbation(tf.reduce_sum(vectors * slopes.astype(np.float32)), vectors, EPSILON)
     assert np.isnan(backend.session().run(moved)[0]).any()
 
@@ -175,7 +174,7 @@ def test_r_drop_is_the_papers_loss_of_two_masks():
 
 def test_layer_decay_lowers_the_rate_from_layer_to_layer():
     def first_update(decay):
-        built = Built(TrickOptions(layer_decay=decay))
+        built = Built(TrickOptions(layer_decay=decay), layers=2)
         before = built.model.get_weights()
         built.train()
         names = [v.name for v in built.model.weights]
@@ -189,15 +188,12 @@ def test_layer_decay_lowers_the_rate_from_layer_to_layer():
         np.testing.assert_allclose(decayed[name], plain[name] * 0.5**power, rtol=2e-2, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "freeze, frozen", [(0, ["Embedding"]), (1, ["Embedding", "Transformer-0"])]
-)
-def test_frozen_layers_stay(freeze, frozen):
-    built = Built(TrickOptions(freeze=freeze, fgm=EPSILON, ema=0.9), accumulate=2)
+def test_frozen_layers_stay():
+    built = Built(TrickOptions(freeze=1, fgm=EPSILON, ema=0.9), accumulate=2, layers=2)
     before = built.model.get_weights()
     built.train(2, share=np.float32(0.5))
     moved = [(a != b).any() for a, b in zip(before, built.model.get_weights())]
-    stay = [v.name.startswith(tuple(frozen)) for v in built.model.weights]
+    stay = [v.name.startswith(("Embedding", "Transformer-0")) for v in built.model.weights]
     assert any(stay) and not any(m for m, s in zip(moved, stay) if s)
     assert all(
         m for m, s, v in zip(moved, stay, built.model.weights) if not s and "key" not in v.name
@@ -205,7 +201,7 @@ def test_frozen_layers_stay(freeze, frozen):
 
 
 WRONG = [
-    (dict(freeze=3), {}, "--freeze 3: the model has 2 layers; allowed is 0 .*to 2"),
+    (dict(freeze=3), dict(layers=2), "--freeze 3: the model has 2 layers; allowed is 0 .*to 2"),
     (dict(freeze=0), dict(pretrained=False), "--freeze 0: .*needs --bert or --warm-start"),
     (dict(r_drop=1.0), {}, "--r-drop compares two dropout masks, and --dropout 0"),
 ]
@@ -215,9 +211,3 @@ WRONG = [
 def test_a_trick_that_makes_no_sense_is_one_line(options, more, message):
     with pytest.raises(SettingsError, match=message):
         Built(TrickOptions(**options), **more)
-
-
-def test_without_a_trick_nothing_changes():
-    built = Built(TrickOptions(), pretrained=False)
-    assert built.tricks.rule is AdamW and built.outputs == [built.model.output]
-    assert built.tricks.variables == built.model.trainable_weights
