@@ -148,17 +148,6 @@ def write(out: str, module: str, config: Any, results: Mapping[str, Any], text: 
     print(text)
 
 
-def step_milliseconds(metrics: Path) -> List[float]:
-    """Return milliseconds per step between the log lines of a run, without its first interval."""
-    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    lines = [line for line in lines if "samples_per_second" in line]
-    return [
-        1e3 * (b["samples"] - a["samples"]) / (b["step"] - a["step"]) / b["samples_per_second"]
-        for a, b in zip(lines, lines[1:])
-        if b["step"] > a["step"]
-    ]
-
-
 def named(name: str, only: str) -> bool:
     """Return whether ``--only``, parts of names separated by semicolons, selects a row."""
     return any(part.strip() in name for part in only.split(";"))

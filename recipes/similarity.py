@@ -4,9 +4,10 @@
 
 trains a small BERT from scratch by CoSENT: do two docstrings come from one package of Python's
 library? Words that both have tell little, so that which words belong together must be learned: the
-cosine of TF-IDF has Spearman 0.1198 and accuracy 0.5587 on the same dev pairs (Python 3.12, `python
--m benchmarks.tf_idf`; 0.1644 and 0.5823 on Python 3.7's library). The runs below have accuracy
-0.6797 and 0.7000, with the threshold chosen on the dev pairs; the machine was shared.
+cosine of TF-IDF has Spearman 0.1198 and accuracy 0.5587 on the same dev pairs (Python 3.12,
+`benchmarks/tf_idf.py` of revision 6c424ec; 0.1644 and 0.5823 on Python 3.7's library). The runs
+below have accuracy 0.6797 and 0.7000, with the threshold chosen on the dev pairs; the machine was
+shared.
 TensorFlow 1.15.5: dev Spearman 0.3866, seed 1, 3.2 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
 load 4; 2026-11-25.
 TensorFlow 2.17.1: dev Spearman 0.4401, seed 1, 2.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores,

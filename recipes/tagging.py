@@ -4,7 +4,8 @@
 
 trains a small BERT from scratch: which words of a docstring name a parameter, a class, a function
 or a constant? A dictionary, each word with its most frequent label in training, has dev F1 0.633
-(`python -m benchmarks.dictionary_tagger`). The machine was shared; CPU time 7.0 and 4.8 minutes.
+(`benchmarks/dictionary_tagger.py` of revision 6c424ec). The machine was shared; CPU time 7.0 and
+4.8 minutes.
 TensorFlow 1.15.5: dev F1 0.6694, seed 1, 6.3 minutes; AMD EPYC with AVX-512 BF16, 2 cores, load 6;
 2026-11-25.
 TensorFlow 2.17.1: dev F1 0.6699, seed 1, 4.6 minutes; AMD EPYC with AVX-512 BF16, 2 cores, load 6;

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Iterator, List, Sequence
 
 import numpy as np
 import pytest
 
-from amp_xla.backend import K, tf
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.data.batches.order import generator
 from amp_xla.models import dropout
 from amp_xla.models.decoding import CachedDecoder, Generator
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions
 from amp_xla.training.step import initialize_variables
-from benchmarks.decoding import reference
 
 VOCAB, END, SOURCE, TARGET = 50, 3, 12, 9
 OPTIONS = [
@@ -22,6 +23,34 @@ OPTIONS = [
     dict(top_p=0.7, temperature=2.0),
     dict(top_k=9, top_p=0.9, min_tokens=3, seed=5),
 ]
+
+
+def reference(
+    lm: Any, sources: Sequence[List[int]], options: GenerationOptions, end: int, most: int
+) -> Iterator[List[int]]:
+    """Yield what bert4keras generates with its own model, which computes all tokens each time."""
+    base = backend.bert4keras("snippets").AutoRegressiveDecoder
+    inputs, size = lm.transformer.model.inputs, lm.vocab_size
+    last = keras.layers.Lambda(lambda x: K.softmax(x[:, -1, :size]))
+    model = keras.models.Model(inputs, last(lm.transformer.model.output))
+
+    class Decoder(base):  # type: ignore[misc, valid-type]
+        @base.wraps(default_rtype="probas")
+        def predict(self, inputs: Any, output_ids: Any, states: Any) -> Any:
+            ids = np.concatenate([inputs[0], output_ids], 1)
+            return model.predict([ids, np.concatenate([inputs[1], np.ones_like(output_ids)], 1)])
+
+    decoder = Decoder(start_id=None, end_id=end, maxlen=most, minlen=options.min_tokens)
+    for number, source in enumerate(sources):
+        row, temperature = [source, [0] * len(source)], options.temperature
+        if options.draws:
+            np.random.set_state(generator(options.seed, number).get_state())
+            (ids,) = decoder.random_sample(
+                row, 1, options.top_k, options.top_p, temperature=temperature
+            )
+        else:
+            ids = decoder.beam_search(row, options.beams, temperature=temperature)
+        yield [int(i) for i in (ids[:-1] if ids[-1] == end else ids)]
 
 
 @pytest.fixture(scope="module")
