@@ -25,6 +25,7 @@ from amp_xla.process.progress import note
 from amp_xla.process.typed import ROOT
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.report import page, record
+from amp_xla.report.texts import rouge
 from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 
@@ -73,32 +74,32 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
         raise AmpXlaError(f"{file} has no samples")
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
-    if "generated" in answers[0]:
+    first, known = answers[0], (run, checkpoint.path.name, texts, wanted)
+    if "generated" in first:
         found = [answer["generated"] for answer in answers]
-        return Generated.of(run, checkpoint.path.name, texts, wanted, found)
-    values = np.array([a["score"] for a in answers], np.float64) if "score" in answers[0] else None
-    if values is not None and "probabilities" not in answers[0]:
-        return Scored(run, checkpoint.path.name, texts, np.array(wanted, np.float64), values)
-    tagged = "entities" in answers[0]
-    if tagged:
+        return Generated(*known, found, rouge(found, wanted))
+    values = np.array([a["score"] for a in answers], np.float64) if "score" in first else None
+    if values is not None and "probabilities" not in first:
+        return Scored(*known, values)
+    entities = [unpack(label) for label in wanted] if "entities" in first else []
+    if "entities" in first:
         names = Labels.load(checkpoint.file("labels.json")).names
-        labels_of_file = {e.label for label in wanted for e in unpack(label)}
+        labels_of_file = {entity.label for text in entities for entity in text}
     else:
-        names, labels_of_file = tuple(answers[0]["probabilities"]), set(wanted)
-    index = {name: i for i, name in enumerate(names)}
-    unknown = sorted(labels_of_file - set(index))
+        names, labels_of_file = tuple(first["probabilities"]), set(wanted)
+    unknown = sorted(labels_of_file - set(names))
     if unknown:
         raise AmpXlaError(
             f"{file} has the label {unknown[0]!r}, which {run} has not been trained on; its "
             f"labels: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         )
-    if tagged:
-        return Tagged.of(run, checkpoint.path.name, texts, names, wanted, answers)
+    if "entities" in first:
+        number = {name: i for i, name in enumerate(names)}
+        both = (entities, [answer["entities"] for answer in answers])
+        gold, found = ([[(s, e, number[n]) for s, e, n in text] for text in side] for side in both)
+        return Tagged(*known, names, gold, found)
     chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
-    labels = np.array([index[label] for label in wanted])
-    return Labelled(
-        run, checkpoint.path.name, texts, names, labels, chances.argmax(1), chances, values
-    )  # fmt: skip
+    return Labelled(*known, names, chances, values)
 
 
 def _predicted(

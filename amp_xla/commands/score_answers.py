@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data import spans
-from amp_xla.data.text.entities import unpack
 from amp_xla.errors import AmpXlaError
 from amp_xla.report import scores, texts
-from amp_xla.training.metrics import auc, confusion
+from amp_xla.training.metrics import accuracy, auc, confusion, macro_f1
 
 Found = Tuple[int, int, int]  # start, end, number of the label
 
@@ -23,24 +22,58 @@ class Answers:
 
     Attributes:
       columns: column names of ``errors.tsv``.
+      wanted: the samples' labels, as read from the file.
     """
 
     run: Path
     checkpoint: str
     texts: List[str]
+    wanted: Sequence[Any]
     columns: ClassVar[Tuple[str, ...]]
 
-    def result(self, seed: int) -> Dict[str, Any]:
-        """Return the scores for ``result.json``."""
+    def rows(self) -> np.ndarray:
+        """Return what the scores depend on, a row per sample, [N, K]."""
         raise NotImplementedError
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        """Return the scores of some ``rows`` by name."""
+        raise NotImplementedError
+
+    def details(self) -> Dict[str, Any]:
+        """Return further fields of ``result.json``; ``metrics`` are scores without an interval."""
+        return {}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
         """Return at most so many wrong predictions, the worst first."""
         raise NotImplementedError
 
+    def result(self, seed: int) -> Dict[str, Any]:
+        """Return the scores for ``result.json``."""
+        details = self.details()
+        single = {name: {"value": value} for name, value in details.get("metrics", {}).items()}
+        return {**details, "metrics": {**scores.bootstrap(self.rows(), self.score, seed), **single}}
+
     def against(self, other: Any, seed: int) -> Dict[str, Any]:
-        """Return the comparison with another run on the same samples."""
-        raise NotImplementedError
+        """Return how much higher the scores are than another run's on the same samples."""
+        if (self.texts, list(self.wanted)) != (other.texts, list(other.wanted)):
+            raise AmpXlaError(
+                f"{self.run} and {other.run} read different samples from the file, so they cannot "
+                f"be compared; --text-field and --label-field of their training decide"
+            )
+        own = self.rows()
+        width = own.shape[1]
+
+        def gain(rows: np.ndarray) -> Dict[str, float]:
+            theirs = other.score(rows[:, width:])
+            return {k: v - theirs[k] for k, v in self.score(rows[:, :width]).items() if k in theirs}
+
+        both = np.concatenate([own, other.rows()], 1)
+        return {"run": str(other.run), **scores.bootstrap(both, gain, seed)}
+
+    def _listed(self, order: Iterable[int], *values: Sequence[Any]) -> List[Dict[str, Any]]:
+        """Return rows of ``errors.tsv`` for these samples."""
+        cells = ((i + 1, *(column[i] for column in values), self.texts[i]) for i in order)
+        return [dict(zip(self.columns, row)) for row in cells]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,71 +82,65 @@ class Labelled(Answers):
 
     Attributes:
       names: labels of the run.
-      labels, predicted: int [N], numbers of ``names``.
       chances: probability of each label, float64 [N, labels].
       scores: scores of pairs, float64 [N]; None if the run has none.
     """
 
     names: Tuple[str, ...]
-    labels: np.ndarray
-    predicted: np.ndarray
     chances: np.ndarray
     scores: Optional[np.ndarray] = None
     columns = ("sample", "label", "predicted", "probability", "probability_of_label", "text")
 
-    def result(self, seed: int) -> Dict[str, Any]:
-        labels, predicted, names = self.labels, self.predicted, self.names
-        matrix = confusion(labels, predicted, len(names))
+    def rows(self) -> np.ndarray:
+        """Return labels and predictions as numbers of ``names``, and the scores if there are."""
+        number = {name: i for i, name in enumerate(self.names)}
+        columns = [np.array([number[label] for label in self.wanted]), self.chances.argmax(1)]
+        return np.stack(columns + [self.scores] * (self.scores is not None), 1)
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        matrix = confusion(rows[:, 0], rows[:, 1], len(self.names))
+        values = {"accuracy": accuracy(matrix), "macro_f1": macro_f1(matrix)}
+        return {**values, **(_correlations(rows[:, 0], rows[:, 2]) if rows.shape[1] > 2 else {})}
+
+    def details(self) -> Dict[str, Any]:
+        labels, predicted = self.rows()[:, :2].T.astype(int)
+        matrix = confusion(labels, predicted, len(self.names))
         error, bins = scores.calibration(self.chances.max(1), predicted == labels)
-        metrics: Dict[str, Any] = _plain(scores.metrics(labels, predicted, seed))
-        loss = -np.log(np.maximum(self._chances_of_labels(), 1e-12)).mean()
-        metrics["loss"] = {"value": float(loss)}
-        if len(names) == 2:
-            metrics["auc"] = {"value": auc(labels == 1, self.chances[:, 1])}
-        metrics["calibration_error"] = {"value": error}
-        if self.scores is not None:
-            metrics.update(_plain(scores.correlations(labels, self.scores, seed)))
+        metrics = {"loss": float(-np.log(np.maximum(self._chances_of_labels(), 1e-12)).mean())}
+        if len(self.names) == 2:
+            metrics["auc"] = auc(labels == 1, self.chances[:, 1])
         mistakes = [
-            (int(matrix[i, j]), names[i], names[j]) for i, j in np.argwhere(matrix) if i != j
+            (int(matrix[i, j]), self.names[i], self.names[j])
+            for i, j in np.argwhere(matrix)
+            if i != j
         ]
         return {
-            "metrics": metrics,
-            "per_label": scores.rows(names, scores.per_label(matrix)),
+            "metrics": {**metrics, "calibration_error": error},
+            "per_label": scores.rows(self.names, scores.per_label(matrix)),
             "confusion": matrix.tolist(),
             "mistakes": sorted(mistakes, key=lambda mistake: -mistake[0])[:10],
             "calibration": bins,
         }
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        of_labels = self._chances_of_labels()
-        order = np.argsort(of_labels, kind="stable")
-        wrong = [int(i) for i in order if self.predicted[i] != self.labels[i]]
-        errors = []
-        for i in wrong[:most]:
-            label, predicted = int(self.labels[i]), int(self.predicted[i])
-            chances = float(self.chances[i, predicted]), float(of_labels[i])
-            values = (i + 1, self.names[label], self.names[predicted], *chances, self.texts[i])
-            errors.append(dict(zip(self.columns, values)))
-        return errors
+        predicted = [self.names[i] for i in self.chances.argmax(1)]
+        order = np.argsort(self._chances_of_labels(), kind="stable").tolist()
+        wrong = [i for i in order if predicted[i] != self.wanted[i]][:most]
+        chances = self.chances.max(1).tolist(), self._chances_of_labels().tolist()
+        return self._listed(wrong, self.wanted, predicted, *chances)
 
     def against(self, other: Labelled, seed: int) -> Dict[str, Any]:
-        columns = [np.array(self.names)[numbers] for numbers in (self.labels, self.predicted)]
-        columns += [np.array(other.names)[numbers] for numbers in (other.labels, other.predicted)]
-        _, numbers = np.unique(np.concatenate(columns), return_inverse=True)
-        labels, first, same, second = numbers.reshape(4, -1)
-        if not np.array_equal(labels, same):
-            raise AmpXlaError(
-                f"{self.run} and {other.run} read different labels from the file, so they cannot "
-                f"be compared; --text-field and --label-field of their training decide"
-            )
-        result = scores.compare(labels, first, second, seed)
-        for name in ("accuracy", "macro_f1"):
-            result[name] = result[name]._asdict()
-        return {"run": str(other.run), **result}
+        result = super().against(other, seed)
+        first, second = (rows[:, 0] == rows[:, 1] for rows in (self.rows(), other.rows()))
+        only = int((first & ~second).sum()), int((second & ~first).sum())
+        p = scores.mcnemar(*only)
+        return {**result, "only_first": only[0], "only_second": only[1], "p": p}
 
     def _chances_of_labels(self) -> np.ndarray:
         """Return the probability of each sample's label, float64 [N]."""
-        chances: np.ndarray = self.chances[np.arange(len(self.labels)), self.labels]
+        chances: np.ndarray = self.chances[
+            np.arange(len(self.wanted)), self.rows()[:, 0].astype(int)
+        ]
         return chances
 
 
@@ -131,24 +158,19 @@ class Tagged(Answers):
     found: List[List[Found]]
     columns = ("sample", "label", "predicted", "text")
 
-    @classmethod
-    def of(
-        cls, run: Path, checkpoint: str, texts: List[str], names: Tuple[str, ...],
-        wanted: Sequence[str], answers: Sequence[Dict[str, Any]],
-    ) -> Tagged:  # fmt: skip
-        """Return the predictions for texts; ``wanted`` are the true entities, packed as JSON."""
-        number = {name: i for i, name in enumerate(names)}
-        gold = [[(e.start, e.end, number[e.label]) for e in unpack(label)] for label in wanted]
-        found = [[(s, e, number[label]) for s, e, label in a["entities"]] for a in answers]
-        return cls(run, checkpoint, texts, names, gold, found)
+    def rows(self) -> np.ndarray:
+        """Count correct, predicted and true entities per text, int64 [texts, 3]."""
+        return np.array([
+            spans.counted([found], [gold], len(self.names)).sum(0)
+            for found, gold in zip(self.found, self.gold)
+        ])  # fmt: skip
 
-    def result(self, seed: int) -> Dict[str, Any]:
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return spans.f1(rows)
+
+    def details(self) -> Dict[str, Any]:
         each = scores.per_entity(spans.counted(self.found, self.gold, len(self.names)))
-        return {
-            "unit": "entities",
-            "metrics": _plain(scores.entity_metrics(self._counts(), seed)),
-            "per_label": scores.rows(self.names, each),
-        }
+        return {"unit": "entities", "per_label": scores.rows(self.names, each)}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
         errors: List[Dict[str, Any]] = []
@@ -162,45 +184,28 @@ class Tagged(Answers):
                 break
         return errors[:most]
 
-    def against(self, other: Tagged, seed: int) -> Dict[str, Any]:
-        if self.texts != other.texts or [len(g) for g in self.gold] != [len(g) for g in other.gold]:
-            raise AmpXlaError(f"{self.run} and {other.run} read different entities from the file")
-        difference = scores.compare_entities(self._counts(), other._counts(), seed)
-        return {"run": str(other.run), "f1": difference._asdict()}
-
-    def _counts(self) -> np.ndarray:
-        """Count correct, predicted and true entities per text, int64 [texts, 3]."""
-        return np.array([
-            spans.counted([found], [gold], len(self.names)).sum(0)
-            for found, gold in zip(self.found, self.gold)
-        ])  # fmt: skip
-
 
 @dataclasses.dataclass(frozen=True)
 class Scored(Answers):
     """Scores of pairs; errors are the pairs whose rank is farthest from the label's.
 
     Attributes:
-      labels, values: labels of the file and scores of the run, float64 [N].
+      values: scores of the run, float64 [N]; ``wanted`` are numbers.
     """
 
-    labels: np.ndarray
     values: np.ndarray
     columns = ("sample", "label", "score", "text")
 
-    def result(self, seed: int) -> Dict[str, Any]:
-        correlations = scores.correlations(self.labels, self.values, seed)
-        return {"metrics": _plain(correlations)}
+    def rows(self) -> np.ndarray:
+        return np.stack([np.array(self.wanted, np.float64), self.values], 1)
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return _correlations(rows[:, 0], rows[:, 1])
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        away = np.abs(scores.ranks(self.labels) - scores.ranks(self.values))
-        rows = zip(range(1, len(away) + 1), self.labels.tolist(), self.values.tolist(), self.texts)
-        errors = [dict(zip(self.columns, row)) for row in rows]
-        return [errors[i] for i in np.argsort(-away, kind="stable")[:most]]
-
-    def against(self, other: Scored, seed: int) -> Dict[str, Any]:
-        differences = scores.correlations(self.labels, self.values, seed, other.values)
-        return {"run": str(other.run), "spearman": differences["spearman"]._asdict()}
+        labels, values = self.rows().T
+        order = np.argsort(-np.abs(scores.ranks(labels) - scores.ranks(values)), kind="stable")
+        return self._listed(order[:most].tolist(), labels.tolist(), values.tolist())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,41 +213,31 @@ class Generated(Answers):
     """Generated texts; errors are those with the lowest ROUGE-L.
 
     Attributes:
-      wanted, found: targets of the file and texts of the run.
+      found: texts of the run; ``wanted`` are the targets.
       rouge: scores per text, see ``texts.rouge``.
     """
 
-    wanted: Sequence[str]
     found: Sequence[str]
     rouge: np.ndarray
     columns = ("sample", "label", "predicted", "rouge_l", "text")
 
-    @classmethod
-    def of(
-        cls, run: Path, checkpoint: str, sources: List[str], wanted: Sequence[str],
-        found: Sequence[str],
-    ) -> Generated:  # fmt: skip
-        """Return the texts generated for ``sources``, with their scores."""
-        return cls(run, checkpoint, sources, wanted, found, texts.rouge(found, wanted))
+    def rows(self) -> np.ndarray:
+        return self.rouge
 
-    def result(self, seed: int) -> Dict[str, Any]:
-        metrics = _plain(texts.means(self.rouge, seed))
-        metrics["bleu"] = {"value": texts.bleu(self.found, self.wanted)}
-        return {"metrics": metrics}
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return dict(zip(texts.ROUGE, rows.mean(0)))
+
+    def details(self) -> Dict[str, Any]:
+        return {"metrics": {"bleu": texts.bleu(self.found, self.wanted)}}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        rouge = self.rouge[:, -1].tolist()
-        rows = zip(range(1, len(rouge) + 1), self.wanted, self.found, rouge, self.texts)
-        errors = [dict(zip(self.columns, row)) for row in rows]
-        order = np.argsort(self.rouge[:, -1], kind="stable")
-        return [errors[i] for i in order[:most] if rouge[i] < 1.0]
-
-    def against(self, other: Generated, seed: int) -> Dict[str, Any]:
-        if self.texts != other.texts or self.wanted != other.wanted:
-            raise AmpXlaError(f"{self.run} and {other.run} read different targets from the file")
-        difference = texts.means(self.rouge, seed, other.rouge)
-        return {"run": str(other.run), "rouge_l": difference["rouge_l"]._asdict()}
+        rouge_l = self.rouge[:, -1]
+        order = [i for i in np.argsort(rouge_l, kind="stable").tolist() if rouge_l[i] < 1.0]
+        return self._listed(order[:most], self.wanted, self.found, rouge_l.tolist())
 
 
-def _plain(intervals: Dict[str, scores.Interval]) -> Dict[str, Any]:
-    return {name: value._asdict() for name, value in intervals.items()}
+def _correlations(labels: np.ndarray, values: np.ndarray) -> Dict[str, float]:
+    return {
+        "spearman": scores.spearman(labels, values),
+        "pearson": scores.pearson(labels, values),
+    }

@@ -1,13 +1,9 @@
-"""Scores of predictions on labelled samples, with intervals; comparison of two runs.
-
-Intervals come from the bootstrap. Accuracy and F1 depend only on how often each combination of
-label and prediction occurs, so a resampled test set is one draw of those counts.
-"""
+"""Scores of predictions on labelled samples, with intervals by the bootstrap."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -15,12 +11,23 @@ DRAWS = 2000
 _BINS = 10
 
 
-class Interval(NamedTuple):
-    """A value and the ends of its 95% interval."""
+def bootstrap(
+    samples: np.ndarray, score: Callable[[np.ndarray], Dict[str, float]], seed: int
+) -> Dict[str, Dict[str, float]]:
+    """Return ``value``, ``low`` and ``high`` of each score: the ends of its 95% interval.
 
-    value: float
-    low: float
-    high: float
+    Args:
+      samples: what the score depends on, a row per sample, [N, K].
+      score: rows -> scores by name.
+      seed: seed of the resampled rows.
+    """
+    source, total = np.random.RandomState(seed), len(samples)
+    drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
+    result = {}
+    for name, value in score(samples).items():
+        low, high = np.nanpercentile([scores[name] for scores in drawn], [2.5, 97.5])
+        result[name] = {"value": float(value), "low": float(low), "high": float(high)}
+    return result
 
 
 def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
@@ -57,64 +64,8 @@ def rows(names: Sequence[str], each: Mapping[str, np.ndarray]) -> List[Dict[str,
     ]
 
 
-def entity_metrics(counts: np.ndarray, seed: int) -> Dict[str, Interval]:
-    """Return ``f1``, ``precision`` and ``recall`` over all entities.
-
-    Args:
-      counts: correct, predicted and true entities of each text, int64 [texts, 3].
-      seed: seed of the bootstrap over texts.
-    """
-    cells, times = _resampled(counts, seed)
-    each = per_entity(times @ cells)
-    return {name: interval(each[name]) for name in ("f1", "precision", "recall")}
-
-
-def compare_entities(first: np.ndarray, second: np.ndarray, seed: int) -> Interval:
-    """Return how much higher the first F1 is; arguments as for ``entity_metrics``."""
-    cells, times = _resampled(np.concatenate([first, second], 1), seed)
-    f1 = [per_entity(times @ side)["f1"] for side in (cells[:, :3], cells[:, 3:])]
-    return interval(f1[0] - f1[1])
-
-
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
     return np.where(below > 0, above / np.maximum(below, 1), 0.0)
-
-
-def metrics(labels: np.ndarray, predicted: np.ndarray, seed: int) -> Dict[str, Interval]:
-    """Return ``accuracy`` and ``macro_f1``, the latter over the labels that occur.
-
-    Args:
-      labels, predicted: int [N].
-      seed: seed of the bootstrap.
-    """
-    cells, counts = _resampled(np.stack([labels, predicted], 1), seed)
-    return {
-        name: interval(score(cells[:, 0], cells[:, 1], counts)) for name, score in _SCORES.items()
-    }
-
-
-def compare(labels: np.ndarray, first: np.ndarray, second: np.ndarray, seed: int) -> Dict[str, Any]:
-    """Return how much better the first of two classifiers is on the same samples.
-
-    Args:
-      labels: int [N].
-      first, second: predictions, int [N].
-      seed: seed of the bootstrap.
-
-    Returns:
-      ``accuracy``, ``macro_f1``: difference as ``Interval``; ``only_first``, ``only_second``:
-      samples that only one of them classifies correctly; ``p``: of McNemar's exact test.
-    """
-    cells, counts = _resampled(np.stack([labels, first, second], 1), seed)
-    label, one, other = cells.T
-    result: Dict[str, Any] = {
-        name: interval(score(label, one, counts) - score(label, other, counts))
-        for name, score in _SCORES.items()
-    }
-    only_first = int(((first == labels) & (second != labels)).sum())
-    only_second = int(((first != labels) & (second == labels)).sum())
-    p = mcnemar(only_first, only_second)
-    return {**result, "only_first": only_first, "only_second": only_second, "p": p}
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
@@ -138,27 +89,6 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
     return pearson(ranks(first), ranks(second))
 
 
-def correlations(
-    labels: np.ndarray, values: np.ndarray, seed: int, others: Optional[np.ndarray] = None
-) -> Dict[str, Interval]:
-    """Return ``spearman`` and ``pearson`` of scores, or how much higher than those of ``others``.
-
-    Args:
-      labels, values, others: float [N].
-      seed: seed of the bootstrap.
-    """
-    source, total = np.random.RandomState(seed), len(labels)
-    drawn = [np.arange(total), *(source.randint(total, size=total) for _ in range(DRAWS))]
-    result = {}
-    for name, of in (("spearman", spearman), ("pearson", pearson)):
-        found = np.array([of(labels[some], values[some]) for some in drawn])
-        if others is not None:
-            found -= [of(labels[some], others[some]) for some in drawn]
-        low, high = np.nanpercentile(found[1:], [2.5, 97.5])
-        result[name] = Interval(float(found[0]), float(low), float(high))
-    return result
-
-
 def mcnemar(first: int, second: int) -> float:
     """Return the two-sided p-value of McNemar's exact test, from the samples that differ."""
     total = first + second
@@ -167,41 +97,6 @@ def mcnemar(first: int, second: int) -> float:
         for k in range(min(first, second) + 1)
     ]
     return min(1.0, 2.0 * sum(math.exp(log - total * math.log(2.0)) for log in logs))
-
-
-def _resampled(rows: np.ndarray, seed: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the K distinct rows, and how often each occurs in the data, then in each draw.
-
-    The counts are int64 [1 + DRAWS, K].
-    """
-    cells, counts = np.unique(rows, axis=0, return_counts=True)
-    total = int(counts.sum())
-    drawn = np.random.RandomState(seed).multinomial(total, counts / total, DRAWS)
-    return cells, np.concatenate([counts[None], drawn])
-
-
-def _accuracy(labels: np.ndarray, predicted: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    return counts[:, labels == predicted].sum(1) / counts.sum(1)
-
-
-def _macro_f1(labels: np.ndarray, predicted: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the mean F1 over the classes that occur as a label or as a prediction."""
-    total, present = np.zeros(len(counts)), np.zeros(len(counts))
-    for name in np.union1d(labels, predicted):
-        hits = counts[:, (labels == name) & (predicted == name)].sum(1)
-        occurring = counts[:, labels == name].sum(1) + counts[:, predicted == name].sum(1)
-        total += _ratio(2.0 * hits, occurring)
-        present += occurring > 0
-    return total / np.maximum(present, 1)
-
-
-_SCORES = {"accuracy": _accuracy, "macro_f1": _macro_f1}
-
-
-def interval(values: np.ndarray) -> Interval:
-    """Return the data's value, which is the first, and percentiles of the draws' values."""
-    low, high = np.percentile(values[1:], [2.5, 97.5])
-    return Interval(float(values[0]), float(low), float(high))
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 
 from amp_xla.data.extras import extra
-from amp_xla.report.scores import DRAWS, Interval, interval
 
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge_score's names
 # Chinese and Japanese characters one by one, and words of other letters and digits.
@@ -58,20 +57,6 @@ def bleu(found: Sequence[str], wanted: Sequence[str]) -> float:
         smoothing_function=library.SmoothingFunction().method1,
     )  # fmt: skip
     return float(value)
-
-
-def means(rouge: np.ndarray, seed: int, others: Optional[np.ndarray] = None) -> Dict[str, Interval]:
-    """Return the mean of each column of ``rouge``, or how much higher it is than in ``others``.
-
-    Args:
-      rouge, others: float64 [N, 3].
-      seed: of the bootstrap over texts.
-    """
-    values = rouge if others is None else rouge - others
-    total = len(values)
-    drawn = np.random.RandomState(seed).multinomial(total, np.full(total, 1.0 / total), DRAWS)
-    means = np.concatenate([np.ones((1, total), np.int64), drawn]) @ values / total
-    return {name: interval(means[:, i]) for i, name in enumerate(ROUGE)}
 
 
 class _Words:

@@ -66,7 +66,7 @@ def scored(run: Path, label: str) -> None:
     labels = np.array([source.choice(3, p=row) for row in chances])
     texts = [f"{label} {number}" for number in range(200)]
     names = ("tool", "food", label)
-    one = Labelled(run, "step-00000200", texts, names, labels, chances.argmax(1), chances)
+    one = Labelled(run, "step-00000200", texts, [names[i] for i in labels], names, chances)
     both = [one, dataclasses.replace(one, run=Path("other"))]
     score.write(one, score.result_of(one, both, "test.tsv", seed=1), "test.tsv", 100)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Tuple
 
 import numpy as np
 import pytest
 
+from amp_xla.commands.score_answers import Labelled
 from amp_xla.report import scores
 from amp_xla.training.metrics import confusion
 
@@ -24,6 +26,13 @@ def answers(samples: int, classes: int, right: float, seed: int) -> Tuple[np.nda
     return labels, predicted
 
 
+def labelled(labels: np.ndarray, predicted: np.ndarray) -> Labelled:
+    """Return these predictions as the answers of a run."""
+    names, classes = tuple("abcdefghijklmnopqrstuvwxyzABCD"), max(labels.max(), predicted.max()) + 1
+    texts, wanted = [""] * len(labels), [names[i] for i in labels]
+    return Labelled(Path("run"), "", texts, wanted, names[:classes], np.eye(classes)[predicted])
+
+
 # By scikit-learn 1.9.1 for `answers(400, classes, 0.6, seed)`, all labels, zero_division=0:
 # accuracy; then the means over labels of precision, recall and F1.
 SCIKIT_LEARN = {
@@ -37,10 +46,10 @@ SCIKIT_LEARN = {
 def test_scores_are_those_of_scikit_learn(classes: int, seed: int) -> None:
     labels, predicted = answers(400, classes, 0.6, seed)
     each = scores.per_label(confusion(labels, predicted, classes))
-    found = scores.metrics(labels, predicted, seed)
+    found = labelled(labels, predicted).result(seed)["metrics"]
     means = [each[name].mean() for name in ("precision", "recall", "f1")]
-    np.testing.assert_allclose([found["accuracy"].value, *means], SCIKIT_LEARN[classes, seed])
-    assert found["macro_f1"].value == pytest.approx(means[2])
+    np.testing.assert_allclose([found["accuracy"]["value"], *means], SCIKIT_LEARN[classes, seed])
+    assert found["macro_f1"]["value"] == pytest.approx(means[2])
     if classes == 5:
         f1 = [0.538461538462, 0.65, 0.720930232558, 0.722222222222, 0.747663551402]
         np.testing.assert_allclose(each["f1"], f1)
@@ -59,8 +68,8 @@ def test_mcnemar_and_the_direction_of_a_comparison() -> None:
     assert scores.mcnemar(1, 9) == scores.mcnemar(9, 1)
     assert scores.mcnemar(0, 2000) < 1e-300 or scores.mcnemar(0, 2000) == 0.0
     labels, worse = answers(500, 3, 0.5, 1)
-    pair = scores.compare(labels, labels, worse, 1)
-    assert pair["accuracy"].low > 0 and pair["only_second"] == 0 and pair["p"] < 1e-9
+    pair = labelled(labels, labels).against(labelled(labels, worse), 1)
+    assert pair["accuracy"]["low"] > 0 and pair["only_second"] == 0 and pair["p"] < 1e-9
 
 
 def test_calibration_of_answers_that_are_right_as_often_as_they_claim() -> None:
