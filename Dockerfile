@@ -26,7 +26,7 @@ RUN mkdir -p "${HOME}" runs && chmod 1777 "${HOME}" runs
 
 COPY . .
 # A TensorFlow that cannot be imported fails the build. No GPU needed.
-RUN python3 -m scripts.container_install --check
+RUN AMP_XLA_DEVICE=cpu python3 -c 'import amp_xla.setup'
 
 # The sources, in the image's labels and in the run.json of each run.
 ARG BASE_IMAGE

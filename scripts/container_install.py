@@ -40,13 +40,9 @@ def main() -> int:
         "--runtime", default="auto", choices=["auto", "tf1", "tf2"], help="refuse any other"
     )
     parser.add_argument("--dry-run", action="store_true", help="only list what would be installed")
-    parser.add_argument("--check", action="store_true", help="only import what is installed")
     options = parser.parse_args()
     try:
-        if options.check:
-            check_import(sys.executable, ROOT)
-        else:
-            install(sys.executable, options.runtime, ROOT, options.dry_run)
+        install(sys.executable, options.runtime, ROOT, options.dry_run)
     except SetupError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -88,24 +84,6 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
     if new:
         raise SetupError("base and additions do not fit:\n  " + "\n  ".join(sorted(new)))
     print(f"installed {len(missing)}; {len(base) - len(replaced)} of the base are unchanged")
-
-
-def check_import(python: str, root: Path) -> None:
-    """Import TensorFlow, bert4keras and this project, without a GPU.
-
-    Raises:
-      SetupError: an import fails; ends with the last line of its traceback.
-    """
-    code = "import amp_xla.setup as setup; print('imported:', setup.current().describe())"
-    environment = {**os.environ, "AMP_XLA_DEVICE": "cpu"}
-    done = subprocess.run(
-        [python, "-c", code], cwd=str(root), env=environment, stderr=subprocess.PIPE
-    )
-    if done.returncode:
-        trace = done.stderr.decode(errors="replace").strip()
-        print(trace, file=sys.stderr)
-        reason = trace.splitlines()[-1] if trace else f"exit code {done.returncode}"
-        raise SetupError(f"this image cannot train: {reason}")
 
 
 def lock_for(runtime: str, python: str) -> str:

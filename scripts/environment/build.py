@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -35,55 +34,11 @@ def ensure(choice: Choice, root: Path) -> Path:
     """
     folder = root / ".venvs" / choice.runtime.name
     lock_file = root / "requirements" / choice.runtime.lock
-    if _lacks_nvidia(lock_file):
-        lock_file = _lock_here(choice, lock_file, root)
     if not _is_whole(folder, lock_file, choice):
         with _only_builder(root, choice.runtime.name) as lock:
             if not _is_whole(folder, lock_file, choice):  # the other builder may have built it
                 _build(choice, folder, lock_file, root, lock)
     return folder / "bin" / "python"
-
-
-def nvidia_index() -> str:
-    """Return the address of the package index that has NVIDIA's TensorFlow 1.15."""
-    return os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
-
-
-def _lacks_nvidia(lock_file: Path) -> bool:
-    """Return whether the lock was made without access to NVIDIA's index."""
-    requirements = lock_file.with_suffix(".in")
-    if not requirements.exists() or "\nnvidia-tensorflow" not in f"\n{requirements.read_text()}":
-        return False
-    return not re.search(r"^nvidia-tensorflow==", lock_file.read_text(), re.MULTILINE)
-
-
-def _lock_here(choice: Choice, lock_file: Path, root: Path) -> Path:
-    """Return a lock that includes NVIDIA's packages with hashes, made once on this machine."""
-    whole = root / ".venvs" / f"{choice.runtime.name}.lock.txt"
-    mark = f"# of {lock_file.name} {_fingerprint(lock_file)}\n"
-    if whole.exists() and whole.read_text().startswith(mark):
-        return whole
-    requirements = lock_file.with_suffix(".in")
-    with _only_builder(root, f"{choice.runtime.name}-lock") as lock:
-        say(f"locking NVIDIA's packages from {nvidia_index()} (once) ...")
-        partial = whole.with_suffix(".partial")
-        try:
-            _uv(
-                *(uv(root), lock, "pip", "compile", "--quiet", "--no-header", "--generate-hashes"),
-                *("--index", nvidia_index(), "--python-version", choice.runtime.pythons[0]),
-                *("--override", str(lock_file.with_name("container.overrides.txt"))),
-                *("--constraint", str(lock_file), str(requirements)),
-                *("--output-file", str(partial)),
-            )
-        except SetupError as error:
-            raise SetupError(
-                f"{error}\nNVIDIA's package index {nvidia_index()} does not have the packages of"
-                f" {requirements.name}. Next: NVIDIA_INDEX=<address of a mirror>,"
-                " or RUNTIME=tf2, or make docker-train, whose image has them."
-            ) from error
-        whole.write_text(mark + partial.read_text())
-        partial.unlink()
-    return whole
 
 
 def _is_whole(folder: Path, lock_file: Path, choice: Choice) -> bool:
@@ -156,14 +111,32 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[s
                 f" {', '.join(runtime.pythons)} (Debian, Ubuntu: sudo apt-get install python3),"
                 " then the same command again."
             ) from error
-    sync = ["pip", "sync", "--quiet", "--python", str(folder / "bin" / "python")]
-    if "\nnvidia-tensorflow==" in lock_file.read_text():
-        sync += ["--index", nvidia_index()]
-    _uv(program, lock, *sync, str(lock_file))
+    _install(program, lock, lock_file, "--python", str(folder / "bin" / "python"))
     partial = folder / f"{STAMP}.partial"
     partial.write_text(json.dumps({"lock": _fingerprint(lock_file), "python": python}) + "\n")
     os.replace(str(partial), str(folder / STAMP))
     say(f"environment {runtime.name} is ready ({time.monotonic() - started:.0f} s)")
+
+
+def _install(program: str, lock: IO[str], lock_file: Path, *target: str) -> None:
+    """Install exactly what the lock has; for nvtf1 also NVIDIA's packages, which it lacks."""
+    if lock_file.name != "nvtf1.txt":
+        _uv(program, lock, "pip", "sync", "--quiet", *target, str(lock_file))
+        return
+    index = os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
+    requirements = lock_file.with_suffix(".in")
+    try:
+        _uv(
+            *(program, lock, "pip", "install", "--quiet", *target, "--index", index),
+            *("--override", str(lock_file.with_name("container.overrides.txt"))),
+            *("--constraint", str(lock_file), "--requirement", str(requirements)),
+        )
+    except SetupError as error:
+        raise SetupError(
+            f"{error}\nIf NVIDIA's package index {index} does not have the packages of"
+            f" {requirements.name}: NVIDIA_INDEX=<address of a mirror>, or RUNTIME=tf2, or make"
+            " docker-train, whose image has them."
+        ) from error
 
 
 def _uv(program: str, lock: IO[str], *arguments: str) -> None:

@@ -51,36 +51,30 @@ def _version(path: str) -> Optional[Tuple[int, ...]]:
 
 def _install(tools: Path) -> str:
     """Try venv, then pip --target: some Pythons have no ensurepip, some images have no pip."""
-    requirement = f"uv=={PINNED}"
     pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    in_venv = [
-        [sys.executable, "-m", "venv", str(tools)],
-        [str(tools / "bin" / "python"), *pip, requirement],
-    ]
-    in_folder = [[sys.executable, *pip, "--target", str(tools), requirement]]
+    program, requirement = str(tools / "bin" / "uv"), f"uv=={PINNED}"
+    venv = [sys.executable, "-m", "venv", str(tools)]
+    ways = (
+        [venv, [str(tools / "bin" / "python"), *pip, requirement]],
+        [[sys.executable, *pip, "--target", str(tools), requirement]],
+    )
     environment = {k: v for k, v in os.environ.items() if k not in ("PIP_TARGET", "PIP_USER")}
-    failures = []
-    for commands in (in_venv, in_folder):
+    failures = ""
+    for commands in ways:
         shutil.rmtree(tools, ignore_errors=True)
         for command in commands:
-            try:
-                done = subprocess.run(
-                    command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
-                )
-            except OSError as error:
-                failures.append(f"  {command[0]}: {error}")
-                break
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+            )
             if done.returncode:
-                tail = done.stdout.decode(errors="replace").strip().split("\n")[-4:]
-                failures += [f"  $ {' '.join(command)}", *(f"    {line}" for line in tail)]
+                text = done.stdout.decode(errors="replace").strip()
+                failures += f"  $ {' '.join(command)}\n{text[-400:]}\n"
                 break
-        path = str(tools / "bin" / "uv")
-        if _version(path):
-            return path
+        if _version(program):
+            return program
     shutil.rmtree(tools, ignore_errors=True)
-    lines = "\n".join(failures)
     raise SetupError(
-        f"uv {PINNED} could not be installed with {sys.executable}:\n{lines}\n"
+        f"uv {PINNED} could not be installed with {sys.executable}:\n{failures}"
         "If `venv` or `ensurepip` is missing: `sudo apt-get install python3-venv`, then the same"
         " command again. Otherwise install uv yourself:"
         " https://docs.astral.sh/uv/getting-started/installation/"

@@ -116,13 +116,6 @@ def test_another_tensorflow_or_none_is_refused(base):
         install(base, "bert4keras==0.11.3")
 
 
-def test_the_build_ends_with_an_import():
-    """In the Python that runs this test."""
-    done = run([sys.executable, "-m", "scripts.container_install", "--check"])
-    assert done.returncode == 0, done.stderr
-    assert "imported: precision " in done.stdout
-
-
 def test_keras_follows_the_images_tensorflow():
     for tensorflow, pin in (("2.17.0+nv25.2", "tf-keras==2.17.0"), ("2.13.0", ""),
                             ("2.16.1", "tf-keras==2.16.0 --hash=sha256:")):  # fmt: skip
