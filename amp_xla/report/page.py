@@ -163,7 +163,7 @@ def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
     dev = [name[4:] for run in runs for name in run.dev if name.startswith("dev_")]
     rest = dict.fromkeys(n for run in runs for n in run.train if n not in {*_OWN_FIGURES, *dev})
     specs = [
-        *(_dev_spec(name, runs) for name in dict.fromkeys(["loss", *dev])),
+        *(_spec(name, runs, True, log=name == "loss") for name in dict.fromkeys(["loss", *dev])),
         _spec("learning_rate", runs),
         _scale_spec(runs),
         _spec("gradient_norm", runs, smooth=True, log=True),
@@ -174,42 +174,28 @@ def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
     return [made for made in (figure(steps=steps, **spec) for spec in specs) if made is not None]
 
 
-def _window(run: Record) -> int:
-    return max(5, len(run.train.get("step", ())) // 40)
-
-
-def _dev_spec(name: str, runs: List[Record]) -> Dict[str, Any]:
-    """Return a metric on the dev set and in training; of several runs only the loss of both."""
-    series = []
-    for i, run in enumerate(runs):
-        if name in run.train and (len(runs) == 1 or name == "loss"):
-            steps, values = run.train["step"], run.train[name]
-            series.append(Series("training, smoothed", i, steps, smoothed(values, _window(run))))
-            if len(runs) == 1:
-                series.append(Series("training", i, steps, values, "faint"))
-        if f"dev_{name}" in run.dev:
-            series.append(Series("dev", i, run.dev["step"], run.dev[f"dev_{name}"], "dots"))
-    summary = _range(runs, name if name == "loss" else f"dev_{name}")
-    return dict(title=_title(name), series=series, summary=summary, log=name == "loss")
-
-
-def _title(name: str) -> str:
-    text = words(name)
-    return text[:1].upper() + text[1:]
-
-
 def _spec(
     name: str, runs: List[Record], smooth: bool = False, skip: int = 0, log: bool = False
 ) -> Dict[str, Any]:
-    series = []
+    """Return the figure of a value in training and on the dev set.
+
+    Of several runs a dev metric has no curve of training, but the loss has.
+    """
+    single, series = len(runs) == 1, []
+    dev = f"dev_{name}" if any(f"dev_{name}" in run.dev for run in runs) else ""
+    label = "training" if dev else words(name)
     for i, run in enumerate(runs):
-        if name in run.train:
+        if name in run.train and (single or not dev or name == "loss"):
             x, y = run.train["step"][skip:], run.train[name][skip:]
             if smooth:
-                series.append(Series("smoothed", i, x, smoothed(y, _window(run))))
-            if not smooth or len(runs) == 1:
-                series.append(Series(words(name), i, x, y, "faint" if smooth else "line"))
-    return dict(title=_title(name), series=series, summary=_range(runs, name), log=log)
+                window = max(5, len(x) // 40)
+                series.append(Series(f"{label}, smoothed", i, x, smoothed(y, window)))
+            if single or not smooth:
+                series.append(Series(label, i, x, y, "faint" if smooth else "line"))
+        if dev in run.dev:
+            series.append(Series("dev", i, run.dev["step"], run.dev[dev], "dots"))
+    title, summary = words(name), _range(runs, name if name == "loss" else dev or name)
+    return dict(title=title[:1].upper() + title[1:], series=series, summary=summary, log=log)
 
 
 def _scale_spec(runs: List[Record]) -> Dict[str, Any]:
