@@ -126,11 +126,10 @@ def _install(program: str, lock: IO[str], lock_file: Path, *target: str) -> None
     index = os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
     requirements = lock_file.with_suffix(".in")
     try:
-        _uv(
-            *(program, lock, "pip", "install", "--quiet", *target, "--index", index),
-            *("--override", str(lock_file.with_name("container.overrides.txt"))),
-            *("--constraint", str(lock_file), "--requirement", str(requirements)),
-        )
+        overrides = str(lock_file.with_name("container.overrides.txt"))
+        words = ["--index", index, "--override", overrides, "--constraint", str(lock_file)]
+        words += ["--requirement", str(requirements)]
+        _uv(program, lock, "pip", "install", "--quiet", *target, *words)
     except SetupError as error:
         raise SetupError(
             f"{error}\nIf NVIDIA's package index {index} does not have the packages of"
