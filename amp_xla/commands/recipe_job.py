@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
 from typing import Any, Iterator, List, Optional, Sequence
 
+from typing_extensions import Literal
+
 from amp_xla.commands.script_model import Script, Subject, build
 from amp_xla.config import changed, parse
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.progress import note
 from amp_xla.recipe import recipe_module, recipe_name
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.options import precision_options
 
 
-def open_subject(
-    target: str, words: Sequence[str], batch: Optional[str], loss_scale: Optional[str] = None
+@dataclasses.dataclass(frozen=True)
+class SubjectOptions:
+    """What a command inspects, on which GPU, and where its report goes."""
+
+    recipe: str = "classification"
+    """name of a recipe, path of its file, or my_script.py:build_model"""
+    batch: Optional[str] = None
+    """batch of a script: its function or value; none = from build_model (inspect: or 32 x 128)"""
+    gpu: str = "8.0"
+    """compute capability of the virtual GPU: 7.0 V100, 7.5 T4, 8.0 A100, 8.6 RTX 30, 9.0 H100"""
+    lists: Optional[Literal["fork", "stock"]] = None
+    """op lists of NVIDIA's TensorFlow 1.15 or of the installed one; none = fork on 1.15"""
+    out: Optional[str] = None
+    """folder for the JSON report; none = runs/<recipe>/<command>"""
+
+    def open(self, words: Sequence[str], loss_scale: Optional[str] = None) -> Subject:
+        """Build the recipe's job or the script's model.
+
+        Args:
+          words: flags of the recipe, or words of the script.
+          loss_scale: overrides the recipe's.
+
+        Raises:
+          AmpXlaError: no such recipe, script or batch; or a batch for a recipe, or
+            ``loss_scale`` for a script.
+        """
+        note(f"building {self.recipe} ...")
+        subject = _open(self.recipe, words, self.batch, loss_scale)
+        note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
+        return subject
+
+    def write(self, command: str, name: str, report: Any) -> None:
+        """Print a report, and write its JSON."""
+        script = Script.of(self.recipe)
+        name_of_run = recipe_name(script.path if script else self.recipe)
+        folder = Path(self.out or f"runs/{name_of_run}/{command}")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        print(f"\n{report}\n\nwritten: {path}")
+
+
+def _open(
+    target: str, words: Sequence[str], batch: Optional[str], loss_scale: Optional[str]
 ) -> Subject:
-    """Build the recipe's job or the script's model that a command inspects.
-
-    Args:
-      target: a recipe, or ``PATH.py:NAME`` of a script.
-      words: flags of the recipe, or words of the script.
-      batch: the batch of a script's model.
-      loss_scale: overrides the recipe's.
-
-    Raises:
-      AmpXlaError: no such recipe, script or batch; or ``batch`` for a recipe, or
-        ``loss_scale`` for a script.
-    """
     script = Script.of(target)
     if script is None:
         if batch is not None:
@@ -85,14 +119,3 @@ def feeds(job: Any) -> Iterator[List[Any]]:
                 yield job.step.arrays(micro_batch, number)
                 number += 1
         epoch += 1
-
-
-def write_report(recipe: str, command: str, out: Optional[str], name: str, report: Any) -> Path:
-    """Write a report's JSON to ``out``, or to runs/<recipe>/<command>; return the path."""
-    script = Script.of(recipe)
-    name_of_run = recipe_name(script.path if script else recipe)
-    folder = Path(out or f"runs/{name_of_run}/{command}")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-    return path

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List
 
 from typing_extensions import Literal
 
@@ -25,10 +25,6 @@ class Config:
 
     folder: str = "runs"
     """folder of runs, or of one recipe's runs"""
-    state: Optional[Literal["running", "done", "stopped", "failed", "killed"]] = None
-    """only runs in this state"""
-    contains: Optional[str] = None
-    """only runs with this text in name or settings, e.g. learning_rate=0.001"""
     sort: Literal["age", "best", "steps", "speed"] = "age"
     """the newest, the best of each metric, the longest or the fastest first"""
 
@@ -41,10 +37,8 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(f"there is no folder {root}")
     paths = [path.parent for depth in ("*", "*/*") for path in root.glob(f"{depth}/run.json")]
     runs = [record.read(path) for path in paths if not path.is_symlink()]
-    runs = [run for run in runs if config.state in (None, run.state)]
     runs.sort(key=lambda run: _key(run, config.sort))
     rows = [[str(run.path), *_cells(run)] for run in runs]
-    rows = [row for row in rows if (config.contains or "") in f"{row[0]} {row[-1]}"]
     head = ["run", "state", "best", "steps", "samples/s", "age", "settings"]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)] + [0]
     output.lines(

@@ -6,8 +6,7 @@ import difflib
 import itertools
 import os
 import sys
-import zipfile
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -49,8 +48,7 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
     Args:
       script: ``name`` is a compiled Keras model, or a function that returns it or (it, batch).
       words: the script's own words, its ``sys.argv[1:]``.
-      batch: function or value of the script, or path of an ``.npz`` file: a batch as for ``fit``,
-        or batches.
+      batch: name of a function or value of the script: a batch as for ``fit``, or batches.
 
     Raises:
       AmpXlaError: a file or name is missing, or is something else.
@@ -58,8 +56,6 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")
     batches: Optional[Iterator[Any]] = None
-    if batch is not None and batch.endswith(".npz"):
-        batches, batch = itertools.repeat(_from_file(batch)), None
     from amp_xla.backend import keras
     from amp_xla.backend.configuring import current
 
@@ -113,25 +109,6 @@ def _batches(value: Any, source: str) -> Iterator[Any]:
         f"{source} is {_kind(value)}; allowed: a batch as for fit, such as (inputs, targets), or "
         f"a Sequence, generator or bert4keras DataGenerator of batches"
     )
-
-
-def _from_file(path: str) -> List[Any]:
-    """Return the batch of an ``.npz`` file.
-
-    Arrays saved without names (``arr_0``, ...) are in the order of ``fit``: inputs, then targets;
-    others have the names of the model's placeholders.
-    """
-    try:
-        with np.load(path) as arrays:
-            values = {name: arrays[name] for name in arrays.files}
-    except FileNotFoundError:
-        raise DataError(f"there is no file {path}") from None
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not a file of numpy.savez: {error}") from None
-    count = len(values)
-    if set(values) == {f"arr_{i}" for i in range(count)}:
-        return [values[f"arr_{i}"] for i in range(count)]
-    return [values]
 
 
 def _kind(value: Any) -> str:

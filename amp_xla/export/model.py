@@ -89,7 +89,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
       dtype: dtype of the export: ``fp32`` or ``fp16``.
 
     Raises:
-      AmpXlaError: they differ by more than ``TOLERANCE``, or in a label that is not a close call.
+      AmpXlaError: they differ by more than ``TOLERANCE``.
     """
     most = TOLERANCE[dtype]
     difference = float(np.abs(answers - expected).max())
@@ -97,15 +97,6 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
         raise AmpXlaError(
             f"the exported model's outputs differ from the run's by {difference:.2g}; allowed with "
             f"--dtype {dtype}: {most:g}; nothing was written"
-        )
-    if not np.allclose(expected.sum(-1), 1.0, atol=1e-3):
-        return difference  # a label here is a number above one half, not the largest of several
-    second, best = np.moveaxis(np.sort(expected, -1)[..., -2:], -1, 0)
-    other = (answers.argmax(-1) != expected.argmax(-1)) & (best - second > most)
-    if other.any():
-        raise AmpXlaError(
-            f"the exported model labels {int(other.sum())} of {other.size} samples differently "
-            f"from the run; nothing was written: give --dtype fp32"
         )
     return difference
 

@@ -162,19 +162,13 @@ def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[st
 
 
 def _check_rewrite(name: str, value: str, tf_major: Optional[int]) -> List[str]:
-    rest = name[len(REWRITE_PREFIX) :]
-    if rest in _REWRITE_OTHERS:
-        return []
-    stem, _, action = rest.rpartition("_")
-    lists = {1: LISTS_TF1, 2: LISTS_TF1 + LISTS_TF2}.get(tf_major or 2, LISTS_TF1)
-    if stem in lists and action in ("ADD", "REMOVE"):
-        return []
+    lists = LISTS_TF1 if tf_major == 1 else LISTS_TF1 + LISTS_TF2
     allowed = [f"{REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
     allowed += [REWRITE_PREFIX + other for other in _REWRITE_OTHERS]
-    if tf_major == 1 and stem in LISTS_TF2 and action in ("ADD", "REMOVE"):
-        new = dict(zip(LISTS_TF2, LISTS_TF1))[stem]
-        hint = f"TensorFlow 1.15 calls it {REWRITE_PREFIX}{new}_{action}"
-    else:
-        close = difflib.get_close_matches(name, allowed, 1)
-        hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+    if name in allowed:
+        return []
+    stem, _, action = name[len(REWRITE_PREFIX) :].rpartition("_")
+    new = dict(zip(LISTS_TF2, LISTS_TF1)).get(stem, stem)
+    close = difflib.get_close_matches(f"{REWRITE_PREFIX}{new}_{action}", allowed, 1)
+    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
     return [f"{name}={value} is ignored by this TensorFlow; {hint}"]

@@ -64,6 +64,20 @@ def batches() -> Iterator[Any]:
         yield tokens(2), None
 
 
+def tagged() -> Any:
+    ids, segments = tokens(4)
+    return ids, segments * 0, ids % LABELS
+
+
+def named() -> Any:
+    ids, segments = tokens(4)
+    return {"Input-Segment": segments * 0 + 1, "Input-Token": ids}
+
+
+def other() -> Any:
+    return {"tokens": tokens(4)[0]}
+
+
 def uneven() -> Any:
     return tokens(4), tokens(8)[0] % LABELS
 

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any, Sequence, Tuple
 
-import numpy as np
 import pytest
 
 from tests.integration.commands import Commands
@@ -21,11 +20,6 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     folder = tmp_path_factory.mktemp("elsewhere")
     shutil.copy(str(Path(__file__).with_name("own_script.py")), str(folder))
     (folder / "own_data.py").write_text("LENGTH = 24\n")
-    (folder / "text.npz").write_text("text\n")
-    ids = np.random.RandomState(0).randint(5, 50, (4, 24))
-    np.savez(str(folder / "tagged.npz"), ids, ids * 0, ids % 5)
-    np.savez(str(folder / "named.npz"), **{"Input-Segment": ids * 0 + 1, "Input-Token": ids})
-    np.savez(str(folder / "other.npz"), tokens=ids)
     return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
 
 
@@ -33,7 +27,7 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     "words, rows",
     [
         ([TAGGER], (32, 128)),  # made up, after the model's inputs and loss
-        pytest.param([TAGGER, "--batch", "tagged.npz"], (4, 24), marks=pytest.mark.slow),
+        pytest.param([TAGGER, "--batch", "tagged"], (4, 24), marks=pytest.mark.slow),
     ],
 )
 def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any) -> None:
@@ -49,7 +43,7 @@ def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any
     "words, scale",
     [
         (["--batch", "own_script.py:batches"], 256.0),  # the optimizer's
-        (["--batch", "named.npz", "--", "64"], 64.0),  # the script has its own words
+        (["--batch", "named", "--", "64"], 64.0),  # the script has its own words
     ],
 )
 def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: float) -> None:
@@ -69,10 +63,8 @@ def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: fl
         (["own_script.py:SIZES"], "own_script.py:SIZES is a dict; allowed: a compiled Keras model"),
         ([TAGGER, "--batch", "uneven"], "the arrays of a batch have 4, 8 rows"),
         ([TAGGER, "--batch", "deep"], "the array for Input-Segment has shape [4, 24, 1]; needed"),
-        ([TAGGER, "--batch", "named.npz"], "2 arrays for 3 placeholders; needed, in this order"),
-        ([TAGGER, "--batch", "other.npz"], "no placeholder 'tokens'; allowed: Input-Token, Inp"),
-        ([TAGGER, "--batch", "nowhere.npz"], "there is no file nowhere.npz"),
-        ([TAGGER, "--batch", "text.npz"], "text.npz is not a file of numpy.savez"),
+        ([TAGGER, "--batch", "named"], "2 arrays for 3 placeholders; needed, in this order"),
+        ([TAGGER, "--batch", "other"], "no placeholder 'tokens'; allowed: Input-Token, Inp"),
         ([TAGGER, "--batch", "LABELS"], "own_script.py:LABELS is an int; allowed: a batch as for"),
         (["classification", "--batch", "deep"], "classification is a recipe, which has its own"),
         (["rehearse", TAGGER], "own_script.py:tagger returns no batch to train on; allowed: --ba"),
