@@ -121,7 +121,8 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[s
 def _install(program: str, lock: IO[str], lock_file: Path, *target: str) -> None:
     """Install exactly what the lock has; for nvtf1 also NVIDIA's packages, which it lacks."""
     if lock_file.name != "nvtf1.txt":
-        _uv(program, lock, "pip", "sync", "--quiet", *target, str(lock_file))
+        # Compiled once by all cores here, instead of by the first command on one.
+        _uv(program, lock, "pip", "sync", "--quiet", "--compile-bytecode", *target, str(lock_file))
         return
     index = os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
     requirements = lock_file.with_suffix(".in")
