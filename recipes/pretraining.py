@@ -167,21 +167,13 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     )  # fmt: skip
 
 
-def build_to_train(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build the job; measure the machine's peak FLOP/s for ``model_flops_utilisation``."""
-    job = build(config, resume_from)
-    from amp_xla.graph.flops import with_utilisation
-
-    return with_utilisation(job)
-
-
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
     config = parse(Config, argv, "python -m recipes.pretraining")
     from amp_xla.training.launch import train
 
     loop = config.intervals.loop(monitor="loss", higher_is_better=False)
-    return train("pretraining", config, build_to_train, loop)
+    return train("pretraining", config, build, loop)
 
 
 def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Filling]]:

@@ -18,7 +18,7 @@ from amp_xla.process import durable
 from amp_xla.report.scores import ranks
 
 # Fields of metrics.jsonl that depend on the clock; all others are equal in a repeated run.
-CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_utilisation"])
+CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_per_second"])
 
 
 class MetricsLog:
@@ -32,7 +32,7 @@ class MetricsLog:
 
       samples: seen so far; loss and the recipe's metrics: means since the line before;
       learning_rate, loss_scale, gradient_norm: of the last step; applied_steps, skipped_steps:
-      updates so far; samples_per_second; model_flops_utilisation (pretraining only).
+      updates so far; samples_per_second; model_flops_per_second (pretraining only).
 
     A ``dev`` line, after each evaluation, adds the recipe's metrics as ``dev_loss`` and so on.
 

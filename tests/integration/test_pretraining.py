@@ -63,8 +63,8 @@ def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
     # Later the loss is level, and which evaluation is the better one depends on the processor.
     assert len(losses) == 2 and max(losses) < min(5.2, lines[0]["loss"])
     assert lines[-1]["dev_perplexity"] == pytest.approx(np.exp(losses[-1]), rel=1e-4)
-    steps = [line for line in lines if "model_flops_utilisation" in line]
-    assert all(0 < line["model_flops_utilisation"] < 1.5 for line in steps)
+    steps = [line for line in lines if "model_flops_per_second" in line]
+    assert all(line["model_flops_per_second"] > 0 for line in steps)
     assert steps[-1]["applied_steps"] == 60
 
 
