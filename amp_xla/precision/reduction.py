@@ -1,4 +1,4 @@
-"""Sums over ranks: gradients, optionally in half precision, and rows of embeddings.
+"""Sums over ranks: gradients, optionally in float16, and rows of embeddings.
 
 Each rank's gradient is its share of the mean over the whole batch. The sum over ranks equals the
 gradient of one process with that batch, so it does not grow with the number of ranks.
@@ -20,14 +20,13 @@ GROUP_BYTES = 32 << 20
 class Reduction:
     """Sums of unscaled gradients over ranks, for ``reduce=`` of ``LossScaleOptimizer``.
 
-    In half precision the scaled gradient is sent, since a gradient of 1e-7 underflows in float16.
-    It is unscaled in float32 afterwards.
+    In float16 the scaled gradient is sent, since a gradient of 1e-7 underflows. It is unscaled in
+    float32 afterwards.
 
     Args:
       hvd: ``horovod.tensorflow``, initialized.
-      compression: ``none`` (float32), ``fp16`` or ``bf16`` between ranks.
-      mean: a rank's gradient is the mean over its own batch: return means over ranks, and rows of
-        embeddings as such, since Keras' optimizers update only the rows that they get.
+      compression: ``none`` (float32) or ``fp16`` between ranks.
+      mean: a rank's gradient is the mean over its own batch: return means over ranks.
 
     Attributes:
       loss_scale: returns the scale in force in this step, a float32 scalar tensor.
@@ -57,13 +56,8 @@ class Reduction:
         if self._compression == "none":
             return self._add(gradients)
         scale = tf.ones([]) if self.loss_scale is None else self.loss_scale()
-        scaled = [gradient * scale for gradient in gradients]
-        if self._compression == "fp16":
-            halves = self._add([tf.cast(values, tf.float16) for values in scaled])
-            totals = [tf.cast(values, tf.float32) for values in halves]
-        else:
-            totals = [self._sum_bfloat16(values) for values in scaled]
-        return [total / scale for total in totals]
+        sums = self._add([tf.cast(gradient * scale, tf.float16) for gradient in gradients])
+        return [tf.cast(total, tf.float32) / scale for total in sums]
 
     def _add(self, values: List[Any]) -> List[Any]:
         """Sum tensors in one message, so that the order of additions is fixed."""
@@ -74,46 +68,12 @@ class Reduction:
         self._named += 1
         return f"amp_xla_reduction_{self._named}"
 
-    def _sum_bfloat16(self, values: Any) -> Any:
-        """Sum bfloat16, which Horovod cannot: each rank adds one part in float32 and sends it."""
-        hvd, shape = self._hvd, tf.shape(values)
-        flat = tf.reshape(values, [-1])
-        size, count = hvd.size(), tf.size(flat)
-        each = -(-count // (2 * size)) * 2  # even: two of them travel as one int32
-        flat = tf.pad(flat, [[0, each * size - count]])
-        parts = hvd.alltoall(_packed(flat), name=self._name())
-        part = tf.reduce_sum(tf.reshape(_unpacked(parts), [size, each]), 0)
-        every = hvd.allgather(_packed(part), name=self._name())
-        return tf.reshape(_unpacked(every)[:count], shape)
-
     def _rows(self, gradient: Any) -> Any:
-        """Gather rows of an embedding, or sum the whole table, whichever needs fewer bytes.
-
-        That depends on the number of different tokens of all ranks in this batch.
-        """
-        hvd = self._hvd
+        """Gather the rows of an embedding from all ranks, and sum those of the same number."""
         once = distinct_rows(gradient)
-        rows, ids = once.values, once.indices
-        if self._share is not None:
-            rows, ids = (hvd.allgather(values, name=self._name()) for values in (rows, ids))
-            return distinct_rows(tf.IndexedSlices(rows, ids, gradient.dense_shape))
-        height = gradient.dense_shape[0]
-        width = tf.size(rows, out_type=tf.int64) // tf.cast(tf.maximum(tf.size(ids), 1), tf.int64)
-        (total,) = self._add([tf.cast(tf.size(ids), tf.int64)])
-        gathered = total * (width * 4 + 8)  # float32 values and an id
-        # A summed table travels both ways.
-        whole = 2 * tf.cast(height, tf.int64) * width * (4 if self._compression == "none" else 2)
-
-        def gather() -> Any:
-            every = hvd.allgather(rows, name=self._name()), hvd.allgather(ids, name=self._name())
-            return tf.math.unsorted_segment_sum(every[0], every[1], height)
-
-        def table() -> Any:
-            return self._sum([tf.math.unsorted_segment_sum(rows, ids, height)])[0]
-
-        summed = tf.cond(gathered < whole, gather, table)
-        summed.set_shape([None, *gradient.values.shape.as_list()[1:]])
-        return summed
+        gather = self._hvd.allgather
+        rows, ids = (gather(x, name=self._name()) for x in (once.values, once.indices))
+        return distinct_rows(tf.IndexedSlices(rows, ids, gradient.dense_shape))
 
 
 def over_ranks(
@@ -143,12 +103,3 @@ def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:
         groups[-1].append(i)
         size += size_of_one
     return groups
-
-
-def _packed(values: Any) -> Any:
-    """Return float32 [2n] as int32 [n], each a pair of bfloat16, which Horovod cannot send."""
-    return tf.bitcast(tf.reshape(tf.cast(values, tf.bfloat16), [-1, 2]), tf.int32)
-
-
-def _unpacked(pairs: Any) -> Any:
-    return tf.cast(tf.reshape(tf.bitcast(pairs, tf.bfloat16), [-1]), tf.float32)

@@ -123,7 +123,7 @@ class RateOptions:
 class UpdateOptions(RateOptions):
     """Learning rate, weight decay and clipping."""
 
-    reduce: Literal["none", "fp16", "bf16"] = "none"
+    reduce: Literal["none", "fp16"] = "none"
     """dtype of gradients in the all-reduce between ranks; none = float32"""
 
     def scheduled(self, steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:

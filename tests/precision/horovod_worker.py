@@ -103,16 +103,15 @@ def sums() -> Dict[str, Any]:
     plain = tf.constant(rng.randn(5, 3) * 0.1, tf.float32)
     unscaled = hvd.allreduce(tf.cast(tiny, tf.float16), op=hvd.Sum)
     fetches = {"unscaled": tf.cast(unscaled, tf.float32), "mine": plain}
-    for name in ("none", "fp16", "bf16"):
+    for name in ("none", "fp16"):
         reduction = Reduction(hvd, name)
         reduction.loss_scale = lambda: tf.constant(SCALE)
         fetches[name] = reduction([tiny, plain])
-    for name, count in (("few", 20), ("many", 3000)):  # different rows
-        ids = tf.constant(rng.randint(0, HEIGHT, count), tf.int64)
-        values = tf.constant(rng.randn(count, COLUMNS), tf.float32)
-        gradient = tf.IndexedSlices(values, ids, tf.constant([HEIGHT, COLUMNS], tf.int64))
-        (fetches[name],) = Reduction(hvd)([gradient])
-        fetches[name + " here"] = tf.math.unsorted_segment_sum(values, ids, HEIGHT)
+    ids = tf.constant(rng.randint(0, HEIGHT, 3000), tf.int64)  # different rows
+    values = tf.constant(rng.randn(3000, COLUMNS), tf.float32)
+    gradient = tf.IndexedSlices(values, ids, tf.constant([HEIGHT, COLUMNS], tf.int64))
+    fetches["rows"] = tf.convert_to_tensor(Reduction(hvd)([gradient])[0])
+    fetches["rows here"] = tf.convert_to_tensor(gradient)
     with tf.Session() as session:
         found = session.run(fetches)
     return tf.nest.map_structure(lambda array: array.tolist(), found)

@@ -73,7 +73,7 @@ def test_a_window_bad_on_one_rank_is_skipped_on_both(ranks):
     assert zero[-1]["state"][:3] == [1.0, 2.0, 2.0]
 
 
-@pytest.mark.parametrize("compression, close", [("none", 1e-7), ("fp16", 2e-3), ("bf16", 8e-3)])
+@pytest.mark.parametrize("compression, close", [("none", 1e-7), ("fp16", 2e-3)])
 def test_gradients_are_summed_also_those_of_1e_7(ranks, compression, close):
     zero, one = ranks["sums"]
     assert zero[compression] == one[compression]  # to the last bit, or the ranks drift apart
@@ -84,10 +84,9 @@ def test_gradients_are_summed_also_those_of_1e_7(ranks, compression, close):
     assert (np.abs(np.array(zero["unscaled"]) - 2e-7) / 2e-7).min() > 0.1
 
 
-@pytest.mark.parametrize("kind", ["few", "many"])
-def test_rows_of_an_embedding_are_summed_either_way(ranks, kind):
+def test_rows_of_an_embedding_are_summed(ranks):
     zero, one = ranks["sums"]
     np.testing.assert_allclose(
-        zero[kind], np.add(zero[f"{kind} here"], one[f"{kind} here"]), 1e-5, 1e-5
+        zero["rows"], np.add(zero["rows here"], one["rows here"]), 1e-5, 1e-5
     )
-    assert zero[kind] == one[kind]
+    assert zero["rows"] == one["rows"]
