@@ -71,21 +71,16 @@ def scalar_type(name: str) -> Any:
         return name if tensorflow is None else tensorflow.bfloat16.as_numpy_dtype
 
 
-def half_dtype(platform: Optional[str] = None) -> Any:
-    """Return this machine's half precision, a scalar type: bfloat16 on TPU, else float16.
+def half_dtype() -> Any:
+    """Return this machine's half precision, a scalar type: bfloat16 on a TPU, else float16.
 
-    ``set_half_dtype`` overrides it.
-
-    Args:
-      platform: ``cpu``, ``gpu``, ``tpu``; None = JAX's, if it is imported. This call starts JAX's
-        devices.
+    ``set_half_dtype`` overrides it. If JAX is imported, this call starts its devices.
     """
     if _half is not None:
         return scalar_type(_half)
-    if platform is None:
-        jax = sys.modules.get("jax")
-        platform = "" if jax is None else jax.default_backend()
-    return scalar_type("bfloat16" if platform == "tpu" else "float16")
+    jax = sys.modules.get("jax")
+    on_tpu = jax is not None and jax.default_backend() == "tpu"
+    return scalar_type("bfloat16" if on_tpu else "float16")
 
 
 class set_half_dtype:  # reads as a verb, also in a with statement
@@ -190,19 +185,6 @@ def scalar(x: Any, dtype: str) -> Any:
     return getattr(np, dtype)(x) if family(x) == "numpy" else cast(x, dtype)
 
 
-def known(x: Any) -> Optional[Any]:
-    """Return the value of a scalar as a Python number; None if it is unknown before the run."""
-    kind = family(x)
-    if kind == "tensorflow":
-        try:
-            return x.numpy().item()
-        except (AttributeError, NotImplementedError, RuntimeError):
-            return None
-    if kind == "jax" and not hasattr(x, "addressable_shards"):
-        return None  # a tracer
-    return np.asarray(x).item()
-
-
 def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = False) -> T:
     """Apply ``function`` to every floating leaf of any tree; leave the rest.
 
@@ -235,59 +217,15 @@ def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") ->
         names = getattr(tree, "_fields", range(len(tree)))
         parts = [map_with_path(leaf, part, _join(path, k)) for k, part in zip(names, tree)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    if "jax" in sys.modules:
-        return _map_jax_node(leaf, tree, path)
-    return leaf(path, tree)
-
-
-def _map_jax_node(leaf: Callable[[str, Any], Any], tree: Any, path: str) -> Any:
-    """Map one level of a node registered with JAX."""
-    import jax
-
-    found, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
-    if len(found) == 1 and found[0][1] is tree:
+    if "jax" not in sys.modules:
         return leaf(path, tree)
-    children = []
-    for keys, child in found:
-        label = getattr(keys[-1], "name", getattr(keys[-1], "key", keys[-1]))
-        children.append(map_with_path(leaf, child, _join(path, label)))
-    return structure.unflatten(children)
+    tree_util = sys.modules["jax"].tree_util
+
+    def named(keys: Any, part: Any) -> Any:
+        return leaf(_join(path, tree_util.keystr(keys, simple=True, separator="/")), part)
+
+    return tree_util.tree_map_with_path(named, tree)  # a node registered with JAX, or a leaf
 
 
 def _join(path: str, key: Any) -> str:
-    return f"{path}/{key}" if path else str(key)
-
-
-_Fields = Tuple[Tuple[str, ...], Tuple[str, ...]]
-_waiting: Dict[type, _Fields] = {}
-
-
-def declare_pytree(cls: type, leaves: Tuple[str, ...], meta: Tuple[str, ...]) -> None:
-    """Declare which attributes of ``cls`` are traced (``leaves``) and which compiled in."""
-    _waiting[cls] = (leaves, meta)
-
-
-def register_pytrees() -> None:
-    """Register the declared classes with JAX, once it is imported."""
-    if _waiting and "jax" in sys.modules:
-        while _waiting:
-            cls, (leaves, meta) = _waiting.popitem()
-            _register(cls, leaves, meta)
-
-
-def _register(cls: type, leaves: Tuple[str, ...], meta: Tuple[str, ...]) -> None:
-    import jax
-
-    def flatten(value: Any) -> Any:
-        keys = (jax.tree_util.GetAttrKey(name) for name in leaves)
-        children = tuple(zip(keys, (getattr(value, name) for name in leaves)))
-        return children, tuple(getattr(value, name) for name in meta)
-
-    def unflatten(static: Tuple[Any, ...], children: Any) -> Any:
-        # Without __init__: JAX also builds pytrees of placeholders, which fail its checks.
-        new: Any = object.__new__(cls)
-        for name, child in zip(leaves + meta, (*children, *static)):
-            object.__setattr__(new, name, child)
-        return new
-
-    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+    return "/".join(part for part in (path, str(key)) if part)

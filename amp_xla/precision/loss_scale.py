@@ -1,7 +1,7 @@
 """Loss scales: immutable values with jmp's method names, and their state machine.
 
-The same classes serve NumPy, JAX (as pytrees, see ``amp_xla.precision.jax``) and TensorFlow (in
-the variables of ``amp_xla.precision.tensorflow``). No framework is imported here.
+The same classes serve NumPy, JAX (as pytrees, once ``amp_xla.precision.jax`` is imported) and
+TensorFlow (in the variables of ``amp_xla.precision.tensorflow``). No framework is imported here.
 
 Dynamic scaling, per step::
 
@@ -23,8 +23,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import math
-from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, ClassVar, Dict, Optional, TypeVar, Union
 
 import numpy as np
 
@@ -33,7 +32,6 @@ from amp_xla.precision import arrays
 T = TypeVar("T")
 
 DEFAULT_INITIAL = 2.0**15
-HYPERPARAMETERS = ("growth_interval", "growth_factor", "backoff_factor", "minimum", "maximum")
 DEFAULT_GROWTH_INTERVAL = 2000  # steps; PyTorch's, Keras' and jmp's default
 # A scale is a float32 that never leaves the normal range: below it hardware flushes to zero.
 SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
@@ -44,43 +42,11 @@ class LossScaleWarning(UserWarning):
     """A problem with loss scaling that training survives."""
 
 
-def next_state(
-    scale: Any,
-    counter: Any,
-    finite: Any,
-    *,
-    growth_interval: int,
-    growth_factor: float,
-    backoff_factor: float,
-    minimum: float,
-    maximum: float,
-) -> Tuple[Any, Any]:
-    """Return the next (scale float32, counter int32); ``finite``: whether the step was.
-
-    Works on NumPy, JAX and TensorFlow scalars. It only multiplies: compilers change the last bit of
-    a division by a constant.
-    """
-    xp = arrays.namespace(scale, counter, finite)
-    with np.errstate(over="ignore"):
-        grown = scale * np.float32(growth_factor)
-    grown = xp.where(xp.isfinite(grown), xp.minimum(grown, np.float32(maximum)), scale)
-    shrunk = xp.maximum(scale * np.float32(backoff_factor), np.float32(minimum))
-    # >=, not ==: a counter restored under a shorter interval must not run past it.
-    due = counter >= np.int32(growth_interval - 1)
-    scale = xp.where(finite, xp.where(due, grown, scale), shrunk)
-    counter = xp.where(xp.logical_and(finite, xp.logical_not(due)), counter + np.int32(1), 0)
-    return scale, xp.int32(counter)
-
-
 class _LossScale:
     """Base class of the three; ``kind`` names them in ``spec``."""
 
     kind: ClassVar[str]
     loss_scale: Any
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        arrays.register_pytrees()  # JAX may have been imported after this module
-        return super().__new__(cls)
 
     def scale(self, tree: T) -> T:
         """Multiply floating leaves by the scale, in float32 (float64 stays float64).
@@ -102,7 +68,7 @@ class _LossScale:
 
     def adjust(self, grads_finite: Any) -> Any:
         """Return the loss scale for the next step; this one is unchanged."""
-        raise NotImplementedError
+        return self
 
     def spec(self) -> Dict[str, Any]:
         """Return the JSON-able description that ``from_spec`` reads."""
@@ -111,16 +77,8 @@ class _LossScale:
         plain = {name: v.item() if hasattr(v, "item") else v for name, v in values}
         return {"kind": self.kind, **plain}
 
-    def __eq__(self, other: Any) -> bool:
-        if type(other) is not type(self):
-            return False
-        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return all(bool(getattr(self, name) == getattr(other, name)) for name in names)
 
-    __hash__ = None  # type: ignore[assignment]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class NoOpLossScale(_LossScale):
     """No scaling: every method returns its argument."""
 
@@ -136,14 +94,8 @@ class NoOpLossScale(_LossScale):
     def unscale(self, tree: T) -> T:
         return tree
 
-    def adjust(self, grads_finite: Any) -> NoOpLossScale:
-        return self
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(type(self))
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class StaticLossScale(_LossScale):
     """A constant scale.
 
@@ -162,11 +114,8 @@ class StaticLossScale(_LossScale):
         object.__setattr__(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
         check_scale("loss_scale", self.loss_scale)
 
-    def adjust(self, grads_finite: Any) -> StaticLossScale:
-        return self
 
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class DynamicLossScale(_LossScale):
     """A scale that grows while gradients stay finite and shrinks when they do not.
 
@@ -197,16 +146,15 @@ class DynamicLossScale(_LossScale):
         put = object.__setattr__
         put(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
         put(self, "counter", arrays.scalar(self.counter, "int32"))
-        interval, growth = concrete(self.growth_interval), float(concrete(self.growth_factor))
+        interval, growth = self.growth_interval, float(self.growth_factor)
         if interval != int(interval) or interval < 1:
             raise ValueError(f"growth_interval is {interval}; allowed: a whole number >= 1 (steps)")
         if not 1.0 < growth <= LARGEST_SCALE:
             raise ValueError(f"growth_factor is {growth}; allowed: more than 1 and finite")
-        backoff = self.backoff_factor
-        backoff = 1.0 / growth if backoff is None else float(concrete(backoff))
+        backoff = 1.0 / growth if self.backoff_factor is None else float(self.backoff_factor)
         if not 0.0 < backoff < 1.0:
             raise ValueError(f"backoff_factor is {backoff}; allowed: between 0 and 1")
-        minimum, maximum = float(concrete(self.minimum)), float(concrete(self.maximum))
+        minimum, maximum = float(self.minimum), float(self.maximum)
         check_scale("minimum", minimum)
         check_scale("maximum", maximum)
         if minimum > maximum:
@@ -219,11 +167,21 @@ class DynamicLossScale(_LossScale):
         put(self, "maximum", maximum)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
-        """Return the next state; ``grads_finite`` is a boolean scalar."""
-        scale, counter = next_state(
-            self.loss_scale, self.counter, grads_finite, **self.hyperparameters()
-        )
-        return self.replace(scale, counter)
+        """Return the next state; ``grads_finite`` is a boolean scalar.
+
+        It only multiplies: compilers change the last bit of a division by a constant.
+        """
+        scale, counter = self.loss_scale, self.counter
+        xp = arrays.namespace(scale, counter, grads_finite)
+        with np.errstate(over="ignore"):
+            grown = scale * np.float32(self.growth_factor)
+        grown = xp.where(xp.isfinite(grown), xp.minimum(grown, np.float32(self.maximum)), scale)
+        shrunk = xp.maximum(scale * np.float32(self.backoff_factor), np.float32(self.minimum))
+        # >=, not ==: a counter restored under a shorter interval must not run past it.
+        due = counter >= np.int32(self.growth_interval - 1)
+        scale = xp.where(grads_finite, xp.where(due, grown, scale), shrunk)
+        counts = xp.logical_and(grads_finite, xp.logical_not(due))
+        return self.replace(scale, xp.int32(xp.where(counts, counter + np.int32(1), 0)))
 
     def replace(self, loss_scale: Any, counter: Any) -> DynamicLossScale:
         """Return the same hyper-parameters with another state, unchecked: it may be a tracer."""
@@ -232,14 +190,6 @@ class DynamicLossScale(_LossScale):
         object.__setattr__(new, "counter", counter)
         return new
 
-    def hyperparameters(self) -> Dict[str, Any]:
-        """Return the keyword arguments of ``next_state``; hashable values."""
-        return {name: getattr(self, name) for name in HYPERPARAMETERS}
-
-
-arrays.declare_pytree(NoOpLossScale, (), ())
-arrays.declare_pytree(StaticLossScale, ("loss_scale",), ())
-arrays.declare_pytree(DynamicLossScale, ("loss_scale", "counter"), HYPERPARAMETERS)
 
 LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 
@@ -272,7 +222,7 @@ def from_spec(spec: Any) -> Any:
             raise ValueError(
                 f"loss scale is {spec!r}; allowed: a positive number or 'dynamic'"
             ) from None
-    return NoOpLossScale() if concrete(spec) == 1 else StaticLossScale(spec)
+    return NoOpLossScale() if spec == 1 else StaticLossScale(spec)
 
 
 def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
@@ -301,28 +251,9 @@ def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
     return scaled
 
 
-def concrete(value: Any) -> Any:
-    """Return a Python or NumPy number from any scalar whose value is known now.
-
-    Raises:
-      ValueError: the value is only known when a compiled function runs.
-    """
-    number = arrays.known(value)
-    if number is None:
-        raise ValueError(
-            f"{value!r} has no value yet: intervals, factors and bounds of a loss scale are "
-            f"constants; make the loss scale outside the compiled function and pass it in"
-        )
-    return number
-
-
 def check_scale(
     name: str, value: Any, low: float = SMALLEST_SCALE, high: float = LARGEST_SCALE
 ) -> None:
-    """Raise ValueError for a scale outside [low, high]; a value not known yet passes."""
-    number = arrays.known(value)
-    if number is None:
-        return
-    number = float(number)
-    if not math.isfinite(number) or not low <= number <= high:
-        raise ValueError(f"{name} is {number}; allowed: {low} to {high}")
+    """Raise ValueError for a number outside [low, high]; tensors and JAX's arrays pass."""
+    if isinstance(value, (int, float, np.generic)) and not low <= float(value) <= high:
+        raise ValueError(f"{name} is {float(value)}; allowed: {low} to {high}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Callable, Dict, Tuple, TypeVar
 
 from amp_xla.precision import arrays
 from amp_xla.precision.arrays import SPELLINGS, canonical, half_dtype, scalar_type
@@ -27,7 +27,7 @@ KEYS: Dict[str, str] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Policy:
     """A triple of dtypes, with casts of floating leaves of any tree.
 
@@ -54,11 +54,8 @@ class Policy:
     @property
     def names(self) -> Tuple[str, str, str]:
         """The three dtypes' names, e.g. ``("float32", "float16", "float16")``."""
-        return (
-            canonical(self.param_dtype),
-            canonical(self.compute_dtype),
-            canonical(self.output_dtype),
-        )
+        dtypes = (self.param_dtype, self.compute_dtype, self.output_dtype)
+        return tuple(map(canonical, dtypes))  # type: ignore[return-value]
 
     def cast_to_param(self, tree: T) -> T:
         """Return the tree with floating arrays and tensors in the param dtype.
@@ -85,12 +82,6 @@ class Policy:
 
     def __repr__(self) -> str:
         return "Policy(" + ", ".join(repr(name) for name in self.names) + ")"
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, Policy) and self.names == other.names
-
-    def __hash__(self) -> int:
-        return hash(self.names)
 
     def __reduce__(self) -> Any:
         return type(self), self.names
@@ -177,33 +168,21 @@ class PolicyRules:
         PolicyRules("mixed_float16", [("softmax|norm|logits", "float32")])
     """
 
-    default: Policy
-    rules: Tuple[Tuple[str, Policy], ...]
+    default: Any
+    rules: Any = ()
 
-    def __init__(self, default: Any, rules: Sequence[Tuple[str, Any]] = ()) -> None:
+    def __post_init__(self) -> None:
+        rules = tuple((pattern, get_policy(policy)) for pattern, policy in self.rules)
         for pattern, _ in rules:
             re.compile(pattern)
-        object.__setattr__(self, "default", get_policy(default))
-        object.__setattr__(self, "rules", tuple((p, get_policy(policy)) for p, policy in rules))
+        object.__setattr__(self, "default", get_policy(self.default))
+        object.__setattr__(self, "rules", rules)
 
     def policy_for(self, name: str) -> Policy:
         """Return the policy of the layer or parameter of this name."""
-        return self.match(name) or self.default
-
-    def match(self, name: str) -> Optional[Policy]:
-        """Return the policy of the first rule that matches, or None."""
-        for pattern, policy in self.rules:
-            if re.search(pattern, name, re.IGNORECASE):
-                return policy
-        return None
-
-    def cast_to_param(self, tree: Any) -> Any:
-        """Cast each leaf of nested dicts by the rule for its path, e.g. ``encoder/norm/scale``."""
-        return self._by_path(tree, "", Policy.cast_to_param)
+        matching = (p for pattern, p in self.rules if re.search(pattern, name, re.IGNORECASE))
+        return next(matching, self.default)
 
     def cast_to_compute(self, tree: Any) -> Any:
-        """Cast like ``cast_to_param``, to compute dtypes."""
-        return self._by_path(tree, "", Policy.cast_to_compute)
-
-    def _by_path(self, tree: Any, path: str, cast: Callable[[Policy, Any], Any]) -> Any:
-        return arrays.map_with_path(lambda name, x: cast(self.policy_for(name), x), tree, path)
+        """Cast each leaf of nested dicts by the rule for its path, e.g. ``encoder/norm/scale``."""
+        return arrays.map_with_path(lambda path, x: self.policy_for(path).cast_to_compute(x), tree)

@@ -96,7 +96,6 @@ def test_half_dtype_can_be_overridden():
         assert get_policy("half").names == ("bfloat16",) * 3
         with set_half_dtype(None):
             assert half_dtype() == np.float16
-    assert half_dtype("tpu") == Policy("bf16", "bf16", "bf16").param_dtype
     assert get_policy("half").names == ("float16",) * 3
     with pytest.raises(ValueError, match="float32 is not a half-precision dtype"):
         set_half_dtype("float32")

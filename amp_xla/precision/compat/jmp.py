@@ -18,16 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from amp_xla.precision import arrays
+from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.arrays import SPELLINGS, canonical, half_dtype
-from amp_xla.precision.jax import all_finite, select_tree
-from amp_xla.precision.loss_scale import (
-    LARGEST_SCALE,
-    SMALLEST_SCALE,
-    NoOpLossScale,
-    _LossScale,
-    concrete,
-    next_state,
-)
+from amp_xla.precision.jax import all_finite, register, select_tree
+from amp_xla.precision.loss_scale import NoOpLossScale, _LossScale
 from amp_xla.precision.policy import Policy, cast_to_full, cast_to_half, get_policy
 
 __all__ = (
@@ -69,9 +63,6 @@ class StaticLossScale(_LossScale):
     def __post_init__(self) -> None:
         object.__setattr__(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
 
-    def adjust(self, grads_finite: Any) -> StaticLossScale:
-        return self
-
 
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale(_LossScale):
@@ -97,34 +88,25 @@ class DynamicLossScale(_LossScale):
         put = object.__setattr__
         put(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
         put(self, "counter", arrays.scalar(self.counter, "int32"))
-        put(self, "min_loss_scale", float(concrete(self.min_loss_scale)))
+        put(self, "min_loss_scale", float(self.min_loss_scale))
+
+    growth_interval = property(lambda self: int(self.period))
+    growth_factor = property(lambda self: self.factor)
+    backoff_factor = property(lambda self: 1 / self.factor)
+    minimum = property(lambda self: max(self.min_loss_scale, scales.SMALLEST_SCALE))
+    maximum = scales.LARGEST_SCALE
+    replace = scales.DynamicLossScale.replace
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Return the next state, which depends on whether grads are finite."""
         assert jnp.ndim(grads_finite) == 0, "Expected boolean scalar"
-        scale, counter = next_state(
-            self.loss_scale,
-            self.counter,
-            grads_finite,
-            growth_interval=int(self.period),
-            growth_factor=self.factor,
-            backoff_factor=1 / self.factor,
-            minimum=max(self.min_loss_scale, SMALLEST_SCALE),
-            maximum=LARGEST_SCALE,
-        )
-        new = object.__new__(type(self))
-        values = (scale, counter, self.period, self.factor, self.min_loss_scale)
-        for field, value in zip(dataclasses.fields(self), values):
-            object.__setattr__(new, field.name, value)
-        return new
+        adjust: Any = scales.DynamicLossScale.adjust
+        return adjust(self, grads_finite)
 
 
 LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 
-arrays.declare_pytree(
-    DynamicLossScale, ("loss_scale", "counter"), ("period", "factor", "min_loss_scale")
-)
-arrays.register_pytrees()
+register(DynamicLossScale, ("loss_scale", "counter"), ("period", "factor", "min_loss_scale"))
 
 
 def _flatten_static(value: StaticLossScale) -> Any:

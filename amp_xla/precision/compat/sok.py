@@ -9,7 +9,7 @@ count in the decision to skip, and their gradients stay on their own rank.
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 from amp_xla.precision import loss_scale as scales
 from amp_xla.precision import optimizer as wrapper
@@ -30,8 +30,8 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
 
     Args:
       opt: the optimizer to wrap.
-      loss_scale: a number, ``"dynamic"``, a loss scale of this package or of TensorFlow; or, as
-        TensorFlow 2 has its second argument, a boolean: dynamic or not.
+      loss_scale: a number, ``"dynamic"`` or a loss scale of this package; or, as TensorFlow 2 has
+        its second argument, a boolean: dynamic or not.
       dynamic: False for a constant ``initial_scale``.
       initial_scale: first value of a dynamic scale, or the constant.
       dynamic_growth_steps: finite steps until a dynamic scale doubles.
@@ -58,19 +58,7 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
                 scales.DEFAULT_INITIAL if initial_scale is None else initial_scale,
                 growth_interval=dynamic_growth_steps or scales.DEFAULT_GROWTH_INTERVAL,
             )
-        super().__init__(opt, _of_tensorflow(loss_scale), **more)
-
-
-def _of_tensorflow(loss_scale: Any) -> Any:
-    """Return this package's loss scale for one of TensorFlow's; others as they are."""
-    config: Dict[str, Any] = getattr(loss_scale, "get_config", dict)()
-    if "increment_period" in config:
-        return scales.DynamicLossScale(
-            config["initial_loss_scale"],
-            growth_interval=config["increment_period"],
-            growth_factor=config["multiplier"],
-        )
-    return config.get("loss_scale_value", loss_scale)
+        super().__init__(opt, loss_scale, **more)
 
 
 def is_embedding_variable(variable: Any) -> bool:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, NamedTuple, Tuple, TypeVar, Union
 
 import jax
 import jax.numpy as jnp
 
-from amp_xla.precision.arrays import map_floats, map_with_path, register_pytrees, widen
+from amp_xla.precision.arrays import map_floats, widen
 from amp_xla.precision.loss_scale import (
     DynamicLossScale,
     LossScale,
@@ -34,9 +34,33 @@ __all__ = (
 
 T = TypeVar("T")
 Axis = Union[str, Tuple[str, ...], None]
-Predicate = Callable[[str], bool]
 
-register_pytrees()
+
+def register(cls: type, leaves: Tuple[str, ...] = (), meta: Tuple[str, ...] = ()) -> None:
+    """Make a class a pytree: ``leaves`` are attributes that are traced, ``meta`` compiled in."""
+
+    def flatten(value: Any) -> Any:
+        keys = (jax.tree_util.GetAttrKey(name) for name in leaves)
+        children = tuple(zip(keys, (getattr(value, name) for name in leaves)))
+        return children, tuple(getattr(value, name) for name in meta)
+
+    def unflatten(static: Tuple[Any, ...], children: Any) -> Any:
+        # Without __init__: JAX also builds pytrees of placeholders, which fail its checks.
+        new: Any = object.__new__(cls)
+        for name, child in zip(leaves + meta, (*children, *static)):
+            object.__setattr__(new, name, child)
+        return new
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten, unflatten)
+
+
+register(NoOpLossScale)
+register(StaticLossScale, ("loss_scale",))
+register(
+    DynamicLossScale,
+    ("loss_scale", "counter"),
+    ("growth_interval", "growth_factor", "backoff_factor", "minimum", "maximum"),
+)
 
 
 def all_finite(tree: Any) -> jax.Array:
@@ -86,7 +110,6 @@ def value_and_grad(
     has_aux: bool = False,
     axis_name: Axis = None,
     argnums: Union[int, Tuple[int, ...]] = 0,
-    model_parallel: Optional[Predicate] = None,
 ) -> Callable[..., Gradients]:
     """Build ``jax.value_and_grad`` with loss scaling, casting and agreement between devices.
 
@@ -100,8 +123,6 @@ def value_and_grad(
       axis_name: mapped axis of data parallelism (``pmap``, ``shard_map``, ``vmap``): gradients
         and loss are averaged over it and the decision is common.
       argnums: as in ``jax.value_and_grad``.
-      model_parallel: predicate of a gradient's path (``embedding/table``); the gradient
-        is this device's alone; it counts in the decision and is not averaged.
 
     Returns:
       A function of ``fn``'s arguments that returns ``Gradients``.
@@ -127,7 +148,7 @@ def value_and_grad(
         finite = all_finite(grads)
         if axis_name is not None:
             loss = jax.lax.pmean(loss, axis_name)
-            grads = _average(grads, axis_name, model_parallel)
+            grads = jax.lax.pmean(grads, axis_name)
             # A sum of finite gradients may still overflow, equally on every device.
             finite = jnp.logical_and(finite, all_finite(grads))
             finite = jax.lax.pmin(finite.astype(jnp.int32), axis_name).astype(jnp.bool_)
@@ -135,15 +156,6 @@ def value_and_grad(
         return Gradients(value, grads, finite, loss_scale.adjust(finite))
 
     return wrapped
-
-
-def _average(grads: Any, axis_name: Axis, model_parallel: Optional[Predicate]) -> Any:
-    def mean(path: str, leaf: Any) -> Any:
-        if model_parallel is not None and model_parallel(path):
-            return leaf
-        return jax.lax.pmean(leaf, axis_name)
-
-    return map_with_path(mean, grads)
 
 
 def _vary(tree: Any, axis_name: Axis) -> Any:
@@ -154,11 +166,8 @@ def _vary(tree: Any, axis_name: Axis) -> Any:
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
 
     def vary(leaf: Any) -> Any:
-        typed = jax.typeof(leaf)
-        # JAX 0.10 says it in manual_axis_type, JAX 0.7 said it in vma.
-        axes = getattr(typed, "manual_axis_type", None)
-        known = getattr(typed, "vma", frozenset()) if axes is None else axes.varying
-        missing = tuple(name for name in names if name not in known)
+        varying = jax.typeof(leaf).manual_axis_type.varying
+        missing = tuple(name for name in names if name not in varying)
         if missing:
             with contextlib.suppress(ValueError):  # a vmap axis: nothing there is replicated
                 return jax.lax.pcast(leaf, missing, to="varying")
