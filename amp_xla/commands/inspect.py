@@ -1,6 +1,6 @@
 """The command ``inspect``: what mixed precision converts in a recipe or a script, on any machine.
 
-    amp-xla inspect classification --gpu 8.0 --lists fork -- --layers 12
+    amp-xla inspect classification -- --layers 12
     amp-xla inspect my_script.py:build_model --batch make_batch
 
 Flags after ``--`` belong to the recipe or script. It prints tables and writes ``amp.json``.
@@ -27,6 +27,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     model, batches = config.open(words)
     from amp_xla.diagnose import inspect  # imports TensorFlow, which the recipe has set up
 
-    report = inspect(model, config.gpu, config.lists, next(batches) if batches else None)
+    report = inspect(model, next(batches) if batches else None)
     config.write("inspect", "amp.json", report)
     return 0

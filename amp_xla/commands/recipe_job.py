@@ -8,8 +8,6 @@ import os
 from pathlib import Path
 from typing import Any, Iterator, List, Optional, Sequence
 
-from typing_extensions import Literal
-
 from amp_xla.commands.script_model import Script, Subject, build
 from amp_xla.config import changed, parse
 from amp_xla.data.batches.rank_shard import micro_batches
@@ -22,16 +20,12 @@ from amp_xla.training.options import precision_options
 
 @dataclasses.dataclass(frozen=True)
 class SubjectOptions:
-    """What a command inspects, on which GPU, and where its report goes."""
+    """What a command inspects, and where its report goes."""
 
     recipe: str = "classification"
     """name of a recipe, path of its file, or my_script.py:build_model"""
     batch: Optional[str] = None
     """batch of a script: its function or value; none = from build_model (inspect: or 32 x 128)"""
-    gpu: str = "8.0"
-    """compute capability of the virtual GPU: 7.0 V100, 7.5 T4, 8.0 A100, 8.6 RTX 30, 9.0 H100"""
-    lists: Optional[Literal["fork", "stock"]] = None
-    """op lists of NVIDIA's TensorFlow 1.15 or of the installed one; none = fork on 1.15"""
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple
 
 from amp_xla import backend
 from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.recorder import Range
-from amp_xla.diagnose.report_text import jsonable
-from amp_xla.graph.lists import OpLists, keep_in_float32
+from amp_xla.diagnose.report_text import JsonReport
+from amp_xla.graph.lists import Colors, keep_in_float32
 
 OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
 _MARGIN = 2.0  # between the largest number seen and the limit, for the next batches
@@ -41,7 +41,7 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Finding(JsonReport):
     """The first node that is not finite.
 
     Attributes:
@@ -86,13 +86,9 @@ class Finding:
         ]
         return "\n".join(lines)
 
-    def to_json(self) -> Dict[str, Any]:
-        """Return plain values; non-finite losses as text, because JSON has none."""
-        return jsonable(dataclasses.asdict(self))
-
 
 def remedies(
-    finding: Finding, layer: Any, constant: float, lists: Optional[OpLists]
+    finding: Finding, layer: Any, constant: float, lists: Optional[Colors]
 ) -> Tuple[str, ...]:
     """Return remedies for a finding, the best first.
 

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import collections
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from amp_xla import backend
 from amp_xla.diagnose import constants
-from amp_xla.diagnose.blockers import Blocker, blocker_of, computing, half_nodes
 from amp_xla.diagnose.inspection_report import BlockerReport, LayerReport, Report
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import shapes, training_graph, virtual_gpu
-from amp_xla.graph.nodes import by_name
+from amp_xla.graph.lists import Colors
+from amp_xla.graph.nodes import (
+    FLOAT,
+    MATMULS,
+    by_name,
+    half_nodes,
+    has_type,
+    output_types,
+    parse_input,
+)
 from amp_xla.graph.virtual_gpu import Rewritten
+
+# They do not compute.
+_SOURCES = frozenset(
+    """Assert Assign AssignAddVariableOp AssignSubVariableOp AssignVariableOp Cast Const Placeholder
+    PlaceholderWithDefault ReadVariableOp VarHandleOp VarIsInitializedOp Shape ShapeN Size Rank
+    NoOp ResourceGather Print""".split()
+)
 
 
 def inspect(
     model: Any,
-    gpu: str = "8.0",
-    lists: Optional[str] = None,
     batch: Optional[Sequence[Any]] = None,
     batch_size: int = 32,
     length: int = 128,
@@ -27,8 +41,6 @@ def inspect(
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
-      gpu: compute capability of the virtual GPU: 7.0, 8.0, 8.6, 9.0, ...
-      lists: ``fork`` (NVIDIA's TensorFlow 1.15), ``stock``, or None = fork on 1.15, stock on 2.x.
       batch: arrays for the placeholders, or (inputs, targets) as for ``fit``; FLOPs and bytes are
         computed for their shapes.
       batch_size, length: without ``batch``, the first and the other unknown dimensions.
@@ -38,7 +50,7 @@ def inspect(
 
     Raises:
       PassFailedError: the pass failed, was skipped or converted nothing; with its reason.
-      UnsupportedError: the model is not compiled, or ``gpu`` or ``lists`` is not possible.
+      UnsupportedError: the model is not compiled.
     """
     training = training_graph.view(model)
     if batch is None:
@@ -50,17 +62,14 @@ def inspect(
         arrays = training.arrays(batch)
         feed_shapes = {name: list(array.shape) for name, array in zip(training.feeds, arrays)}
     graph_def = training.export(training.fetches)
-    rewritten = virtual_gpu.rewrite(graph_def, training.fetches, gpu, lists)
-    origins, after = NodeOrigins(training), by_name(rewritten.graph_def)
-    half, counts = half_nodes(rewritten.graph_def), rewritten.counts
+    rewritten = virtual_gpu.rewrite(graph_def, training.fetches)
+    origins, after, counts = NodeOrigins(training), by_name(rewritten.graph_def), rewritten.counts
     sizes = shapes.static_shapes(rewritten.before, training.fetches, feed_shapes)
     flops, unmeasured = shapes.matmul_flops(rewritten.before, sizes)
-    total = sum(flops.values())
-    nodes = list(_nodes(rewritten, origins, half, sizes))
+    total, half = sum(flops.values()), half_nodes(rewritten.graph_def)
+    nodes = list(_nodes(rewritten, half, origins, sizes))
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
-        gpu=rewritten.capability,
-        lists=rewritten.lists_name,
         batch=feed_shapes,
         nodes=len(after),
         half_nodes=counts.half_nodes - counts.casts,
@@ -68,48 +77,87 @@ def inspect(
         matmul_flops=total,
         half_flops_share=sum(flops[name] for name in half & set(flops)) / max(total, 1),
         unmeasured=unmeasured,
-        layers=_layers(nodes, origins),
+        layers=_layers(nodes, origins.layer_positions()),
         blockers=_blockers(nodes, origins),
         constants=constants.misfits(after, origins),
     )
 
 
 class _Node(NamedTuple):
-    """A computing node; ``size`` (bytes) and ``blocker`` are those of a node in float32."""
+    """A node that computes; the rest is about a node that stays in float32.
+
+    Attributes:
+      size: bytes of its results.
+      op, blocker: type and name of the node that keeps it there; empty if none.
+      reason: ``black`` (an op on the black list reaches the node), ``unlisted`` or ``refused``
+        (listed, but the GPU has no half kernel for it, or the pass protects it).
+    """
 
     layer: str
     phase: str
     role: str
     half: bool
     size: int = 0
-    blocker: Blocker = Blocker()
+    op: str = ""
+    blocker: str = ""
+    reason: str = ""
 
 
 def _nodes(
     rewritten: Rewritten,
-    origins: NodeOrigins,
     half: Set[str],
+    origins: NodeOrigins,
     sizes: Mapping[str, List[shapes.Shape]],
 ) -> Iterator[_Node]:
     """Yield the computing nodes of the forward and backward pass (the update is never half)."""
     nodes = by_name(rewritten.before)
-    for name in sorted(computing(nodes.values(), half)):
-        origin, role = origins.of(name), _role(nodes[name].op)
-        if origin.phase == "update":
+    for name, node in sorted(nodes.items()):
+        origin, is_half = origins.of(name), name in half
+        computes = is_half or has_type(node, FLOAT) or FLOAT in output_types(node)
+        if origin.phase == "update" or node.op in _SOURCES or not computes:
             continue
-        if name in half:
+        role = "matmul" if node.op in MATMULS else "other"
+        role = "softmax" if node.op in ("Softmax", "LogSoftmax") else role
+        if is_half:
             yield _Node(*origin, role, True)
         else:
             size = shapes.float32_bytes(sizes.get(name, []))
-            blocker = blocker_of(name, nodes, half, rewritten.lists)
-            yield _Node(*origin, role, False, size, blocker)
+            yield _Node(*origin, role, False, size, *_blocker(name, nodes, half, rewritten.lists))
 
 
-def _layers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[LayerReport]:
+def _blocker(
+    name: str, nodes: Mapping[str, Any], half: Set[str], lists: Colors
+) -> Tuple[str, str, str]:
+    """Return op, name and reason of what keeps a node in float32; empty if no op does.
+
+    The rules (``auto_mixed_precision.cc``): white ops become half. Black ops do not, nor does a
+    gray or clear op that a black one reaches through gray and clear ops. Other gray ops become half
+    between half ops, clear ops next to half ops. Unlisted ops stay and let nothing through.
+    """
+    op = nodes[name].op
+    color = lists.get(op, "unlisted")
+    if color in ("black", "unlisted", "white"):
+        return op, name, "refused" if color == "white" else color
+    # The nearest black op that reaches the node through gray and clear ops.
+    seen, queue = {name}, collections.deque([name])
+    while queue:
+        for source, index in map(parse_input, nodes[queue.popleft()].input):
+            if index < 0 or source in seen or source in half or source not in nodes:
+                continue
+            seen.add(source)
+            node = nodes[source]
+            color = lists.get(node.op, "") if FLOAT in output_types(node) else ""
+            if color == "black":
+                return node.op, source, "black"
+            if color in ("gray", "clear"):
+                queue.append(source)
+    return "", "", ""
+
+
+def _layers(nodes: Sequence[_Node], positions: Mapping[str, int]) -> List[LayerReport]:
     members: Dict[str, List[_Node]] = {}
     for node in nodes:
         members.setdefault(node.layer, []).append(node)
-    positions = origins.layer_positions()
     ordered = sorted(members, key=lambda n: (positions.get(n, len(positions)), n))
     return [_layer(name, members[name]) for name in ordered]
 
@@ -121,8 +169,8 @@ def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
 
     sizes: Dict[str, Counter] = {"forward": Counter(), "backward": Counter()}
     for node in nodes:
-        if node.blocker.op:
-            sizes[node.phase][node.blocker.op] += node.size
+        if node.op:
+            sizes[node.phase][node.op] += node.size
     blockers = (sizes["forward"] or sizes["backward"]).most_common(1)
     return LayerReport(
         layer=name,
@@ -138,20 +186,12 @@ def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
 def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerReport]:
     blocked: Dict[Tuple[str, str, str], List[_Node]] = {}
     for node in nodes:
-        if node.blocker.op:
-            key = (node.blocker.op, node.blocker.reason, node.phase)
-            blocked.setdefault(key, []).append(node)
+        if node.op:
+            blocked.setdefault((node.op, node.reason, node.phase), []).append(node)
     reports = []
-    for (op, reason, phase), members in blocked.items():
+    for key, members in blocked.items():
         size = sum(node.size for node in members)
         layers = tuple(sorted({node.layer for node in members}))
-        example = Counter(node.blocker.node for node in members).most_common(1)[0][0]
-        source = origins.source(example)
-        reports.append(BlockerReport(op, reason, phase, len(members), size, layers, source))
+        example = Counter(node.blocker for node in members).most_common(1)[0][0]
+        reports.append(BlockerReport(*key, len(members), size, layers, origins.source(example)))
     return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
-
-
-def _role(op: str) -> str:
-    if "MatMul" in op or "Einsum" in op:
-        return "matmul"
-    return "softmax" if op in ("Softmax", "LogSoftmax") else "other"

@@ -8,7 +8,8 @@ from collections import Counter
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from amp_xla.diagnose.constants import Misfit
-from amp_xla.diagnose.report_text import columns, jsonable, si
+from amp_xla.diagnose.report_text import JsonReport, columns, si
+from amp_xla.graph.virtual_gpu import CAPABILITY
 
 _REASONS = {
     "black": "on the list of ops that never run in half",
@@ -43,7 +44,7 @@ class BlockerReport:
     """An op type that keeps nodes in float32, in the ``forward`` or ``backward`` phase.
 
     Attributes:
-      reason: as in ``blockers.Blocker``.
+      reason: one of ``_REASONS``.
       nodes: number of nodes that it keeps, itself included.
       float32_bytes, layers: bytes of their results, and their layers.
       source: the line of code that made such an op.
@@ -59,7 +60,7 @@ class BlockerReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Report(JsonReport):
     """The result of ``amp_xla.diagnose.inspect``; ``amp.json`` has its fields.
 
     Attributes:
@@ -74,8 +75,6 @@ class Report:
     """
 
     tensorflow: str
-    gpu: str
-    lists: str
     batch: Mapping[str, Sequence[int]]
     nodes: int
     half_nodes: int
@@ -87,10 +86,6 @@ class Report:
     blockers: Sequence[BlockerReport]
     constants: Sequence[Misfit]
 
-    def to_json(self) -> Dict[str, Any]:
-        """Return the content of amp.json; non-finite numbers as text, because JSON has none."""
-        return jsonable(dataclasses.asdict(self))
-
     def __str__(self) -> str:
         parts = [f(self) for f in (_head, _layers, _blockers, _constants)]
         return "\n\n".join(part for part in parts if part)
@@ -100,8 +95,7 @@ def _head(report: Report) -> str:
     half = report.half_flops_share * report.matmul_flops
     batch = ", ".join(f"{n} {list(s)}" for n, s in report.batch.items() if s)
     lines = [
-        f"TensorFlow {report.tensorflow}, {report.lists} lists, a virtual GPU {report.gpu}; "
-        f"{batch}",
+        f"TensorFlow {report.tensorflow}, a virtual GPU {CAPABILITY}; {batch}",
         f"{report.half_nodes} of {report.nodes} nodes run in float16",
         f"{report.half_flops_share:.1%} of the matmul FLOPs run in float16 "
         f"({si(half)} of {si(report.matmul_flops)} FLOP per step)",

@@ -16,7 +16,7 @@ An infinite mask, or the logarithm of zero that a loss discards, is none of thes
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from amp_xla.diagnose import emulate
 from amp_xla.diagnose.constants import LARGEST
@@ -25,7 +25,7 @@ from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.diagnose.recorder import Range, Tensor, watch
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, virtual_gpu
-from amp_xla.graph.lists import OpLists
+from amp_xla.graph.lists import Colors
 from amp_xla.graph.training_graph import TrainingGraph, op_of
 
 _PRODUCTS = frozenset(("Mul", "RealDiv", *nodes.MATMULS))
@@ -35,14 +35,11 @@ class _Replay(NamedTuple):
     """One recorded run; ``rounded`` are the nodes whose result is rounded to half."""
 
     nodes: Mapping[str, Any]
+    ends: Sequence[Tensor]
     ranges: Mapping[Tensor, Range]
     rounded: Set[str]
     loss: float
     scale: float
-
-    def fails(self, training: TrainingGraph) -> bool:
-        """Return whether the loss or a gradient is not finite."""
-        return any(self.bad((name, 0)) for name in training.ends)
 
     def bad(self, tensor: Tensor) -> bool:
         """Return whether a tensor is not finite when it is read."""
@@ -52,9 +49,20 @@ class _Replay(NamedTuple):
         overflows = tensor[0] in self.rounded and values.largest >= OVERFLOW
         return overflows or not values.finite
 
-    def carries(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is bad, or part of a loop, which passes bad numbers on."""
-        return self.bad(tensor) or (tensor[0] in self.nodes and tensor not in self.ranges)
+    def bad_ends(self) -> List[Tensor]:
+        """Return the loss and the gradients that are not finite."""
+        return [tensor for tensor in self.ends if self.bad(tensor)]
+
+    def poisoned(self) -> Set[Tensor]:
+        """Return non-finite tensors from which non-finite ones lead to the loss or a gradient."""
+
+        def sources(tensor: Tensor) -> List[Tensor]:
+            inputs = map(nodes.parse_input, self.nodes[tensor[0]].input)
+            # Tensors of a loop are not recorded, and pass bad numbers on.
+            unknown = [t for t in inputs if t[1] >= 0 and t[0] in self.nodes]
+            return [t for t in unknown if t not in self.ranges or self.bad(t)]
+
+        return {t for t in nodes.closure(self.bad_ends(), sources) if self.bad(t)}
 
     def inputs(self, node: Any) -> List[Input]:
         """Return the recorded inputs of a node, before the pass' casts."""
@@ -69,6 +77,34 @@ class _Replay(NamedTuple):
             if values is not None:
                 inputs.append(Input(tensor[0], self.nodes[tensor[0]].op, values, to_half))
         return inputs
+
+    def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
+        """Return whether a bad tensor is the result of good ones; ``trained`` depend on weights."""
+        name, values = tensor[0], self.ranges[tensor]
+        if nodes.inserted_cast(name):
+            return False  # the node that reads it is reported: its input is beyond float16
+        node = self.nodes[name]
+        inputs = self.inputs(node)
+        if values.nan:
+            return not any(i.range.nan for i in inputs)
+        lost = [i for i in inputs if i.lost]
+        if any(i.name in trained for i in lost):
+            return True
+        if lost and values.infinite and name in trained and node.op in _PRODUCTS:
+            return True
+        return all(i.range.finite and not i.lost for i in inputs)
+
+    def largest_constant(self, tensor: Tensor) -> float:
+        """Return the largest constant among the large tensors behind a tensor; 0 if none."""
+
+        def large_sources(current: Tensor) -> List[Tensor]:
+            sources = map(nodes.parse_input, self.nodes[current[0]].input)
+            recorded = [(t, self.ranges[t]) for t in sources if t in self.ranges]
+            return [t for t, values in recorded if values.largest > LARGEST or not values.finite]
+
+        behind = nodes.closure([tensor], large_sources)
+        constants = [t for t in behind if self.nodes[t[0]].op == "Const"]
+        return max((self.ranges[t].largest for t in constants), default=0.0)
 
 
 def fetches(training: TrainingGraph) -> List[str]:
@@ -96,133 +132,67 @@ def replay(
     Returns:
       None if everything was finite in the replay.
     """
-    case = (training, values, batch, step, scale)
+
+    def run(graph_def: Any, original: Any) -> _Replay:
+        """Run ``graph_def`` once and record the nodes of ``original``."""
+        graph = nodes.by_name(original)
+        watched, targets, ranges = watch(graph_def, nodes.ancestors(graph, training.ends))
+        with Stage(training, graph_def) as stage:
+            stage.add("replay", watched, "replay")
+            stage.load("replay", values)
+            current = stage.loss_scale("replay", batch, step)
+            used = current if scale is None else scale
+            names = [f"replay/{training.loss}:0", *(f"replay/{name}" for name in targets)]
+            loss = float(stage.run(names, batch, step, used / current)[0])
+        ends = [(name, 0) for name in training.ends]
+        return _Replay(graph, ends, ranges, emulate.rounded(graph_def), loss, used)
+
     if rewritten is None:
         float32 = training.export(fetches(training))
-        plain = _run(float32, nodes.by_name(float32), *case)
-        return _Search(training, plain, plain, None).run() if plain.fails(training) else None
-    emulated = emulate.tensor_cores(rewritten.graph_def)
-    mixed = _run(emulated, nodes.by_name(rewritten.graph_def), *case)
-    if not mixed.fails(training):
+        plain = mixed = run(float32, float32)
+    else:
+        mixed = run(emulate.tensor_cores(rewritten.graph_def), rewritten.graph_def)
+    if not mixed.bad_ends():
         return None
-    plain = _run(rewritten.before, nodes.by_name(rewritten.before), *case)
-    return _Search(training, plain, mixed, rewritten.lists).run()
+    if rewritten is not None:
+        plain = run(rewritten.before, rewritten.before)
+    return _finding(training, plain, mixed, rewritten.lists if rewritten else None)
 
 
-def _run(
-    graph_def: Any,
-    graph: Mapping[str, Any],
-    training: TrainingGraph,
-    values: Mapping[str, Any],
-    batch: Sequence[Any],
-    step: int,
-    scale: Optional[float],
-) -> _Replay:
-    """Run ``graph_def`` once and record its nodes; ``graph`` maps names to nodes."""
-    watched, targets, ranges = watch(graph_def, nodes.ancestors(graph, training.ends))
-    stage = Stage(training, graph_def)
-    stage.add("replay", watched, "replay")
-    stage.load("replay", values)
-    current = 1.0
-    if training.loss_scale is not None:
-        current = float(stage.run([f"replay/{training.loss_scale}"], batch, step, 1.0)[0])
-    scale = current if scale is None else scale
-    names = [f"replay/{training.loss}:0", *(f"replay/{name}" for name in targets)]
-    loss = float(stage.run(names, batch, step, scale / current)[0])
-    stage.close()
-    return _Replay(graph, ranges, emulate.rounded(graph_def), loss, scale)
-
-
-class _Search:
-    """Walks back from the loss and the gradients to the node that fails first."""
-
-    def __init__(
-        self,
-        training: TrainingGraph,
-        plain: _Replay,
-        mixed: _Replay,
-        lists: Optional[OpLists],
-    ) -> None:
-        self._training, self._plain, self._mixed, self._lists = training, plain, mixed, lists
-        self._origins = NodeOrigins(training)
-        self._trained = _trained(mixed.nodes)
-
-    def run(self) -> Optional[Finding]:
-        poisoned = self._poisoned()
-        turned = [t for t in poisoned if self._turns_bad(t)]
-        mixed_only = [t for t in turned if not self._plain.bad(t)]
-        if mixed_only:
-            return self._finding(mixed_only, float32_too=False)
-        if not self._plain.fails(self._training):
-            # Float32 is fine, so mixed precision is the cause, by one of these.
-            return self._finding([t for t in poisoned if not self._plain.bad(t)], False)
-        return self._finding(turned or list(poisoned), True)
-
-    def _turns_bad(self, tensor: Tensor) -> bool:
-        name, values = tensor[0], self._mixed.ranges[tensor]
-        if nodes.inserted_cast(name):
-            return False  # the node that reads it is reported: its input is beyond float16
-        node = self._mixed.nodes[name]
-        inputs = self._mixed.inputs(node)
-        if values.nan:
-            return not any(i.range.nan for i in inputs)
-        lost = [i for i in inputs if i.lost]
-        if any(i.name in self._trained for i in lost):
-            return True
-        if lost and values.infinite and name in self._trained and node.op in _PRODUCTS:
-            return True
-        return all(i.range.finite and not i.lost for i in inputs)
-
-    def _poisoned(self) -> Set[Tensor]:
-        """Return non-finite tensors from which non-finite ones lead to the loss or a gradient."""
-        replay = self._mixed
-
-        def sources(tensor: Tensor) -> List[Tensor]:
-            inputs = map(nodes.parse_input, replay.nodes[tensor[0]].input)
-            return [t for t in inputs if t[1] >= 0 and replay.carries(t)]
-
-        ends = [(name, 0) for name in self._training.ends if replay.bad((name, 0))]
-        return {t for t in nodes.closure(ends, sources) if replay.bad(t)}
-
-    def _finding(self, tensors: Sequence[Tensor], float32_too: bool) -> Optional[Finding]:
-        """Report the first of some tensors, in the order in which the model was built."""
-        if not tensors:
-            return None
-        tensor = min(tensors, key=lambda t: (self._origins.position(t[0]), t[0]))
-        replay, name = self._mixed, tensor[0]
-        node, origin = replay.nodes[name], self._origins.of(name)
-        values, half = replay.ranges[tensor], name in replay.rounded
-        inputs = tuple(replay.inputs(node))
-        finding = Finding(
-            node=name,
-            op=node.op,
-            layer=origin.layer,
-            phase=origin.phase,
-            half=half or nodes.is_half(node),
-            output=values,
-            inputs=inputs,
-            source=self._origins.source(name),
-            problem=_problem(values, half, inputs, float32_too),
-            float32_too=float32_too,
-            float32_loss=self._plain.loss,
-            half_loss=replay.loss,
-            loss_scale=replay.scale,
-        )
-        layer, constant = self._training.layers.get(origin.layer), self._constant_behind(tensor)
-        advice = remedies(finding, layer, constant, self._lists)
-        return dataclasses.replace(finding, remedies=advice)
-
-    def _constant_behind(self, tensor: Tensor) -> float:
-        """Return the largest constant among the large tensors behind a tensor; 0 if none."""
-        ranges, graph = self._mixed.ranges, self._mixed.nodes
-
-        def large_sources(current: Tensor) -> List[Tensor]:
-            sources = map(nodes.parse_input, graph[current[0]].input)
-            recorded = [source for source in sources if source in ranges]
-            return [s for s in recorded if ranges[s].largest > LARGEST or not ranges[s].finite]
-
-        behind = nodes.closure([tensor], large_sources)
-        return max((ranges[t].largest for t in behind if graph[t[0]].op == "Const"), default=0.0)
+def _finding(
+    training: TrainingGraph, plain: _Replay, mixed: _Replay, lists: Optional[Colors]
+) -> Finding:
+    """Report the first node that fails, in the order in which the model was built."""
+    origins, trained = NodeOrigins(training), _trained(mixed.nodes)
+    poisoned = mixed.poisoned()
+    turned = [t for t in poisoned if mixed.turns_bad(t, trained)]
+    suspects: Iterable[Tensor] = [t for t in turned if not plain.bad(t)]
+    if not suspects and not plain.bad_ends():
+        # Float32 is fine, so mixed precision is the cause, by one of these.
+        suspects = [t for t in poisoned if not plain.bad(t)]
+    float32_too = not suspects
+    suspects = suspects or turned or poisoned
+    tensor = min(suspects, key=lambda t: (origins.position(t[0]), t[0]))
+    name = tensor[0]
+    node, origin, values = mixed.nodes[name], origins.of(name), mixed.ranges[tensor]
+    half, inputs = name in mixed.rounded, tuple(mixed.inputs(node))
+    finding = Finding(
+        node=name,
+        op=node.op,
+        layer=origin.layer,
+        phase=origin.phase,
+        half=half or nodes.is_half(node),
+        output=values,
+        inputs=inputs,
+        source=origins.source(name),
+        problem=_problem(values, half, inputs, float32_too),
+        float32_too=float32_too,
+        float32_loss=plain.loss,
+        half_loss=mixed.loss,
+        loss_scale=mixed.scale,
+    )
+    layer, constant = training.layers.get(origin.layer), mixed.largest_constant(tensor)
+    return dataclasses.replace(finding, remedies=remedies(finding, layer, constant, lists))
 
 
 def _trained(graph: Mapping[str, Any]) -> Set[str]:

@@ -7,37 +7,33 @@ that of training.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
 from amp_xla.diagnose import emulate
-from amp_xla.diagnose.recorder import Magnitudes, watch
+from amp_xla.diagnose.recorder import watch
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph, op_of
 
 
 class PairedReplay(Stage):
-    """The copies ``fp32``, ``amp``, whose half tensors can be recorded, and ``check``.
+    """The copies ``fp32``, ``amp``, whose half tensors are recorded, and ``check``.
 
     Attributes:
       rewritten: the pass' result.
-      histograms: histograms of the half tensors in the last ``examine``.
+      records: ranges of the half tensors in all calls of ``examine``.
     """
 
-    def __init__(
-        self, training: TrainingGraph, capability: str = "8.0", lists: Optional[str] = None
-    ) -> None:
+    def __init__(self, training: TrainingGraph) -> None:
         tensors = [t for t in (training.loss_scale, training.finite) if t is not None]
         fetches = [*training.train, *training.ends, *map(op_of, tensors)]
-        self.rewritten = virtual_gpu.rewrite(training.export(fetches), fetches, capability, lists)
-        float32, half = self.rewritten.before, self.rewritten.graph_def
-        emulated = emulate.tensor_cores(half)
+        self.rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
+        float32, emulated = self.rewritten.before, emulate.tensor_cores(self.rewritten.graph_def)
         examined = nodes.ancestors(nodes.by_name(emulated), training.ends)
-        rounded = emulate.rounding(emulated) & examined
-        watched, targets, self.histograms = watch(emulated, rounded, Magnitudes)
+        watched, targets, self.records = watch(emulated, emulate.rounding(emulated) & examined)
         super().__init__(training, float32)
         self.add("fp32", float32, "fp32")
         self.add("amp", watched, "amp")
@@ -45,20 +41,19 @@ class PairedReplay(Stage):
         self._targets = [f"amp/{name}" for name in targets]
         with self.graph.as_default():
             self._comparisons = [self._compare(tensor) for _, tensor in training.gradients]
-            self._reads = {
-                operation.name.partition("/")[2]: tf.raw_ops.ReadVariableOp(
-                    resource=operation.outputs[0], dtype=operation.get_attr("dtype")
-                )
-                for operation in self.graph.get_operations()
-                if operation.type == "VarHandleOp" and operation.name.startswith("check/")
-            }
+            self._reads = {name: self._read(f"amp/{name}") for name, _ in training.gradients}
+
+    def _read(self, variable: str) -> Any:
+        handle = self.graph.get_operation_by_name(variable)
+        dtype = handle.get_attr("dtype")
+        return tf.raw_ops.ReadVariableOp(resource=handle.outputs[0], dtype=dtype)
 
     def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
         """Run one training step; return its loss, and whether it and all gradients were finite."""
         training, names = self.training, [f"{copy}/{self.training.loss}:0"]
         names += [f"{copy}/{training.finite}"] if training.finite else []
         names += [f"{copy}/{name}" for name in training.train]
-        out = self.run(names, batch, step, 1.0)
+        out = self.run(names, batch, step)
         finite = bool(np.isfinite(out[0])) and (not training.finite or bool(out[1]))
         return float(out[0]), finite
 
@@ -72,20 +67,12 @@ class PairedReplay(Stage):
           infinite if the gradient is), the squared norm of the float32 gradient, how many of its
           elements are not zero, and how many of these are zero in mixed precision.
         """
-        for histogram in self.histograms.values():
-            histogram.clear()
         count = len(self._comparisons)
         out = self.run([*self._comparisons, *self._targets], batch, step, seed)[:count]
         return np.array(out).reshape(count, 4) / [seed**2, seed**2, 1.0, 1.0]
 
-    def loss_scale(self, batch: Sequence[Any], step: int) -> float:
-        """Return the loss scale of the mixed-precision copy; 1 if it has none."""
-        if self.training.loss_scale is None:
-            return 1.0
-        return float(self.run([f"amp/{self.training.loss_scale}"], batch, step, 1.0)[0])
-
     def weights(self) -> Dict[str, Any]:
-        """Return the values of ``amp``'s variables that gradients depend on, by op name."""
+        """Return the values of ``amp``'s trained variables, by op name."""
         return dict(zip(self._reads, self.session.run(list(self._reads.values()))))
 
     def _compare(self, tensor: str) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, Optional, Sequence
+from typing import Optional, Sequence
 
 from amp_xla.diagnose.finding import Finding
-from amp_xla.diagnose.report_text import columns, jsonable
+from amp_xla.diagnose.report_text import JsonReport, columns
+from amp_xla.graph.virtual_gpu import CAPABILITY
 
 _SHOWN_STEPS = 10
 
@@ -61,7 +62,7 @@ class LayerHealth:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rehearsal:
+class Rehearsal(JsonReport):
     """The result of ``amp_xla.diagnose.rehearse``; ``rehearsal.json`` has its fields.
 
     Attributes:
@@ -73,8 +74,6 @@ class Rehearsal:
     """
 
     tensorflow: str
-    gpu: str
-    lists: str
     steps: Sequence[Step]
     layers: Sequence[LayerHealth]
     loss_scale: float
@@ -86,10 +85,6 @@ class Rehearsal:
         """Largest relative difference of the losses; infinite if amp was not finite."""
         return max(step.difference if step.finite else math.inf for step in self.steps)
 
-    def to_json(self) -> Dict[str, Any]:
-        """Return the content of rehearsal.json."""
-        return jsonable(dataclasses.asdict(self))
-
     def __str__(self) -> str:
         parts = [_losses(self), _layers(self), _scale(self)]
         if self.finding is not None:
@@ -99,19 +94,11 @@ class Rehearsal:
 
 def _losses(report: Rehearsal) -> str:
     steps = report.steps
-    every = max(1, -(-len(steps) // _SHOWN_STEPS))
-    rows = [("step", "float32", "amp", "difference", "scale")]
-    for step in steps:
-        if step.step % every and step is not steps[-1]:
-            continue
-        difference = f"{step.difference:.4%}" if step.finite else "not finite"
-        losses = (f"{step.float32_loss:.6g}", f"{step.half_loss:.6g}")
-        rows.append((str(step.step), *losses, difference, f"{step.loss_scale:g}"))
+    shown = [*steps[: -1 : -(-len(steps) // _SHOWN_STEPS)], steps[-1]]
     return (
-        f"TensorFlow {report.tensorflow}, {report.lists} lists, a virtual GPU {report.gpu}, "
-        f"{len(steps)} steps\n"
-        f"worst difference of the losses: {report.worst_difference:.2%}\n\n{columns(rows)}"
-    )
+        f"TensorFlow {report.tensorflow}, a virtual GPU {CAPABILITY}, {len(steps)} steps\n"
+        f"worst difference of the losses: {report.worst_difference:.2%}\n\n"
+    ) + "\n".join(map(str, shown))
 
 
 def _layers(report: Rehearsal) -> str:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+import dataclasses
+from typing import Any, Dict, Sequence
 
 
-def jsonable(value: Any) -> Any:
-    """Return ``value`` with non-finite numbers as text and tuples as lists."""
+class JsonReport:
+    """Base class of the reports, which are dataclasses."""
+
+    def to_json(self) -> Dict[str, Any]:
+        """Return the report as JSON values; non-finite numbers as text, because JSON has none."""
+        return _jsonable(dataclasses.asdict(self))  # type: ignore[call-overload]
+
+
+def _jsonable(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: jsonable(item) for key, item in value.items()}
+        return {key: _jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
+        return [_jsonable(item) for item in value]
     if isinstance(value, float) and value - value != 0:
         return str(value)
     return value

@@ -7,8 +7,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 import numpy as np
 
 from amp_xla.backend import tf
-from amp_xla.errors import UnsupportedError
-from amp_xla.graph.training_graph import GRADIENT_SEED, SEED_STEP, TrainingGraph
+from amp_xla.graph.training_graph import DROPOUT_STEP, GRADIENT_SEED, SEED_STEP, TrainingGraph
 
 
 class Stage:
@@ -33,25 +32,17 @@ class Stage:
         options.auto_mixed_precision = options.OFF
         self.session = tf.Session(graph=self.graph, config=config)
 
-    def close(self) -> None:
-        """Close the session."""
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
         self.session.close()
 
     def add(self, prefix: str, graph_def: Any, variables: str) -> None:
-        """Import a copy under ``prefix`` that shares the variables of the copy ``variables``.
-
-        Raises:
-          UnsupportedError: a variable is a v1 reference variable.
-        """
+        """Import a copy under ``prefix`` that shares the variables of the copy ``variables``."""
         part = tf.GraphDef()
         part.CopyFrom(graph_def)
         for node in part.node:
-            if node.op in ("VariableV2", "Variable"):
-                raise UnsupportedError(
-                    f"variable {node.name} is a reference variable; call "
-                    f"tf.compat.v1.enable_resource_variables() before building the model "
-                    f"(import amp_xla.setup does)"
-                )
             if node.op == "VarHandleOp":
                 node.attr["shared_name"].s = f"{variables}/{node.name}".encode()
             if node.op in ("Enter", "RefEnter"):  # two loops must not share a frame
@@ -86,7 +77,15 @@ class Stage:
         # In one call, because each call with other fetches prunes this large graph again.
         self.session.run(assigns, feed)
 
-    def run(self, fetches: Sequence[Any], batch: Sequence[Any], step: int, seed: float) -> List:
+    def loss_scale(self, copy: str, batch: Sequence[Any], step: int) -> float:
+        """Return the loss scale of a copy; 1 if it has none."""
+        if self.training.loss_scale is None:
+            return 1.0
+        return float(self.run([f"{copy}/{self.training.loss_scale}"], batch, step)[0])
+
+    def run(
+        self, fetches: Sequence[Any], batch: Sequence[Any], step: int, seed: float = 1.0
+    ) -> List[Any]:
         """Return the values of ``fetches``.
 
         Args:
@@ -96,7 +95,7 @@ class Stage:
         """
         values: Dict[str, Any] = dict(zip(self.training.feeds, self.training.arrays(batch)))
         values.update(self.training.constants)
-        values.update({SEED_STEP: step, GRADIENT_SEED: seed})
+        values.update({SEED_STEP: step, DROPOUT_STEP: step, GRADIENT_SEED: seed})
         feed = {
             t: np.asarray(values[name], t.dtype.as_numpy_dtype) for name, t in self._feeds.items()
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from typing import Any, Dict, Iterable, Tuple
+from typing import Any, Dict, Iterable
 
 from amp_xla.errors import NothingConvertedError, UnsupportedError
 
@@ -48,15 +48,11 @@ class ExecutedGraph:
         return text + (f", {self.clusters} XLA clusters" if self.clusters else ", no XLA clusters")
 
 
-def _half_type(node: Any) -> Tuple[str, bool]:
-    """Return the node's half dtype, or empty, and whether it is a cast from or to it."""
-    if node.op == "Cast":
-        names = [_HALF.get(node.attr[name].type, "") for name in ("DstT", "SrcT")]
-        return names[0] or names[1], any(names)
-    for name in _TYPE_ATTRS:
-        if name in node.attr and node.attr[name].type in _HALF:
-            return _HALF[node.attr[name].type], False
-    return "", False
+def _half_type(node: Any) -> str:
+    """Return the node's half dtype, for a cast that from or to which it casts; empty if none."""
+    names = ("DstT", "SrcT") if node.op == "Cast" else _TYPE_ATTRS
+    types = (node.attr[name].type for name in names if name in node.attr)
+    return next((_HALF[dtype] for dtype in types if dtype in _HALF), "")
 
 
 def count(graphs: Iterable[Any]) -> ExecutedGraph:
@@ -79,11 +75,11 @@ def count(graphs: Iterable[Any]) -> ExecutedGraph:
         for node in (node for body in bodies for node in body):
             nodes += 1
             clusters += node.op in _CLUSTER_OPS
-            half, is_cast = _half_type(node)
+            half = _half_type(node)
             if half and BETWEEN_RANKS not in node.name:
                 half_ops[node.op] += 1
                 dtypes[half] += 1
-                casts += is_cast
+                casts += node.op == "Cast"
     dtype = dtypes.most_common(1)[0][0] if dtypes else ""
     return ExecutedGraph(nodes, sum(half_ops.values()), dtype, dict(half_ops), casts, clusters)
 

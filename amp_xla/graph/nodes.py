@@ -49,6 +49,11 @@ def has_type(node: Any, dtype: int) -> bool:
     return any(a.type == dtype or dtype in a.list.type for a in node.attr.values())
 
 
+def half_nodes(graph_def: Any) -> Set[str]:
+    """Return the names of the half nodes, casts not counted."""
+    return {n.name for n in graph_def.node if n.op != "Cast" and is_half(n)}
+
+
 @functools.lru_cache(maxsize=None)
 def op_def(op: str) -> Any:
     """Return the OpDef of a registered op type, or None for a function's name."""

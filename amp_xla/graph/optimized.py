@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
 from amp_xla.backend import tf
 
@@ -30,21 +30,17 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
     from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import tf_optimizer
 
-    meta_graph = item(graph, fetches, devices[-1].name)
+    meta_graph = item(graph, fetches)
+    for node in meta_graph.graph_def.node:
+        node.device = node.device or devices[-1].name
     cluster = grappler_cluster.Cluster(devices=list(devices))
     return tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
 
 
-def item(graph: Any, fetches: Sequence[str], device: Optional[str] = None) -> Any:
-    """Return the MetaGraphDef that grappler takes for a graph and its fetches.
-
-    ``device`` is for nodes without a device; None leaves them.
-    """
+def item(graph: Any, fetches: Sequence[str]) -> Any:
+    """Return the MetaGraphDef that grappler takes for a graph and its fetches."""
     meta_graph = tf.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph.as_graph_def() if hasattr(graph, "as_graph_def") else graph)
-    if device is not None:
-        for node in meta_graph.graph_def.node:
-            node.device = node.device or device
     # Grappler keeps the operations in the train_op collection.
     meta_graph.collection_def["train_op"].node_list.value.extend(fetches)
     return meta_graph

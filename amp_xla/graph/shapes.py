@@ -25,21 +25,17 @@ def static_shapes(
 
     ``placeholders`` are op name -> shape of its feed; others keep the shape in the graph.
     """
-    from tensorflow.python.grappler import cluster as grappler_cluster
     from tensorflow.python.grappler import item as grappler_item
-    from tensorflow.python.grappler import tf_optimizer
 
     current = _with_known_inputs(graph_def, placeholders)
     config = tf.ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.append("constfold")
     options.min_graph_nodes = -1
-    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    device = optimized.named_device("/job:localhost/replica:0/task:0/device:CPU:0", "CPU")
     known: Dict[str, List[Shape]] = {}
-    cluster = grappler_cluster.Cluster(devices=[optimized.named_device(device, "CPU")])
     for _ in range(_MAX_ROUNDS):
-        meta_graph = optimized.item(current, fetches)
-        properties = grappler_item.Item(meta_graph).GetOpProperties()
+        properties = grappler_item.Item(optimized.item(current, fetches)).GetOpProperties()
         count = len(known)
         for name, outputs in properties.items():
             shapes = [_shape(p.shape) for p in outputs]
@@ -47,7 +43,7 @@ def static_shapes(
                 known[name] = shapes
         if len(known) == count:
             break
-        current = tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
+        current = optimized.optimize(current, config, fetches, [device])
     return known
 
 
@@ -91,44 +87,26 @@ def matmul_flops(
     unknown = []
     for node in graph_def.node:
         if node.op in MATMULS:
-            inputs = [_input_shape(shapes, text) for text in node.input if text[0] != "^"]
-            operands = [s for s in inputs if s is not None]
-            flops = _flops(node, operands) if len(operands) == len(inputs) else None
-            if flops is None:
-                unknown.append(node.name)
+            inputs = [parse_input(text) for text in node.input if text[0] != "^"]
+            sizes: List[Any] = [shapes[n][i] for n, i in (*inputs, (node.name, 0)) if n in shapes]
+            if len(sizes) == 3:
+                known[node.name] = _flops(node, *sizes)
             else:
-                known[node.name] = flops
+                unknown.append(node.name)
     return known, unknown
 
 
-def _input_shape(shapes: Mapping[str, List[Shape]], text: str) -> Shape:
-    name, index = parse_input(text)
-    outputs = shapes.get(name, [])
-    return outputs[index] if index < len(outputs) else None
-
-
-def _flops(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[int]:
+def _flops(node: Any, left: Sequence[int], right: Sequence[int], product: Sequence[int]) -> int:
     """Return a multiplication and an addition per element."""
     if node.op in ("Einsum", "XlaEinsum"):
-        return _einsum(node, inputs)
-    left, right = inputs
-    if len(left) < 2 or len(right) < 2:
-        return None
-    if node.op == "MatMul":
-        swap_left, swap_right = node.attr["transpose_a"].b, node.attr["transpose_b"].b
-    else:
-        swap_left, swap_right = node.attr["adj_x"].b, node.attr["adj_y"].b
+        return _einsum(node, [left, right])
     # Stored as [m, k], or as [k, m] if it is transposed.
-    k, m = left[-2:] if swap_left else left[-2:][::-1]
-    n = right[-2] if swap_right else right[-1]
-    batch = np.broadcast(np.empty(left[:-2]), np.empty(right[:-2])).shape if left[:-2] else ()
-    return 2 * int(np.prod([*batch, m, n, k], dtype=np.int64))
+    transposed = node.attr["transpose_a" if node.op == "MatMul" else "adj_x"].b
+    return 2 * int(np.prod([*product, left[-2 if transposed else -1]], dtype=np.int64))
 
 
-def _einsum(node: Any, inputs: List[Tuple[int, ...]]) -> Optional[int]:
+def _einsum(node: Any, inputs: Sequence[Sequence[int]]) -> int:
     terms = node.attr["equation"].s.decode().replace(" ", "").partition("->")[0].split(",")
-    if len(terms) != 2:
-        return None
     sizes: Dict[str, int] = {}
     for position, shape in enumerate(inputs):
         # An ellipsis becomes one digit per dimension, aligned to the right.

@@ -138,29 +138,23 @@ class TrainingGraph:
             if node.op in _STATELESS:
                 _make_stateless(node, out)
             elif node.op == "Const" and _GRADIENT_SEED.search(node.name):
-                _read(GRADIENT_SEED, node, "value")
-            elif node.name == DROPOUT_STEP:
-                _read(SEED_STEP, node, "shape")
+                node.op, node.input[:] = "Identity", [GRADIENT_SEED]
+                node.attr["T"].type = tf.float32.as_datatype_enum
+                del node.attr["dtype"], node.attr["value"]
             node.attr.pop("_class", None)
         out.node.extend(graph_def.node)
         _add_placeholder(out, GRADIENT_SEED, tf.float32)
         _add_placeholder(out, SEED_STEP, tf.int64)
         return out
 
-    def values(self, session: Any) -> Dict[str, Any]:
+    def values(self) -> Dict[str, Any]:
         """Return variable op name -> value for all initialized variables."""
         with self.graph.as_default():
-            variables = tf.global_variables()
+            K.get_session()  # initializes Keras' variables
+            session, variables = backend.session(), tf.global_variables()
             flags = session.run([tf.is_variable_initialized(v) for v in variables])
             ready = [v for v, flag in zip(variables, flags) if flag]
             return {v.op.name: x for v, x in zip(ready, session.run(ready))}
-
-
-def _read(source: str, node: Any, attribute: str) -> None:
-    """Turn a constant or placeholder, which has ``attribute``, into what ``source`` holds."""
-    node.op, node.input[:] = "Identity", [source]
-    node.attr["T"].type = node.attr["dtype"].type
-    del node.attr["dtype"], node.attr[attribute]
 
 
 def _add_placeholder(graph_def: Any, name: str, dtype: Any) -> None:
@@ -310,10 +304,3 @@ def _layers(model: Any) -> Dict[str, Any]:
             else:
                 layers[layer.name] = layer
     return layers
-
-
-def session_of(graph: Any) -> Any:
-    """Return Keras' session, which holds the graph's variables."""
-    with graph.as_default():
-        K.get_session()
-        return backend.session()

@@ -14,17 +14,19 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Sequence
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.errors import AmpXlaError, UnsupportedError
+from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, optimized
 from amp_xla.graph import lists as op_lists
 from amp_xla.settings import flags
 
 # Passes that a session's grappler runs before this one, so that it meets the same graph here.
 PASSES = ("pruning", "function", "constfold", "shape", "auto_mixed_precision")
+# The pass converts the same for each compute capability from 7.0 on.
+CAPABILITY = "8.0"
 _CUDA = {"tf1": ("11000", "8000"), "tf2": ("12030", "8900")}
 _GRAPH, _RESULT = "graph.pb", "result.pb"
 
@@ -41,52 +43,37 @@ class Rewritten:
       graph_def: the rewritten GraphDef, devices cleared.
       before: the GraphDef as the pass received it (pruned, constants folded), devices cleared.
       counts: over ``graph_def``.
-      lists: the op lists that the pass used.
-      capability, lists_name: as requested, defaults filled in.
+      lists: op -> color on the lists that the pass used.
     """
 
     graph_def: Any
     before: Any
     counts: executed.ExecutedGraph
-    lists: op_lists.OpLists
-    capability: str
-    lists_name: str
+    lists: op_lists.Colors
 
 
-def rewrite(
-    graph: Any, fetches: Sequence[str], capability: str = "8.0", lists: Optional[str] = None
-) -> Rewritten:
+def rewrite(graph: Any, fetches: Sequence[str]) -> Rewritten:
     """Return the training graph as mixed precision would run it.
 
     Args:
       graph: GraphDef of the whole training step.
       fetches: names of the operations that a step runs; they keep their dtype.
-      capability: compute capability of the virtual GPU.
-      lists: ``fork``, ``stock`` or None for the lists that this runtime trains with.
 
     Raises:
       PassFailedError: with the reason that the pass logged.
-      UnsupportedError: ``capability`` or ``lists`` is not possible.
     """
-    if not re.fullmatch(r"\d+\.\d", capability):
-        raise UnsupportedError(
-            f"GPU {capability!r} is not a compute capability; allowed: numbers like 7.0 (V100), "
-            f"8.0 (A100), 8.6 (RTX 30), 9.0 (H100)"
-        )
-    lists = lists or ("fork" if backend.kind() == "tf1" else "stock")
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:
         folder = Path(name)
         (folder / _GRAPH).write_bytes(optimized.item(graph, fetches).SerializeToString())
-        log = _run_worker(folder, capability, lists)
-        return _read(folder, log, capability, lists)
+        return _read(folder, _run_worker(folder))
 
 
-def _run_worker(folder: Path, capability: str, lists: str) -> str:
+def _run_worker(folder: Path) -> str:
     """Run the pass on the graph in a folder, without session switches and GPUs; return its log."""
     environment = dict(os.environ)
     for name in (flags.GRAPH_REWRITE, flags.FULL_AMP, flags.FORK_LOSS_SCALING, flags.XLA_FLAGS):
         environment.pop(name, None)
-    environment.update(op_lists.environment(lists))
+    environment.update(op_lists.environment())
     environment.update(
         PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         CUDA_VISIBLE_DEVICES="-1",
@@ -94,7 +81,7 @@ def _run_worker(folder: Path, capability: str, lists: str) -> str:
         # TensorFlow 2 logs its reason for skipping at this level only.
         TF_CPP_VMODULE="auto_mixed_precision=1",
     )
-    command = [sys.executable, "-m", "amp_xla.graph.virtual_gpu", str(folder), capability]
+    command = [sys.executable, "-m", "amp_xla.graph.virtual_gpu", str(folder)]
     process = subprocess.run(command, env=environment, capture_output=True, check=False)
     log = process.stderr.decode("utf-8", "replace")
     if process.returncode:
@@ -106,7 +93,7 @@ def _run_worker(folder: Path, capability: str, lists: str) -> str:
     return log
 
 
-def _read(folder: Path, log: str, capability: str, lists: str) -> Rewritten:
+def _read(folder: Path, log: str) -> Rewritten:
     """Read the worker's result; raise an error if nothing was converted."""
     graph_def = tf.GraphDef.FromString((folder / _RESULT).read_bytes())
     original = tf.GraphDef.FromString(_newest(folder, "graphdef_preop_*.pb"))
@@ -114,12 +101,9 @@ def _read(folder: Path, log: str, capability: str, lists: str) -> Rewritten:
         node.device = ""
     counts = executed.count([graph_def])
     used = op_lists.parse_buckets(_newest(folder, "paintbuckets_*.txt").decode())
-    if used is None or counts.half_nodes - counts.casts <= 0:
-        raise PassFailedError(
-            f"the auto-mixed-precision pass did not run for GPU {capability}: "
-            f"{_reason(log, counts)}"
-        )
-    return Rewritten(graph_def, original, counts, used, capability, lists)
+    if not used or counts.half_nodes - counts.casts <= 0:
+        raise PassFailedError(f"the auto-mixed-precision pass did not run: {_reason(log, counts)}")
+    return Rewritten(graph_def, original, counts, used)
 
 
 def _newest(folder: Path, pattern: str) -> bytes:
@@ -137,20 +121,16 @@ def _reason(log: str, counts: executed.ExecutedGraph) -> str:
         )
     for line in log.splitlines():
         if "auto_mixed_precision" in line and ("FAILED" in line or "skipping" in line):
-            text = line.split("] ", 1)[-1]
-            major, minor = backend.MIN_CAPABILITY
-            if "skipping" in line:
-                text += f" (it needs compute capability {major}.{minor} or newer)"
-            return text
+            return line.split("] ", 1)[-1]
     converted = re.search(r"Converted \d+/\d+ nodes.*|No \w+ ops found.*", log)
     return converted.group(0) if converted else f"{counts.describe()}; it logged: {log[-500:]!r}"
 
 
-def run_pass(folder: Path, capability: str) -> None:
+def run_pass(folder: Path) -> None:
     """Run grappler on the graph in a folder; the pass leaves its own files there too."""
     os.environ[op_lists.PREFIX + "LOG_PATH"] = str(folder)
     cuda, cudnn = _CUDA[backend.kind()]
-    properties = {"architecture": capability, "cuda": cuda, "cudnn": cudnn}
+    properties = {"architecture": CAPABILITY, "cuda": cuda, "cudnn": cudnn}
     prefix = "/job:localhost/replica:0/task:0/device:"
     devices = [
         optimized.named_device(prefix + "CPU:0", "CPU", frequency=2000),
@@ -168,4 +148,4 @@ def run_pass(folder: Path, capability: str) -> None:
 
 
 if __name__ == "__main__":
-    run_pass(Path(sys.argv[1]), sys.argv[2])
+    run_pass(Path(sys.argv[1]))

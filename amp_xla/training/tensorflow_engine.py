@@ -166,14 +166,11 @@ class TensorFlowEngine:
     def _first_nonfinite(self, feed: Mapping[str, Any], micro_batch: int, scale: float) -> Any:
         arrays = self.job.step.arrays(feed, micro_batch)
         training = self.job.training_graph()
-        values = training.values(backend.session())
+        values = training.values()
         rewritten = None
         if self.job.resolved.half == "float16":
-            capability = "{}.{}".format(*(backend.compute_capability() or (8, 0)))
-            lists = "fork" if backend.is_fork() else "stock"
             fetches = overflow.fetches(training)
-            graph_def = training.export(fetches)
-            rewritten = virtual_gpu.rewrite(graph_def, fetches, capability, lists)
+            rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
         return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
 
 

@@ -30,7 +30,7 @@ def table() -> Iterator[Dict[Tuple[Any, str], Any]]:
         for name in heads.HEADS:
             head = heads.build(name)
             training = training_graph.view(head.model)
-            values = training.values(training_graph.session_of(training.graph))
+            values = training.values()
             fetches = overflow.fetches(training)
             rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
             finding = overflow.replay(training, rewritten, values, head.arrays, step=0)

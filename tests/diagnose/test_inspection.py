@@ -54,48 +54,31 @@ def test_shapes_follow_the_models_inputs_and_losses() -> None:
         assert report.unmeasured == [] or name == "CRF"  # in its loop
 
 
-def test_stock_lists_keep_softmax_in_float32_on_1_15(head: heads.Head) -> None:
-    if backend.kind() == "tf2":
-        with pytest.raises(Exception, match="allowed here: stock"):
-            inspect(head.model, lists="fork")
-        return
-    report = inspect(head.model, lists="stock", batch=head.arrays)
-    attention = next(layer for layer in report.layers if layer.layer == ATTENTION)
-    assert attention.softmax == "0/1"
-    assert report.half_flops_share > 0.99
-
-
-def test_a_gpu_that_is_none_is_an_error(head: heads.Head) -> None:
-    with pytest.raises(Exception, match="compute capability"):
-        inspect(head.model, gpu="eight")
-
-
 @pytest.mark.parametrize(
-    "gpu, lists, change, ops, reason",
+    "lists, change, ops, reason",
     [
-        ("8.0", "white black", "ADD", "Tanh", "conflicting entries: Tanh"),
-        ("8.0", "white", "REMOVE", "MatMul,BatchMatMul,BatchMatMulV2,Einsum", "No .* ops found"),
-        ("6.0", "", "", "", "compute capability 7.0 or newer"),
+        ("white black", "ADD", "Tanh", "conflicting entries: Tanh"),
+        ("white", "REMOVE", "MatMul,BatchMatMul,BatchMatMulV2,Einsum", "No .* ops found"),
     ],
 )
 def test_a_pass_that_did_nothing_is_an_error_with_its_reason(
-    head: heads.Head, monkeypatch: Any, gpu: str, lists: str, change: str, ops: str, reason: str
+    head: heads.Head, monkeypatch: Any, lists: str, change: str, ops: str, reason: str
 ) -> None:
     names = {"white": ("WHITELIST", "ALLOWLIST"), "black": ("BLACKLIST", "DENYLIST")}
     for name in lists.split():
         monkeypatch.setenv(f"{PREFIX}{names[name][backend.kind() == 'tf2']}_{change}", ops)
     with pytest.raises(PassFailedError, match=reason):
-        inspect(head.model, gpu)
+        inspect(head.model)
 
 
 def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("".join(f"word{i % 7} text\tabc{i % 3}\n" for i in range(40)))
     data = str(tmp_path / "a.tsv")
     recipe = ["--train", data, "--dev", data, "--layers", "1", "--hidden", "64"]
-    words = ["-m", "amp_xla", "inspect", "--gpu", "7.0", "--out", str(tmp_path), "--", *recipe]
+    words = ["-m", "amp_xla", "inspect", "--out", str(tmp_path), "--", *recipe]
     done = run_python(*words)
     assert done.code == 0, done.err
-    assert "a virtual GPU 7.0" in done.out
+    assert "a virtual GPU 8.0" in done.out
     document = json.loads((tmp_path / "amp.json").read_text())
     assert document["half_flops_share"] > 0.9
     assert ATTENTION in [layer["layer"] for layer in document["layers"]]

@@ -9,7 +9,6 @@ import pytest
 
 from amp_xla.backend import tf
 from amp_xla.diagnose import emulate, overflow
-from amp_xla.diagnose.blockers import half_nodes
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, training_graph, virtual_gpu
 from tests.diagnose import heads
@@ -29,25 +28,24 @@ def recorded(request: Any) -> Dict[str, List[Tuple[Any, List[Any]]]]:
     """Op type -> (half node, values of its inputs) from a run on Eigen's kernels."""
     head = heads.build(request.param)
     training = training_graph.view(head.model)
-    values = training.values(training_graph.session_of(training.graph))
+    values = training.values()
     fetches = overflow.fetches(training)
     rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
     graph = nodes.by_name(rewritten.graph_def)
     chosen: Dict[str, List[Any]] = {}
-    for name in sorted(half_nodes(rewritten.graph_def)):
+    for name in sorted(nodes.half_nodes(rewritten.graph_def)):
         node = graph[name]
         if nodes.HALF in nodes.output_types(node) and node.op != "Const":
             chosen.setdefault(node.op, []).append(node)
     picked = [node for found in chosen.values() for node in found[:SAMPLES]]
-    stage = Stage(training, rewritten.before)
-    stage.add("exact", rewritten.graph_def, "exact")
-    stage.load("exact", values)
     names = [f"exact/{text}" for node in picked for text in inputs_of(node)]
-    out = iter(stage.run([n if ":" in n else f"{n}:0" for n in names], head.arrays, 0, 1000.0))
+    with Stage(training, rewritten.before) as stage:
+        stage.add("exact", rewritten.graph_def, "exact")
+        stage.load("exact", values)
+        out = iter(stage.run([n if ":" in n else f"{n}:0" for n in names], head.arrays, 0, 1000.0))
     result: Dict[str, List[Tuple[Any, List[Any]]]] = {}
     for node in picked:
         result.setdefault(node.op, []).append((node, [next(out) for _ in inputs_of(node)]))
-    stage.close()
     return result
 
 

@@ -20,10 +20,9 @@ from amp_xla.backend import tf, K
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.rank_shard import RankShard, micro_batches
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.diagnose.blockers import half_nodes
 from amp_xla.errors import SettingsError
 from amp_xla.graph import shapes, training_graph, virtual_gpu
-from amp_xla.graph.nodes import SHAPES, by_name, closure, consumers, parse_input
+from amp_xla.graph.nodes import SHAPES, by_name, closure, consumers, half_nodes, parse_input
 from amp_xla.models import dropout, losses, packed
 from amp_xla.optimizers.adamw import AdamW
 from amp_xla.precision.optimizer import LossScaleOptimizer
