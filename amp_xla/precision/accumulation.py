@@ -32,24 +32,17 @@ class Window:
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
 
     @property
-    def sums(self) -> List[Any]:
-        """The sums built so far."""
-        return [total for _, total in self._sums.values()]
-
-    @property
     def state_variables(self) -> List[Any]:
-        """The micro-batch count (int64) and the sums: all zero between updates."""
-        return [self.micro_step, *self.sums]
+        """The micro-batch count (int64) and the sums built so far: all zero between updates."""
+        return [self.micro_step, *(total for _, total in self._sums.values())]
 
-    def add(
-        self, pairs: Pairs, at_end: Callable[[Pairs], Any], otherwise: Callable[[], Any]
-    ) -> Any:
+    def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
         """Add one micro-batch; at the end of a window use the means and empty the sums.
 
         Args:
           pairs: unscaled gradients of this micro-batch.
-          at_end: pairs of mean gradients -> tensors; runs if the window is full.
-          otherwise: returns tensors of the same types for the other micro-batches.
+          at_end: pairs of mean gradients -> (finite, norm); runs if the window is full. The other
+            micro-batches return (True, 0).
         """
         totals = [self._sum_of(v) for _, v in pairs]
         added = [_add(total, g) for total, (g, _) in zip(totals, pairs)]
@@ -64,9 +57,10 @@ class Window:
                 empty.append(self.micro_step.assign(0))
             return _wait(empty, result)
 
-        return tf.cond(
-            count >= self.steps, end, lambda: _wait([self.micro_step.assign(count)], otherwise())
-        )
+        def go_on() -> Any:
+            return _wait([self.micro_step.assign(count)], (tf.constant(True), tf.constant(0.0)))
+
+        return tf.cond(count >= self.steps, end, go_on)
 
     def _sum_of(self, variable: Any) -> Any:
         if id(variable) not in self._sums:

@@ -55,19 +55,16 @@ class Inner:
         values = {name: getattr(self.optimizer, name, None) for name in CLIPS}
         return {name: float(value) for name, value in values.items() if value}
 
-    def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-        """Return pairs (gradient of a graph tensor, variable), reduced if the optimizer does so."""
-        compute = getattr(self.optimizer, "compute_gradients", None)
-        if compute is None:
-            return graph_gradients(loss, variables, grad_loss)
-        extra = {} if grad_loss is None else {"grad_loss": grad_loss}
-        return list(compute(loss, var_list=variables, **extra))
+    def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
+        """Return pairs (gradient, variable), reduced over ranks if the optimizer does so.
 
-    def tape_gradients(
-        self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
-    ) -> Pairs:
-        """Return pairs of gradients that a tape recorded, reduced if the optimizer does so."""
-        return list(zip(tape.gradient(loss, list(variables), grad_loss), variables))
+        Args:
+          loss: tensor of a graph, or one that ``tape`` recorded.
+        """
+        compute = getattr(self.optimizer, "compute_gradients", None)
+        if compute is None or tape is not None:
+            return derived(loss, variables, tape)
+        return list(compute(loss, var_list=variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
         """Return pairs summed over replicas or ranks, if Keras would do so before it applies."""
@@ -111,19 +108,13 @@ class KerasInner(Inner):
     def clips_itself(self) -> bool:  # type: ignore[override]
         return hasattr(self.optimizer, "_transform_gradients")
 
-    def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-        if is_keras_own(self.optimizer, "get_gradients"):
-            return graph_gradients(loss, variables, grad_loss)
+    def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
+        if is_keras_own(self.optimizer, "get_gradients" if tape is None else "_compute_gradients"):
+            return derived(loss, variables, tape)
         with self._without_clipping():  # Horovod's reduces here, and clips before that
+            if tape is not None:
+                return list(self.optimizer._compute_gradients(loss, variables, tape=tape))
             return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
-
-    def tape_gradients(
-        self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
-    ) -> Pairs:
-        if is_keras_own(self.optimizer, "_compute_gradients"):
-            return super().tape_gradients(tape, loss, variables, grad_loss)
-        with self._without_clipping():
-            return list(self.optimizer._compute_gradients(loss, variables, grad_loss, tape=tape))
 
     @contextlib.contextmanager
     def _without_clipping(self) -> Iterator[None]:
@@ -152,14 +143,9 @@ class NewKerasInner(Inner):
     clips_itself = True
     sums, summed = "aggregate_gradients", {"skip_gradients_aggregation": True}
 
-    def gradients(self, loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-        return graph_gradients(loss, variables, grad_loss)
-
-    def tape_gradients(
-        self, tape: Any, loss: Any, variables: Sequence[Any], grad_loss: Any = None
-    ) -> Pairs:
-        if grad_loss is not None or is_keras_own(self.optimizer, "compute_gradients"):
-            return super().tape_gradients(tape, loss, variables, grad_loss)
+    def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
+        if tape is None or is_keras_own(self.optimizer, "compute_gradients"):
+            return derived(loss, variables, tape)
         return list(self.optimizer.compute_gradients(loss, variables, tape))
 
     def prepare(self, variables: Sequence[Any]) -> None:
@@ -215,9 +201,11 @@ def _refuse_second_scaling(optimizer: Any) -> None:
         )
 
 
-def graph_gradients(loss: Any, variables: Sequence[Any], grad_loss: Any = None) -> Pairs:
-    """Return ``tf.gradients`` as pairs; None for a variable that the loss does not reach."""
-    return list(zip(tf.gradients(loss, list(variables), grad_ys=grad_loss), variables))
+def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
+    """Return TensorFlow's gradients as pairs; None for a variable that the loss does not reach."""
+    if tape is None:
+        return list(zip(tf.gradients(loss, list(variables)), variables))
+    return list(zip(tape.gradient(loss, list(variables)), variables))
 
 
 def _takes(optimizer: Any, argument: str) -> bool:

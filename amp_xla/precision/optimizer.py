@@ -12,18 +12,19 @@ One step::
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from amp_xla.graph.recompute import recompute as recompute_layers
 from amp_xla.precision import agreement as agreements
-from amp_xla.precision import clipping, facade
+from amp_xla.precision import facade
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
-from amp_xla.precision.inner import Inner, Pairs, inner_of
+from amp_xla.precision.inner import Inner, Pairs, derived, inner_of
 from amp_xla.precision.loss_scale import LossScaleWarning, scale_loss
 from amp_xla.precision.reduction import over_ranks
-from amp_xla.precision.step import Step, Steps
+from amp_xla.precision.step import Parts, Step, Steps
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     all_finite,
@@ -48,7 +49,6 @@ class LossScaleOptimizer(OptimizerFace):
         scale from ``amp_xla.precision``.
       global_clipnorm: largest global L2 norm of unscaled gradients, of a step or of one
         ``apply_gradients`` if a step has several. ``inner``'s clipping comes after it.
-      count_skipped: skipped steps advance ``inner.iterations`` too, as in TensorFlow 2.4-2.15.
       groups: pairs (predicate of a variable, optimizer); a variable belongs to the first group
         whose predicate is true, else to ``inner``. All groups share one decision.
       agreement: function from this rank's verdict, a boolean scalar, to that of all ranks; see
@@ -84,12 +84,13 @@ class LossScaleOptimizer(OptimizerFace):
         range.
     """
 
+    counts_skipped = False  # whether skipped steps advance ``inner.iterations``, as in Keras
+
     def __init__(
         self,
         inner: Any,
         loss_scale: Any = "dynamic",
         global_clipnorm: Optional[float] = None,
-        count_skipped: bool = False,
         groups: Sequence[Group] = (),
         agreement: Union[Callable[[Any], Any], str, None] = "auto",
         reduce: Optional[Callable[[Any], Any]] = None,
@@ -124,13 +125,12 @@ class LossScaleOptimizer(OptimizerFace):
         self.applied_steps = keras_initializes(applied_steps)
         self.skipped_steps = state_variable(0, tf.int64, name + "/skipped_steps")
         self._steps = Steps(
-            self._state, self.applied_steps, self.skipped_steps, global_clipnorm, count_skipped,
-            agree, model_parallel or (lambda variable: False), warn_after,
+            self._state, self.applied_steps, self.skipped_steps, global_clipnorm,
+            self.counts_skipped, agree, model_parallel or (lambda variable: False), warn_after,
         )  # fmt: skip
         self._config = {
             "loss_scale": self._state.spec.spec(),
             "global_clipnorm": global_clipnorm,
-            "count_skipped": count_skipped,
             "accumulate": accumulate,
             "recompute": recompute,
             "warn_after": warn_after,
@@ -225,19 +225,26 @@ class LossScaleOptimizer(OptimizerFace):
         """
         if self._recompute and (callable(loss) or tape is not None or not in_v1_graph()):
             raise ValueError("recompute=True needs a loss that is a tensor of a v1 graph")
+        if isinstance(grad_loss, tf.GradientTape):  # as in Keras' newer optimizers
+            grad_loss, tape = None, grad_loss
         step = self._steps.next()
-        if callable(loss) or tape is not None or tf.executing_eagerly():
-            pairs = self._tape_gradients(loss, var_list, grad_loss, tape)
-        else:
-            variables = tf.trainable_variables() if var_list is None else list(var_list)
-            scaled = self.get_scaled_loss(loss)
-            gradients = {}
-            for inner, part in self._split([(None, v) for v in variables]):
-                for gradient, variable in inner.gradients(scaled, [v for _, v in part], grad_loss):
-                    gradients[id(variable)] = gradient
-            pairs = [(gradients.get(id(v)), v) for v in variables]
-            if self._recompute:
-                recompute_layers(scaled, [g for g, _ in pairs if g is not None])
+        if tape is None and (callable(loss) or tf.executing_eagerly()):
+            tape = tf.GradientTape()
+        with contextlib.nullcontext() if tape is None else tape:
+            scaled = self.get_scaled_loss(loss() if callable(loss) else loss)
+            scaled = scaled if grad_loss is None else scaled * grad_loss
+        if var_list is None:
+            var_list = tf.trainable_variables() if tape is None else tape.watched_variables()
+        variables = list(var_list() if callable(var_list) else var_list)
+        parts = self._split([(None, v) for v in variables])
+        if tape is None or len(parts) == 1:
+            each = [inner.gradients(scaled, [v for _, v in part], tape) for inner, part in parts]
+        else:  # one pass through the tape for all groups: it may not be persistent
+            each = [derived(scaled, variables, tape)]
+        gradients = {id(variable): gradient for part in each for gradient, variable in part}
+        pairs = [(gradients.get(id(v)), v) for v in variables]
+        if self._recompute:
+            recompute_layers(scaled, [g for g, _ in pairs if g is not None])
         unscaled = self._steps.unscale(step, [g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
         if self.window is not None:
@@ -245,18 +252,6 @@ class LossScaleOptimizer(OptimizerFace):
         result = self._reduced(result)
         step.tests.append(all_finite([g for g, _ in result]))
         return result
-
-    def _tape_gradients(self, loss: Any, var_list: Any, grad_loss: Any, tape: Any) -> Pairs:
-        tape = tf.GradientTape() if tape is None else tape
-        with tape:
-            scaled = self.get_scaled_loss(loss() if callable(loss) else loss)
-        variables = var_list() if callable(var_list) else var_list
-        variables = list(tape.watched_variables() if variables is None else variables)
-        parts = self._split([(None, v) for v in variables])
-        if len(parts) == 1:
-            return parts[0][0].tape_gradients(tape, scaled, variables, grad_loss)
-        # One pass through the tape for all groups: it may not be persistent.
-        return list(zip(tape.gradient(scaled, variables, grad_loss), variables))
 
     def apply_gradients(
         self,
@@ -311,10 +306,10 @@ class LossScaleOptimizer(OptimizerFace):
         self,
         loss: Any,
         var_list: Optional[Sequence[Any]] = None,
-        global_step: Optional[Any] = None,
         grad_loss: Optional[Any] = None,
         name: Optional[str] = None,
         tape: Optional[Any] = None,
+        global_step: Optional[Any] = None,
     ) -> Any:
         """Take one training step; see ``compute_gradients`` and ``apply_gradients``."""
         self._steps.close()  # gradients unscaled earlier and never applied are another step's
@@ -357,7 +352,7 @@ class LossScaleOptimizer(OptimizerFace):
                 return tf.identity(whole.finite), tf.identity(whole.norm())
 
         assert self.window is not None
-        finite, norm = self.window.add(pairs, at_end, lambda: (tf.constant(True), tf.constant(0.0)))
+        finite, norm = self.window.add(pairs, at_end)
         step.finite = self.gradients_finite = finite
         self.gradient_norm = norm
         return tf.group(finite, norm) if in_v1_graph() else finite
@@ -367,9 +362,9 @@ class LossScaleOptimizer(OptimizerFace):
             return pairs
         return over_ranks(pairs, self._reduce, self._steps.model_parallel)
 
-    def _split(self, pairs: Pairs) -> clipping.Parts:
+    def _split(self, pairs: Pairs) -> Parts:
         """Return pairs by optimizer: the first group whose predicate is true for the variable."""
-        parts: clipping.Parts = [(inner, []) for _, inner in self._groups]
+        parts: Parts = [(inner, []) for _, inner in self._groups]
         for gradient, variable in pairs:
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))
             parts[next(claims)][1].append((gradient, variable))

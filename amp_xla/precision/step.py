@@ -1,21 +1,34 @@
-"""A training step in TensorFlow: scaled and unscaled, checked once, then applied or skipped.
+"""A training step in TensorFlow: scaled, unscaled, checked once; clipped and applied, or skipped.
 
 All variable groups that are unscaled in a step share its decision and one move of the loss scale.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import numbers
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.precision import agreement, clipping
-from amp_xla.precision.clipping import Parts
+from amp_xla.precision import agreement, arrays
+from amp_xla.precision.inner import Inner, Pairs
 from amp_xla.precision.loss_scale import LossScaleWarning
-from amp_xla.precision.tensorflow import LossScaleVariables, all_finite, in_v1_graph, tf
+from amp_xla.precision.tensorflow import (
+    LossScaleVariables,
+    all_finite,
+    distinct_rows,
+    in_v1_graph,
+    tf,
+)
+
+Parts = List[Tuple[Inner, Pairs]]
+Norm = Callable[[], Any]
 
 
+@dataclasses.dataclass(eq=False)
 class Step:
     """A step under construction: Python objects only, nothing in the graph.
 
@@ -29,14 +42,14 @@ class Step:
       shared: optimizer -> (variable, value before its first group) for iterations and the like.
     """
 
-    def __init__(self, scale: Any) -> None:
-        self.scale = scale
-        self.scaled = self.unscaled = False
-        self.tests: List[Any] = []
-        self.finite: Optional[Any] = None
-        self.norm: Optional[clipping.Norm] = None
-        self.applied: List[Any] = []
-        self.shared: Dict[Any, List[Tuple[Any, Any]]] = {}
+    scale: Any
+    scaled: bool = False
+    unscaled: bool = False
+    tests: List[Any] = dataclasses.field(default_factory=list)
+    finite: Optional[Any] = None
+    norm: Optional[Norm] = None
+    applied: List[Any] = dataclasses.field(default_factory=list)
+    shared: Dict[Any, List[Tuple[Any, Any]]] = dataclasses.field(default_factory=dict)
 
 
 class Steps:
@@ -60,7 +73,7 @@ class Steps:
         warn_after: int,
     ) -> None:
         self._state, self._applied_steps, self._skipped_steps = state, applied_steps, skipped_steps
-        self._clipnorm, self._count_skipped = clipping.check_limit(global_clipnorm), count_skipped
+        self._clipnorm, self._count_skipped = check_limit(global_clipnorm), count_skipped
         self._agree, self.model_parallel = agree, model_parallel
         self._monitor = monitor(state.spec, warn_after) if warn_after else None
         self.ever_scaled = self.ever_unscaled = False
@@ -71,19 +84,16 @@ class Steps:
         if not in_v1_graph():
             return self._state.loss_scale
         scales = self._stored("_amp_xla_scales")
-        key = (self, _control_flow_context())
-        if key not in scales:
-            scales[key] = self._state.loss_scale
-        return scales[key]
+        if self not in scales:
+            scales[self] = self._state.loss_scale
+        return scales[self]
 
     def current(self) -> Step:
         """Return the open step; open one if there is none."""
-        steps = self._stored("_amp_xla_steps")
-        context, step = steps.get((self, agreement.replica_index()), (None, None))
-        if step is None or context is not _control_flow_context():
-            step = Step(self.loss_scale)
-            steps[self, agreement.replica_index()] = (_control_flow_context(), step)
-        return step
+        steps, key = self._stored("_amp_xla_steps"), (self, agreement.replica_index())
+        if key not in steps:
+            steps[key] = Step(self.loss_scale)
+        return steps[key]
 
     def next(self) -> Step:
         """Return the open step, or a new one if it was already checked."""
@@ -135,7 +145,7 @@ class Steps:
             parts = reduced
         gradients = _gradients(parts)
         local = [self.model_parallel(v) for _, pairs in parts for _, v in pairs]
-        norm = clipping.global_norm(gradients, local, getattr(self._agree, "total", None))
+        norm = global_norm(gradients, local, getattr(self._agree, "total", None))
         step.norm = norm
         first = step.finite is None
         if first:
@@ -149,7 +159,7 @@ class Steps:
         def apply_all(values: List[Any]) -> List[Any]:
             remaining = iter(values)
             paired = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
-            clipped = clipping.clip(paired, lambda: values[-1], self._clipnorm)
+            clipped = clip(paired, lambda: values[-1], self._clipnorm)
             return [inner.apply(pairs) for inner, pairs in clipped]
 
         def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:
@@ -192,14 +202,13 @@ class Steps:
             step.applied.append(operation)
         return operation
 
-    def _judge(self, step: Step, parts: Parts, norm: clipping.Norm) -> Any:
+    def _judge(self, step: Step, parts: Parts, norm: Norm) -> Any:
         """Return the decision of all ranks and replicas, a boolean scalar."""
         tests = step.tests or [all_finite(_gradients(parts))]
         if self._clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
             # Finite gradients can have an infinite norm, and clipping by it makes NaN.
             tests = tests + [tf.is_finite(norm())]
-        finite = tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
-        finite = agreement.replicas_agree(finite)
+        finite = agreement.replicas_agree(tf.reduce_all(tf.stack(tests)))
         return finite if self._agree is None else self._agree(finite)
 
     def _skipped(self, scale: Any) -> List[Any]:
@@ -209,6 +218,75 @@ class Steps:
             arguments = [scale, self._applied_steps.read_value()]
             done.append(tf.numpy_function(self._monitor, arguments, tf.int64))
         return done
+
+
+def check_limit(limit: Any) -> Optional[float]:
+    """Return the limit; raise ValueError if it is not a positive finite number or None."""
+    number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
+    if limit is not None and not (number and 0 < limit < float("inf")):
+        raise ValueError(
+            f"global_clipnorm is {limit!r}; allowed: a positive finite number, or None"
+        )
+    return limit
+
+
+def global_norm(
+    grads: Sequence[Any],
+    local: Sequence[bool] = (),
+    total: Optional[Callable[[Any], Any]] = None,
+) -> Norm:
+    """Return a function that builds the float32 L2 norm of all gradients at its first call.
+
+    Rows that occur twice in a sparse gradient are summed first: the norm is the dense gradient's.
+    TensorFlow's ``global_norm`` counts them as two rows, which is smaller and clips too little.
+
+    Args:
+      grads: unscaled gradients.
+      local: for each gradient, whether it belongs to this rank alone.
+      total: sums a float32 scalar over ranks, so that all of them get one norm.
+    """
+
+    @functools.lru_cache(maxsize=None)
+    def norm() -> Any:
+        dense = [distinct_rows(g).values if arrays.is_sparse(g) else g for g in grads]
+        halves = [tf.cast(tf.nn.l2_loss(values), tf.float32) for values in dense]
+        if total is not None and any(local):
+            mine = [half for half, is_local in zip(halves, local) if is_local]
+            halves = [half for half, is_local in zip(halves, local) if not is_local]
+            halves.append(total(tf.add_n(mine)))
+        return tf.sqrt(2.0 * tf.add_n(halves))  # each is sum(g ** 2) / 2
+
+    return norm
+
+
+def clip(parts: Parts, norm: Norm, limit: Optional[float]) -> Parts:
+    """Clip by the global norm, then as each optimizer is configured, then cast.
+
+    Args:
+      parts: optimizers and their pairs of (unscaled gradient, variable).
+      norm: the global norm of all of them.
+      limit: the largest allowed norm; None leaves gradients as they are.
+
+    Returns:
+      The same parts with gradients in their variables' dtypes.
+    """
+    factor = None if limit is None else limit / tf.maximum(norm(), limit)
+
+    def clipped(gradient: Any, variable: Any, clips: Mapping[str, float]) -> Tuple[Any, Any]:
+        def one(values: Any) -> Any:
+            if factor is not None:
+                values = values * arrays.cast_like(factor, values)
+            if "clipnorm" in clips:
+                values = tf.clip_by_norm(values, clips["clipnorm"])
+            if "clipvalue" in clips:
+                values = tf.clip_by_value(values, -clips["clipvalue"], clips["clipvalue"])
+            return arrays.cast(values, arrays.dtype_name(variable) or "float32")
+
+        return arrays.map_floats(one, gradient), variable
+
+    # Keras of TensorFlow 1.15 clips where it computes gradients.
+    clips = [{} if inner.clips_itself else inner.clips for inner, _ in parts]
+    return [(inner, [clipped(*p, c) for p in pairs]) for (inner, pairs), c in zip(parts, clips)]
 
 
 def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
@@ -230,7 +308,7 @@ def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
         count += 1
         streak = streak + 1 if minimum is not None and scale <= minimum else 0
         message = ""
-        if minimum is None and (count in (1, 10, 100, 1000) or count % 10000 == 0):
+        if minimum is None and count in (1, 10, 100, 1000, 10000):
             message = (
                 f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
                 f"{count} so far. A few are harmless; if they go on, lower the scale or use "
@@ -266,8 +344,3 @@ def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):
         return tf.constant(True)
-
-
-def _control_flow_context() -> Any:
-    """Return the v1 loop or branch under construction; its tensors are not valid outside."""
-    return None if tf.executing_eagerly() else tf.get_default_graph()._get_control_flow_context()

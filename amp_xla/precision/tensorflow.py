@@ -44,15 +44,10 @@ def all_finite(tree: Any) -> Any:
 
     IndexedSlices stay sparse; only their values count. None, integers and empty trees are finite.
     """
-    tests: List[Any] = []
-    for leaf in tf.nest.flatten(tree):
-        if leaf is None or not arrays.is_float(leaf):
-            continue
-        values = leaf.values if arrays.is_sparse(leaf) else tf.convert_to_tensor(leaf)
-        tests.append(tf.reduce_all(tf.is_finite(values)))
-    if not tests:
-        return tf.constant(True)
-    return tests[0] if len(tests) == 1 else tf.reduce_all(tf.stack(tests))
+    leaves = [leaf for leaf in tf.nest.flatten(tree) if arrays.is_float(leaf)]
+    values = [leaf.values if arrays.is_sparse(leaf) else leaf for leaf in leaves]
+    tests = [tf.reduce_all(tf.is_finite(each)) for each in values]
+    return tf.reduce_all(tf.stack(tests)) if tests else tf.constant(True)
 
 
 def distinct_rows(gradient: Any) -> Any:
@@ -79,7 +74,6 @@ class LossScaleVariables(Module):
         super().__init__()
         self.spec = loss_scale.from_spec(spec)
         self.dynamic = isinstance(self.spec, loss_scale.DynamicLossScale)
-        self._constant = None if self.dynamic else float(self.spec.loss_scale)
         self.scale_variable: Optional[Any] = None
         self.counter: Optional[Any] = None
         if self.dynamic:
@@ -96,16 +90,13 @@ class LossScaleVariables(Module):
     def loss_scale(self) -> Any:
         """The current scale, read at each access: a float32 scalar tensor."""
         if self.scale_variable is None:
-            return tf.constant(self._constant, tf.float32)
+            return tf.constant(float(self.spec.loss_scale), tf.float32)
         return self.scale_variable.read_value()
 
     def at(self, scale: Any) -> Any:
-        """Return the immutable loss scale with this tensor as its scale."""
-        if isinstance(self.spec, loss_scale.NoOpLossScale):
-            return self.spec
-        if self.scale_variable is None:
-            return loss_scale.StaticLossScale(scale)
-        return self.spec.replace(scale, self.counter)
+        """Return what scales by this tensor, or not at all."""
+        no_scaling = isinstance(self.spec, loss_scale.NoOpLossScale)
+        return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 
     def adjust(self, grads_finite: Any, scale: Optional[Any] = None) -> Any:
         """Assign the next state.

@@ -1,6 +1,6 @@
 """The drop-in for Keras' LossScaleOptimizer, beside Keras' own, eagerly and in tf.function.
 
-Keras' own tests (``keras_own_suite``) have its attributes, strategies and older configurations.
+Keras' own tests (``keras_own_suite``) have its attributes and strategies.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 from amp_xla.precision import agreement, facade, optimizer
 from amp_xla.precision.facade import Trackable, Variables
-from amp_xla.precision.inner import CLIPS, KerasInner, NewKerasInner, Pairs, inner_of
+from amp_xla.precision.inner import CLIPS, KerasInner, NewKerasInner, inner_of
 from amp_xla.precision.loss_scale import (
     DEFAULT_GROWTH_INTERVAL,
     DEFAULT_INITIAL,
@@ -36,14 +36,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
       dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 if None.
 
     Attributes:
-      inner_optimizer: the wrapped optimizer.
-      loss_scale: float32 scalar tensor, the current scale.
-      dynamic: as given.
-      initial_scale: float.
-      dynamic_counter: int64 variable, finite steps since the last change; None if not dynamic.
-      dynamic_growth_steps: int; None if not dynamic.
-      iterations, learning_rate, lr and a legacy optimizer's hyper-parameters: the inner one's.
-      applied_steps, skipped_steps: int64 variables, in no checkpoint, like Keras' class.
+      applied_steps, skipped_steps: int64 variables, in no checkpoint; the others are Keras'.
 
     Raises:
       TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
@@ -52,7 +45,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         strategy in scope cannot scale losses.
     """
 
-    keeps_keras_name = True
+    keeps_keras_name = counts_skipped = True
 
     def __new__(cls, inner_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         _check_inner(inner_optimizer)
@@ -73,7 +66,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
                 "only be wrapped once: its checkpoints hold one loss scale"
             )
         state = LossScaleVariables(spec, "loss_scale", tf.int64)
-        super().__init__(inner_optimizer, state, count_skipped=True)
+        super().__init__(inner_optimizer, state)
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
 
     def _track(self) -> None:
@@ -150,26 +143,10 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     def from_config(
         cls, config: Dict[str, Any], custom_objects: Optional[Dict[str, Any]] = None, **more: Any
     ) -> Any:
-        """Return the optimizer that ``get_config``, here or in any Keras, described.
-
-        Raises:
-          ValueError: a loss scale of TensorFlow 2.3 or before that Keras no longer has.
-        """
-        config = _current(config)
+        """Return the optimizer that ``get_config``, here or in Keras, described."""
+        config = dict(config)
         inner = facade.restored(config.pop("inner_optimizer"), custom_objects)
         return cls(inner, **config, **more)
-
-    def compute_gradients(
-        self,
-        loss: Any,
-        var_list: Optional[Sequence[Any]] = None,
-        grad_loss: Optional[Any] = None,
-        tape: Optional[Any] = None,
-    ) -> Pairs:
-        """Return pairs (unscaled gradient, variable); as in Keras, the tape may come third."""
-        if isinstance(grad_loss, tf.GradientTape):
-            grad_loss, tape = None, grad_loss
-        return super().compute_gradients(loss, var_list, grad_loss, tape)
 
     def apply_gradients(  # type: ignore[override]
         self,
@@ -211,19 +188,6 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
             experimental_aggregate_gradients=experimental_aggregate_gradients
             and not skip_gradients_aggregation,
         )
-
-    def minimize(  # type: ignore[override]
-        self,
-        loss: Any,
-        var_list: Any,
-        grad_loss: Optional[Any] = None,
-        name: Optional[str] = None,
-        tape: Optional[Any] = None,
-    ) -> Any:
-        """Take one training step, with Keras' order of arguments; the tape may be the third."""
-        if isinstance(grad_loss, tf.GradientTape):
-            grad_loss, tape = None, grad_loss
-        return super().minimize(loss, var_list, None, grad_loss, name, tape)
 
 
 class _KerasState(Trackable):
@@ -276,30 +240,6 @@ def _spec(
             f'"dynamic_growth_steps" must be None if "dynamic" is False, but got: {growth_steps}'
         )
     return StaticLossScale(float(initial_scale))
-
-
-def _current(config: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a configuration of TensorFlow 2.3 or before in today's form; others unchanged."""
-    config = dict(config)
-    if "loss_scale" not in config:
-        return config
-    scale = config.pop("loss_scale")
-    kind, fields = scale["class_name"], scale["config"]
-    config["inner_optimizer"] = config.pop("optimizer")
-    if kind == "FixedLossScale":
-        config.update(dynamic=False, initial_scale=fields["loss_scale_value"])
-    elif kind == "DynamicLossScale" and fields["multiplier"] == 2:
-        config.update(
-            initial_scale=fields["initial_loss_scale"],
-            dynamic_growth_steps=fields["increment_period"],
-        )
-    else:
-        reason = " whose multiplier is not 2" if kind == "DynamicLossScale" else ""
-        raise ValueError(
-            f"Cannot deserialize LossScaleOptimizer with a {kind}{reason}. Got {kind}: "
-            f"{kind}({fields}); allowed: FixedLossScale, or DynamicLossScale with multiplier 2"
-        )
-    return config
 
 
 LossScaleOptimizerV3 = LossScaleOptimizer  # the name in .keras files with a newer optimizer

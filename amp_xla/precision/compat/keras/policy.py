@@ -14,11 +14,8 @@ from amp_xla import backend
 from amp_xla.errors import SettingsError
 from amp_xla.precision.policy import Policy, PolicyRules, get_policy
 from amp_xla.precision.tensorflow import tf
+from amp_xla.settings import flags
 
-REWRITE_VARIABLES = (
-    "TF_ENABLE_AUTO_MIXED_PRECISION",
-    "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE",
-)
 REWRITE_OPTIONS = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16")
 
 
@@ -115,7 +112,7 @@ def with_rules(model: Any, rules: PolicyRules) -> Any:
 
 def graph_rewrite() -> Optional[str]:
     """Return the switch that has turned the graph rewrite on, or None."""
-    for name in REWRITE_VARIABLES:
+    for name in (flags.FULL_AMP, flags.GRAPH_REWRITE):
         if os.environ.get(name, "").lower() in ("1", "true"):
             return name
     options = tf.config.optimizer.get_experimental_options()
