@@ -11,7 +11,6 @@ from amp_xla.sok import exchange, ranks, table
 tf: Any = backend.tensorflow()
 
 COMBINERS = ("sum", "mean")
-OUT_OF_RANGE = ("error", "zero")
 
 
 class _Embedding(tf.keras.layers.Layer):
@@ -24,22 +23,16 @@ class _Embedding(tf.keras.layers.Layer):
         key_dtype: Optional[Any] = None,
         embedding_initializer: Optional[Any] = None,
         vocabulary_size: Optional[int] = None,
-        out_of_range: str = "error",
         seed: int = 1,
         average_gradients: bool = True,
         **layer: Any,
     ) -> None:
         super().__init__(**layer)
-        if out_of_range not in OUT_OF_RANGE:
-            raise AmpXlaError(
-                f"out_of_range is {out_of_range!r}; allowed: {', '.join(OUT_OF_RANGE)}"
-            )
         if slot_num < 1:
             raise AmpXlaError(f"slot_num is {slot_num}; allowed: 1 or more")
         height = vocabulary_size or max_vocabulary_size_per_gpu * ranks.place()[1]
         self.rows = table.Rows(height, embedding_vec_size, self.name)
-        self.slot_num, self.out_of_range = slot_num, out_of_range
-        self._initializer, self._seed = embedding_initializer, seed
+        self.slot_num, self._initializer, self._seed = slot_num, embedding_initializer, seed
         self._averaged = average_gradients
 
     @property
@@ -63,27 +56,21 @@ class _Embedding(tf.keras.layers.Layer):
         """Return vectors [N, width] of int keys [N]; ``slots``, int64 [N], are for errors."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
-        if self.out_of_range == "error":
-            # One more entry than ids: argmin needs one, and a rank may have no ids.
-            first = tf.argmin(tf.cast(tf.concat([known, [True]], 0), tf.int32))
-            check = tf.debugging.Assert(
-                tf.reduce_all(known),
-                [
-                    f"{self.name}: slot",
-                    tf.gather(tf.concat([slots, [-1]], 0), first),
-                    "has id",
-                    tf.gather(tf.concat([ids, [-1]], 0), first),
-                    f"; allowed: 0 to {self.rows.height - 1}",
-                ],
-            )
-            with tf.control_dependencies([check]):
-                ids = tf.identity(ids)
-        else:
-            ids = tf.where(known, ids, tf.zeros_like(ids))
-        vectors = exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
-        if self.out_of_range == "zero":
-            vectors *= tf.cast(known, vectors.dtype)[:, None]
-        return vectors
+        # One more entry than ids: argmin needs one, and a rank may have no ids.
+        first = tf.argmin(tf.cast(tf.concat([known, [True]], 0), tf.int32))
+        check = tf.debugging.Assert(
+            tf.reduce_all(known),
+            [
+                f"{self.name}: slot",
+                tf.gather(tf.concat([slots, [-1]], 0), first),
+                "has id",
+                tf.gather(tf.concat([ids, [-1]], 0), first),
+                f"; allowed: 0 to {self.rows.height - 1}",
+            ],
+        )
+        with tf.control_dependencies([check]):
+            ids = tf.identity(ids)
+        return exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
 
 
 class DistributedEmbedding(_Embedding):
@@ -99,7 +86,6 @@ class DistributedEmbedding(_Embedding):
       embedding_initializer: initializer of this rank's rows; None = uniform, the same on any
         number of ranks.
       vocabulary_size: height of the whole table, if it is not a multiple of the ranks.
-      out_of_range: ``error`` names slot and id; ``zero`` gives zeros, without a gradient.
       seed: seed of the initial values.
       average_gradients: over ranks; False if each rank's loss is its share of the mean over the
         whole batch, as in this project's training loop.

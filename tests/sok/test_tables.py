@@ -124,7 +124,7 @@ def test_shards_are_read_on_another_number_of_ranks(alone, two, folder):
 
 
 def test_what_is_not_allowed_is_said(alone):
-    *said, zero = alone["refused"][0]
+    said = alone["refused"][0]
     for text, words in zip(
         said,
         [
@@ -132,7 +132,6 @@ def test_what_is_not_allowed_is_said(alone):
             ("combiner is 'max'; allowed: sum, mean",),
             ("slot_num is 0; allowed: 1 or more",),
             ("a table of 0 rows of 1",),
-            ("out_of_range is 'clip'; allowed: error, zero",),
             ("global_batch_size is 0; allowed is a multiple of the 1 ranks",),
             ("shared", "is no table"),
             ("shared", "is no table"),
@@ -142,7 +141,6 @@ def test_what_is_not_allowed_is_said(alone):
     ):
         assert all(word in text for word in words), text
     assert "1" in said[0].split("slot")[1] and "9" in said[0]
-    assert zero == [[[[0, 0], [1, 1]], [[1, 1], [0, 0]], [[1, 1], [1, 1]]]]
 
 
 def test_ragged_ids_are_sparse_ids(alone):
