@@ -12,7 +12,6 @@ from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph.nodes import FLOAT, HALF, closure, consumers, is_half
 
 LARGEST = 65504.0  # largest float16
-SMALLEST_NORMAL = 2.0**-14  # below it float16 loses bits
 ROUNDS_TO_ZERO = 2.0**-25  # half of the smallest subnormal
 _PASS_ON = frozenset(("Cast", "Identity", "Enter", "BroadcastTo", "Fill"))
 
@@ -24,7 +23,7 @@ class Misfit:
     Attributes:
       layer, source: its layer and the line of code that made it.
       value, becomes: the element that does not fit, before and after rounding to half.
-      problem: ``overflows``, ``vanishes`` or ``loses bits`` (subnormal).
+      problem: ``overflows`` or ``vanishes``.
       half: whether it is rounded to half before a node computes with it.
     """
 
@@ -67,9 +66,7 @@ def _misfit(values: Any) -> Optional[Tuple[float, str]]:
     smallest = float(numbers[np.abs(numbers).argmin()])
     if abs(largest) > LARGEST:
         return largest, "overflows"
-    if abs(smallest) <= ROUNDS_TO_ZERO:
-        return smallest, "vanishes"
-    return (smallest, "loses bits") if abs(smallest) < SMALLEST_NORMAL else None
+    return (smallest, "vanishes") if abs(smallest) <= ROUNDS_TO_ZERO else None
 
 
 def _read_as_half(nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:

@@ -200,7 +200,7 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
         feeds={tensor.op.name: _static_shape(tensor) for tensor in step._inputs},
         constants={},
         loss=step.loss.op.name,
-        train=[_op_name(step.train_op)],
+        train=[step.train_op.name],
         gradients=[(names[id(v)], _dense_name(g)) for g, v in step.gradients if g is not None],
         loss_scale=step.optimizer.loss_scale.name,
         finite=step.optimizer.gradients_finite.name,
@@ -243,7 +243,7 @@ def from_model(model: Any) -> TrainingGraph:
         feeds=feeds,
         constants=constants,
         loss=loss.op.name,
-        train=[_op_name(function.updates_op)],
+        train=[function.updates_op.name],
         gradients=pairs,
         loss_scale=None if scale is None else scale.name,
         finite=None if finite is None else finite.name,
@@ -276,10 +276,6 @@ def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
             shape = (*endpoint.shape[:-1], 1)
         shapes[target.op.name] = list(shape)
     return shapes
-
-
-def _op_name(operation: Any) -> str:
-    return operation.op.name if hasattr(operation, "op") else operation.name
 
 
 def _dense_name(gradient: Any, scale: Any = None) -> str:

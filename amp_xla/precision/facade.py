@@ -136,11 +136,6 @@ class OptimizerFace(Trackable):
         self.inner.iterations = variable
 
     @property
-    def state_variables(self) -> List[Any]:
-        """Variables that a checkpoint holds in addition to ``inner``'s."""
-        raise NotImplementedError
-
-    @property
     def variables(self) -> Variables:
         """The inner optimizer's variables, then ``state_variables``."""
         variables = getattr(self.inner, "variables", [])

@@ -9,7 +9,6 @@ from amp_xla import backend
 from amp_xla.precision import arrays, loss_scale
 
 tf: Any = backend.tensorflow().compat.v1
-Module: Any = tf.Module
 
 # Replicas must not average or sum the scale: each of them computes the same one.
 _UNSHARED = {"trainable": False, "use_resource": True, "aggregation": tf.VariableAggregation.NONE}
@@ -57,7 +56,7 @@ def distinct_rows(gradient: Any) -> Any:
     return tf.IndexedSlices(rows, ids, gradient.dense_shape)
 
 
-class LossScaleVariables(Module):
+class LossScaleVariables(tf.Module):
     """A loss scale whose state is in variables.
 
     ``tf.train.Checkpoint`` saves it as ``scale_variable`` and ``counter``.

@@ -19,7 +19,7 @@ import numpy as np
 
 from amp_xla.precision import arrays
 from amp_xla.precision import loss_scale as scales
-from amp_xla.precision.arrays import SPELLINGS, canonical, half_dtype
+from amp_xla.precision.arrays import SPELLINGS, half_dtype
 from amp_xla.precision.jax import all_finite, register, select_tree
 from amp_xla.precision.loss_scale import NoOpLossScale, _LossScale
 from amp_xla.precision.policy import Policy, cast_to_full, cast_to_half, get_policy
@@ -41,14 +41,6 @@ __all__ = (
 dtype_to_names: Dict[Any, Tuple[str, ...]] = {
     getattr(jnp, name): spellings for name, spellings in SPELLINGS.items()
 }
-name_to_dtype: Dict[str, Any] = {
-    spelling: dtype for dtype, spellings in dtype_to_names.items() for spelling in spellings
-}
-
-
-def parse_dtype(value: str) -> Any:
-    """Return a JAX scalar type by name."""
-    return getattr(jnp, canonical(value))
 
 
 @dataclasses.dataclass(frozen=True)

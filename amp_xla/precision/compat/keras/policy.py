@@ -45,7 +45,9 @@ def to_keras(policy: Union[Policy, str]) -> Any:
         )
     module = _module()
     if not hasattr(module, "set_global_policy"):  # TensorFlow 1.15
-        _enable_layer_dtypes()
+        from tensorflow.python.keras.engine import base_layer_utils
+
+        base_layer_utils.enable_v2_dtype_behavior()
         # No loss scale in it: Keras would wrap the optimizer in its own on compile.
         return module.Policy(name, loss_scale=None)
     return module.Policy(name)
@@ -138,9 +140,3 @@ def _global_policy() -> Any:
     if hasattr(_module(), "global_policy"):
         return _module().global_policy()
     return sys.modules[_module().Policy.__module__].global_policy()
-
-
-def _enable_layer_dtypes() -> None:
-    from tensorflow.python.keras.engine import base_layer_utils
-
-    base_layer_utils.enable_v2_dtype_behavior()
