@@ -33,8 +33,11 @@ DIFFERENCES = {
     "testDynamicLossScaleWithSlots": 4,
     "testErrorWhenV2LsoWrapsV3Optimizer": 1,
     "testErrorWhenV3LsoWrapsV2Optimizer": 1,
+    "testGetConfigDynamic": 1,
+    "testGetConfigFixed": 1,
     "testScalingWarning": 2,
     "testSerializationWithBuiltInOptimizer": 3,
+    "test_from_config_with_invalid_multiplier": 1,
 }
 
 
