@@ -51,22 +51,10 @@ def build(width):
     return tf.keras.Model(inputs, outputs)
 
 
-def device():
-    """Return one sentence on half precision on this device."""
-    devices = tf.config.list_physical_devices("GPU")
-    if not devices:
-        return "no GPU: bfloat16 may be faster here, float16 only shows what would happen"
-    major, minor = tf.config.experimental.get_device_details(devices[0])["compute_capability"]
-    if major < 7:
-        return f"GPU {major}.{minor}: below 7.0 it has no tensor cores, and gains memory only"
-    return f"GPU {major}.{minor}: float16 on tensor cores" + (", bfloat16 too" * (major > 7))
-
-
 def main():
     args = options()
     policy = set_policy(args.policy)
     print(f"{policy.name}: compute {policy.compute_dtype}, variables {policy.variable_dtype}")
-    print(device())
     tf.random.set_seed(1)
     model = build(args.width)
     optimizer = tf.keras.optimizers.legacy.RMSprop(3e-4 if args.width < 1024 else 1e-4)

@@ -14,19 +14,17 @@ import sys
 PEOPLE = "张伟 王芳 李娜 刘洋 陈杰 杨静 赵磊 黄敏 周涛 吴霞 徐强 孙丽".split()
 CITIES = "北京 上海 广州 深圳 成都 杭州 武汉 西安 南京 重庆".split()
 COMPANIES = "蓝天航空 东方书店 长江银行 新星软件 红叶医院 大同大学 华丰食品 海河汽车".split()
-# Kind of event -> its texts, its title, its (subject, predicate, object).
+# Kind of event -> its texts, its (subject, predicate, object).
 EVENTS = {
     "birth": (
         [
             "{person}出生于{city}，如今在{company}工作。",
             "{city}是{person}的出生地，{company}是他的单位。",
         ],
-        "{person}出生于{city}",
         [("{person}", "出生地", "{city}"), ("{person}", "单位", "{company}")],
     ),
     "founding": (
         ["{person}昨天在{city}创办了{company}。", "位于{city}的{company}开业，创始人是{person}。"],
-        "{person}创办{company}",
         [("{company}", "创始人", "{person}"), ("{company}", "总部", "{city}")],
     ),
     "joining": (
@@ -34,7 +32,6 @@ EVENTS = {
             "据报道，{person}离开{city}，加入{company}。",
             "{company}宣布：{person}从{city}来，下月上任。",
         ],
-        "{person}加入{company}",
         [("{person}", "单位", "{company}")],
     ),
     "moving": (
@@ -42,19 +39,18 @@ EVENTS = {
             "{company}的总部搬到{city}，{person}负责此事。",
             "{person}说，{company}明年会把总部迁往{city}。",
         ],
-        "{company}搬到{city}",
         [("{company}", "总部", "{city}")],
     ),
 }
-PREDICATES = sorted({p for _, _, triples in EVENTS.values() for _, p, _ in triples})
+PREDICATES = sorted({p for _, triples in EVENTS.values() for _, p, _ in triples})
 
 
 def news(count, seed):
-    """Return ``count`` dicts: event, text, title, entities (start, end, kind), spo_list."""
+    """Return ``count`` dicts: event, text, entities (start, end, kind), spo_list."""
     draw, made = random.Random(seed), []
     for _ in range(count):
         event = draw.choice(sorted(EVENTS))
-        texts, title, triples = EVENTS[event]
+        texts, triples = EVENTS[event]
         names = {
             "person": draw.choice(PEOPLE),
             "city": draw.choice(CITIES),
@@ -64,7 +60,6 @@ def news(count, seed):
         made.append({
             "event": event,
             "text": text,
-            "title": title.format(**names),
             "entities": [
                 (text.index(name), text.index(name) + len(name) - 1, kind)
                 for kind, name in sorted(names.items())
@@ -83,7 +78,7 @@ def bert_files():
         names = ("bert_config.json", "bert_model.ckpt", "vocab.txt")
         return tuple(os.path.join(sys.argv[1], name) for name in names)
     os.makedirs("small_bert", exist_ok=True)
-    characters = {c for sample in news(1000, 0) for c in sample["text"] + sample["title"]}
+    characters = {c for sample in news(1000, 0) for c in sample["text"]}
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(characters)]
     config = {
         "vocab_size": len(tokens), "hidden_size": 64, "num_hidden_layers": 2,

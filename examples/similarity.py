@@ -1,12 +1,14 @@
 """Do two sentences mean the same? As bert4keras' task_sentence_similarity_lcqmc.py does it.
 
 python examples/similarity.py [chinese_L-12_H-768_A-12]
+horovodrun -np 2 python examples/similarity.py    # on several GPUs, or several processes of a CPU
 """
 
 import amp_xla.setup  # first: above every import of TensorFlow, Keras and bert4keras
 import amp_xla.callbacks
 import numpy as np
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.process.world import world
 from bert4keras.backend import keras, set_gelu, tf
 from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import Adam
@@ -28,7 +30,8 @@ def pairs(count, seed):
     return [(a["text"], b["text"], int(a["event"] == b["event"])) for a, b in zip(first, second)]
 
 
-train_data, valid_data = pairs(640, 1), pairs(100, 3)
+# Each rank has its own share of the pairs; all need the same number of batches.
+train_data, valid_data = pairs(640, 1)[world().rank :: world().size], pairs(100, 3)
 tokenizer = Tokenizer(dict_path, do_lower_case=True)
 
 

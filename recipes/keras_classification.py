@@ -8,7 +8,7 @@ TensorFlow 2.17.1: dev accuracy 0.9022, seed 1, mixed_bfloat16, 2.4 minutes; 2-c
 
     make train RECIPE=keras_classification ARGS="--policy mixed_float16 --loss-scale dynamic"
 
-The same in a script, and with a custom loop: examples/keras_fit.py, keras_custom_loop.py.
+The same in a script: examples/keras_fit.py; a loop of your own: docs/precision.md.
 """
 
 from __future__ import annotations
