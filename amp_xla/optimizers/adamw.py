@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from amp_xla.backend import tf
 
 # Names of norms' gains and offsets and of biases in bert4keras, Keras and Google's BERT.
-NO_DECAY = r"(bias|gamma|beta|LayerNorm|Norm/)"
+PLAIN = re.compile(r"(bias|gamma|beta|LayerNorm|Norm/)")
 
 
 class AdamW(tf.train.AdamOptimizer):
@@ -21,9 +21,12 @@ class AdamW(tf.train.AdamOptimizer):
     Args:
       learning_rate: float or float32 scalar tensor (a schedule).
       beta1, beta2, epsilon: as in arXiv 1412.6980.
-      weight_decay: share of the weight that an update subtracts, times the learning rate.
-      no_decay: regular expression for names of variables without decay.
+      weight_decay: share of the weight that an update subtracts, times the learning rate; not of
+        norms and biases.
+      factor: variable -> what to multiply its learning rate with; None = 1.
     """
+
+    _lr_t: Any
 
     def __init__(
         self,
@@ -32,12 +35,11 @@ class AdamW(tf.train.AdamOptimizer):
         beta2: float = 0.999,
         epsilon: float = 1e-6,
         weight_decay: float = 0.01,
-        no_decay: Optional[str] = NO_DECAY,
+        factor: Optional[Callable[[Any], float]] = None,
         name: str = "AdamW",
     ) -> None:
         super().__init__(learning_rate, beta1, beta2, epsilon, name=name)
-        self.weight_decay = weight_decay
-        self._no_decay = re.compile(no_decay) if no_decay else None
+        self.weight_decay, self._factor = weight_decay, factor
 
     @property
     def learning_rate(self) -> Any:
@@ -46,16 +48,19 @@ class AdamW(tf.train.AdamOptimizer):
 
     def decays(self, variable: Any) -> bool:
         """Return True if weight decay applies to ``variable``."""
-        excluded = self._no_decay is not None and self._no_decay.search(variable.name)
-        return bool(self.weight_decay) and not excluded
+        return bool(self.weight_decay) and not PLAIN.search(variable.name)
 
     def _prepare(self) -> None:
         super()._prepare()
+        self._common_rate = self._lr_t
         _, beta2_power = self._get_beta_accumulators()
         # sqrt(v_hat) + eps == (sqrt(v) + eps * sqrt(1 - beta2**t)) / sqrt(1 - beta2**t)
         self._epsilon_t = self._epsilon * tf.sqrt(1.0 - beta2_power)
 
     def _decay(self, variable: Any) -> Any:
+        """Build the weight decay of a variable; what follows has the variable's learning rate."""
+        if self._factor is not None:
+            self._lr_t = self._common_rate * self._factor(variable)
         if not self.decays(variable):
             return tf.no_op()
         rate = tf.cast(self._lr_t, variable.dtype.base_dtype) * self.weight_decay

@@ -25,12 +25,7 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
     Args:
       rule: ``AdamW``, ``LAMB`` or another class with slots.
       decay: between 0 and 1; 0.999 averages about the last 1,000 updates.
-
-    Raises:
-      ValueError: ``decay`` is out of range.
     """
-    if not 0.0 < decay < 1.0:
-        raise ValueError(f"the decay of a moving average is between 0 and 1, not {decay}")
 
     class Averaged(rule):
         def _create_slots(self, var_list: Sequence[Any]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Optional
+from typing import Any
 
 from amp_xla.backend import tf
-from amp_xla.optimizers.adamw import NO_DECAY, AdamW
+from amp_xla.optimizers.adamw import PLAIN, AdamW
 
 
 class LAMB(AdamW):
@@ -15,26 +14,11 @@ class LAMB(AdamW):
     Each variable moves by ``rate * |w| / |u|`` times ``u``, Adam's bias-corrected update plus the
     weight decay. If either norm is 0, the ratio is 1.
 
-    Args:
-      learning_rate, **adamw: as ``AdamW``.
-      no_adaptation: regular expression for names of variables with ratio 1, as in the authors'
-        code for BERT; None = adapt all, as in the paper.
+    Norms and biases have ratio 1, as in the authors' code for BERT. Arguments are ``AdamW``'s.
     """
 
-    def __init__(
-        self,
-        learning_rate: Any = 1e-3,
-        *,
-        no_adaptation: Optional[str] = NO_DECAY,
-        name: str = "LAMB",
-        **adamw: Any,
-    ) -> None:
-        super().__init__(learning_rate, name=name, **adamw)
-        self._no_adaptation = re.compile(no_adaptation) if no_adaptation else None
-
-    def adapts(self, variable: Any) -> bool:
-        """Return True if the ratio of norms scales the update of ``variable``."""
-        return self._no_adaptation is None or not self._no_adaptation.search(variable.name)
+    def __init__(self, learning_rate: Any = 1e-3, **adamw: Any) -> None:
+        super().__init__(learning_rate, name="LAMB", **adamw)
 
     def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
         old = tf.identity(var.read_value())
@@ -61,7 +45,7 @@ class LAMB(AdamW):
             update = old - var.read_value()
         if self.decays(var):
             update += self.weight_decay * old
-        if self.adapts(var):
+        if not PLAIN.search(var.name):
             weight, step = tf.norm(old), tf.norm(update)
             ratio = tf.where(
                 tf.logical_and(weight > 0, step > 0), weight / tf.maximum(step, 1e-30), one

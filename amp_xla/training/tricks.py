@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
@@ -11,7 +12,6 @@ from amp_xla.errors import SettingsError
 from amp_xla.models import losses
 from amp_xla.optimizers.adamw import AdamW
 from amp_xla.optimizers.average import Average, averaged
-from amp_xla.optimizers.layer_rates import with_rates
 
 EMBEDDING = "Embedding-Token"  # bert4keras' names
 _LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")
@@ -66,10 +66,10 @@ class Tricks:
     @property
     def rule(self) -> Any:
         """The class of the optimizer."""
-        rule: Any = AdamW
+        rule: Any = averaged(AdamW, self._options.ema) if self._options.ema else AdamW
         if self._options.layer_decay < 1.0:
-            rule = with_rates(rule, self._rate)
-        return averaged(rule, self._options.ema) if self._options.ema else rule
+            rule = functools.partial(rule, factor=self._rate)
+        return rule
 
     def loss(
         self,

@@ -44,9 +44,3 @@ def test_the_average_is_that_of_the_weights_after_each_update(rule, window):
         np.testing.assert_allclose(K.get_value(variable), expected, rtol=1e-5, atol=1e-6)
         raise RuntimeError("an evaluation that fails")
     np.testing.assert_array_equal(K.get_value(variable), before)
-
-
-@pytest.mark.parametrize("decay", [0.0, 1.0])
-def test_a_decay_that_is_none_is_named(decay):
-    with pytest.raises(ValueError, match=str(decay)):
-        averaged(AdamW, decay)

@@ -98,9 +98,3 @@ def test_a_zero_layer_moves_at_the_plain_rate():
         session.run(tf.global_variables_initializer())
         session.run(update)
         np.testing.assert_allclose(session.run(variable), -0.5, rtol=1e-5)
-
-
-def test_every_layer_adapts_when_asked_as_the_paper_is_written():
-    with tf.Graph().as_default():
-        bias = tf.get_variable("bias", [2])
-        assert not LAMB().adapts(bias) and LAMB(no_adaptation=None).adapts(bias)
