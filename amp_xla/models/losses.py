@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Optional, Sequence, Tuple
 
 from amp_xla.backend import tf
-from amp_xla.errors import AmpXlaError
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
@@ -18,7 +17,7 @@ def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
     """
     labels, logits = tf.convert_to_tensor(labels), tf.cast(logits, tf.float32)
     if several(labels, logits):
-        return _several_labels(labels, logits)
+        return several_labels(labels > 0, logits)
     hard = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     if not smoothing:
         return hard
@@ -31,13 +30,16 @@ def several(labels: Any, logits: Any) -> bool:
     return bool(labels.shape.ndims == logits.shape.ndims)
 
 
-def _several_labels(labels: Any, logits: Any) -> Any:
+def several_labels(right: Any, logits: Any) -> Any:
     """Build log(1 + sum of exp(s), wrong s) + log(1 + sum of exp(-s), right s), s the logits.
 
     The ``multilabel_categorical_crossentropy`` of bert4keras' author, whose 1e12 for absent terms
     is a minus infinity here, in float32. A label is predicted if s > 0.
+
+    Args:
+      right: bool [..., classes].
+      logits: float32 [..., classes]; may be minus infinity where ``right`` is False.
     """
-    right = labels > 0
     signed = tf.where(right, -logits, logits)
     absent = tf.fill(tf.shape(logits), float("-inf"))
     zero = tf.zeros_like(logits[..., :1])
@@ -79,14 +81,9 @@ def classification(
         accuracy is the share of samples with all labels right.
       logits: float [..., classes].
       weights: float32 [B] or [B, S], 1 for samples and 0 for padding.
-      smoothing: as for ``cross_entropy``; 0 <= smoothing < 1.
+      smoothing: as for ``cross_entropy``.
       class_weights: factor of the loss for each label; None = 1.
-
-    Raises:
-      AmpXlaError: a smoothing outside [0, 1).
     """
-    if not 0.0 <= smoothing < 1.0:
-        raise AmpXlaError(f"label smoothing is {smoothing}; allowed is 0 to below 1")
     labels = tf.cast(labels, tf.int32)
     if several(labels, logits):
         hits = tf.reduce_all(tf.equal(logits > 0, labels > 0), -1)

@@ -12,7 +12,6 @@ from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.data.spans import is_flat
 from amp_xla.models import losses
-from amp_xla.models.dropout import Dropout
 
 POINTERS = {
     "global_pointer": "GlobalPointer", "efficient_global_pointer": "EfficientGlobalPointer",
@@ -116,7 +115,7 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
       dropout: rate before the head.
       rate: peak learning rate of the other weights.
     """
-    vectors = Dropout(dropout, name="Head-Dropout")(encoder.output)
+    vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     if not is_flat(head):
         layer = getattr(backend.bert4keras("layers"), POINTERS[head])
         scores = layer(heads=labels, head_size=HEAD_SIZE, name="Spans")(vectors)
@@ -161,22 +160,14 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
 
 
 def span_loss(labels: Any, scores: Any) -> Any:
-    """Build the cross-entropy of a matrix of spans, averaged over labels, float32 [B].
+    """Build ``losses.several_labels`` of the spans of each label; the mean, float32 [B].
 
-    It is log(1 + sum of exp(score) of other spans) + log(1 + sum of exp(-score) of the label's
-    spans) (Su et al., "Global Pointer", arXiv:2208.03054).
+    Su et al., "Global Pointer", arXiv:2208.03054.
 
     Args:
       labels: bool [B, labels, L, L].
       scores: float32 [B, labels, L, L].
     """
     shape = tf.concat([tf.shape(scores)[:2], [-1]], 0)
-    nothing = tf.fill(tf.shape(scores), float("-inf"))
-
-    def logsumexp(values: Any) -> Any:
-        values = tf.reshape(values, shape)
-        return tf.reduce_logsumexp(tf.concat([tf.zeros_like(values[..., :1]), values], -1), -1)
-
-    others = logsumexp(tf.where(labels, nothing, scores))
-    own = logsumexp(tf.where(labels, -scores, nothing))
-    return tf.reduce_mean(others + own, -1)
+    labels, scores = (tf.reshape(x, shape) for x in (labels, scores))
+    return tf.reduce_mean(losses.several_labels(labels, scores), -1)
