@@ -218,10 +218,11 @@ def multi_head_attention() -> Any:
 
         def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
             """Return the multipliers of the attention weights, float or bool, and their mean."""
-            if dropout.installed() or not rate:
-                mask = dropout.kept(self.name, shape, rate)
-                return mask, (1.0 if mask is None else 1.0 - rate)
-            # Keras' dropout depends on the learning phase.
+            phase = K.learning_phase()
+            if not rate or (isinstance(phase, int) and not phase):
+                return None, 1.0
+            if isinstance(phase, int):
+                return dropout.kept(self.name, shape, rate), 1.0 - rate
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 
     return MultiHeadAttention

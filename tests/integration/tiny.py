@@ -68,11 +68,10 @@ def corpus(count: int, seed: int) -> Tuple[Any, Any]:
 
 def build_model(config: Config) -> Any:
     from amp_xla.backend import keras
-    from amp_xla.models import dropout
 
     tokens = keras.layers.Input((None,), dtype="int32")
     x = keras.layers.Embedding(41, config.hidden)(tokens)
-    x = dropout.Dropout(0.2, name="Drop")(x)
+    x = keras.layers.Dropout(0.2, name="Drop")(x)
     x = keras.layers.Dense(config.hidden, activation="tanh")(x)
     x = keras.layers.GlobalAveragePooling1D()(x)
     return keras.models.Model(tokens, keras.layers.Dense(2, name="Logits")(x))
