@@ -13,7 +13,7 @@ from amp_xla.data.batches.order import generator
 from amp_xla.models import dropout
 from amp_xla.models.decoding import CachedDecoder, Generator
 from amp_xla.models.language_model import LanguageModel
-from amp_xla.models.options import GenerationOptions
+from amp_xla.models.options import GenerationOptions, bert_config
 from amp_xla.training.step import initialize_variables
 
 VOCAB, END, SOURCE, TARGET = 50, 3, 12, 9
@@ -59,9 +59,8 @@ def model() -> Any:
     K.clear_session()
     tf.set_random_seed(1)
     with dropout.inference():
-        lm = LanguageModel(
-            VOCAB, 64, 2, 64, 2, "unilm", init_range=0.3, attention="random", several=True
-        )
+        config = {**bert_config(VOCAB, 2, 64, 2, 64, 0.0), "initializer_range": 0.3}
+        lm = LanguageModel(config, 64, "unilm")
     initialize_variables()
     (bias,) = lm.transformer.layers["MLM-Bias"].weights
     values = K.get_value(bias)

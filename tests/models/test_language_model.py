@@ -9,7 +9,10 @@ from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.data.pretraining import cooccurrence
 from amp_xla.models.language_model import LanguageModel
+from amp_xla.models.options import bert_config
 from amp_xla.training.step import initialize_variables
+
+CONFIG = bert_config(100, 1, 64, 1, 16, 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +23,7 @@ def session():
 
 
 def test_the_topic_loss_is_that_of_the_mean_vector(session):
-    lm = LanguageModel(100, 16, 1, 64, 1, dropout_rate=0.0)
+    lm = LanguageModel(CONFIG, 16)
     rng = np.random.RandomState(0)
     ids = rng.randint(1, 100, (3, 16))
     ids[1, 9:] = 0  # padding, which is not in the mean
@@ -54,7 +57,7 @@ def test_the_topic_loss_is_that_of_the_mean_vector(session):
     "objective, expected", [("mlm", [-1, 1, -2, 2, -3, 3]), ("lm", [-1, -2, -3, -4, -5, -6])]
 )
 def test_heads_of_a_new_model_attend_to_neighbours(session, objective, expected):
-    lm = LanguageModel(300, 32, 2, 192, 3, objective, dropout_rate=0.0)
+    lm = LanguageModel(bert_config(300, 2, 192, 3, 32, 0.0), 32, objective, informed=True)
     initialize_variables()
     layers = lm.transformer.layers
     place = session.run(layers["Embedding-Position"].embeddings)[:32].astype(np.float64)
@@ -76,7 +79,7 @@ def test_heads_of_a_new_model_attend_to_neighbours(session, objective, expected)
 
 
 def test_known_tokens_start_from_their_vectors(session, monkeypatch):
-    lm = LanguageModel(100, 16, 1, 64, 1, dropout_rate=0.0)  # 128 rows
+    lm = LanguageModel(CONFIG, 16)  # 128 rows
     table = lm.transformer.layers["Embedding-Token"].embeddings
     initialize_variables()
     before = session.run(table)

@@ -10,7 +10,8 @@ from amp_xla.backend import K, tf
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.models import encoders, losses, packed
+from amp_xla.models import losses
+from amp_xla.models.options import EncoderOptions
 from amp_xla.training.step import initialize_variables
 
 CLASSES = 3
@@ -55,16 +56,13 @@ def test_every_text_gets_the_answer_and_gives_the_gradient_it_has_alone(session)
     tokenizer = Tokenizer.train(texts, 60)
     encoded = tokenizer.encode(texts, pairs, max_length=48)
     labels = rng.randint(0, CLASSES, len(texts))
-    shape = dict(
-        vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=2,
-        num_attention_heads=2, intermediate_size=64, max_position=64, dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-    )  # fmt: skip
+    options = EncoderOptions(layers=2, hidden=128, dropout=0.0)
     single = Batches(encoded, labels, [48], len(texts), shuffle=False)
     several = PackedBatches(encoded, labels, 64, len(texts) - 3, shuffle=False)
     assert several.rows > 3 and several.slots > 2 and "packed" in several.describe()
-    alone = encoders.classifier(encoders.encoder(None, **shape), CLASSES, 0.0)
-    rows = packed.classifier(packed.encoder(None, **shape), CLASSES, 0.0, several.slots)
+    alone, rows = (
+        options.classifier(tokenizer.vocab_size, CLASSES, 64, slots) for slots in (1, several.slots)
+    )
     assert [w.shape.as_list() for w in alone.weights] == [w.shape.as_list() for w in rows.weights]
     initialize_variables()
     # Larger than at the start, or attention is too even for a leak to show.

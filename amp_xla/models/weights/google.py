@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Dict
 
 import numpy as np
 
-from amp_xla.backend import keras, tf
-from amp_xla.models.weights import WeightsError
+from amp_xla.backend import tf
 from amp_xla.models.weights.pretrained import Pretrained
 from amp_xla.models.weights.stored import Stored, Tensors, damaged
 
 
 def pretrained(folder: str) -> Pretrained:
-    """Open a folder of pretrained weights, as ``Pretrained`` does.
-
-    Raises:
-      WeightsError: also if Keras does not know the activation.
-    """
-    opened = Pretrained(folder, tensors)
-    act = opened.config["hidden_act"]
-    try:
-        keras.activations.get(act)
-    except (TypeError, ValueError):
-        raise WeightsError(
-            f"{opened.path}: hidden_act {json.dumps(act)[:40]} is not known to Keras; BERT's is "
-            "gelu"
-        ) from None
-    return opened
+    """Open a folder of pretrained weights, as ``Pretrained`` does."""
+    return Pretrained(folder, tensors)
 
 
 def tensors(prefix: Path) -> Tensors:

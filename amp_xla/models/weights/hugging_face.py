@@ -6,15 +6,14 @@ checkpoints, which bert4keras uses; matrices of linear layers are transposed.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Optional
 
 from safetensors import SafetensorError, deserialize
 
 from amp_xla.models.weights import WeightsError, torch_files
-from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded
+from amp_xla.models.weights.stored import Stored, Tensors, decoded
 
 _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
@@ -47,16 +46,16 @@ def tensors(folder: Path) -> Optional[Tensors]:
     LayerNorm's old names in PyTorch, gamma and beta, become weight and bias.
 
     Raises:
-      WeightsError: a file is damaged or missing, or holds anything but tensors.
+      WeightsError: a file is damaged, or holds anything but tensors.
     """
-    readers: Tuple[Tuple[str, Callable[[Path], Tensors]], ...] = (
+    for name, read in (
         ("model.safetensors", safetensors), ("pytorch_model.bin", torch_files.tensors)
-    )  # fmt: skip
-    for name, read in readers:
+    ):  # fmt: skip
         if (folder / name).is_file():
-            return _renewed(read(folder / name))
-        if (folder / f"{name}.index.json").is_file():
-            return _renewed(_sharded(folder / f"{name}.index.json", read))
+            return {
+                re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", key)): tensor
+                for key, tensor in read(folder / name).items()
+            }
     return None
 
 
@@ -86,13 +85,6 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
     return spelled
 
 
-def _renewed(stored: Tensors) -> Tensors:
-    return {
-        re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name)): tensor
-        for name, tensor in stored.items()
-    }
-
-
 def safetensors(path: Path) -> Tensors:
     """Return the tensors of a ``model.safetensors``. The library's NumPy reader has no bfloat16.
 
@@ -111,21 +103,3 @@ def safetensors(path: Path) -> Tensors:
             f"{path} is truncated or damaged ({error}); copy or download it again"
         ) from None
     return {name: stored(entry) for name, entry in entries}
-
-
-def _sharded(index: Path, read: Callable[[Path], Tensors]) -> Tensors:
-    try:
-        places: Dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        files = sorted(set(places.values()))
-        if any(Path(file).name != file for file in files):
-            raise ValueError("a file outside the folder")
-    except Exception as error:
-        raise damaged(str(index), error) from None
-    missing = [file for file in files if not (index.parent / file).is_file()]
-    if missing:
-        raise WeightsError(f"{index} names {missing[0]}, which is not in {index.parent}")
-    parts = {file: read(index.parent / file) for file in files}
-    for name, file in places.items():
-        if name not in parts[file]:
-            raise WeightsError(f"{index.parent / file} has no tensor {name}, against {index.name}")
-    return {name: parts[file][name] for name, file in places.items()}

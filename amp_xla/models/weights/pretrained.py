@@ -6,7 +6,6 @@ names, with every tensor of the file accounted for.
 
 from __future__ import annotations
 
-import collections
 import difflib
 import json
 import re
@@ -40,9 +39,11 @@ _ONLY = {
     "position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1,
     "rotary_value": False, "max_relative_position": 64, "is_decoder": False,
 }  # fmt: skip
-_GELU = {
-    "gelu_python": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh", "silu": "swish",
+# hidden_act -> its name in bert4keras
+_ACTIVATIONS = {
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "tanh": "tanh",
+    "silu": "swish", "swish": "swish",
 }  # fmt: skip
 _CONSTANTS = r"\.(position_ids|embed_positions\.weight|positions_encoding)$"
 _OPTIMIZER = r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeight\w+|global_step|beta\d_power)$"
@@ -117,45 +118,33 @@ class Pretrained:
           WeightsError: a tensor is missing, damaged, not finite, or has another shape or dtype.
         """
         stored = self.stored()
+        source = next(iter(stored.values())).source if stored else str(self._folder)
         if self._tasks:
             needed = {**needed, TASKS: (self._tasks, needed[SEGMENTS][1])}
-        source = next(iter(stored.values())).source if stored else str(self._folder)
-        spelled: Callable[[str], str] = str
+        names = {name: name for name in needed}
         if self._hugging_face:
             spelled = hugging_face.spelling(stored, self.config["model_type"], source)
-        names = {name: spelled(name) for name in needed}
+            names = {name: spelled(name) for name in needed}
         unused = sorted(set(stored) - set(names.values()))
         self._check_complete(list(names.values()), unused, source)
-        transposed = {n: self._hugging_face and n.endswith("/kernel") for n in needed}
+        turned = {n for n in needed if self._hugging_face and n.endswith("/kernel")}
         for name, shape in needed.items():  # cheap ones first: no numbers are read
-            self._check(names[name], shape[::-1] if transposed[name] else shape)
-        values = {}
-        for name in needed:
-            value = _finite(names[name], stored[names[name]])
-            values[name] = value.T if transposed[name] else value
+            self._check(names[name], tuple(shape[::-1] if name in turned else shape))
+        values = {name: _finite(names[name], stored[names[name]]) for name in needed}
+        values.update({name: values[name].T for name in turned})
         if self._tasks:
             values[SEGMENTS] = values[SEGMENTS] + values.pop(TASKS)[0]
-        self._report(unused, source)
+        _report(unused, source)
         return values
 
     def stored(self) -> Tensors:
         """Return all tensors of the files, by the files' names."""
-        if self._stored is None and not self._find():
-            raise WeightsError(
-                f"{self._folder} must hold one checkpoint (*.index), model.safetensors or "
-                "pytorch_model.bin; found: none"
-            )
-        assert self._stored is not None
-        return self._stored
-
-    def _find(self) -> bool:
-        """Return whether there are weights, after opening them."""
-        self._stored = hugging_face.tensors(self._folder)
-        self._hugging_face = self._stored is not None
         if self._stored is None:
-            prefix = _checkpoint_prefix(self._folder)
-            self._stored = self._checkpoint(prefix) if prefix else None
-        return self._stored is not None
+            self._stored = hugging_face.tensors(self._folder)
+            self._hugging_face = self._stored is not None
+        if self._stored is None:
+            self._stored = self._checkpoint(_checkpoint_prefix(self._folder))
+        return self._stored
 
     def _family(self) -> str:
         kind = self.config.get("model_type")
@@ -173,8 +162,6 @@ class Pretrained:
                 f"{self.path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "
                 f"{', '.join(FAMILIES)}, ernie"
             )
-        if self._stored is None and not self._find():
-            return "bert"  # the configuration of a run, which has its weights elsewhere
         names = "\n".join(self.stored())
         if re.search(r"(^|\.)electra[/.]", names, re.MULTILINE):
             return "electra"
@@ -221,18 +208,18 @@ class Pretrained:
                 f"{tensor.source}: tensor {name} is {tensor.dtype}, required: {FLOATS[0]}"
             )
 
-    def _report(self, unused: Iterable[str], source: str) -> None:
-        """Name the tensors that are not used, by the first two parts of their names."""
-        groups: Dict[str, List[str]] = collections.OrderedDict()
-        for name in unused:
-            if not re.search(_CONSTANTS, name):
-                optimizer = re.search(_OPTIMIZER, name)
-                group = "an optimizer's" if optimizer else "".join(re.split("([./])", name)[:3])
-                groups.setdefault(group, []).append(name)
-        if groups:
-            named = (g if len(n) > 1 else n[0] for g, n in groups.items())
-            counts = (f" ({len(n)})" if len(n) > 1 else "" for n in groups.values())
-            note(f"{source}: not used: " + ", ".join(map("".join, zip(named, counts))))
+
+def _report(unused: Iterable[str], source: str) -> None:
+    """Name the tensors that are not used, by the first two parts of their names."""
+    groups: Dict[str, List[str]] = {}
+    for name in unused:
+        if not re.search(_CONSTANTS, name):
+            optimizer = re.search(_OPTIMIZER, name)
+            group = "an optimizer's" if optimizer else "".join(re.split("([./])", name)[:3])
+            groups.setdefault(group, []).append(name)
+    if groups:
+        parts = (f"{g} ({len(n)})" if len(n) > 1 else n[0] for g, n in groups.items())
+        note(f"{source}: not used: {', '.join(parts)}")
 
 
 def config_path(folder: str) -> Path:
@@ -247,14 +234,15 @@ def config_path(folder: str) -> Path:
     raise WeightsError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
 
 
-def _checkpoint_prefix(folder: Path) -> Optional[Path]:
+def _checkpoint_prefix(folder: Path) -> Path:
     """Return the prefix of the TensorFlow checkpoint in ``folder``, e.g. ``bert_model.ckpt``."""
     indexes = sorted(folder.glob("*.index"))
-    if not indexes:
-        return None
-    if len(indexes) > 1:
-        names = ", ".join(path.name for path in indexes)
-        raise WeightsError(f"{folder} must hold one checkpoint (*.index); found: {names}")
+    if len(indexes) != 1:
+        found = ", ".join(path.name for path in indexes) or "none"
+        raise WeightsError(
+            f"{folder} must hold one checkpoint (*.index), model.safetensors or pytorch_model.bin; "
+            f"found: {found}"
+        )
     prefix = indexes[0].with_suffix("")
     if not any(folder.glob(f"{prefix.name}.data-*")):
         raise WeightsError(f"{indexes[0]} exists, but not {prefix.name}.data-00000-of-00001")
@@ -289,9 +277,14 @@ def _complete(config: Dict[str, Any], path: Path) -> None:
         raise WeightsError(
             f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}"
         )
-    act = config.setdefault("hidden_act", "gelu")
-    if isinstance(act, str):
-        config["hidden_act"] = _GELU.get(act, act)
+    config.setdefault("layer_norm_eps", 1e-12)
+    act = config.get("hidden_act", "gelu")
+    if act not in list(_ACTIVATIONS):
+        raise WeightsError(
+            f"{path}: hidden_act {json.dumps(act)[:40]} is not supported; allowed: "
+            f"{', '.join(_ACTIVATIONS)}"
+        )
+    config["hidden_act"] = _ACTIVATIONS[act]
     if config["model_type"] == "albert" and config.get("embedding_size", hidden) == hidden:
         raise WeightsError(f"{path}: an ALBERT needs an embedding_size other than hidden_size")
 
