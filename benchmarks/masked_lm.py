@@ -51,16 +51,18 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.models.language_model import LanguageModel
+    from amp_xla.models.options import bert_config
     from amp_xla.optimizers.scheduled import scheduled
     from amp_xla.training import job
     from amp_xla.training.step import TrainStep, initialize_variables
 
     job.seed_everything(shape["seed"])
     step_input = dropout.install(shape["seed"])
-    lm = LanguageModel(
-        shape["vocab_size"], shape["max_length"], shape["layers"], shape["hidden"],
-        shape["hidden"] // 64, dropout_rate=shape["dropout"],
-    )  # fmt: skip
+    length, hidden = shape["max_length"], shape["hidden"]
+    config = bert_config(
+        shape["vocab_size"], shape["layers"], hidden, hidden // 64, length, shape["dropout"]
+    )
+    lm = LanguageModel(config, length, informed=True, several=False)
     inputs = {
         "token_ids": lm.model.inputs[0],
         "segment_ids": lm.model.inputs[1],

@@ -89,17 +89,13 @@ def precision(config: Config) -> Tuple[Any, Any]:
 
 def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
     """Return the content of ``bert_config.json``, of ``--bert`` or of the options."""
-    from amp_xla.jax import bert, weights
+    from amp_xla.jax import weights
 
-    encoder = config.encoder
-    if encoder.bert is not None:
-        bert_config = weights.read_config(encoder.bert)
-        weights.check_sizes(encoder.bert, vocab_size, config.batches.max_length)
-        return bert_config
-    return bert.Shape(
-        vocab_size, encoder.hidden, encoder.layers, encoder.heads, 4 * encoder.hidden,
-        max(512, config.batches.max_length),
-    )._asdict()  # fmt: skip
+    bert, length = config.encoder.bert, config.batches.max_length
+    if bert is None:
+        return config.encoder.config(vocab_size, length)
+    weights.check_sizes(bert, vocab_size, length)
+    return weights.read_config(bert)
 
 
 def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool) -> Any:

@@ -131,7 +131,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     lm = config.encoder.language_model(
         tokenizer.vocab_size, phases[-1].length, config.objective, not resume_from, len(phases) > 1
     )
-    if config.encoder.from_counts and not resume_from:
+    if config.encoder.informed and not resume_from:
         lm.start_from_counts(Sequences(data), special_ids(tokenizer), config.seed)
     inputs = lm.placeholders()
     topic = None
@@ -180,12 +180,9 @@ def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Fillin
     """Return the ``top`` most likely tokens of each [MASK] of each text; the others stay masked."""
     config = checkpoint.config(Config)
     config.precision_options.resolve_for_answers()
-    from amp_xla.models.filling import Fill
-    from amp_xla.training.variables import restore_weights
+    from amp_xla.training import filling
 
-    model = Fill.of_run(checkpoint, config.objective, config.encoder, texts, top)
-    restore_weights(checkpoint, model.weights)
-    return model()
+    return filling.fill(checkpoint, config.objective, config.encoder, texts, top)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

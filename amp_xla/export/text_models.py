@@ -103,7 +103,7 @@ def language_model(
 
     def build(folder: Optional[str]) -> Parts:
         model = dataclasses.replace(options, bert=folder or checkpoint.architecture)
-        lm = model.language_model(vocab_size, length, objective, folder is not None, several=True)
+        lm = model.language_model(vocab_size, length, objective, folder is not None)
         encoder = lm.transformer
         # bert4keras' own head, over all positions; behind the vocabulary is padding.
         logits = encoder.model.output[..., :vocab_size]

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Mapping, Optional
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.models import derivatives
-from amp_xla.models.dropout import Dropout
 from amp_xla.models.weights import google
-from amp_xla.models.weights.pretrained import TOKENS, Pretrained
+from amp_xla.models.weights.pretrained import TOKENS
 from amp_xla.models.weights.stored import Shape
+from amp_xla.process import durable
 
-# bert4keras' names -> names in Google's bert_config.json
-_GOOGLE = {
-    "max_position": "max_position_embeddings",
-    "segment_vocab_size": "type_vocab_size",
-    "dropout_rate": "hidden_dropout_prob",
-    "attention_dropout_rate": "attention_probs_dropout_prob",
-}
-# Keys of a configuration that have the same name in bert4keras.
-_SAME = (
+# What bert4keras reads of a ``bert_config.json``
+_KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
-    "hidden_act", "embedding_size", "attention_head_size", "attention_key_size",
+    "hidden_act", "max_position_embeddings", "type_vocab_size", "hidden_dropout_prob",
+    "attention_probs_dropout_prob", "embedding_size", "attention_head_size", "attention_key_size",
     "residual_attention_scores", "hierarchical_position", "shared_segment_embeddings",
 )  # fmt: skip
 # Family -> bert4keras' class
@@ -34,71 +28,59 @@ _CLASSES = {
     "bert": "BERT", "albert": "ALBERT", "electra": "ELECTRA", "nezha": "NEZHA",
     "roformer": "RoFormer", "roformer_v2": "RoFormerV2",
 }  # fmt: skip
-
-
-def encoder(*args: Any, **kwargs: Any) -> Any:
-    """Build a bert4keras encoder; arguments as for ``transformer``.
-
-    Returns:
-      Keras model: int token ids and segment ids [B, L] -> float32 [B, L, hidden].
-
-    Raises:
-      AmpXlaError: a file of the folder is missing, damaged or does not fit.
-    """
-    return transformer(*args, **kwargs).model
+Extend = Callable[[Any], Any]
 
 
 def transformer(
     bert: Optional[str],
-    extend: Callable[[Any], Any] = lambda base: base,
+    config: Optional[Mapping[str, Any]] = None,
     length: Optional[int] = None,
     weights: bool = True,
-    **configs: Any,
+    extend: Extend = lambda base: base,
 ) -> Any:
-    """Build an encoder as bert4keras' model object; its ``model`` is the Keras model.
+    """Build an encoder as bert4keras' model object.
+
+    Its ``model`` is the Keras model: token and segment ids, int [B, L] -> float32 [B, L, hidden].
 
     Args:
-      bert: folder of pretrained weights, whose family and shapes have priority over ``configs``;
-        None = an untrained BERT.
-      extend: function that returns a subclass of bert4keras' class to build.
+      bert: folder of pretrained weights; None = an untrained model.
+      config: content of a ``bert_config.json``; only its dropout rates replace those of ``bert``.
       length: tokens of the longest sequence.
       weights: False = read only the configuration from ``bert``.
-      **configs: arguments of ``build_transformer_model``.
+      extend: function that returns a subclass of bert4keras' class to build.
+
+    Raises:
+      AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
+    given = dict(config or {})
     if bert is None:
-        base = backend.bert4keras("models").BERT
-        return build_transformer_model(
-            model=extend(base), hidden_act="gelu", return_keras_model=False, **configs
-        )
+        return build(given, extend)
     folder = google.pretrained(bert)
     if weights:
-        folder.check_sizes(configs.get("vocab_size"), length)
-    rates = {name: rate for name, rate in configs.items() if name.endswith("dropout_rate")}
-    built = build(folder, extend, **rates)
+        folder.check_sizes(given.get("vocab_size"), length)
+    rates = {name: rate for name, rate in given.items() if name.endswith("dropout_prob")}
+    built = build({**folder.config, **rates}, extend)
     if weights:
         built.load_weights_from_checkpoint(folder.take(tensors(built)))
     return built
 
 
-def build(
-    folder: Pretrained, extend: Callable[[Any], Any] = lambda base: base, **rates: float
-) -> Any:
-    """Build bert4keras' object for the configuration of a folder, without its weights.
+def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **arguments: Any) -> Any:
+    """Build bert4keras' object for the content of a ``bert_config.json``, without weights.
 
     Args:
-      folder: opened.
-      extend: as for ``encoder``.
-      **rates: dropout rates instead of those of the folder.
+      config: sizes, ``model_type`` and rates by their names there.
+      extend: as for ``transformer``.
+      **arguments: other arguments of ``build_transformer_model``.
     """
-    config = folder.config
-    shape: Dict[str, Any] = {name: config[name] for name in _SAME if name in config}
-    shape.update({name: config[key] for name, key in _GOOGLE.items() if key in config})
-    shape.update(rates)
-    base = getattr(backend.bert4keras("models"), _CLASSES[config["model_type"]])
+    models = backend.bert4keras("models")
+    base = getattr(models, _CLASSES[config["model_type"]])
+    if "layer_norm_eps" in config:
+        base = _with_epsilon(base, config["layer_norm_eps"])
+    shape = {name: config[name] for name in _KEYS if name in config}
     return build_transformer_model(
-        model=extend(with_epsilon(base, config.get("layer_norm_eps", 1e-12))),
-        return_keras_model=False, **shape,
-    )  # fmt: skip
+        model=extend(base), return_keras_model=False, **shape, **arguments
+    )
 
 
 def tensors(transformer: Any) -> Dict[str, Shape]:
@@ -131,7 +113,7 @@ def epsilon(transformer: Any) -> float:
     return float(next(x.epsilon for x in transformer.layers.values() if isinstance(x, norm)))
 
 
-def with_epsilon(base: Any, epsilon: float) -> Any:
+def _with_epsilon(base: Any, epsilon: float) -> Any:
     """Return a subclass whose layer norms have this epsilon, in both bert4keras."""
     models = backend.bert4keras("models")
 
@@ -144,19 +126,9 @@ def with_epsilon(base: Any, epsilon: float) -> Any:
     return Encoder
 
 
-def write_config(bert: Optional[str], path: str, **configs: Any) -> None:
-    """Write the ``bert_config.json`` from which ``encoder`` builds the same model.
-
-    Args:
-      bert, **configs: arguments of ``encoder``.
-      path: path of the file.
-    """
-    if bert is not None:
-        config = google.pretrained(bert).config
-    else:
-        config = {_GOOGLE.get(name, name): value for name, value in configs.items()}
-        config.update(model_type="bert", type_vocab_size=2, hidden_act="gelu")
-    Path(path).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+def write_config(config: Mapping[str, Any], path: str) -> None:
+    """Write a ``bert_config.json``."""
+    durable.write(Path(path), json.dumps(config, indent=2).encode() + b"\n")
 
 
 def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
@@ -187,7 +159,7 @@ def pooled(encoder_model: Any) -> Any:
 
 def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
     """Build a Keras model: ``inputs`` -> float32 logits [N, classes] of ``pooled`` vectors."""
-    dropped = Dropout(dropout, name="Pooling-Dropout")(pooled)
+    dropped = keras.layers.Dropout(dropout, name="Pooling-Dropout")(pooled)
     # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
     logits = keras.layers.Dense(
         classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits",

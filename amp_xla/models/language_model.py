@@ -2,154 +2,100 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import math
 import os
-import shutil
-import tempfile
-from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.data.pretraining import cooccurrence
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import encoders, losses
-from amp_xla.models.encoders import (
-    build_transformer_model,
-    mean_over_tokens,
-    tensors,
-    with_epsilon,
-)
 from amp_xla.models.weights import google
-from amp_xla.process import durable
 
 VOCAB_MULTIPLE = 64
 MATCH = 5.0  # initial logit of the neighbour that a head attends to
-POSITIONS = 512  # position embeddings of a new model, at least
 NEVER = -1e4  # logit of vocabulary padding; fits float16
 CHECKPOINT = "bert_model.ckpt"
-# Sizes by the same name in bert4keras and in bert_config.json.
-SAME_NAMES = (
-    "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-)  # fmt: skip
 APPLICATIONS = {"mlm": "encoder", "lm": "lm", "unilm": "unilm"}
-
-# name -> layers, hidden size, heads. Heads have size 64, in the tiny model 32: there, more heads
-# help more than wider ones.
-SIZES = {
-    "tiny": (3, 192, 6),
-    "small": (4, 512, 8),
-    "base": (12, 768, 12),
-    "large": (24, 1024, 16),
-}
-
-
-def padded_vocab(size: int) -> int:
-    """Return the height of the embedding matrix: a multiple of 64 for tensor cores."""
-    return -(-size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 class LanguageModel:
     """BERT with a tied vocabulary projection at given positions.
 
     Args:
-      vocab_size: number of tokens; the matrix is padded to a multiple of 64.
+      config: content of a ``bert_config.json``; the token embeddings are padded to a multiple of
+        64 rows, for tensor cores. Without ``initializer_range`` it is 0.02 at hidden size 768, and
+        more in narrower models, which need larger weights for the same variance.
+      length: tokens per sequence, at most.
       objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
       bert: folder of a BERT's weights to continue; its shapes have priority.
-      length: L, or the largest of several.
-      layers, hidden, heads: shape of a new model.
-      dropout_rate: rate of activations and attention weights.
       weights: False = read only the configuration from ``bert``.
-      positions: initial position embeddings of a new model: ``sinusoids`` or ``random``.
-      attention: initial heads of its first two layers: ``neighbours`` or ``random``.
-      init_range: standard deviation of new weights; None = 0.02 at 768, more in narrower models.
+      informed: let positions start as sinusoids, and heads on neighbours.
       several: build the graph for sequences of any length.
 
     Attributes:
+      config: with everything that was read or chosen.
+      padded: rows of the token embeddings.
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
       transformer: bert4keras' model object.
     """
 
     def __init__(
         self,
-        vocab_size: int,
+        config: Mapping[str, Any],
         length: int,
-        layers: int,
-        hidden: int,
-        heads: int,
         objective: str = "mlm",
         bert: Optional[str] = None,
-        dropout_rate: float = 0.1,
         weights: bool = True,
-        positions: str = "sinusoids",
-        attention: str = "neighbours",
-        init_range: Optional[float] = None,
-        several: bool = False,
+        informed: bool = False,
+        several: bool = True,
     ) -> None:
-        self.vocab_size = vocab_size
-        self.length = None if several else length
-        self.padded = padded_vocab(vocab_size)
-        self.config: Dict[str, Any] = {
-            "vocab_size": vocab_size,
-            "hidden_size": hidden,
-            "num_hidden_layers": layers,
-            "num_attention_heads": heads,
-            "intermediate_size": 4 * hidden,
-            "max_position_embeddings": max(POSITIONS, length),
-            "type_vocab_size": 2,
-            "hidden_act": "gelu",
-            "hidden_dropout_prob": dropout_rate,
-            "attention_probs_dropout_prob": dropout_rate,
-            # 0.02 is for 768; a narrower model needs larger weights for the same variance.
-            "initializer_range": init_range or round(0.02 * math.sqrt(768 / hidden), 4),
-        }
+        spread = round(0.02 * math.sqrt(768 / config["hidden_size"]), 4)
+        self.config = {"initializer_range": spread, "layer_norm_eps": 1e-12, **config}
+        self.vocab_size: int = config["vocab_size"]
+        self.padded = -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+        self._length = None if several else length
         if bert is not None:
             folder = google.pretrained(bert)
-            if folder.config["model_type"] != "bert":
-                raise AmpXlaError(
-                    f"{folder.path} holds a {folder.config['model_type']}; pretraining can "
-                    "continue from a BERT only"
-                )
-            if folder.config["vocab_size"] != vocab_size:
-                raise AmpXlaError(
-                    f"{folder.path} has {folder.config['vocab_size']} tokens, the prepared text "
-                    f"{vocab_size}; prepare it with --vocab {bert}/vocab.txt"
-                )
+            self._check(folder, bert)
             if weights:
-                folder.check_sizes(vocab_size, length)
-            self.config.update(folder.config)
-        config = self.config
-        base = _bert(config["initializer_range"], positions == "sinusoids")
-        self.transformer = build_transformer_model(
-            model=with_epsilon(base, config.get("layer_norm_eps", 1e-12)),
-            application=APPLICATIONS[objective],
-            with_mlm="linear",
-            return_keras_model=False,
-            vocab_size=self.padded,
-            max_position=config["max_position_embeddings"],
-            segment_vocab_size=config["type_vocab_size"],
-            sequence_length=self.length,
-            dropout_rate=dropout_rate,
-            attention_dropout_rate=dropout_rate,
-            **{name: config[name] for name in SAME_NAMES},
-        )
-        last = f"Transformer-{config['num_hidden_layers'] - 1}-FeedForward-Norm"
+                folder.check_sizes(self.vocab_size, length)
+            rates = {name: rate for name, rate in config.items() if name.endswith("dropout_prob")}
+            self.config.update({**folder.config, **rates})
+        extend = functools.partial(_extended, self.config["initializer_range"], informed)
+        self.transformer = encoders.build(
+            {**self.config, "vocab_size": self.padded}, extend,
+            application=APPLICATIONS[objective], with_mlm="linear", sequence_length=self._length,
+        )  # fmt: skip
+        last = f"Transformer-{self.config['num_hidden_layers'] - 1}-FeedForward-Norm"
         # bert4keras' own head, over all positions, is in the graph but not run.
         self.model = keras.models.Model(
             self.transformer.model.inputs, self.transformer.layers[last].output
         )
         if bert is not None and weights:
             needed = {
-                name: (vocab_size, *shape[1:]) if shape[0] == self.padded else shape
-                for name, shape in tensors(self.transformer).items()
+                name: (self.vocab_size, *shape[1:]) if shape[0] == self.padded else shape
+                for name, shape in encoders.tensors(self.transformer).items()
             }
             self.transformer.load_embeddings = self._pad_rows
             self.transformer.load_weights_from_checkpoint(folder.take(needed))
-        elif bert is None and attention == "neighbours":
+        elif informed:
             self._look_at_neighbours(backwards=objective == "lm")
+
+    def _check(self, folder: Any, bert: str) -> None:
+        kind, rows = folder.config["model_type"], folder.config["vocab_size"]
+        if kind != "bert":
+            raise AmpXlaError(
+                f"{folder.path} holds a {kind}; pretraining can continue from a BERT only"
+            )
+        if rows != self.vocab_size:
+            raise AmpXlaError(
+                f"{folder.path} has {rows} tokens, the prepared text {self.vocab_size}; prepare it "
+                f"with --vocab {bert}/vocab.txt"
+            )
 
     def _look_at_neighbours(self, backwards: bool) -> None:
         """Make each head of the first two layers attend to a neighbour: -1, 1, -2, 2 and so on.
@@ -173,13 +119,8 @@ class LanguageModel:
           special_ids: tokens without a vector; they and missing tokens keep random vectors.
           seed: seed of the vectors' rotation.
         """
-        vectors, known = cooccurrence.word_vectors(
-            cooccurrence.sample(text),
-            self.vocab_size,
-            self.config["hidden_size"],
-            special_ids,
-            seed,
-        )
+        sample, size = cooccurrence.sample(text), self.config["hidden_size"]
+        vectors, known = cooccurrence.word_vectors(sample, self.vocab_size, size, special_ids, seed)
         table = self.transformer.layers["Embedding-Token"].embeddings
         values = K.get_value(table)
         values[: self.vocab_size][known] = vectors[known] * self.config["initializer_range"]
@@ -203,7 +144,7 @@ class LanguageModel:
     def logits(self, vectors: Any, positions: Any) -> Any:
         """Build the logits: float [B, L, hidden], int32 [B, K] -> float [B * K, padded]."""
         hidden = self.config["hidden_size"]
-        length = self.length or tf.shape(vectors)[1]
+        length = self._length or tf.shape(vectors)[1]
         rows = tf.range(tf.shape(positions)[0])[:, None] * length
         picked = tf.gather(tf.reshape(vectors, [-1, hidden]), tf.reshape(positions + rows, [-1]))
         return self.project(picked)
@@ -273,7 +214,7 @@ class LanguageModel:
           float32 scalar, mean over the predicted positions.
         """
         weights = inputs["weights"]
-        mean = mean_over_tokens([vectors, inputs["token_ids"]])
+        mean = encoders.mean_over_tokens([vectors, inputs["token_ids"]])
         chances = tf.nn.log_softmax(tf.cast(self.project(mean), tf.float32))
         batch = tf.shape(weights)[0]
         rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(weights))
@@ -298,29 +239,24 @@ class LanguageModel:
         return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])
 
     def write_config(self, path: str) -> None:
-        """Write ``bert_config.json`` in the format of Google's BERT."""
-        durable.write(Path(path), json.dumps(self.config, indent=2).encode() + b"\n")
+        """Write ``bert_config.json``."""
+        encoders.write_config(self.config, path)
 
     def write_checkpoint(self, folder: str) -> None:
         """Write the weights as ``bert_model.ckpt`` under Google's variable names."""
         values = encoders.values(self.transformer, self.vocab_size)
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            google.write_tensors(os.path.join(temporary, CHECKPOINT), values)
-            # The index comes last: readers look for it.
-            for name in sorted(os.listdir(temporary)):
-                shutil.move(os.path.join(temporary, name), os.path.join(folder, name))
+        google.write_tensors(os.path.join(folder, CHECKPOINT), values)
 
 
-def _bert(stddev: float, sinusoids: bool) -> Any:
-    """Return bert4keras' BERT with another deviation of initial weights.
+def _extended(stddev: float, sinusoids: bool, base: Any) -> Any:
+    """Return a subclass of bert4keras' BERT with another deviation of initial weights.
 
     Position embeddings may start as sinusoids, and are trained from there. Then attention to a
     neighbour is a linear map from the first step; with random ones a small model stays at the
     unigram loss for thousands of steps.
     """
-    models = backend.bert4keras("models")
 
-    class Bert(models.BERT):  # type: ignore[name-defined]  # untyped
+    class Bert(base):
         @property
         def initializer(self) -> Any:
             return keras.initializers.TruncatedNormal(stddev=stddev)

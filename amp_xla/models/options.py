@@ -12,6 +12,15 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
 
 HEAD = 64  # size of an attention head
+POSITIONS = 512  # position embeddings of a new model, at least
+# name -> layers, hidden size, heads. Heads have size 64, in the tiny model 32: there, more heads
+# help more than wider ones.
+SIZES = {
+    "tiny": (3, 192, 6),
+    "small": (4, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
 
 
 class Filling(NamedTuple):
@@ -72,23 +81,29 @@ class EncoderOptions:
                 f"multiple of {HEAD}, such as {lower} or {lower + step}"
             )
 
-    @property
-    def heads(self) -> int:
-        """Number of attention heads of a model that starts without ``bert``."""
-        return max(1, self.hidden // HEAD)
+    def config(self, vocab_size: int, max_length: int) -> Dict[str, Any]:
+        """Return the ``bert_config.json`` of a model that starts without ``bert``."""
+        heads = max(1, self.hidden // HEAD)
+        return bert_config(vocab_size, self.layers, self.hidden, heads, max_length, self.dropout)
 
-    def encoder(self, vocab_size: int, max_length: int, weights: bool = True) -> Any:
-        """Build a Keras model: token and segment ids, int [B, L] -> float32 [B, L, hidden].
+    def transformer(
+        self, vocab_size: int, max_length: int, weights: bool = True, **extend: Any
+    ) -> Any:
+        """Build the encoder as a bert4keras model object.
 
         Args:
           vocab_size: tokens.
           max_length: maximum tokens per sample.
           weights: False = read only the configuration from ``bert``.
+          **extend: see ``encoders.transformer``.
 
         Raises:
           AmpXlaError: the folder ``bert`` lacks a file.
         """
-        return self.transformer(vocab_size, max_length, weights).model
+        from amp_xla.models import encoders
+
+        config = self.config(vocab_size, max_length)
+        return encoders.transformer(self.bert, config, max_length, weights, **extend)
 
     def classifier(
         self,
@@ -101,58 +116,50 @@ class EncoderOptions:
         """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
         Args:
-          vocab_size: tokens.
+          vocab_size, max_length, weights: as for ``transformer``.
           classes: number of labels.
-          max_length: maximum tokens per sample.
           slots: maximum texts per row; above 1, packed rows, the model has two more inputs
             and logits are [B, slots, classes].
-          weights: False = read only the configuration from ``bert``.
-
-        Raises:
-          AmpXlaError: the folder ``bert`` lacks a file.
         """
         from amp_xla.models import encoders, packed
 
-        if slots > 1:
-            shape = self._shape(vocab_size, max_length)
-            encoder = packed.encoder(self.bert, length=max_length, weights=weights, **shape)
-            return packed.classifier(encoder, classes, self.dropout, slots)
-        encoder = self.encoder(vocab_size, max_length, weights)
-        return encoders.classifier(encoder, classes, self.dropout)
-
-    def transformer(self, vocab_size: int, max_length: int, weights: bool = True) -> Any:
-        """Build the encoder as a bert4keras model object; arguments as for ``classifier``."""
-        from amp_xla.models import encoders
-
-        shape = self._shape(vocab_size, max_length)
-        return encoders.transformer(self.bert, length=max_length, weights=weights, **shape)
+        if slots == 1:
+            encoder = self.transformer(vocab_size, max_length, weights).model
+            return encoders.classifier(encoder, classes, self.dropout)
+        encoder = self.transformer(vocab_size, max_length, weights, extend=packed.extended).model
+        return packed.classifier(encoder, classes, self.dropout, slots)
 
     def language_model(
-        self, vocab_size: int, length: int, objective: str, weights: bool = True,
-        several: bool = True,
-    ) -> Any:  # fmt: skip
-        """Build a ``LanguageModel`` of this shape; see its class."""
+        self, vocab_size: int, length: int, objective: str, weights: bool = True
+    ) -> Any:
+        """Build a ``LanguageModel`` for sequences of any length up to ``length``."""
         from amp_xla.models.language_model import LanguageModel
 
-        return LanguageModel(
-            vocab_size, length, self.layers, self.hidden, self.heads, objective, self.bert,
-            self.dropout, weights, positions="random", attention="random", several=several,
-        )  # fmt: skip
+        config = self.config(vocab_size, length)
+        return LanguageModel(config, length, objective, self.bert, weights)
 
     def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:
-        """Return a function that writes the ``bert_config.json`` of the classifier to a path."""
+        """Return a function that writes the ``bert_config.json`` of the model to a path."""
         from amp_xla.models import encoders
+        from amp_xla.models.weights import google
 
-        shape = self._shape(vocab_size, max_length)
-        return functools.partial(encoders.write_config, self.bert, **shape)
+        config = self.config(vocab_size, max_length)
+        if self.bert is not None:
+            config = google.pretrained(self.bert).config
+        return functools.partial(encoders.write_config, config)
 
-    def _shape(self, vocab_size: int, max_length: int) -> Dict[str, Any]:
-        return dict(
-            vocab_size=vocab_size, hidden_size=self.hidden, num_hidden_layers=self.layers,
-            num_attention_heads=self.heads, intermediate_size=4 * self.hidden,
-            max_position=max(512, max_length), dropout_rate=self.dropout,
-            attention_dropout_rate=self.dropout,
-        )  # fmt: skip
+
+def bert_config(
+    vocab_size: int, layers: int, hidden: int, heads: int, length: int, dropout: float
+) -> Dict[str, Any]:
+    """Return the content of the ``bert_config.json`` of a new BERT."""
+    return {
+        "model_type": "bert", "vocab_size": vocab_size, "hidden_size": hidden,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * hidden,
+        "max_position_embeddings": max(POSITIONS, length), "type_vocab_size": 2,
+        "hidden_act": "gelu", "hidden_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout,
+    }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,38 +170,28 @@ class LanguageModelOptions:
     """layers x hidden size: tiny 3x192, small 4x512, base 12x768, large 24x1024"""
     bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder of BERT weights to start from: Hugging Face's format, Google's, or a run"""
-    embeddings: Literal["counts", "random"] = "counts"
-    """initial token embeddings of a new model: from counts of neighbours in the text, or random"""
-    positions: Literal["sinusoids", "random"] = "sinusoids"
-    """initial position embeddings of a new model; training changes them"""
-    attention: Literal["neighbours", "random"] = "neighbours"
-    """initial heads in a new model's first two layers: each attends to a neighbour, or random"""
-    init_range: Annotated[Optional[float], within(above=0)] = None
-    """standard deviation of a new model's weights; none = 0.02 at hidden size 768, more below"""
+    start: Literal["informed", "random"] = "informed"
+    """a new model's weights: informed = tokens from counts of neighbours in the text, positions as
+    sinusoids, heads on neighbours; random = as BERT's"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
     """share of activations and attention weights dropped; 0.1 for many epochs over little text"""
 
     @property
-    def from_counts(self) -> bool:
-        """True if the token embeddings of a new model start from co-occurrence counts."""
-        return self.embeddings == "counts" and self.bert is None
+    def informed(self) -> bool:
+        """True if a new model does not start at random."""
+        return self.start == "informed" and self.bert is None
 
     def language_model(
-        self,
-        vocab_size: int,
-        length: int,
-        objective: str = "mlm",
-        weights: bool = True,
-        several: bool = False,
-    ) -> Any:
+        self, vocab_size: int, length: int, objective: str = "mlm", weights: bool = True,
+        several: bool = True,
+    ) -> Any:  # fmt: skip
         """Build a ``LanguageModel``; see its class."""
-        from amp_xla.models.language_model import SIZES, LanguageModel
+        from amp_xla.models.language_model import LanguageModel
 
-        return LanguageModel(
-            vocab_size, length, *SIZES[self.model], objective=objective, bert=self.bert,
-            dropout_rate=self.dropout, weights=weights, positions=self.positions,
-            attention=self.attention, init_range=self.init_range, several=several,
-        )  # fmt: skip
+        config = bert_config(vocab_size, *SIZES[self.model], length, self.dropout)
+        if self.start == "random":
+            config["initializer_range"] = 0.02
+        return LanguageModel(config, length, objective, self.bert, weights, self.informed, several)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,28 +8,17 @@ row, so checkpoints of one load into the other.
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from amp_xla.backend import keras, tf
-from amp_xla.models import derivatives
-from amp_xla.models import encoders as model
-
-
-def encoder(bert: Optional[str], **configs: Any) -> Any:
-    """Build an encoder for packed rows; arguments as for ``amp_xla.models.encoders.encoder``.
-
-    Returns:
-      Keras model: token ids, segment ids, position ids and slots, all int [R, L] -> float32
-      [R, L, hidden]. A slot is the number of a token's text in its row, -1 for padding.
-    """
-    return model.encoder(bert, _packed, **configs)
+from amp_xla.models import derivatives, encoders
 
 
 def classifier(encoder_model: Any, classes: int, dropout: float, slots: int) -> Any:
     """Build a classifier with one answer per slot of each row.
 
     Args:
-      encoder_model: from ``encoder``.
+      encoder_model: of a bert4keras object ``extended`` by this module.
       classes: number of labels.
       dropout: rate before the linear layer.
       slots: S, maximum texts per row (``PackedBatches.slots``).
@@ -46,7 +35,7 @@ def classifier(encoder_model: Any, classes: int, dropout: float, slots: int) -> 
     pooled = keras.layers.Lambda(mean_per_text, name="Pooling")(
         [encoder_model.output, encoder_model.inputs[3]]
     )
-    return model.head(pooled, encoder_model.inputs, classes, dropout)
+    return encoders.head(pooled, encoder_model.inputs, classes, dropout)
 
 
 def _means(vectors: Any, slots: Any, most: int) -> Any:
@@ -59,8 +48,12 @@ def _means(vectors: Any, slots: Any, most: int) -> Any:
     return tf.matmul(member, vectors)
 
 
-def _packed(base: Any) -> Any:
-    """Return a subclass of a bert4keras encoder with two more inputs and attention within texts."""
+def extended(base: Any) -> Any:
+    """Return a subclass of a bert4keras encoder with attention within texts.
+
+    Its inputs are token ids, segment ids, position ids and slots, all int [R, L]. A slot is the
+    number of a token's text in its row, -1 for padding.
+    """
 
     class Packed(base):
         attention_bias: Any

@@ -13,11 +13,10 @@ from typing import Any, Dict, Mapping, Optional
 from typing_extensions import Literal
 
 Preset = Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]
-# Settings of most published models; ``quick``, for minutes on a laptop, differs in the first five.
+# Settings of most published models; ``quick``, for minutes on a laptop, differs in the first two.
 _PLAIN: Dict[str, Any] = dict(
-    topic=0.0, embeddings="random", positions="random", attention="random", init_range=0.02,
-    dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw", decay="linear", average=0.0,
-    weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
+    topic=0.0, start="random", dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw",
+    decay="linear", average=0.0, weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
 )  # fmt: skip
 
 PRESETS: Dict[str, Dict[str, Any]] = {
@@ -50,7 +49,7 @@ PRESETS: Dict[str, Dict[str, Any]] = {
 }  # fmt: skip
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
-# Sequence lengths and further phases of a preset.
+# Sequence lengths and further phases of a preset, or its purpose.
 PHASES = {
     "bert": "text prepared with --length 128, and --phase2-length 512",
     "roberta": "512 tokens",
@@ -58,6 +57,8 @@ PHASES = {
     "--warmup 0.128",
     "wwm": "512 tokens",
     "cramming": "128 tokens; --steps for about a day",
+    "quick": "minutes on a laptop; unlike BERT, models start from word counts, positions as "
+    "sinusoids, heads on neighbours, and have a topic loss (--preset bert: none of these)",
 }
 
 
@@ -78,7 +79,7 @@ def chosen(preset: Optional[str], model: str) -> str:
 
 
 def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Return one line: the preset, settings that differ from it, and differences to BERT.
+    """Return one line: the preset, settings that differ from it, and what it is meant for.
 
     Args:
       values: the recipe's settings by flag.
@@ -91,22 +92,4 @@ def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
         del expected[key]
     other = [f"{key} {values[key]}" for key in sorted(expected) if values[key] != expected[key]]
     line = f"preset {name}" + (f", but {', '.join(other)}" if other else "")
-    differences = _differences(values)
-    if differences and values["bert"] is None:
-        line += f"; unlike BERT: {differences} (not with --preset bert)"
-    if name in PHASES:
-        line += f"; meant for {PHASES[name]}"
-    return line
-
-
-def _differences(values: Mapping[str, Any]) -> str:
-    """Return the settings that no published BERT has, in words."""
-    narrow = values["model"] in ("tiny", "small")
-    differences = {
-        "word vectors start from counts": values["embeddings"] == "counts",
-        "positions start as sinusoids": values["positions"] == "sinusoids",
-        "heads start on neighbours": values["attention"] == "neighbours",
-        "initial weights are wider": values["init_range"] is None and narrow,
-        "a topic loss is added": values["topic"] and values["objective"] == "mlm",
-    }
-    return ", ".join(text for text, applies in differences.items() if applies)
+    return f"{line}; meant for {PHASES[name]}"

@@ -11,6 +11,7 @@ from amp_xla.backend import K
 from amp_xla.data.pretraining.cloze import Question
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
+from amp_xla.models.options import bert_config
 
 BATCH = 16
 
@@ -37,8 +38,9 @@ class Scorer:
 
     def __init__(self, folder: str, vocab_size: int, length: int) -> None:
         K.clear_session()
+        config = bert_config(vocab_size, 1, 64, 1, length, 0.0)  # its sizes are the folder's
         with dropout.inference():
-            lm = LanguageModel(vocab_size, length, 1, 64, 1, bert=folder, dropout_rate=0.0)
+            lm = LanguageModel(config, length, bert=folder)
         self._length = length
         inputs = lm.placeholders()
         out = lm.head(inputs, lm.model.output)

@@ -30,7 +30,7 @@ def network(
     """
     if not apart(method):
         return encoder.classifier(vocab_size, 1, max_length, weights=weights)
-    model = encoder.encoder(vocab_size, max_length, weights)
+    model = encoder.transformer(vocab_size, max_length, weights).model
     return keras.models.Model(model.inputs, pooled(model))
 
 

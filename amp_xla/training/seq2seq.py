@@ -94,9 +94,7 @@ def answers(
     length = min(-(-longest // MULTIPLE) * MULTIPLE, batches.max_source)
     rows = min(len(lines), max(1, ROWS // options.beams))
     with dropout.inference():
-        lm = encoder.language_model(
-            tokenizer.vocab_size, batches.max_length, "unilm", weights=False
-        )
+        lm = encoder.language_model(tokenizer.vocab_size, batches.max_length, "unilm", False)
         decoder = CachedDecoder(lm, rows, options.beams, length, batches.max_target)
     restore_weights(checkpoint, lm.weights)
     return list(map(writer(tokenizer), Generator(decoder, tokenizer.sep_id, options)(sources)))

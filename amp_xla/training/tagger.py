@@ -53,7 +53,7 @@ class TaggerConfig(ClassifierConfig):
         """Build the ``Tagger``; ``weights`` = False reads only the configuration of ``--bert``."""
         from amp_xla.models import tagging
 
-        encoder = self.encoder.encoder(vocab_size, self.batches.max_length, weights)
+        encoder = self.encoder.transformer(vocab_size, self.batches.max_length, weights).model
         rate = self.update.learning_rate
         return tagging.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
 

@@ -23,7 +23,8 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import SettingsError
 from amp_xla.graph import shapes, training_graph, virtual_gpu
 from amp_xla.graph.nodes import SHAPES, by_name, closure, consumers, half_nodes, parse_input
-from amp_xla.models import dropout, losses, packed
+from amp_xla.models import dropout, losses
+from amp_xla.models.options import EncoderOptions
 from amp_xla.optimizers.adamw import AdamW
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training.step import TrainStep, initialize_variables
@@ -43,13 +44,11 @@ random = np.random.RandomState(0)
 texts = [" ".join(random.choice(list("abcdefgh"), random.randint(1, 30))) for _ in range(60)]
 tokenizer = Tokenizer.train(texts, 60)
 encoded = tokenizer.encode(texts, None, max_length=32)
-shape = dict(vocab_size=tokenizer.vocab_size, hidden_size=32, num_hidden_layers=3,
-             num_attention_heads=2, intermediate_size=128, max_position=64,
-             dropout_rate=0.1, attention_dropout_rate=0.1)
+options = EncoderOptions(layers=3, hidden=128)
 tf.set_random_seed(1)
 number = dropout.install(1)
 batches = PackedBatches(encoded, random.randint(0, 3, len(texts)), 64, 16, seed=1)
-net = packed.classifier(packed.encoder(None, **shape), 3, 0.1, batches.slots)
+net = options.classifier(tokenizer.vocab_size, 3, 64, batches.slots)
 inputs = dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), net.inputs),
               labels=tf.placeholder(tf.int32, [None, None]),
               weights=tf.placeholder(tf.float32, [None, None]))

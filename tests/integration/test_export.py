@@ -276,7 +276,7 @@ def vectors(folder: Path, kind: str, masked: bool) -> Any:
     K.clear_session()
     with dropout.inference():
         if kind == "hf":
-            return encoders.encoder(str(folder))
+            return encoders.transformer(str(folder)).model
         config = json.loads((folder / "bert_config.json").read_text())
         models, epsilon = backend.bert4keras("models"), K.epsilon()
         K.set_epsilon(config["layer_norm_eps"])

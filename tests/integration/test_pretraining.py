@@ -248,8 +248,8 @@ step.TrainStep.__call__ = stopping
 
 
 SMALLER = """
-from amp_xla.models import language_model
-language_model.SIZES["tiny"] = (2, 64, 2)
+from amp_xla.models import options
+options.SIZES["tiny"] = (2, 64, 2)
 """
 
 

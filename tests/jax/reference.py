@@ -30,7 +30,7 @@ def main() -> None:
     shutil.rmtree(str(FOLDER), ignore_errors=True)
     google_folder.write(FOLDER, values)
     with dropout.inference():
-        model = encoders.encoder(str(FOLDER))
+        model = encoders.transformer(str(FOLDER)).model
     tokens = random.randint(1, 20, (4, 11))
     tokens[1, 6:] = 0
     segments = np.where(tokens, random.randint(0, 2, tokens.shape), 0)

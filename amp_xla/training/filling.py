@@ -1,0 +1,68 @@
+"""Predictions of a pretraining run for [MASK]."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import List, Sequence
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.data.text.tokenizer import MASK, Tokenizer
+from amp_xla.errors import AmpXlaError
+from amp_xla.models import dropout
+from amp_xla.models.options import Filling, LanguageModelOptions
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.variables import restore_weights
+
+
+def fill(
+    checkpoint: Checkpoint,
+    objective: str,
+    options: LanguageModelOptions,
+    texts: Sequence[str],
+    top: int,
+) -> List[List[Filling]]:
+    """Return the predictions for each text, in order of its [MASK] tokens.
+
+    Args:
+      checkpoint: checkpoint of the run.
+      objective, options: settings of the run.
+      texts: with at least one [MASK] each.
+      top: predictions per [MASK].
+
+    Raises:
+      AmpXlaError: the run was not trained with masks, or a text is too long.
+    """
+    if objective != "mlm":
+        raise AmpXlaError(
+            f"{checkpoint.run} was trained with --objective {objective}; to fill in {MASK}, "
+            "mlm is needed"
+        )
+    tokenizer = Tokenizer.from_assets(checkpoint.file)
+    rows = [tokenizer.encode_masked(text) for text in texts]
+    options = dataclasses.replace(options, bert=checkpoint.architecture or options.bert)
+    longest = max(map(len, rows))
+    with dropout.inference():
+        lm = options.language_model(tokenizer.vocab_size, longest, weights=False)
+    most = lm.config["max_position_embeddings"]
+    for number, row in enumerate(rows, 1):
+        if len(row) > most:
+            raise AmpXlaError(f"text {number} has {len(row):,} tokens; the model reads {most}")
+    positions = tf.placeholder(tf.int32, [None, None], name="positions")
+    logits = lm.logits(lm.model.output, positions)[:, : tokenizer.vocab_size]
+    chances = tf.nn.softmax(tf.cast(logits, tf.float32))
+    predictions = tf.nn.top_k(chances, min(top, tokenizer.vocab_size))
+    restore_weights(checkpoint, lm.weights)
+    run = backend.session().make_callable(predictions, [*lm.model.inputs, positions])
+    answers = []
+    for row in rows:
+        ids = np.array([row + [0] * (longest - len(row))], np.int32)
+        masks = np.flatnonzero(ids[0] == tokenizer.mask_id)
+        answers.append([
+            Filling(mask, tokenizer.tokens[token], float(chance))
+            for mask, pair in enumerate(zip(*run(ids, np.zeros_like(ids), masks[None])))
+            for chance, token in zip(*pair)
+        ])  # fmt: skip
+    return answers
