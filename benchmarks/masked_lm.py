@@ -52,8 +52,8 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     from amp_xla.models import dropout, losses
     from amp_xla.models.language_model import LanguageModel
     from amp_xla.models.options import bert_config
-    from amp_xla.optimizers.scheduled import scheduled
     from amp_xla.training import job
+    from amp_xla.training.options import UpdateOptions
     from amp_xla.training.step import TrainStep, initialize_variables
 
     job.seed_everything(shape["seed"])
@@ -72,9 +72,8 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     }
     out = lm.head(inputs, lm.model.output)
     loss = losses.weighted_mean(out["loss"], tf.reshape(inputs["weights"], [-1]))
-    optimizer, rate = scheduled(
-        shape["learning_rate"], 10**6, 0.01, resolved.loss_scale, clip_norm=1.0
-    )
+    update = UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.01)
+    optimizer, rate = update.scheduled(10**6, resolved.loss_scale)
     train = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate)
     initialize_variables()
     number = iter(range(10**9))

@@ -96,7 +96,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
     optimizer, rate = config.update.scheduled(
         config.epochs * batches.steps_per_epoch(), resolved.loss_scale,
-        sharded=tables.holds, sharded_rule=with_rate,
+        sharded=(tables.holds, with_rate),
     )  # fmt: skip
     step = TrainStep(
         inputs, None, loss, optimizer, model.trainable_weights, rate, {"accuracy": accuracy},

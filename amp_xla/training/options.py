@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Callable, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
@@ -126,23 +126,53 @@ class UpdateOptions(RateOptions):
     reduce: Literal["none", "fp16"] = "none"
     """dtype of gradients in the all-reduce between ranks; none = float32"""
 
-    def scheduled(self, steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
-        """Return the optimizer and its learning rate.
+    def scheduled(
+        self,
+        steps: int,
+        loss_scale: Any,
+        decay: str = "linear",
+        rule: Optional[Callable[..., Any]] = None,
+        sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
+        **how: Any,
+    ) -> Tuple[Any, Any]:
+        """Return a ``LossScaleOptimizer`` and its learning rate, a float32 scalar tensor.
 
         Args:
           steps: updates of the whole run.
-          loss_scale, how: see ``amp_xla.optimizers.scheduled.scheduled``.
+          loss_scale: ``Precision.loss_scale``: a number, or ``dynamic``.
+          decay: see ``warmup_decay``.
+          rule: learning rate and ``weight_decay`` -> optimizer; None = ``AdamW``.
+          sharded: predicate for variables of which this rank has only some rows, and learning rate
+            -> their optimizer.
+          **how: ``accumulate`` and ``recompute`` of ``LossScaleOptimizer``.
         """
-        from amp_xla.optimizers.scheduled import scheduled
+        from amp_xla.backend import tf
+        from amp_xla.optimizers.adamw import AdamW
+        from amp_xla.optimizers.schedule import warmup_decay
+        from amp_xla.precision.optimizer import LossScaleOptimizer
         from amp_xla.precision.reduction import Reduction
         from amp_xla.training import distributed
 
+        applied = tf.get_variable(
+            "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
+        )
+        steps = max(1, steps)
+        warmup = int(self.warmup * steps)
+        rate = warmup_decay(applied, self.learning_rate, warmup, steps, decay)
+        if sharded is not None:
+            holds, rule_of = sharded
+            # Sharded gradients differ between ranks; the decision to skip must not.
+            how.update(groups=[(holds, rule_of(rate))], model_parallel=holds)
         ranks = distributed.current()
         reduction = Reduction(ranks.hvd, self.reduce) if ranks.several else None
-        return scheduled(
-            self.learning_rate, max(1, steps), self.warmup, loss_scale,
-            weight_decay=self.weight_decay, clip_norm=self.clip_norm, reduction=reduction, **how,
+        optimizer = LossScaleOptimizer(
+            (rule or AdamW)(rate, weight_decay=self.weight_decay), loss_scale,
+            global_clipnorm=self.clip_norm or None, agreement="auto" if sharded else None,
+            reduce=reduction, applied_steps=applied, **how,
         )  # fmt: skip
+        if reduction is not None:
+            reduction.loss_scale = lambda: optimizer.loss_scale
+        return optimizer, rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +182,9 @@ class TransformerUpdateOptions(UpdateOptions):
     recompute: Annotated[bool, MAY_CHANGE] = False
     """recompute transformer layers in the backward pass: less memory, slower steps"""
 
-    def scheduled(self, steps: int, loss_scale: Any, **how: Any) -> Tuple[Any, Any]:
+    def scheduled(self, *args: Any, **how: Any) -> Tuple[Any, Any]:
         """Return the optimizer and its learning rate, as in ``UpdateOptions``."""
-        return super().scheduled(steps, loss_scale, recompute=self.recompute, **how)
+        return super().scheduled(*args, recompute=self.recompute, **how)
 
 
 @dataclasses.dataclass(frozen=True)
