@@ -76,10 +76,9 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     if several and (smoothing or config.class_weights):
         raise SettingsError("--multilabel excludes --label-smoothing and --class-weights")
     job.seed_everything(config.seed)
-    accumulate = config.accumulate
-    data = config.read(accumulate)
+    data = config.read(config.accumulate)
     ranks = distributed.current()
-    accumulate = ranks.micro_batches(accumulate)
+    accumulate = ranks.micro_batches(config.accumulate)
     batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length

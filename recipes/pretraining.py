@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import platform
 import sys
 from typing import Any, Dict, List, Optional
 
@@ -92,7 +91,7 @@ def get_data(config: Config) -> Manifest:
     """Return the prepared text; prepare the built-in corpus if needed."""
     if config.data is not None:
         return Manifest.load(config.data)
-    out = f".cache/pretraining/docstrings-{prepare.FORMAT}-python{platform.python_version()}"
+    out = f".cache/pretraining/docstrings-{prepare.FORMAT}-python{sys.version.split()[0]}"
     from amp_xla.training import distributed
 
     ranks = distributed.current()
@@ -101,14 +100,14 @@ def get_data(config: Config) -> Manifest:
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
-    """Build the job up to the first step; ``resume_from`` is the checkpoint of a resumed run."""
+    """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     data = get_data(config)
     from amp_xla.backend import tf
     from amp_xla.models import dropout
     from amp_xla.optimizers.adamw import AdamW
-    from amp_xla.optimizers.average import Average, averaged
+    from amp_xla.optimizers.average import averaged, used_by
     from amp_xla.optimizers.lamb import LAMB
     from amp_xla.process.progress import note
     from amp_xla.training import distributed, job
@@ -120,8 +119,8 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     note(f"{data.describe()}{data.warnings(tokenizer)}")
     note(presets.described(flat(config), flat(Config())))
     ranks, amount = distributed.current(), config.length
-    size, ranks_count = amount.global_batch, ranks.world.size
-    accumulate = amount.accumulation(ranks_count)
+    size, count = amount.global_batch, ranks.world.size
+    accumulate = amount.accumulation(count)
     phases = read(
         data, tokenizer, amount.plan(data.settings["length"]), size, config.heldout,
         config.objective, config.mask, config.mask_rate, config.seed,
@@ -139,31 +138,26 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         topic = config.topic * (tf.cast(step_input // accumulate, tf.float32) / float(amount.steps))
         note("loss = mlm_loss + a growing weight x topic_loss: it may rise while both fall")
     loss, metrics = lm.loss(inputs, topic)
-    evaluate: Any = HeldOut(lm, inputs, *(ranks.share(p.held) for p in reversed(phases)))
-    export: Any = lm.write_checkpoint
-    kind: Any = {"adamw": AdamW, "lamb": LAMB}[config.optimizer]
-    kind = averaged(kind, config.average) if config.average else kind
+    evaluate = HeldOut(lm, inputs, *(ranks.share(phase.held) for phase in reversed(phases)))
+    kind: Any = averaged(AdamW if config.optimizer == "adamw" else LAMB, config.average)
     optimizer, rate = config.update.scheduled(
         amount.steps, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
         rule=functools.partial(kind, beta2=config.beta2, epsilon=config.adam_epsilon),
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
-    if config.average:
-        average = Average(optimizer.inner, lm.weights, optimizer.applied_steps)
-        evaluate, export = map(average.used_by, (evaluate, export))
     costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
+    border = phases[0].batches.steps_per_epoch()
     note(
-        f"global batch {size} = micro-batch {size / accumulate / ranks_count:g} x accumulation "
-        f"{accumulate} x ranks {ranks_count}; {costs[0] * size / 1e9:.1f} GFLOP per update; "
+        f"global batch {size} = micro-batch {size / accumulate / count:g} x accumulation "
+        f"{accumulate} x ranks {count}; {costs[0] * size / 1e9:.1f} GFLOP per update; "
         f"{', then '.join(phase.describe() for phase in phases)}"
     )
-    border = phases[0].batches.steps_per_epoch()
     return job.Job(
-        lm.transformer.model, step, batches, evaluate,
+        lm.transformer.model, step, batches, used_by(evaluate, optimizer, lm.weights),
         {**tokenizer.assets, "bert_config.json": lm.write_config}, resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
-        export=export,
-        rates={"model_flops_per_second": lambda step: costs[step > border] / ranks_count},
+        export=used_by(lm.write_checkpoint, optimizer, lm.weights),
+        rates={"model_flops_per_second": lambda step: costs[step > border] / count},
     )  # fmt: skip
 
 

@@ -81,10 +81,9 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
-    accumulate = config.accumulate
-    data = config.read(accumulate)
+    data = config.read(config.accumulate)
     ranks = distributed.current()
-    accumulate = ranks.micro_batches(accumulate)
+    accumulate = ranks.micro_batches(config.accumulate)
     batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length

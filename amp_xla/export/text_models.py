@@ -29,7 +29,7 @@ def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
 
     def build(folder: Optional[str]) -> Parts:
         encoder = _encoder(config, checkpoint, folder)
-        model = encoders.classifier(encoder.model, len(labels), 0.0)
+        model = _classifier(encoder.model, len(labels))
         chances = (tf.sigmoid if several else tf.nn.softmax)(model.output)
         return Parts(
             encoder, {"probabilities": chances, "logits": model.output},
@@ -78,7 +78,7 @@ def similarity(config: ClassifierConfig, method: Method, checkpoint: Checkpoint)
     def build(folder: Optional[str]) -> Parts:
         encoder = _encoder(config, checkpoint, folder)
         if not apart(method):
-            model = encoders.classifier(encoder.model, 1, 0.0)
+            model = _classifier(encoder.model, 1)
             score = low + (high - low) * tf.sigmoid(model.output[:, 0])
             head = _dense("classifier", model.get_layer("Logits"))
             return Parts(encoder, {"similarity": score}, head, model.weights)
@@ -118,6 +118,10 @@ def _encoder(config: ClassifierConfig, checkpoint: Checkpoint, folder: Optional[
     vocab_size = Tokenizer.from_assets(checkpoint.file).vocab_size
     options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
     return options.transformer(vocab_size, config.batches.max_length, weights=folder is not None)
+
+
+def _classifier(encoder: Any, classes: int) -> Any:
+    return encoders.classifier(encoders.pooled(encoder), encoder.inputs, classes, 0.0)
 
 
 def _dense(name: str, layer: Any) -> Dict[str, Any]:

@@ -16,7 +16,7 @@ from amp_xla.backend import tf
 from amp_xla.models.derivatives import banned
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions
-from amp_xla.models.search import BeamSearch, Draw, Search
+from amp_xla.models.search import search
 
 Attend = Callable[[int, Any, Any, Any], Any]
 
@@ -200,33 +200,33 @@ class Generator:
         Args:
           sources: token ids, [CLS] and [SEP] counted.
         """
-        searches = [self._search(number) for number in range(len(sources))]
-        rows = self._decoder.rows
+        rows, answers = self._decoder.rows, []
         for first in range(0, len(sources), rows):
-            self._batch(sources[first : first + rows], searches[first : first + rows])
-        answers = [search.answer.tolist() for search in searches if search.answer is not None]
+            answers += self._batch(sources[first : first + rows], first)
         return [ids[:-1] if ids[-1] == self._end else ids for ids in answers]
 
-    def _search(self, number: int) -> Search:
-        most = self._decoder.target
-        if self._options.draws:
-            return Draw(self._options, self._end, most, number)
-        return BeamSearch(self._options, self._end, most)
-
-    def _batch(self, sources: Sequence[Sequence[int]], searches: Sequence[Search]) -> None:
-        decoder = self._decoder
+    def _batch(self, sources: Sequence[Sequence[int]], first: int) -> List[List[int]]:
+        decoder, numbers = self._decoder, range(first, first + len(sources))
+        searches = [search(self._options, self._end, decoder.target, n) for n in numbers]
         ids = np.zeros((decoder.rows, decoder.source), np.int32)
         for row, source in zip(ids, sources):
             row[: len(source)] = source
         positions = np.tile((ids != 0).sum(1, keepdims=True), (1, decoder.beams))
         chances = decoder.start(ids)[:, None]
+        answers: List[List[int]] = [[] for _ in sources]  # empty: not yet
+        live = [1] * len(sources)
         for number in range(decoder.target):
             tokens, parents = np.zeros((2, decoder.rows, decoder.beams), np.int32)
-            for i, search in enumerate(searches):
-                if search.answer is None:
-                    continued = search.advance(chances[i, : len(search.tokens)])
-                    live = len(continued)
-                    parents[i, :live], tokens[i, :live] = continued, search.tokens[:, -1]
-            if all(search.answer is not None for search in searches):
-                return
+            for i, waiting in enumerate(searches):
+                if not answers[i]:
+                    try:
+                        last, continued = waiting.send(chances[i, : live[i]])
+                    except StopIteration as end:
+                        answers[i] = end.value
+                        continue
+                    live[i] = len(last)
+                    parents[i, : live[i]], tokens[i, : live[i]] = continued, last
+            if all(answers):
+                break
             chances = decoder.step(number, tokens, parents, positions + number)
+        return answers

@@ -137,29 +137,15 @@ def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
     return backend.bert4keras("models").build_transformer_model(*args, **kwargs)
 
 
-def classifier(encoder_model: Any, classes: int, dropout: float) -> Any:
-    """Build a classifier: mean of the token vectors without padding, dropout, one linear layer.
-
-    Args:
-      encoder_model: inputs token ids [B, L] first; 0 is padding. Output [B, L, hidden].
-      classes: number of labels.
-      dropout: rate before the linear layer.
-
-    Returns:
-      Keras model with the same inputs -> float32 logits [B, classes].
-    """
-    return head(pooled(encoder_model), encoder_model.inputs, classes, dropout)
-
-
 def pooled(encoder_model: Any) -> Any:
-    """Build the mean of the token vectors without padding, float [B, hidden], of an encoder."""
+    """Build the means of an encoder's vectors without padding, float [B, hidden]."""
     layer = keras.layers.Lambda(mean_over_tokens, name="Pooling")
     return layer([encoder_model.output, encoder_model.inputs[0]])
 
 
-def head(pooled: Any, inputs: Any, classes: int, dropout: float) -> Any:
-    """Build a Keras model: ``inputs`` -> float32 logits [N, classes] of ``pooled`` vectors."""
-    dropped = keras.layers.Dropout(dropout, name="Pooling-Dropout")(pooled)
+def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
+    """Build a Keras model: ``inputs`` -> logits of ``vectors``, float32 [N, classes]."""
+    dropped = keras.layers.Dropout(dropout, name="Pooling-Dropout")(vectors)
     # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
     logits = keras.layers.Dense(
         classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits",

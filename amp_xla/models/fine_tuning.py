@@ -14,7 +14,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.errors import DataError
-from amp_xla.models.weights import WeightsError, pretrained
+from amp_xla.models.weights.pretrained import CONFIGS
 
 UPDATES = 300  # at least so many updates...
 EPOCHS = (3, 20)  # ...within these numbers of epochs
@@ -88,10 +88,8 @@ def _rates(bert: str) -> Tuple[float, float, float]:
 
 def _width(bert: str) -> Optional[int]:
     """Return the hidden size of a folder's weights, None if it cannot be read."""
-    try:
-        width = _read(pretrained.config_path(bert)).get("hidden_size")
-    except WeightsError:  # reading the weights reports it
-        return None
+    configs = (_read(Path(bert) / name) for name in CONFIGS)
+    width = next(filter(None, configs), {}).get("hidden_size")
     return width if isinstance(width, int) else None
 
 

@@ -123,11 +123,10 @@ class EncoderOptions:
         """
         from amp_xla.models import encoders, packed
 
-        if slots == 1:
-            encoder = self.transformer(vocab_size, max_length, weights).model
-            return encoders.classifier(encoder, classes, self.dropout)
-        encoder = self.transformer(vocab_size, max_length, weights, extend=packed.extended).model
-        return packed.classifier(encoder, classes, self.dropout, slots)
+        extend: Dict[str, Any] = {} if slots == 1 else {"extend": packed.extended}
+        encoder = self.transformer(vocab_size, max_length, weights, **extend).model
+        vectors = encoders.pooled(encoder) if slots == 1 else packed.pooled(encoder, slots)
+        return encoders.classifier(vectors, encoder.inputs, classes, self.dropout)
 
     def language_model(
         self, vocab_size: int, length: int, objective: str, weights: bool = True

@@ -11,31 +11,23 @@ from __future__ import annotations
 from typing import Any
 
 from amp_xla.backend import keras, tf
-from amp_xla.models import derivatives, encoders
+from amp_xla.models import derivatives
 
 
-def classifier(encoder_model: Any, classes: int, dropout: float, slots: int) -> Any:
-    """Build a classifier with one answer per slot of each row.
+def pooled(encoder_model: Any, slots: int) -> Any:
+    """Build the means of an encoder's vectors per text, float [R, slots, hidden].
 
     Args:
       encoder_model: of a bert4keras object ``extended`` by this module.
-      classes: number of labels.
-      dropout: rate before the linear layer.
-      slots: S, maximum texts per row (``PackedBatches.slots``).
-
-    Returns:
-      Keras model with the same inputs -> float32 logits [R, S, classes]; those of an empty slot
-      are arbitrary.
+      slots: maximum texts per row (``PackedBatches.slots``); the mean of an empty slot is 0.
     """
 
     def mean_per_text(pair: Any, mask: Any = None) -> Any:
-        vectors, text_numbers = pair
-        return _means(vectors, text_numbers, slots)
+        vectors, numbers = pair
+        return _means(vectors, numbers, slots)
 
-    pooled = keras.layers.Lambda(mean_per_text, name="Pooling")(
-        [encoder_model.output, encoder_model.inputs[3]]
-    )
-    return encoders.head(pooled, encoder_model.inputs, classes, dropout)
+    layer = keras.layers.Lambda(mean_per_text, name="Pooling")
+    return layer([encoder_model.output, encoder_model.inputs[3]])
 
 
 def _means(vectors: Any, slots: Any, most: int) -> Any:

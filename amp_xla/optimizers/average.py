@@ -24,8 +24,10 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
 
     Args:
       rule: ``AdamW``, ``LAMB`` or another class with slots.
-      decay: between 0 and 1; 0.999 averages about the last 1,000 updates.
+      decay: below 1; 0.999 averages about the last 1,000 updates; 0 = no average, ``rule`` itself.
     """
+    if not decay:
+        return rule
 
     class Averaged(rule):
         def _create_slots(self, var_list: Sequence[Any]) -> None:
@@ -59,44 +61,37 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
     return Averaged
 
 
-class Average:
-    """The averages of a built optimizer.
+@contextlib.contextmanager
+def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
+    """Replace variables by their averages, and restore them at the end bit for bit.
+
+    Nothing changes before the first update, and without averages.
 
     Args:
-      optimizer: instance of a class from ``averaged``, with its update built.
+      optimizer: ``LossScaleOptimizer`` of a class from ``averaged``, with its update built.
       variables: trained variables.
-      applied_steps: int64 variable, number of applied updates.
     """
+    pairs = [(v, optimizer.inner.get_slot(v, SLOT)) for v in variables]
+    pairs = [(v, slot) for v, slot in pairs if slot is not None]
+    if not pairs or not int(K.get_value(optimizer.applied_steps)):
+        yield
+        return
+    variables = [variable for variable, _ in pairs]
+    weights = K.batch_get_value(variables)
+    averages = K.batch_get_value([slot for _, slot in pairs])
+    try:  # a signal may interrupt here, with half of the variables set
+        K.batch_set_value(list(zip(variables, averages)))
+        yield
+    finally:
+        K.batch_set_value(list(zip(variables, weights)))
 
-    def __init__(self, optimizer: Any, variables: Sequence[Any], applied_steps: Any) -> None:
-        slots = [(v, optimizer.get_slot(v, SLOT)) for v in variables]
-        self._pairs = [(v, slot) for v, slot in slots if slot is not None]
-        self._applied = applied_steps
 
-    @contextlib.contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Replace the variables by their averages, and restore them at the end bit for bit.
+def used_by(function: Callable[..., Any], *averages: Any) -> Callable[..., Any]:
+    """Return ``function`` with averages in place of variables; ``averages`` as for ``in_place``."""
 
-        Before the first update there is no average, and nothing changes.
-        """
-        if not int(K.get_value(self._applied)):
-            yield
-            return
-        variables = [variable for variable, _ in self._pairs]
-        weights = K.batch_get_value(variables)
-        averages = K.batch_get_value([slot for _, slot in self._pairs])
-        try:  # a signal may interrupt here, with half of the variables set
-            K.batch_set_value(list(zip(variables, averages)))
-            yield
-        finally:
-            K.batch_set_value(list(zip(variables, weights)))
+    @functools.wraps(function, assigned=(), updated=())
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with in_place(*averages):
+            return function(*args, **kwargs)
 
-    def used_by(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return ``function`` with the averages in place of the variables."""
-
-        @functools.wraps(function, assigned=(), updated=())
-        def inside(*args: Any, **kwargs: Any) -> Any:
-            with self.in_place():
-                return function(*args, **kwargs)
-
-        return inside
+    return inside

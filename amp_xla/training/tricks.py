@@ -11,7 +11,7 @@ from amp_xla.backend import keras, tf
 from amp_xla.errors import SettingsError
 from amp_xla.models import losses
 from amp_xla.optimizers.adamw import AdamW
-from amp_xla.optimizers.average import Average, averaged
+from amp_xla.optimizers.average import averaged, used_by
 
 EMBEDDING = "Embedding-Token"  # bert4keras' names
 _LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")
@@ -66,7 +66,7 @@ class Tricks:
     @property
     def rule(self) -> Any:
         """The class of the optimizer."""
-        rule: Any = averaged(AdamW, self._options.ema) if self._options.ema else AdamW
+        rule: Any = averaged(AdamW, self._options.ema)
         if self._options.layer_decay < 1.0:
             rule = functools.partial(rule, factor=self._rate)
         return rule
@@ -127,10 +127,7 @@ class Tricks:
           evaluate: evaluates the model.
           optimizer: ``LossScaleOptimizer``, with its update built.
         """
-        if not self._options.ema:
-            return evaluate
-        average = Average(optimizer.inner, self.variables, optimizer.applied_steps)
-        return average.used_by(evaluate)
+        return used_by(evaluate, optimizer, self.variables)
 
     def _depth(self, variable: Any) -> int:
         """Return 0 for embeddings, then the number of the layer from 1, then that of the head."""

@@ -8,7 +8,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.optimizers.adamw import AdamW
-from amp_xla.optimizers.average import Average, averaged
+from amp_xla.optimizers.average import averaged, in_place
 from amp_xla.optimizers.lamb import LAMB
 from amp_xla.precision.optimizer import LossScaleOptimizer
 
@@ -24,10 +24,9 @@ def test_the_average_is_that_of_the_weights_after_each_update(rule, window):
     inner = averaged(rule, DECAY)(0.05, weight_decay=0.1)
     optimizer = LossScaleOptimizer(inner, 8.0, accumulate=window)
     update = optimizer.minimize(tf.reduce_sum(variable * feed), var_list=[variable])
-    average = Average(inner, [variable], optimizer.applied_steps)
     session = backend.session()
     session.run(tf.global_variables_initializer())
-    with average.in_place():  # none yet
+    with in_place(optimizer, [variable]):  # none yet
         np.testing.assert_array_equal(K.get_value(variable), start)
     held, rng = [], np.random.RandomState(1)
     for step in range(4 * window):
@@ -40,7 +39,7 @@ def test_the_average_is_that_of_the_weights_after_each_update(rule, window):
     weights = np.array([DECAY ** (len(held) - 1 - i) for i in range(len(held))])
     expected = np.tensordot(weights / weights.sum(), np.array(held), 1)
     before = K.get_value(variable)
-    with pytest.raises(RuntimeError), average.in_place():
+    with pytest.raises(RuntimeError), in_place(optimizer, [variable]):
         np.testing.assert_allclose(K.get_value(variable), expected, rtol=1e-5, atol=1e-6)
         raise RuntimeError("an evaluation that fails")
     np.testing.assert_array_equal(K.get_value(variable), before)

@@ -66,7 +66,10 @@ class Pretrained:
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
         self._folder = Path(folder)
-        self.path = config_path(folder)
+        names = [name for name in CONFIGS if (self._folder / name).is_file()]
+        if not names:
+            raise WeightsError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
+        self.path = self._folder / names[0]
         self._checkpoint = checkpoint
         self._stored: Optional[Tensors] = None
         self._hugging_face = False
@@ -220,18 +223,6 @@ def _report(unused: Iterable[str], source: str) -> None:
     if groups:
         parts = (f"{g} ({len(n)})" if len(n) > 1 else n[0] for g, n in groups.items())
         note(f"{source}: not used: {', '.join(parts)}")
-
-
-def config_path(folder: str) -> Path:
-    """Return the configuration file of a folder.
-
-    Raises:
-      WeightsError: there is none.
-    """
-    for name in CONFIGS:
-        if (Path(folder) / name).is_file():
-            return Path(folder) / name
-    raise WeightsError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
 
 
 def _checkpoint_prefix(folder: Path) -> Path:

@@ -60,11 +60,17 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles dictionaries of tensors; any other class or function is refused."""
+    """Unpickles dictionaries of tensors; any other class or function is refused.
 
-    def __init__(self, file: BinaryIO, path: Path) -> None:
+    Args:
+      file: open at the pickle.
+      path: path of the file, for messages.
+      storages: key -> storage of a tensor; the unpickler adds to it.
+    """
+
+    def __init__(self, file: BinaryIO, path: Path, storages: Dict[str, _Storage]) -> None:
         super().__init__(file, encoding="utf-8")
-        self._path = path
+        self._path, self._storages = path, storages
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _DTYPES:
@@ -87,7 +93,7 @@ class _Unpickler(pickle.Unpickler):
             raise ValueError("a storage of an unknown kind")
         if not isinstance(numel, int):
             raise ValueError("a storage without a size")
-        return _Storage(str(key), str(dtype), numel)
+        return self._storages.setdefault(str(key), _Storage(str(key), str(dtype), numel))
 
 
 def tensors(path: Path) -> Tensors:
@@ -125,7 +131,7 @@ def _zipped(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
     with zipfile.ZipFile(str(path)) as archive:
         (pickled,) = [n for n in archive.namelist() if re.fullmatch(r"([^/]+/)?data\.pkl", n)]
         root = pickled[: -len("data.pkl")]
-        state = _Unpickler(io.BytesIO(archive.read(pickled)), path).load()
+        state = _Unpickler(io.BytesIO(archive.read(pickled)), path, {}).load()
 
     def storage(wanted: _Storage) -> bytes:
         with zipfile.ZipFile(str(path)) as archive:
@@ -139,20 +145,10 @@ def _zipped(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
 
 def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
     with open(str(path), "rb") as file:
-        try:
-            magic = _Unpickler(file, path).load()
-        except pickle.UnpicklingError:
-            magic = None
-        if magic != _MAGIC:
-            raise WeightsError(f"{path} is not a PyTorch file: a saved state_dict is needed")
         storages: Dict[str, _Storage] = {}
-
-        class Remembering(_Unpickler):
-            def persistent_load(self, saved: Any) -> _Storage:
-                storage = super().persistent_load(saved)
-                return storages.setdefault(storage.key, storage)
-
-        _, _, state, keys = [Remembering(file, path).load() for _ in range(4)]
+        if _Unpickler(file, path, storages).load() != _MAGIC:
+            raise WeightsError(f"{path} is not a PyTorch file: a saved state_dict is needed")
+        _, _, state, keys = [_Unpickler(file, path, storages).load() for _ in range(4)]
         places: Dict[str, int] = {}
         for key in keys:
             size = storages[key].numel * itemsize(storages[key].dtype)
