@@ -169,18 +169,12 @@ def relative_attention(
 def _layer_normalization() -> Any:
     """Return a subclass of bert4keras' layer that replaces its usual form only."""
     original = backend.bert4keras("layers").LayerNormalization
-    recompute_grad = backend.bert4keras().recompute_grad
 
     class LayerNormalization(original):  # type: ignore[misc, valid-type]
         def call(self, inputs: Any) -> Any:
-            if self.conditional or not (self.zero_mean and self.unit_variance):
+            whole = self.zero_mean and self.unit_variance
+            if self.conditional or not whole or (self.scale, self.offset) != (True, True):
                 return super().call(inputs)
-            if self.scale is not True or self.offset is not True:
-                return super().call(inputs)
-            return self._usual(inputs)
-
-        @recompute_grad
-        def _usual(self, inputs: Any) -> Any:
             gamma, beta = (tf.convert_to_tensor(w) for w in (self.gamma, self.beta))
             return layer_norm(inputs, gamma, beta, self.epsilon)
 

@@ -15,7 +15,7 @@ from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.progress import note
@@ -112,8 +112,7 @@ class Questions:
     def __init__(self, config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> None:
         self.tokenizer = Tokenizer.from_assets(checkpoint.file)
         self.labels = Labels.load(checkpoint.file("labels.json"))
-        self.batch_size, self._count = config.batches.batch_size, len(lines)
-        self._length = config.batches.max_length
+        self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
         self._separator: Optional[str] = getattr(config.files, "separator", None)
         warning = labelled.warning(lines, self.labels)
         if warning:
@@ -129,11 +128,17 @@ class Questions:
           chances: batch -> probability of each label, float [B, labels].
           batch_size: rows of a batch; None = that of the configuration.
         """
-        rows = np.zeros((self._count, len(self.labels)), np.float32)
-        batches = Batches(
-            self._encoded, None, [self._length], batch_size or self.batch_size, shuffle=False
-        )
-        for batch in batches.epoch(0):
-            real = batch["sample_ids"] >= 0
-            rows[batch["sample_ids"][real]] = chances(batch)[real]
+        rows = in_batches(self._encoded, self._length, batch_size or self._batch_size, chances)
         return Answers(self.labels.names, rows, self._separator)
+
+
+def in_batches(
+    encoded: Encoded, length: int, batch_size: int, infer: Callable[[Batch], np.ndarray]
+) -> np.ndarray:
+    """Return the results of an inference for each sample, [N, ...]."""
+    rows: List[Any] = [None] * len(encoded)
+    for batch in Batches(encoded, None, [length], batch_size, shuffle=False).epoch(0):
+        for i, row in zip(batch["sample_ids"], infer(batch)):
+            if i >= 0:
+                rows[i] = row
+    return np.stack(rows)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.pairs import Method, Scale, apart
-from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout, similarity
 from amp_xla.models.options import EncoderOptions
 from amp_xla.report.scores import spearman
 from amp_xla.training import distributed, metrics
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.classifier import in_batches
 from amp_xla.training.evaluation import shards
 from amp_xla.training.step import Inference
 from amp_xla.training.variables import restore_weights
@@ -169,18 +168,6 @@ class Scorer:
         scale = self._scale
         labels = scale.low + values * (scale.high - scale.low)
         return Scores(labels, values if scale.binary else None)
-
-
-def in_batches(
-    encoded: Encoded, length: int, batch_size: int, infer: Callable[[Batch], np.ndarray]
-) -> np.ndarray:
-    """Return the results of an inference for each sample, float32 [N, ...]."""
-    rows: List[Any] = [None] * len(encoded)
-    for batch in Batches(encoded, None, [length], batch_size, shuffle=False).epoch(0):
-        for i, row in zip(batch["sample_ids"], infer(batch)):
-            if i >= 0:
-                rows[i] = row
-    return np.stack(rows)
 
 
 def vectors(
