@@ -47,7 +47,7 @@ PREDICATES = sorted({p for _, triples in EVENTS.values() for _, p, _ in triples}
 
 def news(count, seed):
     """Return ``count`` dicts: event, text, entities (start, end, kind), spo_list."""
-    draw, made = random.Random(seed), []
+    draw, samples = random.Random(seed), []
     for _ in range(count):
         event = draw.choice(sorted(EVENTS))
         texts, triples = EVENTS[event]
@@ -57,7 +57,7 @@ def news(count, seed):
             "company": draw.choice(COMPANIES),
         }
         text = draw.choice(texts).format(**names)
-        made.append({
+        samples.append({
             "event": event,
             "text": text,
             "entities": [
@@ -66,7 +66,7 @@ def news(count, seed):
             ],
             "spo_list": [tuple(part.format(**names) for part in triple) for triple in triples],
         })  # fmt: skip
-    return made
+    return samples
 
 
 def bert_files():

@@ -66,6 +66,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
+    # TensorFlow reads the precision when it is imported, so what imports it comes after.
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.training import distributed, job

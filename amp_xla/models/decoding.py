@@ -217,10 +217,10 @@ class Generator:
         live = [1] * len(sources)
         for number in range(decoder.target):
             tokens, parents = np.zeros((2, decoder.rows, decoder.beams), np.int32)
-            for i, waiting in enumerate(searches):
+            for i, running in enumerate(searches):
                 if not answers[i]:
                     try:
-                        last, continued = waiting.send(chances[i, : live[i]])
+                        last, continued = running.send(chances[i, : live[i]])
                     except StopIteration as end:
                         answers[i] = end.value
                         continue

@@ -52,13 +52,13 @@ def transformer(
     Raises:
       AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
-    given = dict(config or {})
+    config = config or {}
     if bert is None:
-        return build(given, extend)
+        return build(config, extend)
     folder = google.pretrained(bert)
     if weights:
-        folder.check_sizes(given.get("vocab_size"), length)
-    rates = {name: rate for name, rate in given.items() if name.endswith("dropout_prob")}
+        folder.check_sizes(config.get("vocab_size"), length)
+    rates = {name: rate for name, rate in config.items() if name.endswith("dropout_prob")}
     built = build({**folder.config, **rates}, extend)
     if weights:
         built.load_weights_from_checkpoint(folder.take(tensors(built)))

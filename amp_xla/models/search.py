@@ -26,9 +26,9 @@ def search(options: GenerationOptions, end_id: int, most: int, number: int) -> S
       most: tokens after which a text ends without it.
       number: of the text; with the seed it decides the draws.
     """
-    waiting = (_draw if options.draws else _beams)(options, end_id, most, number)
-    next(waiting)
-    return waiting
+    running = (_draw if options.draws else _beams)(options, end_id, most, number)
+    next(running)
+    return running
 
 
 def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search:
