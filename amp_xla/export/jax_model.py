@@ -23,7 +23,6 @@ def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
     labels = Labels.load(checkpoint.file("labels.json")).names
     shape = weights.read_config(str(checkpoint.path))
-    shape["layer_norm_eps"] = bert.Shape.of(shape).layer_norm_eps
 
     def untrained(sizes: Dict[str, Any]) -> Any:
         return bert.made(bert.Shape.of(sizes), len(labels), config.seed)

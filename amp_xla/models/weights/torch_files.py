@@ -43,10 +43,6 @@ class _View(NamedTuple):
     stride: Tuple[int, ...]
 
 
-class _Dtype(str):
-    """Name of a dtype, in place of PyTorch's storage class in a pickle."""
-
-
 def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _View:
     if not isinstance(storage, _Storage) or len(size) != len(stride):
         raise ValueError("a tensor without a storage")
@@ -74,7 +70,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and name in _DTYPES:
-            return _Dtype(_DTYPES[name])
+            return _DTYPES[name]
         allowed: Dict[Tuple[str, str], Any] = {
             ("collections", "OrderedDict"): collections.OrderedDict,
             ("torch._utils", "_rebuild_tensor_v2"): lambda *args: _rebuild_tensor(*args),
@@ -89,11 +85,9 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, saved: Any) -> _Storage:
         kind, dtype, key, _, numel, *view = saved
-        if kind != "storage" or not isinstance(dtype, _Dtype) or any(view):
+        if kind != "storage" or dtype not in _DTYPES.values() or any(view):
             raise ValueError("a storage of an unknown kind")
-        if not isinstance(numel, int):
-            raise ValueError("a storage without a size")
-        return self._storages.setdefault(str(key), _Storage(str(key), str(dtype), numel))
+        return self._storages.setdefault(str(key), _Storage(str(key), dtype, int(numel)))
 
 
 def tensors(path: Path) -> Tensors:
