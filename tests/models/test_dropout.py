@@ -64,3 +64,5 @@ def test_inference_is_the_identity_and_training_comes_back():
     graph = Graph()
     assert (graph.run(graph.inference) == 1.0).all()
     assert (graph.run(graph.again) == 0.0).any()
+    kinds = {operation.type for operation in graph.graph.get_operations()}
+    assert not kinds & {"Switch", "Merge", "If", "StatelessIf", "RandomUniform"}
