@@ -94,8 +94,7 @@ def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
     bert, length = config.encoder.bert, config.batches.max_length
     if bert is None:
         return config.encoder.config(vocab_size, length)
-    weights.check_sizes(bert, vocab_size, length)
-    return weights.read_config(bert)
+    return weights.read_config(bert, vocab_size, length)
 
 
 def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool) -> Any:

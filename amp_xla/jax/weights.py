@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import google_crc32c
 import jax
@@ -38,22 +38,22 @@ class Entry(NamedTuple):
     crc: int
 
 
-def read_config(folder: str) -> Dict[str, Any]:
+def read_config(
+    folder: str, vocab_size: Optional[int] = None, length: Optional[int] = None
+) -> Dict[str, Any]:
     """Return the configuration of a folder of pretrained weights.
 
-    Raises:
-      WeightsError: no such file, no JSON, an impossible size, or a model other than BERT with GELU.
-    """
-    return _opened(folder).config
-
-
-def check_sizes(folder: str, vocab_size: int, length: int) -> None:
-    """Refuse a vocabulary or sequences for which a BERT has too few embeddings.
+    Args:
+      folder: value of ``--bert``.
+      vocab_size, length: see ``Pretrained.check_sizes``.
 
     Raises:
-      WeightsError: naming what is too few.
+      WeightsError: no such file, no JSON, an impossible size, too few embeddings, or a model other
+        than BERT with GELU.
     """
-    _opened(folder).check_sizes(vocab_size, length)
+    opened = _opened(folder)
+    opened.check_sizes(vocab_size, length)
+    return opened.config
 
 
 def load(model: Bert, folder: str) -> Bert:

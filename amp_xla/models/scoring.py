@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, NamedTuple, Sequence
+from typing import Any, Iterable, List, NamedTuple
 
 import numpy as np
 
@@ -50,27 +50,23 @@ class Scorer:
 
     def __call__(self, questions: Iterable[Question]) -> Score:
         """Return the score over all masked words."""
-        rows = list(questions)
-        losses: List[float] = []
+        rows, losses = list(questions), []
         right: List[bool] = []
         for begin in range(0, len(rows), BATCH):
-            self._add(rows[begin : begin + BATCH], losses, right)
+            batch = rows[begin : begin + BATCH]
+            most = max(len(question.labels) for question in batch)
+            ids = np.zeros((len(batch), self._length), np.int32)
+            positions, labels = np.zeros((2, len(batch), most), np.int32)
+            weights = np.zeros((len(batch), most), np.float32)
+            for row, question in enumerate(batch):
+                count = len(question.labels)
+                ids[row, : len(question.token_ids)] = question.token_ids
+                positions[row, :count], labels[row, :count] = question.positions, question.labels
+                weights[row, :count] = 1.0
+            outputs: Any = self._run(ids, np.zeros_like(ids), positions, labels, weights)
+            nats, hits = (np.asarray(a, np.float64).reshape(weights.shape) for a in outputs)
+            for row, question in enumerate(batch):
+                words, count = question.words, len(question.labels)
+                losses += np.bincount(words, nats[row, :count]).tolist()
+                right += (np.bincount(words, hits[row, :count]) == np.bincount(words)).tolist()
         return Score(len(losses), float(np.mean(losses)), float(np.mean(right)))
-
-    def _add(self, batch: Sequence[Question], losses: List[float], right: List[bool]) -> None:
-        most = max(len(question.labels) for question in batch)
-        ids = np.zeros((len(batch), self._length), np.int32)
-        positions, labels = np.zeros((2, len(batch), most), np.int32)
-        weights = np.zeros((len(batch), most), np.float32)
-        for row, question in enumerate(batch):
-            ids[row, : len(question.token_ids)] = question.token_ids
-            positions[row, : len(question.labels)] = question.positions
-            labels[row, : len(question.labels)] = question.labels
-            weights[row, : len(question.labels)] = 1.0
-        outputs: Any = self._run(ids, np.zeros_like(ids), positions, labels, weights)
-        nats, hits = (np.asarray(a, np.float64).reshape(weights.shape) for a in outputs)
-        for row, question in enumerate(batch):
-            count = len(question.labels)
-            losses += np.bincount(question.words, nats[row, :count]).tolist()
-            pieces = np.bincount(question.words)
-            right += (np.bincount(question.words, hits[row, :count]) == pieces).tolist()

@@ -69,11 +69,6 @@ def unit(vectors: Any) -> Any:
     return vectors * tf.rsqrt(tf.maximum(square, 1e-12))
 
 
-def vectors_of(model: Any, token_ids: Any) -> Any:
-    """Build unit vectors, float32 [N, hidden], of texts, int [N, L], with ``network``'s model."""
-    return unit(model([token_ids, tf.zeros_like(token_ids)]))
-
-
 def in_pairs(vectors: Any) -> Any:
     """Build the vectors of pairs: float [2 B, hidden] -> float [B, 2, hidden]."""
     return tf.reshape(vectors, [-1, 2, vectors.shape[-1]])

@@ -183,7 +183,7 @@ def vectors(
     """
     token_ids = tf.placeholder(tf.int32, [None, None])
     with dropout.inference():
-        output = similarity.vectors_of(model, token_ids)
+        output = similarity.unit(model([token_ids, tf.zeros_like(token_ids)]))
     infer = Inference({"token_ids": token_ids}, {"vectors": output})
     encoded = tokenizer.encode(texts, max_length=length)
     return in_batches(encoded, length, batch_size, lambda batch: infer(batch)["vectors"])
