@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Set, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
@@ -15,7 +15,6 @@ from amp_xla.data.slots.batches import block_of
 from amp_xla.data.slots.lines import Lines
 from amp_xla.data.text import corpora
 from amp_xla.data.text.lines import read_lines
-from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
 _CRITEO_NUMBERS = 13
@@ -72,23 +71,20 @@ def two_packages() -> Tuple[bytes, bytes]:
     Both docstrings of a sample belong to one of the two packages with most docstrings; the words of
     each are one slot. Each docstring is the first of eight samples; no docstring is in both parts.
     """
-    train, dev = corpora.pydoc()
-    common = collections.Counter(train.labels or []).most_common(2)
+    parts = []
+    common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)
     names = sorted(name for name, _ in common)
-    known = _words(train, names)
-    # Texts that differ only in punctuation are the same text here.
-    seen = {words for side in known for words in side}
-    fresh = [[words for words in side if words not in seen] for side in _words(dev, names)]
-    return _lines(known, 8), _lines(fresh, 8)
-
-
-def _words(texts: Dataset, names: List[str]) -> List[List[str]]:
-    """Return the words of each package's texts, each text once."""
-    labelled = [
-        (" ".join(_WORDS.findall(text.lower())), label)
-        for text, label in zip(texts.texts, texts.labels or [])
-    ]
-    return [list(dict.fromkeys(words for words, label in labelled if label == n)) for n in names]
+    seen: Set[str] = set()
+    for texts in corpora.pydoc():
+        sides: List[Dict[str, None]] = [{} for _ in names]  # each text once
+        for text, label in zip(texts.texts, texts.labels or []):
+            # Texts that differ only in punctuation are the same text here.
+            words = " ".join(_WORDS.findall(text.lower()))
+            if label in names and words not in seen:
+                sides[names.index(label)][words] = None
+        seen.update(*sides)
+        parts.append(_lines([list(side) for side in sides], 8))
+    return parts[0], parts[1]
 
 
 def _lines(sides: List[List[str]], times: int) -> bytes:

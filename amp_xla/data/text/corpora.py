@@ -11,7 +11,7 @@ import os
 import re
 import sysconfig
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
@@ -24,7 +24,9 @@ DEV_SHARE = 0.15
 MIN_WORDS = 3  # "See also" and the like belong to every package
 # Tests document nothing; the others are not the standard library.
 SKIPPED = frozenset("test tests testing idle_test site-packages dist-packages __pycache__".split())
+PACKAGE_BYTES = 2_000_000  # about a tenth of it are docstrings
 GROUP = 50  # files per task of a process
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @functools.lru_cache(maxsize=None)
@@ -41,7 +43,9 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
-            by_package[name] = sorted(set(_public_docstrings(folder)))
+            trees = filter(None, map(parsed, python_files(folder)))
+            texts = {text for tree in trees for text in _public(tree)}
+            by_package[name] = sorted(text for text in texts if not text_problem(text))
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
     labels = sorted(name for name in largest if by_package[name])
     if len(labels) < 2:
@@ -57,13 +61,15 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
             text = " ".join(own_name.sub(" ", text).split())
             if len(text.split()) >= MIN_WORDS:
                 owners[text].add(label)
-    samples = sorted((text, min(label)) for text, label in owners.items() if len(label) == 1)
-    sides = []
-    for dev in (False, True):
-        side = [(text, label) for text, label in samples if is_dev(text) == dev]
-        texts, names = [text for text, _ in side], [label for _, label in side]
-        sides.append(Dataset(texts, labels=names))
-    return sides[0], sides[1]
+    train, dev = (Dataset(texts, labels=names) for texts, names in sides(owners))
+    return train, dev
+
+
+def sides(values: Dict[str, Set[str]]) -> List[Tuple[List[str], List[str]]]:
+    """Return the training and the dev texts that have one value, and the values."""
+    samples = sorted((text, min(some)) for text, some in values.items() if len(some) == 1)
+    parts = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
+    return [([text for text, _ in part], [value for _, value in part]) for part in parts]
 
 
 @functools.lru_cache(maxsize=None)
@@ -118,16 +124,9 @@ def parsed(path: str) -> Optional[ast.Module]:
         return None
 
 
-def _public_docstrings(folder: str) -> Iterator[str]:
-    for path in python_files(folder):
-        tree = parsed(path)
-        if tree is not None:
-            yield from (text for text in _public(tree) if not text_problem(text))
-
-
 def _public(node: ast.AST) -> Iterator[str]:
     """Yield the docstrings of modules, public classes, functions and methods, as pydoc does."""
-    if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(node, DOCUMENTED):
         name = getattr(node, "name", "")
         if name.startswith("_") and not name.endswith("__"):
             return
@@ -140,12 +139,11 @@ def _public(node: ast.AST) -> Iterator[str]:
         yield from _public(child)
 
 
-def package_files(most_bytes: int) -> List[List[Tuple[str, str]]]:
+def package_files() -> List[List[Tuple[str, str]]]:
     """Return groups of (package, path of a .py file): the standard library, then other packages.
 
-    Args:
-      most_bytes: source text per package; of a larger one every n-th file is taken. Without a
-        limit half of the text would be TensorFlow's documentation.
+    Of a package with more than ``PACKAGE_BYTES`` every n-th file is taken, else half of the text
+    would be TensorFlow's documentation.
     """
     packages: Dict[str, List[str]] = {}
     paths = sysconfig.get_paths()
@@ -157,7 +155,7 @@ def package_files(most_bytes: int) -> List[List[Tuple[str, str]]]:
                 packages.setdefault(package, []).append(path)
     chosen: List[Tuple[str, str]] = []
     for package, files in packages.items():
-        every = max(1, math.ceil(sum(map(os.path.getsize, files)) / most_bytes))
+        every = max(1, math.ceil(sum(map(os.path.getsize, files)) / PACKAGE_BYTES))
         chosen += [(package, path) for path in files[::every]]
     return [chosen[i : i + GROUP] for i in range(0, len(chosen), GROUP)]
 
@@ -171,7 +169,7 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
     texts: List[str] = []
     for package, path in group:
         package_name = re.compile(re.escape(package), re.IGNORECASE)
-        for text in _all_docstrings(path):
+        for text in _all(parsed(path)):
             text = " ".join(text.split())
             # ``pydoc`` removes a package's name first.
             without_name = " ".join(package_name.sub(" ", text).split())
@@ -180,13 +178,11 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
     return texts
 
 
-def _all_docstrings(path: str) -> Iterator[str]:
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    todo: List[Any] = [parsed(path)]
-    while todo:
-        node = todo.pop()
-        if node is not None:
-            text = ast.get_docstring(node)
-            if text and not text_problem(text):
-                yield text
-            todo += [child for child in reversed(node.body) if isinstance(child, kinds)]
+def _all(node: Optional[ast.AST]) -> Iterator[str]:
+    """Yield the docstrings of modules, classes, functions and methods."""
+    if isinstance(node, DOCUMENTED):
+        text = ast.get_docstring(node)
+        if text and not text_problem(text):
+            yield text
+        for child in node.body:
+            yield from _all(child)

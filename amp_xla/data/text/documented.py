@@ -14,7 +14,7 @@ import re
 import sysconfig
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
-from amp_xla.data.text.corpora import is_dev, parsed, python_files
+from amp_xla.data.text.corpora import DOCUMENTED, parsed, python_files, sides
 from amp_xla.data.text.entities import Entity, pack
 from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
@@ -25,7 +25,7 @@ MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(\(\))?")
 WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 NO_NAMES = frozenset("self cls a A I".split())  # the last three are English
-Definition = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+Definition = DOCUMENTED[1:]
 
 
 @functools.lru_cache(maxsize=None)
@@ -52,7 +52,7 @@ def texts() -> Tuple[Dataset, Dataset]:
             text, entities = _marked(paragraph, parameters, classes, constants - classes)
             if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
                 found.setdefault(text, set()).add(pack(entities))
-    train, dev = (Dataset(texts, labels=labels) for texts, labels in _sides(found))
+    train, dev = (Dataset(texts, labels=labels) for texts, labels in sides(found))
     return train, dev
 
 
@@ -73,15 +73,8 @@ def names() -> Tuple[Dataset, Dataset]:
                 words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
                 if len(text.split()) in range(*DESCRIPTION) and words and not text_problem(text):
                     found.setdefault(text, set()).add(words)
-    train, dev = (Dataset(texts, pairs=names) for texts, names in _sides(found))
+    train, dev = (Dataset(texts, pairs=names) for texts, names in sides(found))
     return train, dev
-
-
-def _sides(found: Dict[str, Set[str]]) -> List[Tuple[List[str], List[str]]]:
-    """Return the training and the dev texts that have one value, and the values."""
-    samples = sorted((text, min(values)) for text, values in found.items() if len(values) == 1)
-    sides = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
-    return [([text for text, _ in side], [value for _, value in side]) for side in sides]
 
 
 def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:
@@ -92,17 +85,11 @@ def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:
             functions: List[Any] = [node]
             if isinstance(node, ast.ClassDef):
                 functions = [n for n in node.body if getattr(n, "name", "") == "__init__"]
-            names = {name for function in functions for name in _parameters(function)}
+            children = (child for node in functions for child in ast.iter_child_nodes(node.args))
+            names = {child.arg for child in children if isinstance(child, ast.arg)}
             for paragraph in re.split(r"\n\s*\n", text):
                 if ">>>" not in paragraph:  # an example, not a text
                     yield " ".join(paragraph.split()), names - NO_NAMES
-
-
-def _parameters(function: Any) -> List[str]:
-    arguments = function.args
-    one = [arguments.vararg, arguments.kwarg]
-    every = [*arguments.args, *arguments.kwonlyargs, *filter(None, one)]
-    return [argument.arg for argument in [*getattr(arguments, "posonlyargs", ()), *every]]
 
 
 def _marked(
