@@ -21,7 +21,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import parse, within
 from amp_xla.data.slots.batches import SlotBatches, batch_of
-from amp_xla.data.slots.lines import Columns, check, parse_line
+from amp_xla.data.slots.lines import Columns, parse_line
 from amp_xla.data.slots.options import SlotFiles
 from amp_xla.errors import DataError
 from amp_xla.models.options import TowerOptions
@@ -127,8 +127,8 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     parsed = []
     for index, line in enumerate(lines):
         features = b"\t" + line.encode().partition(b"\t")[2]
-        check(features if "\t" in line else line.encode(), columns, index)
-        parsed.append(parse_line(features, columns, values))
+        features = features if "\t" in line else line.encode()
+        parsed.append(parse_line(features, columns, values, index))
     inputs, outputs = _inference(checkpoint, columns, values)
     from amp_xla.training.step import Inference
 

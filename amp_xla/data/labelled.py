@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.batches.token_dropout import TokenDropout
 from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.data.text.options import Files, VocabularyOptions
 from amp_xla.data.text.readers import Dataset, split
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import SettingsError
@@ -25,6 +25,7 @@ class Labelled(NamedTuple):
       batches, dev_batches: in the same shapes; only the former have token dropout.
       description: lines for the start of a run, with warnings.
       ids: label of each training text, int [texts]; with several labels 0 or 1, [texts, labels].
+      wanted: ``Wanted`` spans of the dev texts of a tagger.
     """
 
     train: Dataset
@@ -35,6 +36,7 @@ class Labelled(NamedTuple):
     dev_batches: Any
     description: str
     ids: Any = None
+    wanted: Any = None
 
     @property
     def assets(self) -> Dict[str, Callable[[str], None]]:
@@ -47,48 +49,85 @@ class Labelled(NamedTuple):
         return {"train": self.train.fingerprint(), "dev": self.dev.fingerprint()}
 
 
-def read(
-    files: TextFiles,
-    vocabulary: VocabularyOptions,
-    options: BatchOptions,
-    bert: Optional[str],
-    token_dropout: float,
-    seed: int,
-) -> Labelled:
-    """Read the files, or the built-in corpus if there are none.
+class Preparation(NamedTuple):
+    """How texts become batches.
 
-    Args:
+    Attributes:
+      vocabulary, options: options of the run.
       bert: folder with the vocabulary to use; None = that of ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
       seed: decides order, hidden tokens, and the texts of a ``train_fraction``.
+    """
+
+    vocabulary: VocabularyOptions
+    options: Any
+    bert: Optional[str]
+    token_dropout: float
+    seed: int
+
+    def tokenizer(self, texts: Sequence[str]) -> Tokenizer:
+        """Return the tokenizer to use; ``texts`` are those to learn a vocabulary from."""
+        return self.vocabulary.tokenizer(texts, self.bert)
+
+    def labelled(
+        self,
+        parts: Tuple[Dataset, Dataset],
+        labels: Any,
+        tokenizer: Tokenizer,
+        encoded: Sequence[Encoded],
+        answers: Sequence[Any] = (None, None),
+        changes: Sequence[Callable[..., Batch]] = (),
+        counts: str = "",
+        warnings: str = "",
+        **others: Any,
+    ) -> Labelled:
+        """Return texts with their batches.
+
+        Args:
+          parts, encoded, answers, changes: of training and of dev texts: the texts, their tokens,
+            labels by number, and functions from a batch to what a model is given.
+          labels, tokenizer, others: attributes of ``Labelled``.
+          counts, warnings: begin and end of the description.
+        """
+        train, dev = parts
+        batches, dev_batches = self.options.make(*encoded, *answers, self.seed)
+        if changes:
+            batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
+        batches = TokenDropout(batches, self.token_dropout, tokenizer, self.seed)
+        description = (
+            f"{counts}, {tokenizer.vocab_size} tokens; {batches.describe()}"
+            f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded[0])}{warnings}"
+        )
+        return Labelled(
+            train, dev, labels, tokenizer, batches, dev_batches, description, **others
+        )  # fmt: skip
+
+
+def read(files: Files, how: Preparation) -> Labelled:
+    """Read the files, or the built-in corpus if there are none.
 
     Raises:
       DataError: A file cannot be read, or cannot be trained on.
     """
-    train, dev = files.read(seed)
+    parts = train, dev = files.read(how.seed)
     separator = files.separator
     names, dev_names = (
         [[label] if separator is None else split(label, separator) for label in part.labels or []]
-        for part in (train, dev)
+        for part in parts
     )
     labels = Labels.fit(list(itertools.chain.from_iterable(names)))
-    tokenizer = vocabulary.tokenizer(train.texts, bert)
-    encoded, encoded_dev = (
-        tokenizer.encode(part.texts, part.pairs, options.max_length) for part in (train, dev)
-    )
-    ids, dev_ids = (
+    tokenizer = how.tokenizer(train.texts)
+    answers = [
         labels.ids([label for (label,) in part]) if separator is None else labels.multi_hot(part)
         for part in (names, dev_names)
-    )
-    plain, dev_batches = options.make(encoded, ids, encoded_dev, dev_ids, seed)
-    batches = TokenDropout(plain, token_dropout, tokenizer, seed)
-    description = (
-        f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels, "
-        f"{tokenizer.vocab_size} tokens; {batches.describe()}"
-        f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded)}"
-        f"{labels.warnings(list(itertools.chain.from_iterable(dev_names)))}"
-    )
-    return Labelled(train, dev, labels, tokenizer, batches, dev_batches, description, ids)
+    ]
+    return how.labelled(
+        parts, labels, tokenizer,
+        [tokenizer.encode(part.texts, part.pairs, how.options.max_length) for part in parts],
+        answers,
+        counts=f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels",
+        warnings=labels.warnings(list(itertools.chain.from_iterable(dev_names))), ids=answers[0],
+    )  # fmt: skip
 
 
 def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optional[List[float]]:

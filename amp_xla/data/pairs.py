@@ -5,20 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Literal
 
-from amp_xla.data.batches.buckets import Batches, PairBatches
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.batches.token_dropout import TokenDropout
-from amp_xla.data.labelled import Labelled
+from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.slots.lines import LineError
 from amp_xla.data.text.lines import read_bytes
-from amp_xla.data.text.options import PairFiles, VocabularyOptions
+from amp_xla.data.text.options import PairFiles
 from amp_xla.data.text.readers import LABELLED_PAIRS, Dataset
-from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.process import durable
 
@@ -85,55 +81,37 @@ def apart(method: Method) -> bool:
     return method != "cross-encoder"
 
 
-def read(
-    method: Method,
-    files: PairFiles,
-    vocabulary: VocabularyOptions,
-    options: BatchOptions,
-    bert: Optional[str],
-    token_dropout: float,
-    seed: int,
-) -> Labelled:
+def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in pairs if there are none; ``labels`` is a ``Scale``.
 
     Args:
       method: decides what a training file needs, and how pairs are encoded.
-      bert: folder with the vocabulary to use; None = that of ``vocabulary``.
-      token_dropout: share of the tokens hidden in training.
-      seed: decides order, hidden tokens, and the texts of a ``train_fraction``.
+      files, how: as for ``labelled.read``.
 
     Raises:
       DataError: a file cannot be read, or cannot be trained on.
     """
-    train, dev = files.read(seed, NEEDS.get(method, LABELLED_PAIRS))
+    train, dev = files.read(how.seed, needs=NEEDS.get(method, LABELLED_PAIRS))
     given = len(train)
     known = [*(train.labels or []), *(dev.labels or [])]
     scale = Scale.fit(known if method in NEEDS else train.labels or [])
     if not {*(dev.labels or [])} <= {"0", "1"}:
         scale = dataclasses.replace(scale, binary=False)
     train = _examples(method, train, scale)
-    texts = [*train.texts, *(train.pairs or [])]
-    tokenizer = vocabulary.tokenizer(texts, bert)
-    encoded, encoded_dev = (
-        encode(method, tokenizer, part.texts, part.pairs or [], options.max_length)
-        for part in (train, dev)
-    )
-    values, dev_values = (
-        np.ones(len(part), np.float32) if part.labels is None else scale.values(part.labels)
-        for part in (train, dev)
-    )
-    plain, dev_batches = options.make(
-        encoded, values, encoded_dev, dev_values, seed, PairBatches if apart(method) else Batches
-    )
-    batches = TokenDropout(plain, token_dropout, tokenizer, seed)
+    parts = train, dev
+    tokenizer = how.tokenizer([*train.texts, *(train.pairs or [])])
+    together = tokenizer.encode_apart if apart(method) else tokenizer.encode
     kind = "labels 0 and 1" if scale.binary else f"scores from {scale.low:g} to {scale.high:g}"
     used = "" if len(train) == given else f" (of {given:,} lines)"
-    description = (
-        f"{len(train):,} training{used} and {len(dev):,} dev pairs, {kind}, "
-        f"{tokenizer.vocab_size} tokens; {batches.describe()}"
-        f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded)}"
-    )
-    return Labelled(train, dev, scale, tokenizer, batches, dev_batches, description)
+    return how.labelled(
+        parts, scale, tokenizer,
+        [together(part.texts, part.pairs or [], how.options.max_length) for part in parts],
+        [
+            np.ones(len(part), np.float32) if part.labels is None else scale.values(part.labels)
+            for part in parts
+        ],
+        counts=f"{len(train):,} training{used} and {len(dev):,} dev pairs, {kind}",
+    )  # fmt: skip
 
 
 def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
@@ -150,14 +128,6 @@ def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
             )
         return train.take(alike)
     return train
-
-
-def encode(
-    method: Method, tokenizer: Tokenizer, texts: List[str], pairs: List[str], max_length: int
-) -> Encoded:
-    """Return the tokens of pairs, in one row or in two."""
-    together = tokenizer.encode if not apart(method) else tokenizer.encode_apart
-    return together(texts, pairs, max_length)
 
 
 def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:

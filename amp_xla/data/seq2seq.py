@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator, List, Optional, Sequence
+import functools
+from typing import List, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import within
-from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.batches.token_dropout import TokenDropout
-from amp_xla.data.labelled import Labelled
-from amp_xla.data.text.options import TargetFiles, VocabularyOptions
+from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.data.text.options import TargetFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import SettingsError
@@ -46,111 +45,70 @@ def framed(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> List[List[i
     return [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in pieces]
 
 
-class TargetBatches:
-    """``batches`` of sources and targets, with what a ``LanguageModel`` predicts.
+def predictions(batch: Batch, *_: int, most: int) -> Batch:
+    """Return a batch with what a ``LanguageModel`` predicts.
 
     Args:
-      batches: ``Batches`` without labels.
-      most: places of a row for predictions, K: the tokens of the longest target.
+      batch: batch of sources and targets.
+      most: K, places of a row for predictions: the tokens of the longest target.
 
-    Its batches also have ``positions``, from which the next token is predicted, and ``labels``,
-    int32 [R, K]; ``weights``, float32 [R, K], are 1 for tokens of targets.
+    Returns:
+      Also ``positions``, from which the next token is predicted, and ``labels``, int32 [R, K];
+      ``weights``, float32 [R, K], are 1 for tokens of targets.
     """
-
-    def __init__(self, batches: Any, most: int) -> None:
-        self._batches, self._places = batches, np.arange(most)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on."""
-        for batch in self._batches.epoch(epoch, start):
-            segments = batch["segment_ids"]
-            places = segments.argmax(1)[:, None] + self._places
-            inside = np.minimum(places, segments.shape[1] - 1)
-            weights = np.take_along_axis(segments, inside, 1) * (places == inside)
-            yield {
-                **batch,
-                "positions": np.maximum(inside - 1, 0).astype(np.int32),
-                "labels": np.take_along_axis(batch["token_ids"], inside, 1) * weights,
-                "weights": weights.astype(np.float32),
-            }
+    segments = batch["segment_ids"]
+    places = segments.argmax(1)[:, None] + np.arange(most)
+    inside = np.minimum(places, segments.shape[1] - 1)
+    weights = np.take_along_axis(segments, inside, 1) * (places == inside)
+    return {
+        **batch,
+        "positions": np.maximum(inside - 1, 0).astype(np.int32),
+        "labels": np.take_along_axis(batch["token_ids"], inside, 1) * weights,
+        "weights": weights.astype(np.float32),
+    }
 
 
-@dataclasses.dataclass(frozen=True)
-class Targets:
-    """Token ids of sources, [CLS] and [SEP] counted, and of targets with the [SEP] that ends them.
+def encode(
+    data: Dataset, tokenizer: Tokenizer, options: TargetBatchOptions, kind: str
+) -> Tuple[Encoded, int, str]:
+    """Return rows of sources and targets, tokens of the longest target, and a warning of cuts.
 
-    Attributes:
-      cut_sources, cut_targets: how many are longer than their room.
+    [CLS] and [SEP] around a source and the [SEP] that ends a target are counted. A warning line
+    follows a line break; ``kind`` names the texts in it.
     """
-
-    sources: List[List[int]]
-    targets: List[List[int]]
-    cut_sources: int
-    cut_targets: int
-
-    @classmethod
-    def of(cls, data: Dataset, tokenizer: Tokenizer, options: TargetBatchOptions) -> Targets:
-        """Return the tokens of a data set."""
-        room = options.max_target - 1
-        pieces = [tokenizer.pieces(text) for text in data.pairs or []]
-        rows = framed(tokenizer, data.texts, options.max_source + 1)
-        cut = [len(row) > options.max_source for row in rows]
-        return cls(
-            [[*row[:-2], row[-1]] if long else row for row, long in zip(rows, cut)],
-            [[*ids[:room], tokenizer.sep_id] for ids in pieces],
-            sum(cut), sum(len(ids) > room for ids in pieces),
-        )  # fmt: skip
-
-    @property
-    def encoded(self) -> Encoded:
-        """The rows of a model."""
-        first = np.array([len(row) for row in self.sources], np.int32)
-        sizes = first + [len(row) for row in self.targets]
-        rows = [token for pair in zip(self.sources, self.targets) for row in pair for token in row]
-        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        return Encoded(np.array(rows, np.int32), offsets, first)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest target."""
-        return max(map(len, self.targets))
-
-    def warnings(self, kind: str) -> str:
-        """Return a warning line, after a line break, if texts are cut."""
-        if not self.cut_sources and not self.cut_targets:
-            return ""
-        return (
-            f"\nwarning: {self.cut_sources:,} sources and {self.cut_targets:,} targets of "
-            f"{len(self.sources):,} {kind} texts are cut (--max-length, --max-target)"
+    room = options.max_target - 1
+    pieces = [tokenizer.pieces(text) for text in data.pairs or []]
+    sources = framed(tokenizer, data.texts, options.max_source + 1)
+    cut = [len(row) > options.max_source for row in sources]
+    sources = [[*row[:-2], row[-1]] if long else row for row, long in zip(sources, cut)]
+    rows = [[*row, *ids[:room], tokenizer.sep_id] for row, ids in zip(sources, pieces)]
+    cut_targets = sum(len(ids) > room for ids in pieces)
+    warning = ""
+    if any(cut) or cut_targets:
+        warning = (
+            f"\nwarning: {sum(cut):,} sources and {cut_targets:,} targets of {len(rows):,} {kind} "
+            "texts are cut (--max-length, --max-target)"
         )
+    encoded = Encoded.of(rows, list(map(len, sources)))
+    return encoded, int((encoded.lengths - encoded.first_lengths).max()), warning
 
 
-def read(
-    files: TargetFiles,
-    vocabulary: VocabularyOptions,
-    options: TargetBatchOptions,
-    bert: Optional[str],
-    token_dropout: float,
-    seed: int,
-) -> Labelled:
+def read(files: TargetFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none; arguments as ``labelled.read``'s.
 
     Raises:
       DataError: A file cannot be read, or cannot be trained on.
     """
-    train, dev = files.read(seed)
-    tokenizer = vocabulary.tokenizer([*train.texts, *(train.pairs or [])], bert)
-    rows, dev_rows = (Targets.of(part, tokenizer, options) for part in (train, dev))
-    encoded, most = rows.encoded, max(rows.longest, dev_rows.longest)
-    plain, plain_dev = options.make(encoded, None, dev_rows.encoded, None, seed, Batches)
-    batches = TokenDropout(TargetBatches(plain, most), token_dropout, tokenizer, seed)
-    dev_batches = TargetBatches(plain_dev, most)
-    description = (
-        f"{len(train):,} training and {len(dev):,} dev texts, {tokenizer.vocab_size} tokens; "
-        f"{batches.describe()}{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded)}"
-        f"{rows.warnings('training')}{dev_rows.warnings('dev')}"
+    parts = train, dev = files.read(how.seed)
+    tokenizer = how.tokenizer([*train.texts, *(train.pairs or [])])
+    encoded, longest, cut = zip(
+        *(
+            encode(part, tokenizer, how.options, kind)
+            for part, kind in zip(parts, ("training", "dev"))
+        )
     )
-    return Labelled(train, dev, None, tokenizer, batches, dev_batches, description)
+    change = functools.partial(predictions, most=max(longest))
+    return how.labelled(
+        parts, None, tokenizer, encoded, changes=[change, change],
+        counts=f"{len(train):,} training and {len(dev):,} dev texts", warnings="".join(cut),
+    )  # fmt: skip

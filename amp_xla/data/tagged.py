@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
-from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.batches.token_dropout import TokenDropout
-from amp_xla.data.labelled import Labelled
+from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.spans import Span, is_flat, tags_of
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
+from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import DataError
@@ -43,12 +41,7 @@ class Placed(NamedTuple):
             rows.append([tokenizer.cls_id, *ids[:room], tokenizer.sep_id])
             starts.append(begin)
             ends.append(end)
-        sizes = np.array([len(row) for row in rows], np.int64)
-        encoded = Encoded(
-            np.concatenate([np.array(row, np.int32) for row in rows]),
-            np.concatenate([[0], np.cumsum(sizes)]), sizes.astype(np.int32),
-        )  # fmt: skip
-        return cls(encoded, starts, ends)
+        return cls(Encoded.of(rows), starts, ends)
 
     def characters(self, text: int, span: Span) -> Tuple[int, int]:
         """Return start and end of a span in the characters of a text."""
@@ -112,88 +105,61 @@ class Wanted:
         )
 
 
-class TaggedBatches:
-    """``batches`` with labels: BIO tags, or a matrix [start, end] per label.
+def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -> Batch:
+    """Return a batch with labels: BIO tags, or a matrix [start, end] per label.
 
     Args:
-      batches: ``Batches`` without labels.
-      wanted: spans of the samples.
+      batch: batch without labels.
+      spans: spans of each sample.
       head: decides labels: int32 [R, L] and weights [R, L] of a flat head; else bool [R, labels,
         L, L] and weights [R].
       labels: number of labels.
     """
-
-    def __init__(self, batches: Any, wanted: Wanted, head: str, labels: int) -> None:
-        self.wanted, self._flat = wanted, is_flat(head)
-        self._batches, self._spans, self._labels = batches, wanted.all_spans, labels
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on."""
-        for batch in self._batches.epoch(epoch, start):
-            yield self._flat_labels(batch) if self._flat else self._squares(batch)
-
-    def _flat_labels(self, batch: Batch) -> Batch:
-        labels = np.zeros(batch["token_ids"].shape, np.int32)
-        weights = np.zeros(labels.shape, np.float32)
-        for row, sample in enumerate(batch["sample_ids"]):
-            if sample >= 0:
-                length = self._batches.samples.lengths[sample]
-                labels[row, :length] = tags_of(self._spans[sample], length)
-                weights[row, :length] = 1.0
-        return {**batch, "labels": labels, "weights": weights}
-
-    def _squares(self, batch: Batch) -> Batch:
-        rows, length = batch["token_ids"].shape
-        labels = np.zeros((rows, self._labels, length, length), np.bool_)
-        for row, sample in enumerate(batch["sample_ids"]):
-            if sample >= 0:
-                for first, last, label in self._spans[sample]:
-                    labels[row, label, first, last] = True
-        return {**batch, "labels": labels}
+    rows, length = batch["token_ids"].shape
+    flat = is_flat(head)
+    answers = np.zeros((rows, length), np.int32)
+    if not flat:
+        answers = np.zeros((rows, labels, length, length), np.bool_)
+    for row, sample in enumerate(batch["sample_ids"]):
+        if sample >= 0 and flat:
+            answers[row] = tags_of(spans[sample], length)
+        elif sample >= 0:
+            for first, last, label in spans[sample]:
+                answers[row, label, first, last] = True
+    weights = {"weights": (batch["token_ids"] != 0).astype(np.float32)} if flat else {}
+    return {**batch, "labels": answers, **weights}
 
 
-def read(
-    files: TaggedFiles,
-    vocabulary: VocabularyOptions,
-    options: BatchOptions,
-    bert: Any,
-    token_dropout: float,
-    seed: int,
-    head: str,
-) -> Labelled:
+def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
     """Read the files, or the built-in corpus if there are none.
 
     Args:
-      head: head of the model; a flat one allows no nested entities.
-      others: see ``labelled.read``.
+      files, how: as for ``labelled.read``.
+      head: head of the model; a flat one allows no nested entities in training.
 
     Raises:
       DataError: A file cannot be read, or cannot be trained on.
     """
-    train, dev = files.read(seed, nested=not is_flat(head))
-    names, dev_names = ([e.label for x in part.labels or [] for e in unpack(x)]
-                        for part in (train, dev))  # fmt: skip
+    parts = train, dev = files.read(how.seed, nested=not is_flat(head))
+    names, dev_names = (
+        [entity.label for label in part.labels or [] for entity in unpack(label)] for part in parts
+    )
     if not names:
         raise DataError(f"training data: {len(train):,} texts without any entity")
     labels = Labels(tuple(sorted(set(names))))
     labels.ids(dev_names)
-    tokenizer = vocabulary.tokenizer(train.texts, bert)
-    placed, dev_placed = (
-        Placed.of(part.texts, tokenizer, options.max_length) for part in (train, dev)
-    )
-    wanted, dev_wanted = Wanted.of(train, placed, labels), Wanted.of(dev, dev_placed, labels)
-    plain, plain_dev = options.make(placed.encoded, None, dev_placed.encoded, None, seed)
-    batches = TokenDropout(
-        TaggedBatches(plain, wanted, head, len(labels)), token_dropout, tokenizer, seed
-    )
-    dev_batches = TaggedBatches(plain_dev, dev_wanted, head, len(labels))
-    description = (
-        f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and {len(dev_names):,} "
-        f"entities, {len(labels)} labels, {tokenizer.vocab_size} tokens; {batches.describe()}"
-        f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(placed.encoded)}"
-        f"{labels.warnings(dev_names)}{wanted.warnings('training')}{dev_wanted.warnings('dev')}"
-    )
-    return Labelled(train, dev, labels, tokenizer, batches, dev_batches, description)
+    tokenizer = how.tokenizer(train.texts)
+    placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
+    wanted, dev_wanted = (Wanted.of(*pair, labels) for pair in zip(parts, placed))
+    return how.labelled(
+        parts, labels, tokenizer, [part.encoded for part in placed],
+        changes=[
+            lambda batch, *_, spans=part.all_spans: with_labels(batch, spans, head, len(labels))
+            for part in (wanted, dev_wanted)
+        ],
+        counts=f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and "
+        f"{len(dev_names):,} entities, {len(labels)} labels",
+        warnings=f"{labels.warnings(dev_names)}{wanted.warnings('training')}"
+        f"{dev_wanted.warnings('dev')}",
+        wanted=dev_wanted,
+    )  # fmt: skip

@@ -64,7 +64,7 @@ class Tagger(NamedTuple):
     transitions: Any
 
     def inputs(self) -> Dict[str, Any]:
-        """Return the placeholders by name; labels and weights as in ``TaggedBatches``."""
+        """Return the placeholders by name; labels and weights as in ``tagged.with_labels``."""
         flat = is_flat(self.head)
         return {
             **dict(zip(("token_ids", "segment_ids"), self.model.inputs)),

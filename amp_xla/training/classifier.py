@@ -86,10 +86,12 @@ class ClassifierConfig:
 
     def read(self, micro_batches: int = 1) -> Labelled:
         """Read the texts, and describe them on standard error."""
-        data = self.reader(
-            self.files, self.vocabulary, self.batches.times(micro_batches), self.encoder.bert,
-            self.training.token_dropout, self.seed,
+        batch_size = self.batches.batch_size * micro_batches
+        how = labelled.Preparation(
+            self.vocabulary, dataclasses.replace(self.batches, batch_size=batch_size),
+            self.encoder.bert, self.training.token_dropout, self.seed,
         )  # fmt: skip
+        data = self.reader(self.files, how)
         note(data.description)
         return data
 
@@ -113,7 +115,7 @@ class Questions:
         self.tokenizer = Tokenizer.from_assets(checkpoint.file)
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
-        self._separator: Optional[str] = getattr(config.files, "separator", None)
+        self._separator: Optional[str] = config.files.separator
         warning = labelled.warning(lines, self.labels)
         if warning:
             note(warning)

@@ -63,7 +63,7 @@ class Tagging:
 
     Args:
       inference: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
-      batches: ``TaggedBatches`` without shuffling.
+      batches: batches of texts with labels, without shuffling.
       wanted: entities of the texts.
       head: see ``spans.decode``.
     """

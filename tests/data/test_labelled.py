@@ -31,7 +31,9 @@ def files(tmp_path: Path) -> TextFiles:
 
 def read(files: TextFiles, token_dropout: float = 0.0, **options: Any) -> labelled.Labelled:
     small = PackedBatchOptions(batch_size=4, max_length=16, **options)
-    return labelled.read(files, VocabularyOptions(vocab_size=200), small, None, token_dropout, 1)
+    vocabulary = VocabularyOptions(vocab_size=200)
+    how = labelled.Preparation(vocabulary, small, None, token_dropout, 1)
+    return labelled.read(files, how)
 
 
 @pytest.mark.parametrize("packed", [False, True])

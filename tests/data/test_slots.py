@@ -103,7 +103,7 @@ def test_gzip_is_known_by_content_and_damage_is_named(file: Any, tmp_path: Path)
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"d\.gz"):
             Lines(str(path), 13, 64)
-    with pytest.raises(DataError, match="No such file"):
+    with pytest.raises(DataError, match="no such file"):
         Lines(str(tmp_path / "none.tsv"), 13, 64)
 
 

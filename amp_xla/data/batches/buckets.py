@@ -7,13 +7,13 @@ same number of rows; the last one is filled up with rows of weight 0.
 
 from __future__ import annotations
 
-from typing import Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.text.tokenizer import Encoded, EncodedPairs
+from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
 
 
@@ -28,19 +28,17 @@ class Samples:
       DataError: There are no samples, or the number of labels differs.
     """
 
-    texts = 1  # rows of tokens per sample
-
     def __init__(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> None:
         if not len(encoded):
             raise DataError("no samples to make batches of")
         if label_ids is not None and len(label_ids) != len(encoded):
             raise DataError(f"{len(encoded):,} samples but {len(label_ids):,} labels")
-        self.lengths = encoded.lengths
+        self.lengths, self.texts = encoded.lengths, encoded.texts
         self._tokens = encoded.token_ids
         self._labels = None if label_ids is None else np.asarray(label_ids)
-        # Index -1, an empty place of a batch, reads the last element: a sample of no tokens.
+        # Index -1, an empty place of a batch, reads the last element: a row of no tokens.
         self._begins = encoded.offsets.astype(np.int64)
-        self._sizes = np.append(self.lengths, 0)
+        self._sizes = np.append(np.diff(encoded.offsets), 0)
         self._first_sizes = np.append(encoded.first_lengths, 0)
 
     def __len__(self) -> int:
@@ -55,12 +53,16 @@ class Samples:
           length: tokens of a row, L.
 
         Returns:
-          ``token_ids``, ``segment_ids``: int32 [R, L], 0 for padding; ``labels`` int32 or float32
-          and ``weights`` float32, shaped like ``sample_ids``, 0 if empty; multi-label
-          targets have one more axis. With slots also ``position_ids``: int32 [R, L], counted from 0
-          in each sample; ``slots``: int32 [R, L], the slot that a token belongs to, -1 for padding.
+          ``token_ids``, ``segment_ids``: int32 [R, L], 0 for padding, of pairs in separate rows
+          [R, 2, L]; ``labels`` int32 or float32 and ``weights`` float32, shaped like
+          ``sample_ids``, 0 if empty; multi-label targets have one more axis. With slots also
+          ``position_ids``: int32 [R, L], counted from 0 in each sample; ``slots``: int32 [R, L],
+          the slot that a token belongs to, -1 for padding.
         """
         grid = sample_ids.reshape(len(sample_ids), -1)
+        shape = (len(grid), *[self.texts] * (self.texts > 1), length)
+        if self.texts > 1:
+            grid = np.where(grid < 0, -1, self.texts * grid + np.arange(self.texts)).reshape(-1, 1)
         sizes = self._sizes[grid]
         ends = sizes.cumsum(1)
         columns = np.arange(length)
@@ -72,44 +74,24 @@ class Samples:
         token_ids = self._tokens[np.where(inside, self._begins[owners] + positions, 0)]
         segment_ids = inside & (positions >= self._first_sizes[owners])
         batch = {
-            "token_ids": np.where(inside, token_ids, 0).astype(np.int32),
-            "segment_ids": segment_ids.astype(np.int32),
-            **self.answers(sample_ids),
+            "token_ids": np.where(inside, token_ids, 0).astype(np.int32).reshape(shape),
+            "segment_ids": segment_ids.astype(np.int32).reshape(shape),
+            "weights": (sample_ids >= 0).astype(np.float32),
+            "sample_ids": sample_ids,
         }
-        if sample_ids.ndim == 2:
-            batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
-            batch["slots"] = np.where(inside, slots, -1).astype(np.int32)
-        return batch
-
-    def answers(self, sample_ids: np.ndarray) -> Batch:
-        """Return the arrays of a batch other than its tokens."""
-        batch = {"weights": (sample_ids >= 0).astype(np.float32), "sample_ids": sample_ids}
         if self._labels is not None:
             kind = np.float32 if self._labels.dtype.kind == "f" else np.int32
             batch["labels"] = labels = self._labels[sample_ids].astype(kind)
             labels[sample_ids < 0] = 0
+        if sample_ids.ndim == 2:
+            batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
+            batch["slots"] = np.where(inside, slots, -1).astype(np.int32)
         return batch
 
     @property
     def tokens(self) -> int:
         """Number of tokens of all samples."""
         return len(self._tokens)
-
-
-class PairSamples(Samples):
-    """Pairs of texts that one encoder encodes separately."""
-
-    texts = 2
-
-    def __init__(self, encoded: EncodedPairs, label_ids: Optional[np.ndarray] = None) -> None:
-        super().__init__(encoded, label_ids)
-        self._texts = Samples(encoded.alone)
-
-    def gather(self, sample_ids: np.ndarray, length: int) -> Batch:
-        """Return the arrays of a batch, as in ``Samples``; ``token_ids``: int32 [R, 2, L]."""
-        texts = np.where(sample_ids[:, None] < 0, -1, 2 * sample_ids[:, None] + np.arange(2))
-        token_ids = self._texts.gather(texts.reshape(-1), length)["token_ids"]
-        return {"token_ids": token_ids.reshape(-1, 2, length), **self.answers(sample_ids)}
 
 
 def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
@@ -136,7 +118,6 @@ class Batches:
     """
 
     slots = 1  # samples per row
-    kind: Type[Samples] = Samples
 
     def __init__(
         self,
@@ -147,7 +128,7 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        self.samples = self.kind(encoded, label_ids)
+        self.samples = Samples(encoded, label_ids)
         self.rows, self._seed, self._shuffle = batch_size, seed, shuffle
         self.lengths = sorted({int(length) for length in lengths})
         longest = int(self.samples.lengths.max())
@@ -209,12 +190,3 @@ class Batches:
             rest = members[end:]
             plan += [(length, members[i : i + self.rows]) for i in range(0, end, self.rows)]
         return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan
-
-
-class PairBatches(Batches):
-    """Batches of pairs whose texts are encoded separately; follows ``BatchSource``.
-
-    The longer text of a pair decides its bucket.
-    """
-
-    kind = PairSamples

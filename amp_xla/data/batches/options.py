@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Sequence, Tuple, Type, Union
+import math
+from typing import Any, List, Sequence, Tuple, Union
 
 import numpy as np
 from typing_extensions import Annotated
@@ -27,18 +28,8 @@ class BatchOptions:
     shapes: Annotated[int, within(at_least=1)] = 4
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 
-    def times(self, accumulate: int) -> BatchOptions:
-        """Return options of batches that are cut into ``accumulate`` micro-batches."""
-        return dataclasses.replace(self, batch_size=self.batch_size * accumulate)
-
     def make(
-        self,
-        train: Encoded,
-        train_labels: Any,
-        dev: Encoded,
-        dev_labels: Any,
-        seed: int,
-        kind: Type[Batches] = Batches,
+        self, train: Encoded, dev: Encoded, train_labels: Any, dev_labels: Any, seed: int
     ) -> Tuple[Any, Any]:
         """Return training and dev batches, in the same shapes.
 
@@ -46,12 +37,14 @@ class BatchOptions:
           train, dev: token ids, cut to ``max_length``.
           train_labels, dev_labels: int or float [samples]; None = no labels.
           seed: decides the order of the training batches.
-          kind: class of the batches, which fits ``train`` and ``dev``.
         """
+        if getattr(self, "packed", False):
+            packed = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
+            return packed, packed.like(dev, dev_labels)
         # A dev text may be longer than every training text.
         sizes = np.concatenate([train.lengths, dev.lengths])
         lengths = choose_lengths(sizes, self.shapes, self.max_length)
-        batches = kind(train, train_labels, lengths, self.batch_size, seed)
+        batches = Batches(train, train_labels, lengths, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)
 
 
@@ -62,29 +55,13 @@ class PackedBatchOptions(BatchOptions):
     packed: bool = False
     """put several texts into each row of max_length tokens: one shape, hardly any padding"""
 
-    def make(
-        self,
-        train: Encoded,
-        train_labels: Any,
-        dev: Encoded,
-        dev_labels: Any,
-        seed: int,
-        kind: Type[Batches] = Batches,
-    ) -> Tuple[Any, Any]:
-        """Return training and dev batches, as in ``BatchOptions``."""
-        if not self.packed:
-            return super().make(train, train_labels, dev, dev_labels, seed, kind)
-        batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
-        return batches, batches.like(dev, dev_labels)
-
 
 def choose_lengths(
     lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int
 ) -> List[int]:
     """Return at most ``max_shapes`` bucket lengths with the fewest padded tokens in all.
 
-    Exact, by dynamic programming over the histogram of ``lengths``, rounded up to ``MULTIPLE``:
-    O(h * h * max_shapes) for h different rounded lengths.
+    Exact, by dynamic programming over the lengths of samples, rounded up to ``MULTIPLE``.
 
     Args:
       lengths: tokens of each sample, of every corpus that uses the buckets.
@@ -97,24 +74,20 @@ def choose_lengths(
     """
     rounded = np.minimum(-(-np.asarray(lengths, np.int64) // MULTIPLE) * MULTIPLE, max_length)
     # An optimal length is always the length of a sample, rounded up.
-    ends, counts = np.unique(rounded, return_counts=True)
-    samples = np.concatenate([[0], np.cumsum(counts)])
-    # best[j]: fewest bucket tokens for the first j candidates with the shapes used so far. All
+    unique, counts = np.unique(rounded, return_counts=True)
+    ends, samples = unique.tolist(), [0, *np.cumsum(counts).tolist()]
+    # Of the first j lengths: tokens in buckets, and the lengths of the buckets used so far. All
     # choices hold the same text, so the fewest bucket tokens have the least padding.
-    best = np.concatenate([[0], samples[1:] * ends]).astype(np.float64)
-    choices: List[np.ndarray] = []
-    for _ in range(1, min(max_shapes, len(ends))):
-        # cost[i, j]: the best for the first i, and candidates i to j in one more bucket. With
-        # i = 0 it uses fewer buckets.
-        cost = best[:-1, None] + (samples[None, 1:] - samples[:-1, None]) * ends[None, :]
-        cost[np.tril_indices(len(ends), -1)] = np.inf
-        choices.append(cost.argmin(0))
-        best = np.concatenate([[0], cost.min(0)])
-    chosen, end = [], len(ends)
-    for choice in reversed(choices):
-        chosen.append(int(ends[end - 1]))
-        end = int(choice[end - 1])
-        if end == 0:
-            return chosen[::-1]
-    chosen.append(int(ends[end - 1]))
-    return chosen[::-1]
+    best: List[Tuple[float, List[int]]] = [(0, []), *[(math.inf, [])] * len(ends)]
+    for _ in range(min(max_shapes, len(ends))):
+        best = [best[0]] + [
+            min(
+                (
+                    (tokens + (samples[j] - samples[i]) * ends[j - 1], [*chosen, ends[j - 1]])
+                    for i, (tokens, chosen) in enumerate(best[:j])
+                ),
+                key=lambda choice: choice[0],
+            )
+            for j in range(1, len(best))
+        ]
+    return best[-1][1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Protocol
@@ -24,6 +24,26 @@ class BatchSource(Protocol):
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start`` on, without building those before."""
+
+
+class MappedBatches:
+    """``batches`` with a function applied to each; all other attributes are those of ``batches``.
+
+    Args:
+      batches: follow ``BatchSource``.
+      function: batch, epoch, step -> batch.
+    """
+
+    def __init__(self, batches: Any, function: Callable[[Batch, int, int], Batch]) -> None:
+        self._batches, self._function = batches, function
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of ``epoch`` from ``start`` on."""
+        for step, batch in enumerate(self._batches.epoch(epoch, start), start):
+            yield self._function(batch, epoch, step)
 
 
 def sample_count(batch: Batch) -> int:

@@ -35,7 +35,6 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
 
 BUILT_IN_FILE = "corpus.jsonl"
-BUILT_IN_SOURCE_MB = 2  # Python source per package; about a tenth of it are docstrings
 LARGE = 2**30  # bytes whose reading is announced
 SAME_CONTENT = frozenset(["out", "vocab", "vocab_mb", "vocab_only", "workers", "shard"])
 VOCAB_MULTIPLE = 64  # an efficient height of the embedding matrix on tensor cores
@@ -234,7 +233,7 @@ def _built_in(config: Config, pool: Pool) -> str:
     path = os.path.join(config.out, BUILT_IN_FILE)
     if not os.path.exists(path):
         note("collecting the docstrings of the installed packages ...")
-        groups = corpora.package_files(BUILT_IN_SOURCE_MB * 10**6)
+        groups = corpora.package_files()
         texts = dict.fromkeys(t for some in pool.map(corpora.docstrings, groups) for t in some)
         if not texts:
             raise DataError("this Python has no .py files with docstrings; give --corpus")

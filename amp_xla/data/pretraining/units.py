@@ -6,32 +6,27 @@ file is read as a stream, compressed or not, so one unit is in memory.
 
 from __future__ import annotations
 
-import bz2
 import dataclasses
 import glob
-import gzip
-import json
+import itertools
 import os
 import re
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Tuple
 
 from typing_extensions import Literal
 
-from amp_xla.data.extras import extra
 from amp_xla.data.pretraining import wikipedia
-from amp_xla.data.text.lines import decoded, refuse_utf16, text_problem, unpacked
+from amp_xla.data.text.lines import decoded, opened, plain_name, refuse_utf16, text_problem
+from amp_xla.data.text.readers import JSON_SUFFIXES, json_object
 from amp_xla.errors import DataError
 
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")
 DUMP_SUFFIXES = (".xml",)
 SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
-COMPRESSED = (".bz2", ".gz", ".zst")
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
 UNIT_BYTES = (1 << 18, 8 << 20)  # parsing a dump takes a second or more per MB
 UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
 HEAD_BYTES = 1 << 16  # of a file, to recognize its kind; has the namespaces of a dump
-READ_BYTES = 4 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,12 +76,13 @@ def files_of(corpus: str) -> List[str]:
     files: Dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in corpus.split(","))):
         if os.path.isdir(pattern):
-            paths = sorted(filter(_has_known_name, _files_below(pattern)))
-            problem = f"has no file ending in {', '.join(SUFFIXES)} (or these with .bz2, .gz, .zst)"
+            below = glob.glob(os.path.join(glob.escape(pattern), "**"), recursive=True)
+            paths = list(filter(_has_known_name, below))
+            problem = f"has no file ending in {', '.join(SUFFIXES)} (or these with .gz, .bz2, .zst)"
         else:
             paths = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
-            paths = sorted(p for p in paths if os.path.exists(p) and not os.path.isdir(p))
             problem = "no such file"
+        paths = sorted(p for p in paths if os.path.exists(p) and not os.path.isdir(p))
         if not paths:
             raise DataError(f"corpus {pattern}: {problem}")
         for path in paths:
@@ -101,45 +97,31 @@ def files_of(corpus: str) -> List[str]:
     return list(files.values())
 
 
-def _files_below(root: str) -> Iterator[str]:
-    """Yield the files in a folder and its subfolders, each folder once, without hidden ones."""
-    folders = set()
-    for folder, subfolders, names in os.walk(root, followlinks=True):
-        if os.path.realpath(folder) in folders:  # a link to a folder above
-            subfolders.clear()
-            continue
-        folders.add(os.path.realpath(folder))
-        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
-
-
 def _has_known_name(path: str) -> bool:
-    name = os.path.basename(_unpacked_name(path))
+    name = os.path.basename(plain_name(path))
     return name.endswith(SUFFIXES) or EXTRACTED.fullmatch(name) is not None
-
-
-def _unpacked_name(path: str) -> str:
-    return os.path.splitext(path)[0] if path.endswith(COMPRESSED) else path
 
 
 def units(files: List[str], reading: Reading) -> Iterator[Unit]:
     """Yield the units of a corpus in order.
 
     Raises:
-      DataError: a file cannot be read, is damaged, UTF-16, or unpacks to far more than text does.
+      DataError: a file cannot be read, is damaged, or UTF-16.
     """
     total = sum(map(os.path.getsize, files))
     target = min(max(total // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
     for number, path in enumerate(files):
-        head = next(_content(path, HEAD_BYTES), b"")
+        with opened(path) as file:
+            head = file.read(HEAD_BYTES)
         refuse_utf16(path, head)
         kind = _kind(path, head)
         links = wikipedia.prefixes(head) if kind == "dump" else frozenset()
         # A unit ends with the first document behind each multiple of the target.
         part = begin = end = 0
         documents: List[Document] = []
-        for end, document in _documents(path, kind, reading):
+        for document in _documents(path, kind, reading):
             documents.append(document)
+            end = document.begin + len(document.content)
             if end // target > begin // target:
                 name = f"{number:05d}-{part:05d}"
                 yield Unit(name, path, kind, end - begin, links, documents)
@@ -150,7 +132,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
 
 def _kind(path: str, head: bytes) -> str:
     """Return ``text``, ``json`` or ``dump``, by the name's ending or else the first character."""
-    name = _unpacked_name(path)
+    name = plain_name(path)
     if name.endswith(DUMP_SUFFIXES):
         return "dump"
     if name.endswith(JSON_SUFFIXES):
@@ -159,15 +141,13 @@ def _kind(path: str, head: bytes) -> str:
     return "json" if begins_as_json and not name.endswith(TEXT_SUFFIXES) else "text"
 
 
-def _documents(path: str, kind: str, reading: Reading) -> Iterator[Tuple[int, Document]]:
-    """Yield the documents of a file, each with the offset of the byte after it."""
+def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
+    """Yield the documents of a file."""
     lines = _lines(path)
     if kind == "dump":
-        yield from (
-            (begin + len(page), Document(begin, page)) for begin, page in wikipedia.pages(lines)
-        )
+        yield from itertools.starmap(Document, wikipedia.pages(lines))
     elif kind == "json" or reading.documents == "line":
-        yield from ((begin + len(line), Document(begin, line)) for begin, line in lines)
+        yield from itertools.starmap(Document, lines)
     else:
         begin, content = 0, bytearray()
         for start, line in lines:
@@ -175,22 +155,19 @@ def _documents(path: str, kind: str, reading: Reading) -> Iterator[Tuple[int, Do
                 begin = begin if content else start
                 content += line
             elif content:
-                yield start + len(line), Document(begin, bytes(content))
+                yield Document(begin, bytes(content))
                 content.clear()
         if content:
-            yield begin + len(content), Document(begin, bytes(content))
+            yield Document(begin, bytes(content))
 
 
 def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
     """Yield (number of the first byte, bytes) of each line of a file."""
-    begin, rest = 0, b""
-    for data in _content(path, READ_BYTES):
-        *whole, rest = (rest + data).split(b"\n")
-        for line in whole:
-            yield begin, line + b"\n"
-            begin += len(line) + 1
-    if rest:
-        yield begin, rest
+    begin = 0
+    with opened(path) as file:
+        for line in file:
+            yield begin, line
+            begin += len(line)
 
 
 def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
@@ -230,16 +207,11 @@ def _text(raw: bytes, unit: Unit, field: str) -> str:
         return "\n".join(columns[int(name)] for name in fields)
     if not line.strip():
         return ""
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"not JSON ({error})") from None
+    record = json_object(line)
     return "\n".join(filter(None, (_value(record, name) for name in fields)))
 
 
-def _value(record: Any, field: str) -> str:
-    if not isinstance(record, dict):
-        raise ValueError(f"a JSON {type(record).__name__}; an object with {field!r} is needed")
+def _value(record: Dict[str, Any], field: str) -> str:
     if field not in record:
         keys = ", ".join(map(repr, record))
         raise ValueError(f"no text under {field!r} (--field); keys: {keys}")
@@ -250,20 +222,3 @@ def _value(record: Any, field: str) -> str:
     if problem:
         raise ValueError(f"{field!r}: {problem}")
     return text
-
-
-def _content(path: str, chunk: int) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed according to its suffix, in chunks of bytes."""
-    try:
-        with open(path, "rb") as raw:
-            file: Any = raw
-            if path.endswith(".gz"):
-                file = gzip.GzipFile(fileobj=raw)
-            elif path.endswith(".bz2"):
-                file = bz2.BZ2File(raw)
-            elif path.endswith(".zst"):
-                zstandard = extra("zstandard", f"{path}: reading .zst")
-                file = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-            yield from unpacked(path, file, os.path.getsize(path), chunk)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error

@@ -7,16 +7,14 @@ size takes the memory of one block.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import math
 import zlib
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
+from amp_xla.data.text.lines import opened
 from amp_xla.errors import DataError
-
-_GZIP = b"\x1f\x8b"
 
 Parsed = Tuple[float, List[float], List[int]]  # label, numbers, hashes of slots x values (-1: none)
 
@@ -37,7 +35,7 @@ class LineError(DataError):
 
 
 class Lines:
-    """The checked lines of a file, also gzipped, or of bytes.
+    """The checked lines of a file, also compressed, or of bytes.
 
     Args:
       path: path of the file; with ``content`` only its name.
@@ -61,8 +59,7 @@ class Lines:
         content: Optional[bytes] = None,
         columns: Optional[Columns] = None,
     ) -> None:
-        self.path, self.block = path, block
-        self._content = content
+        self.path, self.block, self._content = path, block, content
         self._offsets: List[int] = []
         self._count, self._digest = 0, hashlib.sha256()
         try:
@@ -76,7 +73,7 @@ class Lines:
                         raise LineError(
                             self._count, f"the label is {label!r}; allowed: 0 or 1, then a tab"
                         )
-                    check(line, columns, self._count)
+                    parse_line(line, columns, 1, self._count)
                     if self._count % block == 0:
                         self._offsets.append(offset)
                     offset += len(line)
@@ -84,9 +81,6 @@ class Lines:
                     self._digest.update(line)
         except LineError as error:
             raise DataError(f"{path}, {error}") from None
-        except (OSError, EOFError, zlib.error) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(f"cannot read {path}: {reason}") from error
         if columns is None:
             raise DataError(f"{path} has no lines")
         self.columns = columns
@@ -102,11 +96,7 @@ class Lines:
         return Columns(numbers, tabs - numbers)
 
     def _open(self) -> Any:
-        if self._content is not None:
-            return io.BytesIO(self._content)
-        with open(self.path, "rb") as handle:
-            packed = handle.read(2) == _GZIP
-        return gzip.open(self.path) if packed else open(self.path, "rb")
+        return opened(self.path) if self._content is None else io.BytesIO(self._content)
 
     def __len__(self) -> int:
         return self._count
@@ -124,32 +114,27 @@ class Lines:
                 yield [handle.readline() for _ in range(count)]
 
 
-def check(line: bytes, columns: Columns, index: int) -> None:
-    """Check the columns and numbers of a line, not its label.
+def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
+    """Return label, numbers and hashes of a line; its label may be empty, and is not checked.
 
     Raises:
       LineError: a column too many or too few, or no finite number where one is required.
     """
-    tabs = line.count(b"\t")
-    if tabs != sum(columns):
-        raise LineError(index, f"{tabs} columns after the label; required: {sum(columns)}")
-    for number in line.split(b"\t", columns.numbers + 1)[1 : columns.numbers + 1]:
+    label, *fields = line.rstrip(b"\r\n").split(b"\t")
+    if len(fields) != sum(columns):
+        raise LineError(index, f"{len(fields)} columns after the label; required: {sum(columns)}")
+    numbers: List[float] = []
+    for field in fields[: columns.numbers]:
         try:
-            finite = math.isfinite(float(number or 0))
+            numbers.append(float(field or 0))
         except ValueError:
-            finite = False
-        if not finite:
-            text = number[:20].decode("utf-8", "replace")
+            numbers.append(math.nan)
+        if not math.isfinite(numbers[-1]):
+            text = field[:20].decode("utf-8", "replace")
             raise LineError(index, f"{text!r} is not a finite number; allowed: a number or nothing")
-
-
-def parse_line(line: bytes, columns: Columns, values: int) -> Parsed:
-    """Return label, numbers and hashes of a checked line, whose label may be empty."""
-    fields = line.rstrip(b"\r\n").split(b"\t")
-    numbers = [float(field or 0) for field in fields[1 : 1 + columns.numbers]]
     hashes: List[int] = []
-    for slot in fields[1 + columns.numbers :]:
+    for slot in fields[columns.numbers :]:
         parts = [slot] if values == 1 else slot.split(b" ")[:values]
         known = [zlib.crc32(part) for part in parts if part]
         hashes += known + [-1] * (values - len(known))
-    return float(fields[0] or 0), numbers, hashes
+    return float(label or 0), numbers, hashes

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.text.lines import BadLine, called, every_line
-from amp_xla.data.text.readers import JSON_SUFFIXES, Dataset, json_object, text_value, unusable
+from amp_xla.data.text.lines import BadLine, every_line
+from amp_xla.data.text.readers import Dataset, collected, is_json, json_object, text_value
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # a line between the documents of CoNLL 2003
 TAG = re.compile(r"O|[BIESM]-.*\S")
 SCHEMES = ("BI", "BIES", "BMES")
-Samples = Iterator[Tuple[int, str, "List[Entity]"]]  # number of the first line, text, entities
 
 
 class Entity(NamedTuple):
@@ -75,60 +73,29 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
       DataError: The file is missing or empty, its tags are of two schemes, or it has bad lines.
     """
     lines, bad = every_line(path)
-    first = next((line for line in lines if line.strip()), "")
-    if not first and not bad:
-        raise DataError(f"{called(path)}: the file is empty; it needs texts with entities")
-    plain = path[:-3] if path.endswith(".gz") else path
-    is_json = plain.endswith(JSON_SUFFIXES) or first.lstrip().startswith("{")
-    samples = _json_lines(path, lines, bad) if is_json else _columns(path, lines, bad)
-    texts, labels = [], []
-    for number, text, entities in samples:
-        pair = None if nested else _overlapping(entities)
-        if pair:
-            bad.append(
-                BadLine(path, number, f"entities {pair[0]} and {pair[1]} overlap, which only the "
-                        "heads of spans take: --head global_pointer")
-            )  # fmt: skip
-        else:
-            texts.append(text)
-            labels.append(pack(entities))
-    bad.sort(key=lambda line: line.line)
-    if bad and (on_bad_line == "error" or not texts):
-        raise unusable(path, bad, len(texts) + len(bad))
-    if not texts:
-        raise DataError(f"{called(path)}: no texts with entities")
-    return Dataset(texts, labels=labels, bad_lines=bad)
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
+    places: Iterable[Tuple[int, Any]] = _columns(path, lines, bad)
+    if numbered and is_json(path, numbered[0][1]):
+        read_one, places = _from_json, numbered
+
+    def sample(content: Any) -> Tuple[str, None, str]:
+        text, entities = read_one(content)
+        ordered = sorted(set(entities))
+        for one, other in zip(ordered, ordered[1:]):
+            if other.start < one.end and not nested:
+                raise ValueError(
+                    f"entities {one.start}:{one.end} and {other.start}:{other.end} overlap, which "
+                    "only the heads of spans take: --head global_pointer"
+                )
+        return text, None, pack(entities)
+
+    return collected(path, places, sample, bad, on_bad_line)
 
 
-def count(path: str) -> int:
-    """Return the number of texts in a regular file, 0 if it cannot be read."""
-    try:
-        return len(read(path, on_bad_line="skip")) if os.path.isfile(path) else 0
-    except DataError:  # whoever reads the texts reports it
-        return 0
-
-
-def _overlapping(entities: Sequence[Entity]) -> Optional[Tuple[str, str]]:
-    ordered = sorted(set(entities))
-    for one, other in zip(ordered, ordered[1:]):
-        if other.start < one.end:
-            return f"{one.start}:{one.end}", f"{other.start}:{other.end}"
-    return None
-
-
-def _json_lines(path: str, lines: Sequence[str], bad: List[BadLine]) -> Samples:
-    refused = {line.line for line in bad}
-    for number, line in enumerate(lines, 1):
-        if line.strip() and number not in refused:
-            try:
-                record = json_object(line)
-                text = text_value(record, "text", "text")
-                yield number, text, _entities(record, text)
-            except ValueError as reason:
-                bad.append(BadLine(path, number, str(reason)))
-
-
-def _entities(record: Dict[str, Any], text: str) -> List[Entity]:
+def _from_json(line: str) -> Tuple[str, List[Entity]]:
+    record = json_object(line)
+    text = text_value(record, "text", "text")
     entities = record.get("entities")
     if not isinstance(entities, list):
         raise ValueError("no list 'entities'")
@@ -143,10 +110,13 @@ def _entities(record: Dict[str, Any], text: str) -> List[Entity]:
                 f"entity {json.dumps(entity)[:60]}; needed: [start, end, label], "
                 f"0 <= start < end <= {len(text)}, the characters of the text"
             )
-    return [Entity(*entity) for entity in entities]
+    return text, [Entity(*entity) for entity in entities]
 
 
-def _columns(path: str, lines: Sequence[str], bad: List[BadLine]) -> Samples:
+def _columns(
+    path: str, lines: Sequence[str], bad: List[BadLine]
+) -> Iterator[Tuple[int, Any]]:  # fmt: skip
+    """Yield number of the first line, tokens and tags of each text; append bad lines to ``bad``."""
     refused = {line.line for line in bad}
     first_line: Dict[str, int] = {}  # of each kind of tag
     tokens: List[str] = []
@@ -158,7 +128,7 @@ def _columns(path: str, lines: Sequence[str], bad: List[BadLine]) -> Samples:
             broken = True
         elif not line.strip() or cells[0] == DOCUMENT:
             if tokens and not broken:
-                yield (begin, *_joined(tokens, tags))
+                yield begin, (tokens, tags)
             tokens, tags, begin, broken = [], [], number + 1, False
         elif len(cells) < 2 or not cells[0].strip() or not TAG.fullmatch(cells[-1].strip()):
             found = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
@@ -175,8 +145,9 @@ def _columns(path: str, lines: Sequence[str], bad: List[BadLine]) -> Samples:
         raise DataError(f"{path}: tags of two schemes: {places}; BIO, BIOES or BMES is needed")
 
 
-def _joined(tokens: Sequence[str], tags: Sequence[str]) -> Tuple[str, List[Entity]]:
-    """Return the text of tokens, and its entities in characters."""
+def _joined(content: Tuple[List[str], List[str]]) -> Tuple[str, List[Entity]]:
+    """Return the text of tokens and tags, and its entities in characters."""
+    tokens, tags = content
     space = "" if all(len(token) == 1 for token in tokens) else " "
     ends, end = [], -len(space)
     for token in tokens:

@@ -1,22 +1,23 @@
-"""Lines of text files, gzipped or not, and a separate report of those that are not UTF-8 text."""
+"""Text files, compressed or not; their lines, and which of them are not UTF-8 text."""
 
 from __future__ import annotations
 
+import bz2
+import contextlib
 import gzip
 import io
 import os
 import sys
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
+import zlib
+from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Type
 
+from amp_xla.data.extras import extra
 from amp_xla.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
+COMPRESSED = (".gz", ".bz2", ".zst")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
-
-# gzip ratio: text 3 to 10, a log that repeats one line 200, a malicious file 1,000 or more.
-MOST_TIMES, ALWAYS_ALLOWED = 200, 64 << 20
-CHUNK = 16 << 20
 
 Line = Tuple[int, str]
 
@@ -32,30 +33,72 @@ class BadLine(NamedTuple):
         return f"{self.path}:{self.line}: {self.reason}"
 
 
-def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
-    """Return the non-blank lines as (number from 1, text), and the lines that are not UTF-8 text.
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """Open a file, a pipe or, for ``-``, standard input, to read its decompressed bytes.
+
+    gzip is recognized by its first two bytes, bzip2 and Zstandard by the name.
 
     Raises:
-      DataError: As ``every_line``, or the file has no line.
+      DataError: It does not exist, cannot be read, or is damaged.
     """
+    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error)
+    kind = ""
+    try:
+        with _raw(path) as raw:
+            file: Any = raw
+            if path.endswith(".bz2"):
+                kind, file = "bz2", bz2.BZ2File(raw)
+            elif path.endswith(".zst"):
+                zstandard = extra("zstandard", f"{path}: reading .zst")
+                damage += (zstandard.ZstdError,)
+                stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+                kind, file = "zst", io.BufferedReader(stream)
+            elif raw.peek(2)[:2] == GZIP_MAGIC or path.endswith(".gz"):
+                kind, file = "gzip", gzip.GzipFile(fileobj=raw)
+            yield file
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
+        ) from None
+    except damage as error:
+        reason = getattr(error, "strerror", None)  # a folder, no permission, a loop of links
+        problem = f"cannot be read: {reason}" if reason else f"damaged {kind} file: {error}"
+        raise DataError(f"{path}: {problem}") from None
+
+
+def _raw(path: str) -> io.BufferedReader:
+    if path != "-":
+        return open(path, "rb")
+    if sys.stdin is None:
+        raise DataError("standard input is closed; name a file")
+    content: Any = io.BytesIO(sys.stdin.buffer.read())
+    return io.BufferedReader(content)  # which can peek
+
+
+def read_bytes(path: str) -> bytes:
+    """Return the decompressed content of a file; see ``opened``."""
+    with opened(path) as file:
+        content: bytes = file.read()
+        return content
+
+
+def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
+    """Return the non-blank lines of ``every_line`` as (number from 1, text), and the bad ones."""
     lines, bad = every_line(path)
-    good = [(number, text) for number, text in enumerate(lines, start=1) if text.strip()]
-    if not good and not bad:
-        raise DataError(f"{called(path)}: the file is empty; it needs one sample per line")
-    return good, bad
+    return [(number, text) for number, text in enumerate(lines, start=1) if text.strip()], bad
 
 
 def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
     r"""Return all lines, blank ones too, and those that are not UTF-8 text, empty in the list.
 
     Only ``\n`` ends a line; carriage returns before it and a byte order mark are dropped. ``-`` is
-    standard input. gzip is recognised by its first two bytes.
+    standard input.
 
     Raises:
-      DataError: The file is missing, unreadable, truncated or UTF-16, or unpacks to far more than
-        text does.
+      DataError: The file is missing, unreadable, damaged or UTF-16.
     """
-    data = _decompressed(path, read_bytes(path))
+    data = read_bytes(path)
     refuse_utf16(path, data)
     if data.startswith(UTF8_MARK):
         data = data[len(UTF8_MARK) :]
@@ -97,65 +140,14 @@ def text_problem(text: str) -> Optional[str]:
     return None
 
 
+def plain_name(path: str) -> str:
+    """Return the name of a file without the ending of compressed files."""
+    return os.path.splitext(path)[0] if path.endswith(COMPRESSED) else path
+
+
 def called(path: str) -> str:
     """Return the name of a file in messages."""
     return "standard input" if path == "-" else path
-
-
-def count(path: str) -> int:
-    """Return the number of lines of a regular file, 0 if it cannot be read."""
-    try:
-        if not os.path.isfile(path):  # a pipe can be read only once
-            return 0
-        return len(every_line(path)[0])
-    except DataError:  # whoever reads the texts reports it
-        return 0
-
-
-def unpacked(path: str, file: Any, packed: int, chunk: int) -> Iterator[bytes]:
-    """Yield ``chunk`` bytes at a time from a decompressor; ``packed`` is the compressed size.
-
-    Raises:
-      DataError: The file is damaged, or holds far more than text does, which would fill the memory.
-    """
-    total = 0
-    while True:
-        try:
-            data = file.read(chunk)
-        except Exception as error:  # each library has another class for damage
-            kind = path.rsplit(".", 1)[-1]
-            kind = kind if kind in ("zst", "bz2") else "gzip"
-            raise DataError(f"{path}: damaged {kind} file: {error}") from None
-        if not data:
-            return
-        total += len(data)
-        if total > max(ALWAYS_ALLOWED, MOST_TIMES * packed):
-            raise DataError(
-                f"{path}: unpacks to more than {total >> 20:,} MiB, over {MOST_TIMES} times its "
-                f"{packed:,} bytes, as no text does; if you trust it, unpack it first"
-            )
-        yield data
-
-
-def read_bytes(path: str) -> bytes:
-    """Return the content of a file, a pipe or, for ``-``, standard input.
-
-    Raises:
-      DataError: It does not exist, or cannot be read.
-    """
-    if path == "-":
-        if sys.stdin is None:
-            raise DataError("standard input is closed; name a file")
-        return sys.stdin.buffer.read()
-    try:
-        with open(path, "rb") as handle:
-            return handle.read()
-    except FileNotFoundError:
-        raise DataError(
-            f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
-        ) from None
-    except OSError as error:  # a folder, no permission, a loop of links
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def refuse_utf16(path: str, data: bytes) -> None:
@@ -167,11 +159,3 @@ def refuse_utf16(path: str, data: bytes) -> None:
             f"{called(path)}: the file is UTF-16; UTF-8 is needed "
             f"(iconv -f UTF-16 -t UTF-8 {path} > new-file)"
         )
-
-
-def _decompressed(path: str, data: bytes) -> bytes:
-    if not data.startswith(GZIP_MAGIC):
-        if path.endswith(".gz") and data:
-            raise DataError(f"{path}: named .gz but the content is not gzip")
-        return data
-    return b"".join(unpacked(path, gzip.GzipFile(fileobj=io.BytesIO(data)), len(data), CHUNK))

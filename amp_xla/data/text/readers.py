@@ -2,50 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.lines import BadLine, Line, read_lines, text_problem
+from amp_xla.data.text.lines import (
+    BadLine,
+    Line,
+    called,
+    plain_name,
+    read_lines,
+    text_problem,
+)  # fmt: skip
 from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 EXAMINED = 100  # JSON lines whose keys are collected: the first line may lack one
 SHOWN_BAD_LINES = 5
-WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}  # columns
+# Names of so many columns without a header
+WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
 LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # fields to need
-# Names that need no flag, (text, pair), the first match wins: GLUE's and CLUE's, then usual names.
-KNOWN_TEXTS: Tuple[Tuple[str, Optional[str]], ...] = (
-    ("sentence1", "sentence2"),
-    ("question1", "question2"),
-    ("premise", "hypothesis"),
-    ("question", "sentence"),  # GLUE QNLI
-    ("#1 string", "#2 string"),  # GLUE MRPC
-    ("text_a", "text_b"),
-    ("text1", "text2"),
-    ("query", "title"),
-    *((name, None) for name in ("sentence", "text", "review", "content", "question")),
-    *((name, None) for name in ("文本", "内容", "评论")),
-)
-KNOWN_LABELS = tuple(
-    "label gold_label is_duplicate quality score labels class category sentiment 标签 类别".split()
-)
 KNOWN_OTHERS = ("index", "id", "idx")
-# Source and target: CSL's titles, LCSTS, then usual names. The first is the longer text.
-KNOWN_TARGETS: Tuple[Tuple[str, Optional[str]], ...] = (
-    ("source", "target"),
-    *((name, "title") for name in ("abst", "abstract", "content", "text")),
-    *((name, "summary") for name in ("text", "content", "article", "document")),
-)
 
 
 class Known(NamedTuple):
-    """Names of fields that need no flag: of (text, second text), and of labels."""
+    """Names of fields that need no flag.
 
-    texts: Tuple[Tuple[str, Optional[str]], ...]
-    labels: Tuple[str, ...]
+    Attributes:
+      texts: of (text, second text or ""); the first match wins.
+      labels: of labels.
+    """
+
+    texts: Sequence[Tuple[str, str]]
+    labels: Sequence[str] = ()
+
+
+def _names(listed: str) -> List[Tuple[str, str]]:
+    return [(name.partition("/")[0], name.partition("/")[2]) for name in listed.split(", ")]
+
+
+# GLUE's (MRPC has "#1 String") and CLUE's, then usual names.
+USUAL = Known(
+    _names(
+        "text/pair, sentence1/sentence2, question1/question2, premise/hypothesis, "
+        "question/sentence, #1 string/#2 string, text_a/text_b, text1/text2, query/title, "
+        "sentence, text, review, content, question, 文本, 内容, 评论"
+    ),
+    "label gold_label is_duplicate quality score labels class category sentiment 标签 类别".split(),
+)
+# Source and target: CSL's titles, LCSTS, then usual names. The first is the longer text.
+TARGETS = Known(
+    _names(
+        "text/pair, source/target, abst/title, abstract/title, content/title, text/title, "
+        "text/summary, content/summary, article/summary, document/summary"
+    )
+)
 
 
 class Fields(NamedTuple):
@@ -99,21 +114,16 @@ class Dataset:
         )
 
 
-# The fields, the lines with samples, and a function from a line to the values by field name, which
-# raises ValueError with the reason if a line is no sample.
-Format = Tuple[Fields, Sequence[Line], Callable[[str], Dict[str, Any]]]
-
-
 def read(
     path: str,
     text_field: Optional[str] = None,
-    label_field: Optional[str] = None,
     pair_field: Optional[str] = None,
+    label_field: Optional[str] = None,
     on_bad_line: str = "error",
     needs: Sequence[str] = LABELLED,
     numbers: bool = False,
     separator: Optional[str] = None,
-    targets: bool = False,
+    known: Known = USUAL,
 ) -> Dataset:
     """Read a file of texts and labels; its name and its first line show the format.
 
@@ -121,105 +131,123 @@ def read(
     - tab separated with a header (GLUE, CLUE);
     - one JSON object per line (``.jsonl``, ``.json``, or a first line that starts with ``{``).
 
-    Each may be gzipped. Labels may be text, numbers or booleans; they become text. Blank lines are
-    skipped.
+    Each may be compressed. Labels may be text, numbers or booleans; they become text. Blank lines
+    are skipped.
 
     Args:
       path: the file; ``-`` is standard input.
-      text_field, label_field, pair_field: names of columns or keys; None = the usual ones. In a
+      text_field, pair_field, label_field: names of columns or keys; None = the usual ones. In a
         file without a header, column numbers from 0.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
       needs: names of ``Fields`` that each sample must have; the others are read if they are there.
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
       separator: text between the labels of a sample, which may have none, or in JSON a list; None =
         a sample has one label.
-      targets: second texts are targets, with other usual names of fields, and no labels are read.
+      known: the usual names.
 
     Raises:
       DataError: The file is missing or empty, lacks a field, or has bad lines.
     """
     lines, bad = read_lines(path)
     if not lines:
-        raise unusable(path, bad, len(bad))
-    plain = path[:-3] if path.endswith(".gz") else path
-    is_json = plain.endswith(JSON_SUFFIXES) or lines[0][1].lstrip().startswith("{")
-    format_of = _json_lines if is_json else _tab_separated
-    fields, sample_lines, parse = format_of(
-        path, lines, Fields(text_field, pair_field, label_field), needs,
-        Known(KNOWN_TARGETS, ()) if targets else Known(KNOWN_TEXTS, KNOWN_LABELS),
-    )  # fmt: skip
+        return collected(path, (), list, bad, on_bad_line)  # which raises
+    given = Fields(text_field, pair_field, label_field)
+    if is_json(path, lines[0][1]):
+        columns = _keys(path, lines)
+        parse = json_object
+    else:
+        columns, has_header = _columns(path, lines[0], given, needs, known)
+        lines = lines[1:] if has_header else lines
+        parse = functools.partial(_cells, columns)
+    fields = _choose(path, columns, given, needs, known)
 
-    samples: List[List[Optional[str]]] = []
-    for number, line in sample_lines:
+    def sample(line: str) -> List[Optional[str]]:
+        record = parse(line)
+        names = fields._asdict().items()
+        values = [name and text_value(record, name, kind, separator) for kind, name in names]
+        if numbers and values[2] is not None:
+            values[2] = _number(values[2], fields.label)
+        return values
+
+    return collected(path, lines, sample, bad, on_bad_line)
+
+
+def is_json(path: str, first: str) -> bool:
+    """Return whether a file is JSON lines, by its name or its first line."""
+    return plain_name(path).endswith(JSON_SUFFIXES) or first.lstrip().startswith("{")
+
+
+def collected(
+    path: str,
+    places: Iterable[Tuple[int, Any]],
+    sample: Callable[[Any], Sequence[Optional[str]]],
+    bad: List[BadLine],
+    on_bad_line: str,
+) -> Dataset:
+    """Return the samples of a file; ``DataError`` if there are none, or bad lines.
+
+    Args:
+      path, on_bad_line: as for ``read``.
+      places: line number and content of each sample.
+      sample: content -> text, second text and label; raises ``ValueError`` with the reason.
+      bad: other unusable lines.
+    """
+    samples: List[Sequence[Optional[str]]] = []
+    for number, content in places:
         try:
-            record = parse(line)
-            names = fields._asdict().items()
-            values = [name and text_value(record, name, kind, separator) for kind, name in names]
-            if numbers and values[2] is not None:
-                values[2] = _number(values[2], fields.label)
-            samples.append(values)
+            samples.append(sample(content))
         except ValueError as reason:
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
     if bad and (on_bad_line == "error" or not samples):
         raise unusable(path, bad, len(samples) + len(bad))
     if not samples:
-        raise DataError(f"{path}: a header and no sample below it")
-    columns: Any = map(list, zip(*samples))
+        raise DataError(f"{called(path)}: the file is empty, or has no sample below its header")
+    columns: Any = [None if values[0] is None else list(values) for values in zip(*samples)]
     texts, pairs, labels = columns
-    return Dataset(
-        texts, None if fields.pair is None else pairs, None if fields.label is None else labels, bad
+    return Dataset(texts, pairs, labels, bad)
+
+
+def _columns(
+    path: str, first: Line, given: Fields, needs: Sequence[str], known: Known
+) -> Tuple[List[str], bool]:
+    """Return the names of the columns between tabs, and whether the first line has them."""
+    number, line = first
+    cells = [name.strip() for name in line.split("\t")]
+    header = _is_header(cells, known)
+    names = [name for name in given if name is not None]
+    if names and not header and all(map(str.isdigit, names)):
+        return [str(i) for i in range(len(cells))], False
+    if names or header:
+        return cells, True
+    usual = WITHOUT_HEADER.get(len(cells), [])
+    usual = ["text", "pair"] if len(cells) == 2 and "pair" in needs else usual
+    if set(needs) <= set(usual):
+        return usual, False
+    forms = dict.fromkeys("<TAB>".join(form) for form in (needs, LABELLED_PAIRS))
+    listed = ", or ".join(forms).replace("pair", "second text")
+    flags = " and ".join(f"--{name}-field" for name in needs)
+    raise DataError(
+        f"{path}:{number}: {_count(cells)} between tabs, and no known header. Needed: {listed}; or "
+        f"a header line, with {flags} if its names are unusual; or {flags} with column numbers "
+        f"from 0. First line: {line[:80]!r}"
     )
 
 
-def _tab_separated(
-    path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str], known: Known
-) -> Format:
-    """Return the format of columns between tabs. Nothing is quoted, as in GLUE."""
-    number, line = lines[0]
-    columns = [name.strip() for name in line.split("\t")]
-    header = _is_header(columns, known)
-    names = [name for name in given if name is not None]
-    usual = WITHOUT_HEADER.get(len(columns), [])
-    if len(columns) == 2 and "pair" in needs:
-        usual = ["text", "pair"]
-    if names and not header and all(map(str.isdigit, names)):
-        columns = [str(i) for i in range(len(columns))]
-        fields = _choose(path, columns, given, needs, known)
-    elif names or header:
-        fields = _choose(path, columns, given, needs, known)
-        lines = lines[1:]
-    elif set(needs) <= set(usual):
-        columns = usual
-        fields = Fields(*(name if name in usual else None for name in Fields._fields))
-    else:
-        forms = [["text", "pair"] if needs == ("text", "pair") else WITHOUT_HEADER[len(needs)]]
-        forms += [WITHOUT_HEADER[3]] * (len(needs) < 3)
-        listed = ", or ".join("<TAB>".join(form).replace("pair", "second text") for form in forms)
-        flags = " and ".join(f"--{name}-field" for name in needs)
-        raise DataError(
-            f"{path}:{number}: {_count(columns)} between tabs, and no known header. Needed: "
-            f"{listed}; or a header line, with {flags} if its names are unusual; or {flags} "
-            f"with column numbers from 0. First line: {line[:80]!r}"
-        )
-
-    def parse(line: str) -> Dict[str, Any]:
-        cells = line.split("\t")
-        if len(cells) != len(columns):
-            raise ValueError(f"{_count(cells)}, not {len(columns)}")
-        return dict(zip(reversed(columns), reversed(cells)))  # of equal names the first
-
-    return fields, lines, parse
+def _cells(columns: Sequence[str], line: str) -> Dict[str, Any]:
+    """Return the values between tabs by column. Nothing is quoted, as in GLUE."""
+    cells = line.split("\t")
+    if len(cells) != len(columns):
+        raise ValueError(f"{_count(cells)}, not {len(columns)}")
+    return dict(zip(reversed(columns), reversed(cells)))  # of equal names the first
 
 
 def _count(columns: Sequence[str]) -> str:
     return "1 column" if len(columns) == 1 else f"{len(columns)} columns"
 
 
-def _json_lines(
-    path: str, lines: Sequence[Line], given: Fields, needs: Sequence[str], known: Known
-) -> Format:
-    """Return the format of one JSON object per line."""
+def _keys(path: str, lines: Sequence[Line]) -> List[str]:
+    """Return the keys of the first JSON objects."""
     number, first = lines[0]
     if first.lstrip().startswith("["):
         raise DataError(
@@ -227,15 +255,13 @@ def _json_lines(
         )
     keys: Dict[str, None] = {}
     for _, line in lines[:EXAMINED]:
-        try:
+        with contextlib.suppress(ValueError):  # reported with its number later
             keys.update(dict.fromkeys(json_object(line)))
-        except ValueError:
-            continue  # reported with its number later
     if not keys:
         raise DataError(
             f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
         )
-    return _choose(path, list(keys), given, needs, known), lines, json_object
+    return list(keys)
 
 
 def json_object(line: str) -> Dict[str, Any]:
@@ -317,7 +343,7 @@ def _choose(
     """Return the fields to read: those ``given`` by flags, and known names for the others.
 
     Raises:
-      DataError: A name is missing, or two are the same; the message lists ``columns``.
+      DataError: A name is missing; the message lists ``columns``.
     """
     names = ", ".join(map(repr, columns))
     for kind, name in zip(Fields._fields, given):
@@ -327,9 +353,9 @@ def _choose(
     text, pair, label = given
     if text is None:
         for usual, known_pair in known.texts:
-            if usual in lower and (known_pair is None or known_pair in lower):
+            if usual in lower and (not known_pair or known_pair in lower):
                 text = lower[usual]
-                if pair is None and known_pair is not None:
+                if pair is None and known_pair:
                     pair = lower[known_pair]
                 break
     if label is None:
@@ -340,17 +366,11 @@ def _choose(
                 f"{path}: which field is the {'second text' if kind == 'pair' else kind}? found: "
                 f"{names}; name it with --{kind}-field"
             )
-    used = [name for name in (text, pair, label) if name is not None]
-    if len(set(used)) < len(used):
-        raise DataError(
-            f"{path}: text, second text and label must be different fields; they are "
-            f"{', '.join(map(repr, used))} of {names}"
-        )
     return Fields(text, pair, label)
 
 
 def _is_header(columns: Sequence[str], known: Known) -> bool:
     """Return whether the cells of a first line look like names of columns."""
     names = {name.strip().lower() for name in columns}
-    texts = names & {name for pair in known.texts for name in pair if name is not None}
+    texts = names & {name for pair in known.texts for name in pair if name}
     return bool(texts) and (len(texts) > 1 or bool(names & {*known.labels, *KNOWN_OTHERS}))

@@ -32,47 +32,39 @@ REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """Token ids of many texts, ragged: sample i is `token_ids[offsets[i]:offsets[i + 1]]`.
+    """Token ids of many texts, ragged: row i is `token_ids[offsets[i]:offsets[i + 1]]`.
 
-    token_ids: int32 [tokens]; offsets: int64 [samples + 1]; first_lengths: int32 [samples], the
-    tokens of segment 0 ([CLS] first [SEP]), the rest is segment 1 (second [SEP]).
+    token_ids: int32 [tokens]; offsets: int64 [rows + 1]; first_lengths: int32 [rows], the tokens of
+    segment 0 ([CLS] first [SEP]), the rest is segment 1 (second [SEP]); texts: rows per sample, 2
+    for pairs whose texts are encoded separately.
     """
 
     token_ids: np.ndarray
     offsets: np.ndarray
     first_lengths: np.ndarray
+    texts: int = 1
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
+        """Return rows of ids; ``firsts``: tokens of segment 0 of each, None = all."""
+        sizes = list(map(len, rows))
+        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
+        first_lengths = np.array(sizes if firsts is None else firsts, np.int32)
+        return cls(ids, np.cumsum([0, *sizes]).astype(np.int64), first_lengths)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return (len(self.offsets) - 1) // self.texts
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [samples]: tokens of each, [CLS] and [SEP] counted."""
-        return np.diff(self.offsets)
+        """int64 [samples]: tokens of each, [CLS] and [SEP] counted, of its longest row."""
+        return np.diff(self.offsets).reshape(-1, self.texts).max(1)
 
     def row(self, i: int) -> Tuple[List[int], List[int]]:
-        """(token ids, segment ids) of sample i as lists: what bert4keras' `encode` returns."""
+        """(token ids, segment ids) of row i as lists: what bert4keras' `encode` returns."""
         ids = self.token_ids[self.offsets[i] : self.offsets[i + 1]].tolist()
         first = int(self.first_lengths[i])
         return ids, [0] * first + [1] * (len(ids) - first)
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedPairs(Encoded):
-    """Token ids of pairs of texts: pair i is rows 2i and 2i + 1 of an ``Encoded``."""
-
-    def __len__(self) -> int:
-        return super().__len__() // 2
-
-    @property
-    def alone(self) -> Encoded:
-        """All texts, each as one sample."""
-        return Encoded(self.token_ids, self.offsets, self.first_lengths)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """int64 [samples]: token count of the longer of a sample's two texts."""
-        return self.alone.lengths.reshape(-1, 2).max(1)
 
 
 class Tokenizer:
@@ -225,11 +217,10 @@ class Tokenizer:
 
     def encode_apart(
         self, texts: Sequence[str], pairs: Sequence[str], max_length: Optional[int] = None
-    ) -> EncodedPairs:
+    ) -> Encoded:
         """Return ``[CLS] text [SEP]`` of both texts of each pair, cut as in ``encode``."""
         rows = [text for pair in zip(texts, pairs) for text in pair]
-        encoded = self.encode(rows, max_length=max_length)
-        return EncodedPairs(encoded.token_ids, encoded.offsets, encoded.first_lengths)
+        return dataclasses.replace(self.encode(rows, max_length=max_length), texts=2)
 
     def pieces(self, text: str) -> List[int]:
         """Return the ids of a text's pieces, without special tokens."""
