@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
-from tests.integration.killing import MODULES, Server
+from tests.integration.killing import Server, metrics
 
-RECIPE = "recipes.classification"
+RECIPE, CLI = "recipes.classification", "amp_xla.commands.cli"
 PREDICT, VERIFY = "amp_xla.commands.predict", "amp_xla.commands.verify"
-LOADED = (
-    *(*MODULES, RECIPE, "recipes.pretraining", PREDICT, VERIFY),
-    *("amp_xla.models.encoders", "amp_xla.models.language_model", "amp_xla.models.packed"),
-)
 
 
 class Result(NamedTuple):
@@ -39,7 +34,7 @@ class Commands:
     """Runs commands in ``folder``.
 
     Args:
-      server: a fork server, ``Server(LOADED)``.
+      server: a fork server.
       folder: the working directory.
       scratch: where their output goes.
     """
@@ -62,9 +57,16 @@ class Commands:
         return Result(code, *(path.read_bytes().decode("utf-8", "replace") for path in paths))
 
     def metrics(self, recipe: str, run: str) -> List[Dict[str, Any]]:
-        """The lines of a run's metrics.jsonl."""
-        path = self.folder / "runs" / recipe / run / "metrics.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        """Return the lines of a run's metrics.jsonl."""
+        return metrics(self.folder / "runs" / recipe / run)
+
+    def killed_and_resumed(self, recipe: str, *words: str, step: int) -> Result:
+        """Kill a recipe with SIGKILL after a step, and resume it to its end."""
+        killed = self(recipe, *words, faults={"step": [step, "after"]}, log="faults.jsonl")
+        assert killed.code == -9, killed.err
+        resumed = self(recipe, *words, "--resume")
+        assert resumed.code == 0 and "resumed from step-" in resumed.err, resumed.err
+        return resumed
 
 
 def bytes_of(folder: Path) -> Dict[str, str]:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
@@ -27,76 +27,31 @@ from tests.integration import test_similarity, test_tagging
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
 from tests.integration.grammar import prepared
 from tests.integration.test_classification import TINY, write_corpus
-from tests.running import ROOT, environment, run_python
+from tests.running import ROOT, environment
 
 pytestmark = pytest.mark.slow
 EXPORT, FILL = "amp_xla.commands.export", "amp_xla.commands.fill"
 TEXTS = ["snow and wind", "salt the soup", "rain\tsoup", "a the with storm pan oven sun"]
-CLASSIFIER, MASKED = "runs/classification/one", "runs/pretraining/one"
+SENTENCES = ["Ann lives in Rome", "the university of Oslo called", "nobody came"]
+PAIRS = ["snow and rain\twind with storm", "soup\tfrost", "the storm\tthe storm"]
+CLASSIFIER, MASKED = "runs/classification/one", "runs/pretraining/masked"
 MASKED_TEXT = "north3 goes [MASK] south3 ."
 FLAT = ("--train", "train.bio", "--dev", "train.bio")
 NESTED = ("--train", "nested.jsonl", "--dev", "nested.jsonl")
 TAGGED = ("recipes.tagging", *test_tagging.TINY, *NESTED, "--epochs", "4", "--head")
 PAIRED = ("recipes.similarity", *test_similarity.DATA, "--train", "pairs.tsv", "--dev", "pairs.tsv")
-SENTENCES = ["Ann lives in Rome", "the university of Oslo called", "nobody came"]
-PAIRS = ["snow and rain\twind with storm", "soup\tfrost", "the storm\tthe storm"]
-# Command, texts to answer, and other formats than SavedModel to write.
-OTHERS: Dict[str, Any] = {
-    "several": (
-        (RECIPE, *TINY, "--train", "several.tsv", "--dev", "several.tsv", "--multilabel", "|"),
-        TEXTS, ["hf"],
-    ),
-    "crf": ((*TAGGED, "crf", *FLAT, "--ema", "0.9"), SENTENCES, ["hf"]),
-    "global_pointer": ((*TAGGED, "global_pointer"), SENTENCES, ["google"]),
-    "cosent": ((*PAIRED, "--method", "cosent"), PAIRS, ["hf"]),
-    "cross-encoder": ((*PAIRED, "--method", "cross-encoder"), PAIRS, []),
+# Name of a run -> command, and texts to answer.
+RUNS: Dict[str, Any] = {
+    "one": ((RECIPE, *TINY, "--train", "train.tsv", "--dev", "train.tsv", "--epochs", "2"), TEXTS),
+    "masked": (("recipes.pretraining", "--data", "data", "--micro-batch", "8", "--global-batch",
+                "8", "--heldout", "16", "--steps", "8", "--average", "0.9"), [MASKED_TEXT]),
+    "several": ((RECIPE, *TINY, "--train", "several.tsv", "--dev", "several.tsv", "--multilabel",
+                 "|"), TEXTS),
+    "crf": ((*TAGGED, "crf", *FLAT, "--ema", "0.9"), SENTENCES),
+    "global_pointer": ((*TAGGED, "global_pointer"), SENTENCES),
+    "cosent": ((*PAIRED, "--method", "cosent"), PAIRS),
+    "cross-encoder": ((*PAIRED, "--method", "cross-encoder"), PAIRS),
 }  # fmt: skip
-
-
-class Place(Commands):
-    """A folder with a classifier and a language model."""
-
-    def export(self, run: str, kind: str, dtype: str = "fp32", to: str = "") -> str:
-        """Written to ``run/kind-dtype``; what it says."""
-        to = to or f"{run}/{kind}-{dtype}"
-        result = self(EXPORT, "--run", run, "--format", kind, "--dtype", dtype, "--to", to)
-        assert result.code == 0, result.out + result.err
-        return result.out
-
-
-@pytest.fixture(scope="module")
-def place(server: Any, tmp_path_factory: Any) -> Place:
-    folder = tmp_path_factory.mktemp("export")
-    write_corpus(folder / "train.tsv", 200, 1)
-    (folder / "new.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    prepared(folder)
-    here = Place(server, folder, tmp_path_factory.mktemp("scratch"))
-    data = ("--train", "train.tsv", "--dev", "train.tsv", *TINY)
-    for words in (
-        (RECIPE, *data, "--epochs", "2", "--precision", "fp32", "--name", "one"),
-        ("recipes.pretraining", "--data", "data", "--precision", "fp32", "--micro-batch", "8",
-         "--global-batch", "8", "--heldout", "16", "--steps", "8", "--average", "0.9", "--name",
-         "one"),
-    ):  # fmt: skip
-        result = here(*words)
-        assert result.code == 0, result.err
-    return here
-
-
-def chances(place: Place) -> np.ndarray:
-    """What predict answers for TEXTS."""
-    said = place(PREDICT, "--run", CLASSIFIER, "--file", "new.txt", "--json").out
-    rows = [list(json.loads(line)["probabilities"].values()) for line in said.splitlines()]
-    return np.array(rows)
-
-
-def fillings(place: Place) -> Dict[str, float]:
-    """What fill answers for MASKED_TEXT: token -> probability."""
-    said = place(FILL, "--run", MASKED, "--text", MASKED_TEXT, "--top", "200").out
-    rows = [line.split("\t") for line in said.splitlines()]
-    return {token: float(chance) for chance, token, _ in rows}
-
-
 # Loads each format in its own runtime, without this package. Reads folders and ids as JSON.
 LOAD = """
 import json, os, sys
@@ -105,36 +60,109 @@ os.environ["TF_USE_LEGACY_KERAS"] = os.environ["TF_KERAS"] = "1"
 import tensorflow as tf
 if hasattr(tf, "compat"):
     tf.compat.v1.enable_eager_execution()
-folder, kind, inputs = json.load(sys.stdin)
-ids, segments = (np.array(x, np.int32) for x in inputs)
-if kind == "savedmodel":
-    signature = tf.compat.v2.saved_model.load(folder).signatures["serving_default"]
-    out = signature(token_ids=tf.constant(ids), segment_ids=tf.constant(segments))
-    out = {name: value.numpy().tolist() for name, value in out.items()}
-else:
-    import onnxruntime
-    session = onnxruntime.InferenceSession(
-        folder + "/model.onnx", providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    found = session.run(names, {"token_ids": ids, "segment_ids": segments})
-    out = {name: value.tolist() for name, value in zip(names, found)}
-print(json.dumps(out))
+for line in sys.stdin:
+    folder, kind, inputs, packages = json.loads(line)
+    ids, segments = (np.array(x, np.int32) for x in inputs)
+    if kind == "savedmodel":
+        signature = tf.compat.v2.saved_model.load(folder).signatures["serving_default"]
+        out = signature(token_ids=tf.constant(ids), segment_ids=tf.constant(segments))
+        out = {name: value.numpy().tolist() for name, value in out.items()}
+    else:
+        sys.path.insert(0, packages)
+        import onnxruntime
+        session = onnxruntime.InferenceSession(
+            folder + "/model.onnx", providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        found = session.run(names, {"token_ids": ids, "segment_ids": segments})
+        out = {name: value.tolist() for name, value in zip(names, found)}
+    print(json.dumps(out), flush=True)
 """
 
 
-def answers(folder: Path, kind: str, encoded: Any, env: Any) -> Dict[str, np.ndarray]:
-    """What another program gets from an export: output -> numbers."""
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD], input=json.dumps([str(folder), kind, encoded]).encode(),
-        stdout=subprocess.PIPE, env=environment({"TF_CPP_MIN_LOG_LEVEL": "3", **(env or {})}),
-        check=True,
-    )  # fmt: skip
-    return {name: np.array(x) for name, x in json.loads(done.stdout.decode()).items()}
+class Place(Commands):
+    """A folder with data, runs that are trained when a test needs them, and another program."""
+
+    def __init__(self, server: Any, folder: Path, scratch: Path) -> None:
+        super().__init__(server, folder, scratch)
+        self.answers: Dict[str, Any] = {}
+        self.packages = ""
+        self.program = subprocess.Popen(
+            [sys.executable, "-c", LOAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            env=environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
+        )  # fmt: skip
+
+    def export(self, run: str, kind: str, dtype: str = "fp32", to: str = "", **job: Any) -> str:
+        """Written to ``run/kind-dtype``; what it says."""
+        to = to or f"{run}/{kind}-{dtype}"
+        words = ("--run", run, "--format", kind, "--dtype", dtype, "--to", to)
+        result = self(EXPORT, *words, **job)
+        assert result.code == 0, result.out + result.err
+        return result.out
+
+    def trained(self, name: str) -> Tuple[str, Any]:
+        """Train a run, once; return it, and what predict (or fill) answers to its texts."""
+        (recipe, *flags), texts = RUNS[name]
+        run = f"runs/{recipe.split('.')[1]}/{name}"
+        if name not in self.answers:
+            done = self(recipe, *flags, "--precision", "fp32", "--name", name)
+            assert done.code == 0, done.err
+            (self.folder / "asked.txt").write_text("".join(f"{text}\n" for text in texts))
+            if name == "masked":
+                out = self(FILL, "--run", run, "--text", MASKED_TEXT, "--top", "200").out
+                filled = [line.split("\t") for line in out.splitlines()]
+                self.answers[name] = {token: float(chance) for chance, token, _ in filled}
+            else:
+                out = self(PREDICT, "--run", run, "--file", "asked.txt", "--json").out
+                self.answers[name] = [json.loads(line) for line in out.splitlines()]
+        return run, self.answers[name]
+
+    def answered(self, folder: Path, kind: str, encoded: Any) -> Dict[str, np.ndarray]:
+        """What the other program gets from an export: output -> numbers."""
+        assert self.program.stdin is not None and self.program.stdout is not None
+        line = json.dumps([str(folder), kind, encoded, self.packages])
+        self.program.stdin.write(line.encode() + b"\n")
+        self.program.stdin.flush()
+        answer = json.loads(self.program.stdout.readline())
+        return {name: np.array(x) for name, x in answer.items()}
+
+    def check(self, name: str, kind: str, dtype: str = "fp32") -> None:
+        """Compare the other program's answers with those of predict."""
+        run, expected = self.trained(name)
+        folder, texts, most = self.folder / run / f"{kind}-{dtype}", RUNS[name][1], TOLERANCE[dtype]
+        if name == "cosent":
+            texts = [text for side in zip(*(x.split("\t") for x in texts)) for text in side]
+        encoded = rows(folder, texts)
+        found = self.answered(folder, kind, encoded)
+        numbers = json.loads((folder / ANSWERS).read_text()) if (folder / ANSWERS).exists() else {}
+        if name == "masked":
+            filled(folder, found["logits"], encoded[0], expected, most)
+        elif texts is TEXTS:
+            np.testing.assert_allclose(found["probabilities"], chances(expected), atol=most)
+        elif texts is SENTENCES:
+            assert ("transitions" in numbers) == (name == "crf")
+            assert entities(folder, name, found, numbers, encoded[0]) == [
+                answer["entities"] for answer in expected
+            ]
+        elif name == "cosent":
+            first, second = np.split(found["vectors"], 2)
+            scores = (first * second).sum(1)
+            np.testing.assert_allclose(scores, [x["score"] for x in expected], atol=most)
+            labels = [str(int(x >= numbers["threshold"])) for x in scores]
+            assert labels == [answer["label"] for answer in expected]
+        else:
+            scores = [answer["score"] for answer in expected]
+            np.testing.assert_allclose(found["similarity"], scores, atol=most)
+
+
+TOLERANCE = {"fp32": 1.5e-4, "fp16": 1e-2}
 
 
 def rows(folder: Path, texts: List[str]) -> List[List[List[int]]]:
     """Token ids and segment ids of texts, by the tokenizer's files in an export."""
     tokenizer = Tokenizer.of_folder(str(folder))
+    if texts == [MASKED_TEXT]:
+        ids = tokenizer.encode_masked(MASKED_TEXT)
+        return [[ids], [[0] * len(ids)]]
     split = [text.split("\t") for text in texts]
     encoded = tokenizer.encode([x[0] for x in split], [x[1] if x[1:] else None for x in split])
     both = [encoded.row(i) for i in range(len(texts))]
@@ -142,107 +170,64 @@ def rows(folder: Path, texts: List[str]) -> List[List[List[int]]]:
     return [[row[k] + [0] * (longest - len(row[k])) for row in both] for k in (0, 1)]
 
 
-def served_classifier(place: Place, kind: str, dtype: str, env: Any = None) -> None:
-    folder = place.folder / CLASSIFIER / f"{kind}-{dtype}"
-    assert json.loads((folder / "labels.json").read_text()) == ["kitchen", "weather"]
-    found = answers(folder, kind, rows(folder, TEXTS), env)
-    expected, most = chances(place), 1e-4 if dtype == "fp32" else 1e-2
-    np.testing.assert_allclose(found["probabilities"], expected, atol=most)
-    assert (found["logits"].argmax(1) == expected.argmax(1)).all()
+def chances(answers: Any) -> np.ndarray:
+    return np.array([list(answer["probabilities"].values()) for answer in answers])
 
 
-def served_language_model(place: Place, kind: str, dtype: str, env: Any = None) -> None:
-    folder = place.folder / MASKED / f"{kind}-{dtype}"
+def filled(folder: Path, logits: np.ndarray, ids: Any, expected: Any, most: float) -> None:
+    """Compare the probabilities of the masked word's tokens with those of fill."""
     tokenizer = Tokenizer.of_folder(str(folder))
-    ids = tokenizer.encode_masked(MASKED_TEXT)
-    logits = answers(folder, kind, [[ids], [[0] * len(ids)]], env)["logits"]
-    assert logits.shape == (1, len(ids), tokenizer.vocab_size)
-    powers = np.exp(logits[0, ids.index(tokenizer.mask_id)])
-    expected = fillings(place)
-    found = dict(zip(tokenizer.tokens, powers / powers.sum()))
-    assert len(expected) == len(found)
-    for token, chance in expected.items():
-        assert found[token] == pytest.approx(chance, abs=1.5e-4 if dtype == "fp32" else 1e-2)
+    powers = np.exp(logits[0, list(ids[0]).index(tokenizer.mask_id)])
+    assert len(tokenizer.tokens) == len(expected)
+    for token, chance in zip(tokenizer.tokens, powers / powers.sum()):
+        assert chance == pytest.approx(expected[token], abs=most)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_saved_models_answer_as_predict_and_fill(place: Place, dtype: str) -> None:
-    said = place.export(CLASSIFIER, "savedmodel", dtype)
-    assert said.startswith(f"written: {CLASSIFIER}/savedmodel-{dtype}, from step-")
-    assert said.count("\n") == 3 and "\nload: " in said
-    served_classifier(place, "savedmodel", dtype)
-    place.export(MASKED, "savedmodel", dtype)
-    served_language_model(place, "savedmodel", dtype)
+def entities(folder: Path, head: str, found: Any, numbers: Any, ids: Any) -> List[Any]:
+    """Decode the answers of an exported tagger."""
+    labels = json.loads((folder / "labels.json").read_text())
+    if "logits" in found:
+        zeros = np.zeros([len(labels)] * 2)
+        found = {"scores": found["logits"], "transitions": zeros, **numbers}
+        found["transitions"] = np.array(found["transitions"])
+        labels = [tag[2:] for tag in labels[1::2]]
+    placed = Placed.of(SENTENCES, Tokenizer.of_folder(str(folder)), 16)
+    return [
+        sorted([*placed.characters(i, span), labels[span.label]] for span in row)
+        for i, row in enumerate(spans.decode(head, found, np.array(ids)))
+    ]
 
 
-def other(place: Place, name: str) -> List[Any]:
-    """Train a run of OTHERS, unless a test has, and return predict's answers to its texts."""
-    (recipe, *flags), texts, _ = OTHERS[name]
-    folder, run = place.folder, f"runs/{recipe.split('.')[1]}/{name}"
-    if not (folder / run).exists():
-        (folder / "train.bio").write_text(test_tagging.columns(test_tagging.samples(400, 1)))
-        nested = test_tagging.samples(400, 1, nested=True)
-        (folder / "nested.jsonl").write_text(test_tagging.json_lines(nested))
-        test_similarity.write(folder / "pairs.tsv", test_similarity.pairs(120, 1))
-        lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
-        (folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
-        done = place(recipe, *flags, "--precision", "fp32", "--name", name)
-        assert done.code == 0, done.err
-    (folder / "asked.txt").write_text("".join(f"{text}\n" for text in texts))
-    said = place(PREDICT, "--run", run, "--file", "asked.txt", "--json").out
-    return [run, [json.loads(line) for line in said.splitlines()]]
+@pytest.fixture(scope="module")
+def place(server: Any, tmp_path_factory: Any) -> Any:
+    folder = tmp_path_factory.mktemp("export")
+    write_corpus(folder / "train.tsv", 200, 1)
+    prepared(folder)
+    (folder / "train.bio").write_text(test_tagging.columns(test_tagging.samples(400, 1)))
+    nested = test_tagging.samples(400, 1, nested=True)
+    (folder / "nested.jsonl").write_text(test_tagging.json_lines(nested))
+    test_similarity.write(folder / "pairs.tsv", test_similarity.pairs(120, 1))
+    lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
+    (folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
+    here = Place(server, folder, tmp_path_factory.mktemp("scratch"))
+    yield here
+    here.program.kill()
 
 
-def served_other(
-    place: Place, name: str, expected: Any, run: str, kind: str, dtype: str, env: Any = None
-) -> None:
-    """Compare another program's answers with predict's."""
-    folder, texts = place.folder / run / f"{kind}-{dtype}", OTHERS[name][1]
-    most = 1e-4 if dtype == "fp32" else 1e-2
-    numbers = json.loads((folder / ANSWERS).read_text()) if (folder / ANSWERS).exists() else {}
-    if name == "several":
-        chances = [list(answer["probabilities"].values()) for answer in expected]
-        found = answers(folder, kind, rows(folder, texts), env)
-        np.testing.assert_allclose(found["probabilities"], chances, atol=most)
-    elif texts is PAIRS:
-        scores = [answer["score"] for answer in expected]
-        if name == "cosent":
-            both = [text for side in zip(*(x.split("\t") for x in texts)) for text in side]
-            first, second = np.split(
-                answers(folder, kind, rows(folder, both), env)["vectors"], 2
-            )  # fmt: skip
-            found = (first * second).sum(1)
-            labels = [str(int(x >= numbers["threshold"])) for x in found]
-            assert labels == [answer["label"] for answer in expected]
-        else:
-            found = answers(folder, kind, rows(folder, texts), env)["similarity"]
-        np.testing.assert_allclose(found, scores, atol=most)
-    else:
-        encoded, labels = rows(folder, texts), json.loads((folder / "labels.json").read_text())
-        found = answers(folder, kind, encoded, env)
-        if "logits" in found:
-            assert ("transitions" in numbers) == (name == "crf")
-            zeros = np.zeros([len(labels)] * 2)
-            found = {"scores": found["logits"], "transitions": zeros, **numbers}
-            found["transitions"] = np.array(found["transitions"])
-            labels = [tag[2:] for tag in labels[1::2]]
-        placed = Placed.of(texts, Tokenizer.of_folder(str(folder)), 16)
-        decoded = spans.decode(name, found, np.array(encoded[0]))
-        entities = [
-            sorted([*placed.characters(i, span), labels[span.label]] for span in row)
-            for i, row in enumerate(decoded)
-        ]
-        assert entities == [answer["entities"] for answer in expected] and entities[0]
+ONCE = [pytest.param(name, marks=pytest.mark.once) for name in ("several", "cross-encoder")]
 
 
-@pytest.mark.parametrize("name", list(OTHERS))
-def test_saved_models_of_other_recipes_answer_as_predict(place: Place, name: str) -> None:
-    run, expected = other(place, name)
-    for kind in OTHERS[name][2]:
-        place.export(run, kind)
-    for dtype in ("fp32", "fp16")[: 2 if name == "crf" else 1]:
-        place.export(run, "savedmodel", dtype)
-        served_other(place, name, expected, run, "savedmodel", dtype)
+@pytest.mark.parametrize("name", ["one", "masked", "crf", "global_pointer", "cosent", *ONCE])
+def test_saved_models_answer_as_predict_and_fill(place: Place, name: str) -> None:
+    run, _ = place.trained(name)
+    for dtype in ("fp32", "fp16")[: 2 if name in ("one", "crf") else 1]:
+        said = place.export(run, "savedmodel", dtype)
+        assert said.startswith(f"written: {run}/savedmodel-{dtype}, from step-")
+        assert said.count("\n") == 3 and "\nload: " in said
+        place.check(name, "savedmodel", dtype)
+    if name == "one":
+        folder = place.folder / run / "savedmodel-fp32"
+        assert json.loads((folder / "labels.json").read_text()) == ["kitchen", "weather"]
 
 
 @pytest.mark.network
@@ -253,22 +238,16 @@ def test_onnx_runtime_answers_as_predict_and_fill(place: Place, tmp_path: Path) 
     """tf2onnx beside this TensorFlow: its dependencies would replace packages that it pins."""
     packages = onnx_model.PACKAGES.split() + "requests urllib3 idna certifi".split()
     packages += "charset-normalizer flatbuffers".split()
+    place.packages = str(tmp_path / "onnx")
     base = [uv(ROOT), "pip", "install", "-q", "--python", sys.executable, "--no-deps"]
-    subprocess.run([*base, "--target", str(tmp_path / "onnx"), *packages], check=True)
-    env = {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, tmp_path / "onnx")))}
-    for run, check in ((CLASSIFIER, served_classifier), (MASKED, served_language_model)):
-        for dtype in ("fp32", "fp16"):
-            words = ["--format", "onnx", "--dtype", dtype, "--to", f"{run}/onnx-{dtype}"]
-            done = run_python("-m", "amp_xla", "export", run, *words, env=env, cwd=place.folder)
-            assert done.code == 0 and "InferenceSession" in done.out, done.err
-            check(place, "onnx", dtype, env)
+    subprocess.run([*base, "--target", place.packages, *packages], check=True)
     pointer = ["global_pointer"] * (backend.kind() == "tf1")  # ONNX lacks an operation of 2.17's
-    for name in ["several", "crf", "cosent", "cross-encoder", *pointer]:
-        run, expected = other(place, name)
-        words = ["--format", "onnx", "--to", f"{run}/onnx-fp32"]
-        done = run_python("-m", "amp_xla", "export", run, *words, env=env, cwd=place.folder)
-        assert done.code == 0, done.err
-        served_other(place, name, expected, run, "onnx", "fp32", env)
+    for name in ["one", "masked", "crf", "cosent", *pointer]:
+        run, _ = place.trained(name)
+        dtype = "fp16" if name == "masked" else "fp32"
+        code = f"import sys; sys.path.insert(0, {place.packages!r})"
+        assert "InferenceSession" in place.export(run, "onnx", dtype, code=code)
+        place.check(name, "onnx", dtype)
 
 
 def vectors(folder: Path, kind: str, masked: bool) -> Any:
@@ -289,8 +268,9 @@ def vectors(folder: Path, kind: str, masked: bool) -> Any:
             K.set_epsilon(epsilon)
 
 
-@pytest.mark.parametrize(("kind", "dtype"), [("hf", "fp32"), ("google", "fp32"), ("hf", "fp16")])
+@pytest.mark.parametrize(("kind", "dtype"), [("hf", "fp16"), ("google", "fp32")])
 def test_a_folders_encoder_and_head_are_predicts(place: Place, kind: str, dtype: str) -> None:
+    _, expected = place.trained("one")
     said = place.export(CLASSIFIER, kind, dtype)
     assert "classifier.weight" in said and "head.safetensors" in said
     folder = place.folder / CLASSIFIER / f"{kind}-{dtype}"
@@ -302,8 +282,8 @@ def test_a_folders_encoder_and_head_are_predicts(place: Place, kind: str, dtype:
     powers = np.exp(logits + head["classifier.bias"])
     np.testing.assert_allclose(
         powers / powers.sum(1, keepdims=True),
-        chances(place),
-        atol=1e-4 if dtype == "fp32" else 1e-2,
+        chances(expected),
+        atol=TOLERANCE[dtype],
     )
     if kind == "hf":
         config = json.loads((folder / "config.json").read_text())
@@ -315,6 +295,7 @@ def test_a_folders_encoder_and_head_are_predicts(place: Place, kind: str, dtype:
 
 def test_a_language_models_folders_have_the_bits_of_the_run(place: Place) -> None:
     """As read for --bert: those of the bert_model.ckpt that training leaves."""
+    _, expected = place.trained("masked")
     for kind in ("hf", "google"):
         said = place.export(MASKED, kind)
         folder = place.folder / MASKED / f"{kind}-fp32"
@@ -324,12 +305,9 @@ def test_a_language_models_folders_have_the_bits_of_the_run(place: Place) -> Non
         trained, exported = (opened.take(names) for opened in read)
         for name, value in trained.items():
             np.testing.assert_array_equal(exported[name], value, name)
-    tokenizer, expected = Tokenizer.of_folder(str(folder)), fillings(place)
-    ids = np.array([tokenizer.encode_masked(MASKED_TEXT)])
-    out = vectors(folder, "google", True).predict([ids, 0 * ids])[0]
-    powers = np.exp(out[ids[0].tolist().index(tokenizer.mask_id)])
-    for token, chance in zip(tokenizer.tokens, powers / powers.sum()):
-        assert chance == pytest.approx(expected[token], abs=1.5e-4)
+    ids, segments = (np.array(x) for x in rows(folder, [MASKED_TEXT]))
+    logits = vectors(folder, "google", True).predict([ids, segments])
+    filled(folder, logits, ids, expected, TOLERANCE["fp32"])
     config = json.loads((place.folder / MASKED / "hf-fp32" / "config.json").read_text())
     assert config["architectures"] == ["BertForMaskedLM"]
 
@@ -337,8 +315,10 @@ def test_a_language_models_folders_have_the_bits_of_the_run(place: Place) -> Non
 SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
 
 
-@pytest.mark.parametrize("kind", ["savedmodel", "hf", "google"])
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["savedmodel", "hf"])
 def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place: Place, kind: str) -> None:
+    place.trained("one")
     before = bytes_of(place.folder / CLASSIFIER)
     words = ["--run", CLASSIFIER, "--format", kind]
     result = place(EXPORT, *words, "--to", f"{CLASSIFIER}/full", code=SMALL_FILES)
@@ -349,11 +329,12 @@ def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place: Place, k
 
 @pytest.mark.once
 def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
+    place.trained("one")
     missing = "import sys; sys.modules['tf2onnx'] = None"
     words = ("--run", CLASSIFIER, "--format", "onnx", "--to", "no")
     said = place(EXPORT, *words, code=missing).error
     assert "pip install tf2onnx==1.1" in said and not (place.folder / "no").exists()
-    words = ("--run", CLASSIFIER, "--file", "new.txt", "--query", "snow")
+    words = ("--run", CLASSIFIER, "--file", "asked.txt", "--query", "snow")
     assert "--query needs a run of similarity" in place(PREDICT, *words).error
 
 
@@ -363,31 +344,25 @@ def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
 @pytest.mark.timeout(3600)
 def test_transformers_answers_as_predict_and_fill(place: Place, peers: str) -> None:
     """By the code of docs/export.md."""
-    folders = [place.folder / name for name in ("classifier", "masked")]
-    for folder, run, texts in zip(folders, (CLASSIFIER, MASKED), (TEXTS[:2], [MASKED_TEXT])):
-        place.export(run, "hf", to=folder.name)
-        (folder / "texts.json").write_text(json.dumps(texts))
-    run, _ = other(place, "crf")
-    folders.append(place.folder / "tagger")
-    place.export(run, "hf", to="tagger")
-    place.export(run, "savedmodel", to="served")
-    ids, segments = rows(folders[-1], SENTENCES)
-    np.savez(folders[-1] / "asked.npz", ids=ids, segments=segments)
-    served = answers(place.folder / "served", "savedmodel", [ids, segments], None)["logits"]
-    subprocess.run(
-        [peers, "-m", "tests.models.transformers_exports", *map(str, folders)], check=True
-    )
-    out = np.load(folders.pop() / "found.npz")["out"]
-    words = np.array(ids) > 0
-    np.testing.assert_allclose(out[words], served[words], atol=1e-4)
-    found = [np.load(folder / "found.npz") for folder in folders]
-    powers = np.exp(found[0]["logits"])
+    asked = {"one": TEXTS[:2], "masked": [MASKED_TEXT], "crf": SENTENCES}
+    for name, texts in asked.items():
+        place.export(place.trained(name)[0], "hf", to=name)
+        if name != "crf":
+            (place.folder / name / "texts.json").write_text(json.dumps(texts))
+    folders = [place.folder / name for name in asked]
+    ids, segments = rows(folders[2], SENTENCES)
+    np.savez(folders[2] / "asked.npz", ids=ids, segments=segments)
+    program = ["-m", "tests.models.transformers_exports"]
+    subprocess.run([peers, *program, *map(str, folders)], check=True)
+    one, masked, crf = (np.load(folder / "found.npz") for folder in folders)
+    powers = np.exp(one["logits"])
     probabilities = powers / powers.sum(1, keepdims=True)
-    np.testing.assert_allclose(probabilities, chances(place)[:2], atol=1e-4)
-    assert found[0]["labels"].tolist() == ["weather", "kitchen"]
-    tokenizer, expected = Tokenizer.of_folder(str(folders[1])), fillings(place)
-    ids = found[1]["ids"][0].tolist()
-    assert ids == tokenizer.encode_masked(MASKED_TEXT)
-    powers = np.exp(found[1]["out"][0, ids.index(tokenizer.mask_id)])
-    for token, chance in zip(tokenizer.tokens, powers / powers.sum()):
-        assert chance == pytest.approx(expected[token], abs=1.5e-4)
+    np.testing.assert_allclose(probabilities, chances(place.trained("one")[1])[:2], atol=1e-4)
+    assert one["labels"].tolist() == ["weather", "kitchen"]
+    expected = place.trained("masked")[1]
+    assert masked["ids"].tolist() == rows(folders[1], [MASKED_TEXT])[0]
+    filled(folders[1], masked["out"], masked["ids"], expected, TOLERANCE["fp32"])
+    place.export(place.trained("crf")[0], "savedmodel", to="served")
+    served = place.answered(place.folder / "served", "savedmodel", [ids, segments])["logits"]
+    words = np.array(ids) > 0
+    np.testing.assert_allclose(crf["out"][words], served[words], atol=1e-4)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 import pytest
 
@@ -59,7 +58,11 @@ def place(tmp_path_factory: Any, server: Server) -> Place:
     (folder / "utf8.txt").write_bytes(b"rain\nsn\xffow\n")
     (folder / "many.txt").write_text("rain sun\n" * 1000)
     words = " ".join(WORDS.values()).split()
-    google_folder.write(folder / "bert", vocabulary=[*SPECIAL_TOKENS, *words])
+    for name, layers in (("bert", 2), ("layers", 12)):
+        google_folder.write(folder / name, vocabulary=[*SPECIAL_TOKENS, *words])
+        config = {**google_folder.CONFIG, "vocab_size": 15, "num_hidden_layers": layers}
+        (folder / name / "bert_config.json").write_text(json.dumps(config))
+    (folder / "foreign.txt").write_text("\n".join([*SPECIAL_TOKENS, "мир", "труд"]) + "\n")
     created = Place(server, folder, tmp_path_factory.mktemp("scratch"))
     result = created.train("--name", "good")
     assert result.code == 0, result.err
@@ -91,13 +94,7 @@ WRONG: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
     "nothing": ((), {"stdin": "/dev/null"}, 0, "warning: standard input has no text"),
     "closed input": ((), {}, 2, "error: standard input is closed"),
     "full": (("--file", "texts.txt"), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"),
-    "full, much": (
-        ("--file", "many.txt"), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"
-    ),
-    "unread": (("--file", "texts.txt"), {"stdout": "unread"}, 141, "standard output was closed"),
-    "unread, much": (
-        ("--file", "many.txt"), {"stdout": "unread"}, 141, "standard output was closed"
-    ),
+    "unread": (("--file", "many.txt"), {"stdout": "unread"}, 141, "standard output was closed"),
 }  # fmt: skip
 
 
@@ -112,52 +109,26 @@ def test_predict_reports_errors_in_one_line(place: Place, case: str) -> None:
     assert bytes_of(place.folder / "runs") == unchanged
 
 
-def spoil(folder: Path, what: str) -> None:
-    config = {**google_folder.CONFIG, "vocab_size": 15}
-    data = folder / "bert_model.ckpt.data-00000-of-00001"
-    if what == "truncated":
-        data.write_bytes(data.read_bytes()[:-3000])
-    elif what == "more layers":
-        config["num_hidden_layers"] = 12
-    elif what == "code":
-        (folder / "pytorch_model.bin").write_bytes(b"cposix\nsystem\n(S'touch ran'\ntR.")
-    elif what == "vocabulary":
-        with open(str(folder / "vocab.txt"), "a") as file:
-            file.write("extra\n")
-    (folder / "bert_config.json").write_text(json.dumps(config))
-
-
-TRAIN: Dict[str, Tuple[Optional[str], Tuple[str, ...], Tuple[str, ...]]] = {
-    "truncated": ("truncated", (), ("bert_model.ckpt: tensor", "damaged")),
-    "more layers": ("more layers", (), ("num_hidden_layers 12", "bert_model.ckpt holds 2")),
-    "vocabulary": ("vocabulary", (), ("vocab_size 15, the vocabulary 16 tokens",)),
-    "code": ("code", (), ("pytorch_model.bin: its pickle names posix.system",)),
-    "positions": ("", ("--max-length", "64"), ("max_position_embeddings 32", "64 tokens")),
-    "unknown": (None, ("--vocab", "foreign.txt"), ("of the tokens", "are [UNK]")),
-    "flag": (None, ("--epoch", "3"), ("--epochs",)),
-    "precision": (None, ("--precision", "half"), ("fp32", "tf32", "amp")),
-    "no folder": (None, ("--bert", "nowhere"), ("nowhere", "vocab.txt")),
-    "loss scale": (None, ("--loss-scale", "0"), ("loss_scale", "dynamic")),
-}
+TRAIN: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
+    "layers": (("--bert", "layers"), ("num_hidden_layers 12", "bert_model.ckpt holds 2")),
+    "positions": (
+        ("--bert", "bert", "--max-length", "64"), ("max_position_embeddings 32", "64 tokens")
+    ),
+    "unknown": (("--vocab", "foreign.txt"), ("of the tokens", "are [UNK]")),
+    "flag": (("--epoch", "3"), ("--epochs",)),
+    "no folder": (("--bert", "nowhere"), ("nowhere", "vocab.txt")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", sorted(TRAIN))
-def test_training_says_what_is_wrong_before_it_begins(
-    place: Place, tmp_path: Path, case: str
-) -> None:
-    what, flags, words = TRAIN[case]
-    (place.folder / "foreign.txt").write_text("\n".join([*SPECIAL_TOKENS, "мир", "труд"]) + "\n")
-    unchanged = bytes_of(place.folder / "runs")
-    if what is not None:
-        folder = tmp_path / "bert"
-        shutil.copytree(str(place.folder / "bert"), str(folder))
-        spoil(folder, what)
-        flags = (*flags, "--bert", str(folder))
+def test_training_says_what_is_wrong_before_it_begins(place: Place, case: str) -> None:
+    flags, words = TRAIN[case]
+    unchanged = bytes_of(place.folder)
     result = place.train("--name", "refused", *flags)
     assert result.code == 2, result.err
     for word in words:
         assert word in result.error
-    assert bytes_of(place.folder / "runs") == unchanged
+    assert bytes_of(place.folder) == unchanged
 
 
 def test_lines_of_the_metrics_that_are_none(server: Server, tmp_path: Path) -> None:
@@ -167,5 +138,5 @@ def test_lines_of_the_metrics_that_are_none(server: Server, tmp_path: Path) -> N
     good = metrics.read_text()
     metrics.write_text('null\n[]\n3\n{"step": null}\n{"step": "3"}\n' + good + '{"step": 1, "lo')
     assert run() == 0, run.text()
-    steps = [json.loads(line)["step"] for line in metrics.read_text().splitlines()]
+    steps = [line["step"] for line in run.metrics()]
     assert steps == sorted(steps) and len(steps) > len(good.splitlines())

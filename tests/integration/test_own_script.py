@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any, Sequence, Tuple
+from typing import Any, Sequence
 
 import pytest
 
-from tests.integration.commands import Commands
+from tests.integration.commands import CLI, Commands
 
-CLI = "amp_xla.commands.cli"
 TAGGER = "own_script.py:tagger"
 
 
@@ -26,8 +25,9 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
 @pytest.mark.parametrize(
     "words, rows",
     [
-        ([TAGGER], (32, 128)),  # made up, after the model's inputs and loss
-        pytest.param([TAGGER, "--batch", "tagged"], (4, 24), marks=pytest.mark.slow),
+        ([TAGGER, "--batch", "tagged"], (4, 24)),
+        # Made up, after the model's inputs and loss.
+        pytest.param([TAGGER], (32, 128), marks=pytest.mark.once),
     ],
 )
 def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any) -> None:
@@ -42,8 +42,9 @@ def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any
 @pytest.mark.parametrize(
     "words, scale",
     [
-        (["--batch", "own_script.py:batches"], 256.0),  # the optimizer's
         (["--batch", "named", "--", "64"], 64.0),  # the script has its own words
+        # The optimizer's scale.
+        pytest.param(["--batch", "own_script.py:batches"], 256.0, marks=pytest.mark.once),
     ],
 )
 def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: float) -> None:
@@ -72,11 +73,6 @@ def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: fl
     ],
 )
 def test_one_clear_line(command: Commands, words: Sequence[str], message: str) -> None:
-    name, rest = split(words)
-    done = command(CLI, name, *rest)
+    done = command(CLI, *(words if words[0] == "rehearse" else ["inspect", *words]))
     assert done.code == 2 and message in done.error
     assert not (command.folder / "runs" / "classification").exists()
-
-
-def split(words: Sequence[str]) -> Tuple[str, Sequence[str]]:
-    return ("rehearse", words[1:]) if words[0] == "rehearse" else ("inspect", words)

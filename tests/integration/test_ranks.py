@@ -6,8 +6,6 @@ kills or stops one, and resumes, that often, at random moments.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
 import shutil
@@ -24,13 +22,16 @@ import psutil
 import pytest
 
 from amp_xla.training import checkpoint
-from amp_xla.training.metrics import CLOCK_FIELDS
 from tests.horovod import ROOT, need_horovod
+from tests.integration.commands import CLI, Commands
 from tests.integration.grammar import prepared
+from tests.integration.killing import repeatable
+from tests.integration.test_classification import write_corpus
+from tests.running import environment
 
 SMALL = (
-    "--layers 2 --hidden 64 --max-length 24 --epochs 2 --train-fraction 0.08 --log-every 1 "
-    "--precision fp32 --checkpoint-every 3"
+    "--train train.tsv --dev dev.tsv --vocab-size 200 --layers 2 --hidden 64 --max-length 24 "
+    "--epochs 2 --log-every 1 --precision fp32 --checkpoint-every 3"
 ).split()
 PRETRAINING = (
     "--data data --steps 6 --heldout 32 --log-every 1 --evaluate-every 3 --precision fp32 "
@@ -58,28 +59,27 @@ class Done(NamedTuple):
 class Place:
     """A folder to train in."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, server: Any, folder: Path) -> None:
         self.folder = folder
-        paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(p for p in paths if p),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-        }
+        (folder / "scratch").mkdir()
+        self.command = Commands(server, folder, folder / "scratch")
 
     def start(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Any:
-        command = ["ranks", "--np", str(ranks)] if ranks else ["train"]
-        command += ["--recipe", recipe, "--", "--name", name, *flags]
+        command = ["ranks", "--np", str(ranks), "--recipe", recipe, "--", "--name", name, *flags]
         return subprocess.Popen(
             [sys.executable, "-m", "amp_xla", *command],
             cwd=str(self.folder),
-            env=self._environment,
+            env=environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
 
     def train(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Done:
+        """Train on ranks; 0 = in a process without them."""
+        if not ranks:
+            done = self.command(CLI, "train", "--recipe", recipe, "--", "--name", name, *flags)
+            return Done(done.code, done.out + done.err)
         process = self.start(ranks, name, *flags, recipe=recipe)
         out = process.communicate(timeout=280)[0].decode()
         return Done(process.returncode, out)
@@ -88,9 +88,7 @@ class Place:
         return self.folder / "runs" / recipe / name
 
     def losses(self, name: str, recipe: str = "classification") -> List[Dict[str, Any]]:
-        """The lines of metrics.jsonl, without what depends on the clock."""
-        lines = (self.run(name, recipe) / "metrics.jsonl").read_text().splitlines()
-        return [{k: v for k, v in json.loads(x).items() if k not in CLOCK_FIELDS} for x in lines]
+        return repeatable(self.run(name, recipe))
 
     def weights(self, name: str, recipe: str = "classification") -> Dict[str, Any]:
         newest = checkpoint.steps(self.run(name, recipe) / "checkpoints")[-1]
@@ -98,11 +96,12 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: Any) -> Place:
+def place(server: Any, tmp_path_factory: Any) -> Place:
     """With a run to start from: on 1.15 a seeded start depends on the number of operations."""
     need_horovod()
-    here = Place(tmp_path_factory.mktemp("ranks"))
-    prepared(here.folder)
+    here = Place(server, tmp_path_factory.mktemp("ranks"))
+    write_corpus(here.folder / "train.tsv", 200, 1)
+    write_corpus(here.folder / "dev.tsv", 32, 2)
     done = here.train(0, "start", *SMALL, "--epochs", "1")
     assert done.code == 0, done.out
     return here
@@ -150,6 +149,8 @@ SELDOM = (("buckets", 4), ("packed", 2), ("recomputed", 3), ("pretraining", 4))
 def alone(place: Place, case: str) -> Tuple[str, List[str]]:
     """Train a case in one process, once; return its recipe and flags."""
     recipe, flags = CASES[case]
+    if recipe == "pretraining" and not (place.folder / "data").exists():
+        prepared(place.folder)
     flags = [*(SMALL if recipe == "classification" else PRETRAINING), *flags, "--dropout", "0"]
     if not place.run("start", recipe).exists():
         done = place.train(0, "start", *flags, "--steps", "1", recipe=recipe)
@@ -172,16 +173,6 @@ def test_any_number_of_ranks_learns_the_same(place: Place, case: str, ranks: int
     assert done.out.count("run folder: ") == 1  # one of them speaks
     alike(place.losses(f"{case}-1", recipe), place.losses(f"{case}-{ranks}", recipe))
     same(place.weights(f"{case}-1", recipe), place.weights(f"{case}-{ranks}", recipe))
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("precision", ["fp16", pytest.param("bf16", marks=pytest.mark.long)])
-def test_gradients_may_travel_in_half_precision(place: Place, precision: str) -> None:
-    _, flags = alone(place, "buckets")
-    done = place.train(2, precision, *flags, "--loss-scale", "1000", "--reduce", precision)
-    assert done.code == 0, done.out
-    pairs = zip(place.losses("buckets-1"), place.losses(precision))
-    assert all(b["loss"] == pytest.approx(a["loss"], rel=5e-3) for a, b in pairs if "loss" in a)
 
 
 @pytest.fixture(scope="module")
@@ -297,128 +288,11 @@ def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
 
 
 @pytest.mark.long
-def test_a_signal_ends_an_evaluation(place: Place) -> None:
-    """An evaluation that would take minutes; it stays due."""
-    draw = random.Random(0)
-    words = "a tool that reads and writes many small files quickly".split()
-    texts = [f"{' '.join(draw.choices(words, k=9))} {i}\t{i % 2}\n" for i in range(60_000)]
-    for name, part in (("train.tsv", texts[:64]), ("dev.tsv", texts[64:])):
-        (place.folder / name).write_text("text\tlabel\n" + "".join(part))
-    flags = [*SMALL, "--train", "train.tsv", "--dev", "dev.tsv", "--train-fraction", "1"]
-    process = place.start(2, "evaluating", *flags, "--evaluate-every", "4", "--batch-size", "8")
-    begun(process, place.run("evaluating") / "metrics.jsonl", 4)
-    time.sleep(3)
-    began = time.monotonic()
-    os.kill(process.pid, signal.SIGTERM)
-    out = process.communicate(timeout=60)[0].decode()
-    assert process.returncode == 143, out
-    assert time.monotonic() - began < 15, out
-    assert "stopped by SIGTERM after step 4; --resume" in out
-    newest = checkpoint.steps(place.run("evaluating") / "checkpoints")[-1]
-    state = json.loads((newest / "state.json").read_text())["loop"]
-    assert (state["step"], state["evaluate_due"]) == (4, True)
-
-
-@pytest.mark.long
-def test_a_full_disk_of_the_first_rank(place: Place, whole: str) -> None:
-    """All end, the cause is said once, the newest checkpoint is whole, and the run goes on."""
-    folder = place.run("full")
-    folder.mkdir(parents=True)
-    newest = checkpoint.steps(place.run(whole) / "checkpoints")[-1]
-    size = 6 * sum(file.stat().st_size for file in newest.iterdir())
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
-    if subprocess.run(mount).returncode:
-        pytest.skip("mounting needs root")
-    try:
-        process = place.start(3, "full", *SMALL, *from_start(), "--accumulate", "2")
-        begun(process, folder / "metrics.jsonl", 6)
-        while not checkpoint.steps(folder / "checkpoints"):
-            assert process.poll() is None
-            time.sleep(0.05)
-        everything = psutil.Process(process.pid).children(recursive=True)
-        ballast = folder / "ballast"
-        began = time.monotonic()
-        with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-            while file.write(b"x" * 4096):  # a checkpoint may be on its way into the same room
-                pass
-        os.truncate(str(ballast), ballast.stat().st_size - 30_000)
-        out = process.communicate(timeout=90)[0].decode()
-        assert time.monotonic() - began < 60, out
-        assert process.returncode == 2, out
-        assert out.count("error: ") == 1, out
-        assert "the disk is full" in out or "No space left" in out
-        assert "is whole: resuming continues from it" in out
-        assert not psutil.wait_procs(everything, timeout=5)[1]
-        ballast.unlink()
-        done = place.train(3, "full", *SMALL, *from_start(), "--accumulate", "2", "--resume")
-        assert done.code == 0, done.out
-        assert place.losses("full") == place.losses(whole)
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def planted(path: Path, old: str, new: str) -> str:
-    """Write the classification recipe to ``path`` with another text in one place."""
-    text = (ROOT / "recipes" / "classification.py").read_text()
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, new))
-    return str(path)
-
-
-FAILS = """    call = TrainStep.__call__
-    def failing(self, feed, number):
-        if number == 3 and __import__("os").environ["HOROVOD_RANK"] == "1":
-            raise ZeroDivisionError("as asked")
-        return call(self, feed, number)
-    TrainStep.__call__ = failing
-    return job.Job(
-"""
-
-
-SLOW = """    call = TrainStep.__call__
-    def slow(self, feed, number):
-        if number == 5:
-            __import__("time").sleep(8)
-        return call(self, feed, number)
-    TrainStep.__call__ = slow
-    return job.Job(
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGKILL"])
-def test_ranks_save_and_end_with_their_starter_in_a_long_step(
-    place: Place, whole: str, tmp_path: Path, number: str
-) -> None:
-    """The step takes longer than a launcher waits by itself."""
-    name = f"long-step-{number}"
-    recipe = planted(tmp_path / "slow.py", "    return job.Job(\n", SLOW)
-    flags = [*SMALL, *from_start(), "--accumulate", "2"]
-    process = place.start(3, name, *flags, recipe=recipe)
-    begun(process, place.run(name) / "metrics.jsonl", 5)
-    everything = psutil.Process(process.pid).children(recursive=True)
-    os.kill(process.pid, getattr(signal, number))
-    out = process.communicate(timeout=90)[0].decode()
-    assert process.returncode == (143 if number == "SIGTERM" else -signal.SIGKILL), out
-    assert not psutil.wait_procs(everything, timeout=60)[1]
-    newest = checkpoint.steps(place.run(name) / "checkpoints")[-1].name
-    assert newest in ("step-00000006", "step-00000007"), "of the step, or of the next one"
-    goes_on(place, name, whole, 3)
-
-
-@pytest.mark.long
-def test_what_one_rank_cannot_do_is_said_once(place: Place, tmp_path: Path) -> None:
-    """A recipe that fails on one rank, in its third step."""
-    recipe = planted(tmp_path / "failing.py", "    return job.Job(\n", FAILS)
-    done = place.train(2, "failing", *SMALL, recipe=recipe)
-    assert done.code == 1, done.out
-    assert "ZeroDivisionError: as asked" in done.out
-
-
-@pytest.mark.long
 def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
     old = "identity=data.fingerprints"
     new = "identity={**data.fingerprints, 'rank': __import__('os').environ['HOROVOD_RANK']}"
-    done = place.train(2, "apart", *SMALL, recipe=planted(tmp_path / "apart.py", old, new))
+    text = (ROOT / "recipes" / "classification.py").read_text()
+    (tmp_path / "apart.py").write_text(text.replace(old, new))
+    done = place.train(2, "apart", *SMALL, recipe=str(tmp_path / "apart.py"))
     assert done.code == 2, done.out
     assert "error: the job of rank 1 on " in done.out and "data rank: 0 then, 1 now" in done.out

@@ -19,7 +19,7 @@ from amp_xla.data.slots.lines import Columns, parse_line
 from amp_xla.data.slots.options import two_packages
 from amp_xla.training import checkpoint
 from tests.horovod import need_horovod
-from tests.integration.commands import PREDICT, Commands
+from tests.integration.commands import PREDICT
 from tests.integration.test_ranks import Place, begun, rank_processes
 
 RECIPE = "recommendation"
@@ -65,9 +65,9 @@ class Job(Place):
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: Any) -> Job:
+def job(server: Any, tmp_path_factory: Any) -> Job:
     need_horovod()
-    here = Job(tmp_path_factory.mktemp("recommendation"))
+    here = Job(server, tmp_path_factory.mktemp("recommendation"))
     here.train_on(0, "one")
     return here
 
@@ -87,9 +87,9 @@ def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two
     assert shards == ["rows-0-of-2.safetensors", "rows-1-of-2.safetensors"]
 
 
-def test_it_answers_and_is_exported_whole(server: Any, job: Job, two: str, tmp_path: Path) -> None:
+def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) -> None:
     """From the shards of two ranks, in one process; the SavedModel says what predict says."""
-    command = Commands(server, job.folder, tmp_path)
+    command = job.command
     run = ["--run", str(job.run("two", RECIPE))]
     lines = two_packages()[1].decode().splitlines()[:40]
     (job.folder / "lines.tsv").write_text("".join(f"\t{x[2:]}\n" for x in lines))  # no labels
@@ -137,19 +137,12 @@ def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job, two:
 
 
 @pytest.mark.long
-def test_four_ranks_deepfm_and_mixed_precision(job: Job) -> None:
-    job.train_on(4, "four")
-    job.same("one", "four")
-    deepfm = [*FLAGS, "--tower", "deepfm", "--precision"]
-    for ranks in (0, 2):
-        done = job.train(ranks, f"half-{ranks}", *deepfm, "amp", recipe=RECIPE)
+def test_mixed_precision_stays_near_float32(job: Job) -> None:
+    for name in ("amp", "fp32"):
+        flags = [*FLAGS, "--epochs", "1", "--tower", "deepfm", "--precision", name]
+        done = job.train(2, name, *flags, recipe=RECIPE)
         assert done.code == 0, done.out
-    for x, y in zip(job.values("half-0"), job.values("half-2")):
-        if "loss" in x:
-            assert abs(x["loss"] - y["loss"]) <= 1e-3
-    plain = job.train(0, "plain", *deepfm, "fp32", recipe=RECIPE)
-    assert plain.code == 0, plain.out
-    for x, y in zip(job.values("half-0")[:100], job.values("plain")):
+    for x, y in zip(job.values("amp"), job.values("fp32")):
         if "loss" in x:
             assert abs(x["loss"] - y["loss"]) <= 2e-2
 

@@ -26,9 +26,9 @@ def whole(run: Run) -> List[str]:
 
 @pytest.mark.slow
 def test_signals_in_every_phase_end_in_good_order(
-    servers: List[Server], reference: Run, tmp_path: Path
+    server: Server, reference: Run, tmp_path: Path
 ) -> None:
-    run = Run(servers[0], tmp_path)
+    run = Run(server, tmp_path)
     phases = [
         ({"main": 7}, "SIGTERM", 143, "before the first step"),
         ({"step": [2, "before"]}, "SIGTERM", 143, "after step 3"),
@@ -50,16 +50,13 @@ def test_signals_in_every_phase_end_in_good_order(
         if "after step" in where:
             step = int(run.text()[said:].split("after step ")[1].split(";")[0])
             assert whole(run)[-1].startswith(f"step-{step:08d}")
-    assert run() == 0
-    assert run.state() == reference.state()
-    assert run.samples() == reference.samples()
+    assert run({"step": [23, "before"], "signal": "SIGHUP", "deaf": True}) == 0
+    assert (run.state(), run.samples()) == (reference.state(), reference.samples())
 
 
 @pytest.mark.once
-def test_a_second_signal_ends_at_once(
-    servers: List[Server], reference: Run, tmp_path: Path
-) -> None:
-    run = Run(servers[0], tmp_path)
+def test_a_second_signal_ends_at_once(server: Server, tmp_path: Path) -> None:
+    run = Run(server, tmp_path)
     pid = run.start({"pause": 9})
     before = whole(run)
     os.kill(pid, signal.SIGTERM)
@@ -68,10 +65,7 @@ def test_a_second_signal_ends_at_once(
     assert os.path.exists(f"/proc/{pid}")
     os.kill(pid, signal.SIGTERM)
     assert run.server.wait() == 143
-    assert "second signal: ended at once" in run.text()
-    assert whole(run) == before
-    assert run() == 0
-    assert run.state() == reference.state()
+    assert "second signal: ended at once" in run.text() and whole(run) == before
 
 
 @pytest.mark.once
@@ -79,13 +73,10 @@ def test_a_second_process_is_refused(servers: List[Server], tmp_path: Path) -> N
     run = Run(servers[0], tmp_path)
     pid = run.start({"pause": 6})
     other = Run(servers[1], tmp_path)
-    other.log = tmp_path / "other.jsonl"
-    other.out = tmp_path / "other.txt"
+    other.log, other.out = tmp_path / "other.jsonl", tmp_path / "other.txt"
     assert other() == 2
     assert f"in use by process {pid} on {socket.gethostname()}" in other.text()
     assert run.go_on() == 0, run.text()
-    assert other(resume=False) == 2
-    assert "continue it with --resume" in other.text()
 
 
 @pytest.fixture
@@ -100,28 +91,26 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.once
-def test_a_full_disk(servers: List[Server], small_disk: Path, tmp_path: Path) -> None:
-    run = Run(servers[0], small_disk)
+def test_a_full_disk(server: Server, small_disk: Path, tmp_path: Path) -> None:
+    run = Run(server, small_disk)
     run.log, run.out = tmp_path / "log.jsonl", tmp_path / "out.txt"
     run.start({"pause": 9})
     before = whole(run)
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (shutil.disk_usage(str(small_disk)).free - 20_000))
     assert run.go_on() == 2, run.text()
-    assert "it needs" in run.text()
-    assert "No space left" in run.text()
-    assert "Traceback" not in run.text()
-    assert f"{before[-1]} is whole: resuming continues" in run.text()
-    assert whole(run) == before
+    for words in ("it needs", "No space left", f"{before[-1]} is whole: resuming continues"):
+        assert words in run.text()
+    assert "Traceback" not in run.text() and whole(run) == before
     ballast.unlink()
     assert run() == 0, run.text()
 
 
 @pytest.mark.once
-def test_a_folder_that_becomes_read_only(servers: List[Server], tmp_path: Path) -> None:
-    run = Run(servers[0], tmp_path)
+def test_a_folder_that_becomes_read_only_or_is_deleted(server: Server, tmp_path: Path) -> None:
+    run = Run(server, tmp_path)
     run.start({"pause": 9})
-    folder = str(run.path / "checkpoints")
+    folder = str(run.path)
     before = whole(run)
     if subprocess.run(["mount", "--bind", folder, folder]).returncode:
         run.go_on()
@@ -129,27 +118,14 @@ def test_a_folder_that_becomes_read_only(servers: List[Server], tmp_path: Path) 
     try:
         subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
         assert run.go_on() == 2
-        assert "Read-only file system; it needs" in run.text()
-        assert f"{before[-1]} is whole" in run.text()
+        assert "Read-only file system" in run.text() and f"{before[-1]} is whole" in run.text()
         assert whole(run) == before
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-    subprocess.run(["mount", "--bind", str(run.path), str(run.path)], check=True)
-    try:
-        subprocess.run(["mount", "-o", "remount,ro,bind", str(run.path)], check=True)
         assert run() == 2
         assert "cannot write the run folder" in run.text()
-        assert "Traceback" not in run.text()
     finally:
-        subprocess.run(["umount", "-l", str(run.path)], check=True)
-    assert run() == 0
-
-
-@pytest.mark.once
-def test_a_folder_that_is_deleted_under_way(servers: List[Server], tmp_path: Path) -> None:
-    run = Run(servers[0], tmp_path)
-    run.start({"pause": 9})
-    shutil.rmtree(str(run.path))
+        subprocess.run(["umount", "-l", folder], check=True)
+    run.start({"pause": 12})
+    shutil.rmtree(folder)
     assert run.go_on() == 2, run.text()
     assert "cannot write the checkpoint" in run.text()
     assert "No such file or directory; it needs" in run.text()
@@ -158,33 +134,12 @@ def test_a_folder_that_is_deleted_under_way(servers: List[Server], tmp_path: Pat
 
 @pytest.mark.once
 def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(
-    servers: List[Server], reference: Run, tmp_path: Path
+    server: Server, reference: Run, tmp_path: Path
 ) -> None:
-    run = Run(servers[0], tmp_path)
+    run = Run(server, tmp_path)
     assert run({"step": [13, "after"], "raise": "ValueError"}, checkpoint_every=0) == 1
     assert "Traceback (most recent call last)" in run.text() and "ValueError" in run.text()
     assert whole(run)[-1] == "step-00000008"
     assert run({"evaluate": [1, 1], "raise": "RecursionError"}) == 1
     assert run() == 0, run.text()
     assert run.state() == reference.state()
-
-
-@pytest.mark.once
-def test_a_lost_terminal(servers: List[Server], reference: Run, tmp_path: Path) -> None:
-    """SIGHUP stops in good order, with nobody left to tell; ignored, it does not."""
-    run = Run(servers[0], tmp_path)
-    pid = run.start({"pause": 6, "close": 6})
-    os.kill(pid, signal.SIGHUP)
-    assert run.go_on() == 129
-    assert whole(run)[-1] == "step-00000007"
-    pid = run.start({"pause": 12, "deaf": True})
-    os.kill(pid, signal.SIGHUP)
-    assert run.go_on() == 0
-    assert run.state() == reference.state()
-
-
-@pytest.mark.once
-def test_an_epoch_without_batches_is_an_error(servers: List[Server], tmp_path: Path) -> None:
-    run = Run(servers[0], tmp_path, empty=True)
-    assert run() == 2
-    assert "error: epoch 1 has 0 batches" in run.text()

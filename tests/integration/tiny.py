@@ -1,18 +1,23 @@
 """A training job small enough to be killed a hundred times, with everything in it that has state.
 
 Dropout, AdamW, a dynamic loss scale that grows and overflows, accumulation over two
-micro-batches, bucketed batches, evaluations that promote a best checkpoint. It goes through
-``amp_xla.training.launch`` like every recipe.
+micro-batches, bucketed batches, evaluations that promote a best checkpoint. It is a recipe as users
+write one: ``test_third_recipe`` puts this file elsewhere and does with it what a recipe can do.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Tuple
+import sys
+from pathlib import Path
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
+from typing_extensions import Annotated
 
-from amp_xla.training.options import LoopOptions, RunOptions
+from amp_xla.config import MAY_CHANGE, parse, within
+from amp_xla.process.exits import exit_code
+from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,20 +31,19 @@ class Config:
     hidden: int = 16
     accumulate: int = 2
     samples: int = 29
-    empty: bool = False
-    """the epochs have no batches"""
     overflow_at: Tuple[int, ...] = (3, 12)
     """steps whose loss is infinite"""
     overflow_from: int = 10**9
     """all steps from here on are infinite"""
-    loss_scale: float = 64.0
+    first_scale: float = 64.0
     """where the dynamic scale starts"""
     minimum: float = 1.0
     nonfinite_limit: int = 20
-    log_every: int = 3
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 3
     patience: int = 0
     nan_evaluations: bool = False
     """each evaluation's loss is NaN"""
+    precision_options: PrecisionOptions = PrecisionOptions(precision="fp32")
     run: RunOptions = RunOptions()
 
 
@@ -78,9 +82,7 @@ def build_model(config: Config) -> Any:
 
 
 def build(config: Config, resume_from: Any = None) -> Any:
-    from amp_xla.backend import configuring
-
-    resolved = configuring.resolve(precision="fp32")
+    resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
     from amp_xla.data.text.labels import Labels
@@ -126,7 +128,7 @@ def build(config: Config, resume_from: Any = None) -> Any:
     rate = warmup_decay(applied, config.learning_rate, 2, total)
     optimizer = LossScaleOptimizer(
         AdamW(rate),
-        DynamicLossScale(config.loss_scale, growth_interval=3, minimum=config.minimum),
+        DynamicLossScale(config.first_scale, growth_interval=3, minimum=config.minimum),
         global_clipnorm=1.0,
         accumulate=config.accumulate,
         applied_steps=applied,
@@ -140,8 +142,6 @@ def build(config: Config, resume_from: Any = None) -> Any:
         with open(path, "w") as file:
             file.write("\n".join(words(config)))
 
-    if config.empty:
-        batches.steps_per_epoch = lambda epoch=0: 0  # type: ignore[method-assign]
     identity = {"train": f"{config.samples} random sequences"}
     assets = {"vocab.txt": save, "labels.json": Labels(names(config)).save}
     return job.Job(model, step, batches, evaluate, assets, resolved, identity)
@@ -158,16 +158,14 @@ def names(config: Config) -> Tuple[str, ...]:
 
 
 def predict(saved: Any, lines: List[str]) -> Any:
-    from amp_xla.backend import configuring
-
-    configuring.configure(precision="fp32")
+    config = saved.config(Config)
+    config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.data.text.labels import Labels
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference
     from amp_xla.training.variables import restore_weights
 
-    config = saved.config(Config)
     with open(saved.file("vocab.txt")) as file:
         ids = {word: i for i, word in enumerate(file.read().split("\n"))}
     labels = Labels.load(saved.file("labels.json"))
@@ -177,3 +175,14 @@ def predict(saved: Any, lines: List[str]) -> Any:
     infer = Inference({"tokens": model.inputs[0]}, {"chances": tf.nn.softmax(model.output)})
     tokens = np.array([[ids[word] for word in line.split()] for line in lines], np.int32)
     return labels.names, infer({"tokens": tokens})["chances"]
+
+
+def main(argv: Optional[List[str]] = None) -> int:
+    config = parse(Config, argv, "tiny")
+    from amp_xla.training.launch import train
+
+    return train(Path(__file__).stem, config, build, options(config))
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

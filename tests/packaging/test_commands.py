@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Dict, Tuple
 
 import pytest
 
 from amp_xla.commands import COMMANDS
-from tests.running import ROOT, run
+from tests.integration.commands import CLI, Commands
+from tests.integration.killing import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(900)]
 
@@ -43,25 +43,20 @@ def test_each_command_has_a_place_in_the_day() -> None:
     assert {words.split()[0] for words in DAY} == set(COMMANDS)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder_of_data = tmp_path_factory.mktemp("day")
+def test_a_day(tmp_path: Path) -> None:
+    """In processes forked from one that has TensorFlow; test_program.py starts ./amp-xla."""
+    (tmp_path / "scratch").mkdir()
+    command = Commands(Server(), tmp_path, tmp_path / "scratch")
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]
-    (folder_of_data / "train.tsv").write_text("".join(lines))
-    (folder_of_data / "texts.txt").write_text("salt 3 soup\n")
-    (folder_of_data / "text.txt").write_text(
+    (tmp_path / "train.tsv").write_text("".join(lines))
+    (tmp_path / "texts.txt").write_text("salt 3 soup\n")
+    (tmp_path / "text.txt").write_text(
         "".join(f"{word} is a word. So is {word}s.\n\n" for word in dir(str) * 5)
     )
-    return folder_of_data
-
-
-def test_a_day(folder: Path) -> None:
-    program = str(ROOT / "amp-xla")
     for line, (code, text) in DAY.items():
-        command, *words = line.split()
-        done = run([program, command, "--python", sys.executable, *words], root=folder)
-        output = done.stdout + done.stderr
-        assert (done.returncode, text in output) == (code, True), f"{line}\n{output}"
+        done = command(CLI, *line.split())
+        output = done.out + done.err
+        assert (done.code, text in output) == (code, True), f"{line}\n{output}"
         assert "Traceback" not in output, output
-    process = json.loads((folder / RUN / "run.json").read_text())
+    process = json.loads((tmp_path / RUN / "run.json").read_text())
     assert process["recipe"] == "classification"

@@ -13,10 +13,10 @@ from amp_xla.config import fields
 from amp_xla.process.exits import exit_code
 from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint
-from amp_xla.training.options import RunOptions
 from tests.running import run_python
 from tests.training import runs
 
+pytestmark = pytest.mark.once
 FLAGS = Path(__file__).with_name("flags.txt")
 
 
@@ -30,31 +30,13 @@ def test_a_new_flag_is_a_decision():
     assert FLAGS.read_text().splitlines() == lines
 
 
-@pytest.mark.parametrize("recipe", ["classification", "pretraining"])
-def test_flags_of_the_run_may_change_on_resume(recipe):
-    known = fields(importlib.import_module(f"recipes.{recipe}").Config)
-    assert all(known[name].may_change for name in fields(RunOptions))
-    for name in ("precision", "xla", "loss_scale", "learning_rate", "dropout", "seed"):
-        assert not known[name].may_change
-
-
 WRONG = {
     "recipes.classification": [
-        "--dropout 1", "--dropout nan", "--dropout -0.1", "--token-dropout 1",
-        "--label-smoothing nan", "--warmup 2", "--warmup -1", "--hidden 0", "--hidden 200",
-        "--hidden 130", "--hidden 12",
-        "--seed -1", "--log-every 0", "--epochs 0", "--epochs 1000000000",
-        "--learning-rate -1", "--learning-rate inf", "--layers 0", "--clip-norm -1",
-        "--train-fraction nan", "--train-fraction 0", "--evaluate-every -1", "--patience -1",
-        "--batch-size 0", "--batch-size 1e9", "--max-length 1", "--shapes 0", "--vocab-size 0",
-        "--weight-decay -1", "--keep 0", "--checkpoint-every -1",
-        "--accumulate 0", f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
+        "--dropout 1", "--dropout nan", "--dropout -0.1", "--hidden 200", "--seed -1",
+        "--learning-rate inf", "--train-fraction 0", "--batch-size 1e9", "--max-length 1",
+        f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
     ],
-    "recipes.pretraining": [
-        "--steps 0", "--steps -1", "--mask-rate 0", "--mask-rate 0.6", "--mask-rate nan",
-        "--topic -1", "--global-batch 0", "--micro-batch 0", "--average 1", "--heldout 0",
-        "--dropout 1", "--warmup 2", "--seed -1", "--log-every 0", "--learning-rate 0",
-    ],
+    "recipes.pretraining": ["--steps 0", "--mask-rate 0.6", "--average 1", "--global-batch 0"],
     "rehearse": ["--steps 0"],
     "prepare": ["--length 20", "--length 8", "--heldout 1", "--workers -1", "--vocab-mb 0"],
     "header": ["--infinity -1", "--epsilon nan"],
