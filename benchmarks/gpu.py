@@ -31,8 +31,8 @@ from amp_xla.process.exits import exit_code
 from amp_xla.process.revision import revision
 from amp_xla.speed import machine, table
 from amp_xla.speed.child import Request
-from amp_xla.speed.measure import Child, ChildEnded
-from benchmarks.harness import ROOT, named, say
+from amp_xla.speed.measure import ChildEnded
+from benchmarks.harness import ROOT, Child, named, say
 from benchmarks.masked_lm import model_flops
 from benchmarks.peers import PEERS_PYTHON
 

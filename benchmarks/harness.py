@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
+import queue
 import statistics
+import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from amp_xla.process import durable
 from amp_xla.process.revision import revision
 from amp_xla.speed import machine, table
-from amp_xla.speed.measure import Child, ChildEnded
+from amp_xla.speed.child import MARK
+from amp_xla.speed.machine import clean_environment
+from amp_xla.speed.measure import ChildEnded, ended
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAD = ("contestant", "samples/s", "spread", "first row is (half of the rounds)",
@@ -42,6 +49,76 @@ class Result:
         self.per_cpu_second.append(answer["samples"] / answer["cpu_seconds"])
         self.step_ms += [1e3 * second for second in answer["seconds"]]
         self.loss = answer["loss"]
+
+
+class Child:
+    """A process that answers the commands of ``benchmarks.serve``.
+
+    Args:
+      command: its command line.
+      environ: variables on top of a clean environment.
+    """
+
+    def __init__(self, command: Sequence[str], environ: Optional[Dict[str, str]] = None) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open while the child runs
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**clean_environment(), **(environ or {})},
+        )
+        self._answers: queue.Queue = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        """Collect answers, and None at the end; the process may print other lines."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK.encode()):
+                self._answers.put(line[len(MARK) :])
+        self._answers.put(None)
+
+    def ask(self, seconds: float, **command: Any) -> Dict[str, Any]:
+        """Send a command and wait for its answer.
+
+        Raises:
+          ChildEnded: the process ended, or did not answer within ``seconds`` and was killed.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # if it has ended, ``answer`` reports how
+            self._process.stdin.write((json.dumps(command) + "\n").encode())
+            self._process.stdin.flush()
+        return self.answer(seconds)
+
+    def answer(self, seconds: float) -> Dict[str, Any]:
+        """Wait for the next answer; see ``ask``."""
+        try:
+            answer = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            self.close()
+            raise ChildEnded("timed out", f"no answer in {seconds:.0f} s") from None
+        if answer is None:
+            raise self._ended()
+        values: Dict[str, Any] = json.loads(answer.decode())
+        return values
+
+    def _ended(self) -> ChildEnded:
+        code = self._process.wait()
+        self._errors.seek(0)
+        return ended(code, self._errors.read())
+
+    def close(self) -> None:
+        """Kill the process and release its pipes."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._listener.join()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
 
 
 def say(text: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import make, parse, within
+from amp_xla.config import changed, parse, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.exits import exit_code
 from amp_xla.speed import machine
@@ -110,7 +110,9 @@ def write_corpus(config: Config, path: str) -> Dict[str, Any]:
     from amp_xla.data.text.labels import Labels
     from recipes import classification
 
-    recipe = make(classification.Config, train=config.train, dev=config.dev, vocab=config.vocab)
+    recipe = changed(
+        classification.Config(), train=config.train, dev=config.dev, vocab=config.vocab
+    )
     train, dev = recipe.files.read(recipe.seed)
     tokenizer = recipe.vocabulary.tokenizer(train.texts)
     labels = Labels.fit(train.labels or [])

@@ -1,10 +1,6 @@
-"""The measured process: builds a recipe's job and runs steps on command.
+"""The measured process: builds a recipe's job, warms it up, times steps and prints the result.
 
-It reads one JSON command per line and writes one JSON answer per line, marked with ``MARK``:
-
-    {"do": "warm"}                 run each shape until it is compiled
-    {"do": "steps", "steps": 20}   time training steps, batch making included
-    {"do": "end"}                  report peak memory and exit
+The request is its only argument. The result is a line of JSON that begins with ``MARK``.
 """
 
 from __future__ import annotations
@@ -19,6 +15,8 @@ from typing import Any, Dict, Iterator, Tuple
 
 import numpy as np
 
+from amp_xla.data.batches.rank_shard import micro_batches
+
 MARK = "@amp_xla "
 # XLA's lazy mode compiles a shape at its third request; the fourth step is warm.
 WARM_STEPS = 4
@@ -28,13 +26,12 @@ LOOKAHEAD = 200
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One combination to measure.
+    """One combination of a recipe to measure.
 
     Attributes:
-      recipe: name or path of a recipe with ``Config`` and ``build``.
       words: flags of the recipe.
-      precision, xla: as in ``Settings``.
       address_space: limit of the process' address space in bytes; 0 = no limit.
+      steps: timed steps.
     """
 
     recipe: str
@@ -42,10 +39,11 @@ class Request:
     precision: str = "amp"
     xla: str = "off"
     address_space: int = 0
+    steps: int = 8
 
 
 def reply(**values: Any) -> None:
-    """Write one answer to the parent."""
+    """Write a line for the parent."""
     sys.stdout.write(MARK + json.dumps(values) + "\n")
     sys.stdout.flush()
 
@@ -65,91 +63,57 @@ def build_job(request: Request) -> Any:
 
 
 def main() -> int:
-    """Answer the parent's commands; the request is the only argument."""
+    """Measure the request, which is the only argument."""
     values = json.loads(sys.argv[1])
     request = Request(**{**values, "words": tuple(values["words"])})
     if request.address_space:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (request.address_space, request.address_space))
-    subject = Subject(build_job(request))
-    reply()
-    for line in sys.stdin:
-        command = json.loads(line)
-        if command["do"] == "warm":
-            reply(warm_seconds=subject.warm())
-        elif command["do"] == "steps":
-            reply(**subject.steps(command["steps"]))
-        elif command["do"] == "end":
-            reply(peak_bytes=peak_bytes())
-            break
+    answer = measured(build_job(request), request.steps)
+    reply(**answer, peak_bytes=peak_bytes())
     return 0
 
 
-class Subject:
-    """A job whose training steps are timed."""
+def measured(job: Any, count: int) -> Dict[str, Any]:
+    """Run each shape until it is compiled, then time ``count`` steps, batch making included."""
+    number, seen, warm_seconds = itertools.count(), set(), 0.0
 
-    def __init__(self, job: Any) -> None:
-        self._job = job
-        self._step_number = 0
-        self._feeds = self._endless()
-
-    def _epoch(self) -> Iterator[Tuple[Dict[str, Any], int]]:
+    def epoch() -> Iterator[Tuple[Dict[str, Any], int]]:
         """Yield (feed, number of samples) for each micro-batch of the first epoch."""
-        from amp_xla.data.batches.rank_shard import micro_batches
-
-        for batch in self._job.batches.epoch(0):
+        for batch in job.batches.epoch(0):
             for shard in micro_batches(batch):
-                yield self._job.step.feed(shard), int((shard["sample_ids"] >= 0).sum())
+                yield job.step.feed(shard), int((shard["sample_ids"] >= 0).sum())
 
-    def _endless(self) -> Iterator[Tuple[Dict[str, Any], int]]:
-        while True:
-            yield from self._epoch()
-
-    def _run_step(self, feed: Dict[str, Any]) -> Any:
-        result = self._job.step(feed, self._step_number)
-        self._step_number += 1
-        return result
-
-    def warm(self) -> float:
-        """Run each shape until it is compiled; return the seconds that compiling took."""
-        compile_seconds = 0.0
-        seen = set()
-        for feed, _ in itertools.islice(self._epoch(), LOOKAHEAD):
-            shapes = tuple(np.shape(feed[name]) for name in sorted(feed))
-            if shapes in seen:
-                continue
+    for feed, _ in itertools.islice(epoch(), LOOKAHEAD):
+        shapes = tuple(np.shape(array) for array in feed.values())
+        if shapes not in seen:
             seen.add(shapes)
-            seconds = []
+            times = [time.perf_counter()]
             for _ in range(WARM_STEPS):
-                began = time.perf_counter()
-                self._run_step(feed)
-                seconds.append(time.perf_counter() - began)
-            compile_seconds += sum(seconds) - min(seconds) * len(seconds)
-            if len(seen) == len(self._job.batches.shapes):
-                break
-        return compile_seconds
-
-    def steps(self, count: int) -> Dict[str, Any]:
-        """Time ``count`` steps on the recipe's own batches, in their own order."""
-        seconds, samples, loss, skipped, finite = [], 0, math.nan, 0, True
-        for _ in range(count):
-            began = time.perf_counter()
-            feed, real = next(self._feeds)
-            result = self._run_step(feed)
-            seconds.append(time.perf_counter() - began)
-            samples += real
-            loss = float(result.loss)
-            finite = finite and math.isfinite(loss)
-            skipped += not result.finite
-        return {
-            "seconds": seconds,
-            "samples": samples,
-            "loss": loss if math.isfinite(loss) else None,
-            # A dynamic loss scale skips a few steps by design, but not most of them.
-            "finite": finite and 2 * skipped <= count,
-            "steps_so_far": self._step_number,
-        }
+                job.step(feed, next(number))
+                times.append(time.perf_counter())
+            # What is above the fastest step is compilation.
+            warm_seconds += times[-1] - times[0] - WARM_STEPS * float(np.diff(times).min())
+        if len(seen) == len(job.batches.shapes):
+            break
+    samples, losses, skipped, times = 0, [], 0, [time.perf_counter()]
+    feeds = itertools.chain.from_iterable(epoch() for _ in itertools.count())
+    for feed, real in itertools.islice(feeds, count):
+        result = job.step(feed, next(number))
+        times.append(time.perf_counter())
+        samples += real
+        losses.append(float(result.loss))
+        skipped += not result.finite
+    return {
+        "warm_seconds": warm_seconds,
+        "seconds": np.diff(times).tolist(),
+        "samples": samples,
+        "loss": losses[-1] if math.isfinite(losses[-1]) else None,
+        # A dynamic loss scale skips a few steps by design, but not most of them.
+        "finite": all(map(math.isfinite, losses)) and 2 * skipped <= count,
+        "steps": next(number),
+    }
 
 
 def peak_bytes() -> int:

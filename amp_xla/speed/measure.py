@@ -1,4 +1,4 @@
-"""Measures combinations of precision and XLA mode in alternating processes.
+"""Measures combinations of precision and XLA mode, each in a process, in alternating rounds.
 
 Rounds go A B C, C B A, A B C, ..., so that a machine that slows down slows all of them. Running
 out of memory, NaN and crashes are results, not errors.
@@ -6,19 +6,15 @@ out of memory, NaN and crashes are results, not errors.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import queue
 import re
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
-import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from amp_xla.speed.child import MARK, Request
 from amp_xla.speed.machine import clean_environment
@@ -41,7 +37,7 @@ class Outcome:
       why: reason for a status other than ok.
       samples_per_second: one number per round.
       step_ms: median of all timed steps in milliseconds.
-      steps: training steps so far, warm-up included.
+      steps: training steps of the last process, warm-up included.
       loss: after the last step; None if it is not finite.
       peak_bytes: see ``child.peak_bytes``.
       warm_seconds: compilation and other first-time work.
@@ -77,179 +73,84 @@ class ChildEnded(Exception):
         self.status, self.why = status, why
 
 
-class Child:
-    """A process that answers the commands of ``amp_xla.speed.child``.
+def ended(code: int, errors: bytes) -> ChildEnded:
+    """Return why a process ended without an answer, from its exit code and standard error."""
+    text = errors.decode("utf-8", "replace")
+    last = next((line[:200] for line in reversed(text.splitlines()) if line.strip()), "")
+    out_of_memory = _OUT_OF_MEMORY.search(text)
+    if out_of_memory:
+        return ChildEnded("out of memory", out_of_memory.group(0))
+    if code == -signal.SIGKILL:
+        return ChildEnded("out of memory", "killed by the system")
+    if code == 2 and "error:" in text:
+        return ChildEnded("refused", last)
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return ChildEnded("crashed", f"{how}: {last}")
 
-    Args:
-      command: its command line.
-      environ: variables on top of a clean environment.
+
+def _turn(request: Request, timeout: float) -> Dict[str, Any]:
+    """Return what a process of the request measured.
+
+    Raises:
+      ChildEnded: it ended without an answer, or had none after ``timeout`` seconds.
     """
-
-    def __init__(self, command: Sequence[str], environ: Optional[Dict[str, str]] = None) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # open while the child runs
-        self._process = subprocess.Popen(
-            list(command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={**clean_environment(), **(environ or {})},
+    command = [sys.executable, "-m", "amp_xla.speed.child", json.dumps(dataclasses.asdict(request))]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, env=clean_environment(), timeout=timeout
         )
-        self._answers: queue.Queue = queue.Queue()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-
-    def _listen(self) -> None:
-        """Collect answers, and None at the end; the process may print other lines."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(MARK.encode()):
-                self._answers.put(line[len(MARK) :])
-        self._answers.put(None)
-
-    def ask(self, seconds: float, **command: Any) -> Dict[str, Any]:
-        """Send a command and wait for its answer.
-
-        Raises:
-          ChildEnded: the process ended, or did not answer within ``seconds`` and was killed.
-        """
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # if it has ended, ``answer`` reports how
-            self._process.stdin.write((json.dumps(command) + "\n").encode())
-            self._process.stdin.flush()
-        return self.answer(seconds)
-
-    def answer(self, seconds: float) -> Dict[str, Any]:
-        """Wait for the next answer; see ``ask``."""
-        try:
-            answer = self._answers.get(timeout=seconds)
-        except queue.Empty:
-            self.close()
-            raise ChildEnded("timed out", f"no answer in {seconds:.0f} s") from None
-        if answer is None:
-            raise self._ended()
-        return json.loads(answer.decode())
-
-    def _ended(self) -> ChildEnded:
-        code = self._process.wait()
-        self._errors.seek(0)
-        text = self._errors.read().decode("utf-8", "replace")
-        lines = [line for line in text.splitlines() if line.strip()]
-        last = lines[-1][:200] if lines else ""
-        out_of_memory = _OUT_OF_MEMORY.search(text)
-        if out_of_memory:
-            return ChildEnded("out of memory", out_of_memory.group(0))
-        if code == -signal.SIGKILL:
-            return ChildEnded("out of memory", "killed by the system")
-        if code == 2 and "error:" in text:
-            return ChildEnded("refused", last)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return ChildEnded("crashed", f"{how}: {last}")
-
-    def close(self) -> None:
-        """Kill the process and release its pipes."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._listener.join()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-
-
-class _Measurement:
-    """One combination with its process, its outcome and the seconds of its steps."""
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.outcome = Outcome(request.precision, request.xla)
-        self.child: Optional[Child] = None
-        self._seconds: List[float] = []
-
-    def turn(self, steps: int, timeout: float) -> None:
-        """Time steps, in a new process if there is none."""
-        outcome = self.outcome
-        if self.child is None:
-            words = json.dumps(dataclasses.asdict(self.request))
-            self.child = Child([sys.executable, "-m", "amp_xla.speed.child", words])
-            self.child.answer(timeout)
-            outcome.warm_seconds = self.child.ask(timeout, do="warm")["warm_seconds"]
-        answer = self.child.ask(timeout, do="steps", steps=steps)
-        outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
-        self._seconds += answer["seconds"]
-        outcome.step_ms = statistics.median(self._seconds) * 1e3
-        outcome.loss, outcome.steps = answer["loss"], answer["steps_so_far"]
-        if not answer["finite"]:
-            raise ChildEnded("not finite", f"loss or gradients by step {outcome.steps}")
-
-    def end(self, timeout: float) -> None:
-        if self.child is not None:
-            self.outcome.peak_bytes = self.child.ask(timeout, do="end")["peak_bytes"]
-            self.close()
-
-    def close(self) -> None:
-        if self.child is not None:
-            self.child.close()
-            self.child = None
-
-    @contextlib.contextmanager
-    def failure_as_outcome(self) -> Iterator[None]:
-        try:
-            yield
-        except ChildEnded as end:
-            self.outcome.status, self.outcome.why = end.status, end.why
-            self.close()
+    except subprocess.TimeoutExpired:
+        raise ChildEnded("timed out", f"no answer in {timeout:.0f} s") from None
+    answers = [line for line in done.stdout.splitlines() if line.startswith(MARK.encode())]
+    if done.returncode or not answers:
+        raise ended(done.returncode, done.stderr)
+    answer: Dict[str, Any] = json.loads(answers[0][len(MARK) :].decode())
+    return answer
 
 
 def measure(
     requests: Sequence[Request],
-    steps: int,
     rounds: int,
     timeout: float,
-    together: bool,
     say: Callable[[str], None] = lambda text: None,
     budget: float = 0.0,
 ) -> List[Outcome]:
-    """Measure each combination on the same steps.
+    """Measure each combination on the same steps, in a new process each time.
 
     Args:
-      requests: combinations to try.
-      steps: timed steps per round.
-      rounds: number of rounds.
-      timeout: longest wait for one answer in seconds.
-      together: keep all processes alive between their turns (on a CPU); else start a process per
-        turn, so that it has the whole memory of the GPU.
+      timeout: longest wait for one process in seconds.
       say: called with a line for each phase.
       budget: seconds in all, 0 = no limit. Combinations that cannot start within 70% of it are
         ``not measured``; later rounds are left out once it is spent.
     """
-    everyone = [_Measurement(request) for request in requests]
+    outcomes = [Outcome(request.precision, request.xla) for request in requests]
+    pairs = list(zip(requests, outcomes))
+    step_seconds: Dict[str, List[float]] = {outcome.name: [] for outcome in outcomes}
     began = time.monotonic()
 
     def spent(share: float = 1.0) -> bool:
         return bool(budget) and time.monotonic() - began >= budget * share
 
-    try:
-        for number in range(rounds):
-            if number and spent():
-                say(f"{budget:.0f} s are spent: {number} of {rounds} rounds")
-                break
-            say(f"round {number + 1} of {rounds}, {steps} steps each ...")
-            for each in everyone if number % 2 == 0 else reversed(everyone):
-                if each.outcome.status != "ok":
-                    continue
-                with each.failure_as_outcome():
-                    if not number and spent(_BUILDING_SHARE):
-                        raise ChildEnded("not measured", f"{budget:.0f} s were spent")
-                    if each.child is None:
-                        say(f"{each.outcome.name}: building and compiling ...")
-                    each.turn(steps, timeout)
-                    if not together:
-                        each.end(timeout)
-        for each in everyone:
-            with each.failure_as_outcome():
-                each.end(timeout)
-    finally:
-        for each in everyone:
-            each.close()
-    return [each.outcome for each in everyone]
+    for number in range(rounds):
+        if number and spent():
+            say(f"{budget:.0f} s are spent: {number} of {rounds} rounds")
+            break
+        say(f"round {number + 1} of {rounds} ...")
+        for request, outcome in pairs if number % 2 == 0 else reversed(pairs):
+            if outcome.status != "ok":
+                continue
+            try:
+                if not number and spent(_BUILDING_SHARE):
+                    raise ChildEnded("not measured", f"{budget:.0f} s were spent")
+                say(f"{outcome.name}: building, compiling, {request.steps} steps ...")
+                answer = _turn(request, timeout)
+                outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
+                step_seconds[outcome.name] += answer["seconds"]
+                outcome.step_ms = statistics.median(step_seconds[outcome.name]) * 1e3
+                for name in ("loss", "steps", "peak_bytes", "warm_seconds"):
+                    setattr(outcome, name, answer[name])
+                if not answer["finite"]:
+                    raise ChildEnded("not finite", f"loss or gradients by step {outcome.steps}")
+            except ChildEnded as end:
+                outcome.status, outcome.why = end.status, end.why
+    return outcomes

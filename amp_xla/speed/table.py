@@ -11,11 +11,10 @@ HEAD = ("combination", "samples/s", "spread", "step ms", "peak MiB", "compile s"
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return (max - min) / median as a share; 0 for fewer than two values."""
+    """Return (max - min) / median as a share; infinity for fewer than two values."""
     if len(values) < 2:
-        return 0.0
-    middle = sorted(values)[len(values) // 2]
-    return (max(values) - min(values)) / middle if middle else 0.0
+        return math.inf
+    return (max(values) - min(values)) / sorted(values)[len(values) // 2]
 
 
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
@@ -37,7 +36,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
         body.append([
             o.name,
             f"{o.median:.1f}" if measured else "-",
-            f"{spread(o.samples_per_second):.0%}" if measured else "-",
+            _spread_text(o) if measured else "-",
             f"{o.step_ms:.1f}" if measured else "-",
             f"{o.peak_bytes / 2**20:.0f}" if o.peak_bytes else "-",
             f"{o.warm_seconds:.1f}" if o.warm_seconds else "-",
@@ -79,16 +78,13 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     return equals[0], f"{reason}; the simplest of these is {equals[0].name}"
 
 
-def _noise(outcome: Outcome) -> float:
-    rates = outcome.samples_per_second
-    return spread(rates) if len(rates) > 1 else math.inf
-
-
 def _spread_text(outcome: Outcome) -> str:
-    return f"{_noise(outcome):.0%}" if len(outcome.samples_per_second) > 1 else "one round only"
+    noise = spread(outcome.samples_per_second)
+    return "one round only" if noise == math.inf else f"{noise:.0%}"
 
 
 def _told_apart(fast: Outcome, slow: Outcome) -> bool:
     if fast is slow:
         return False
-    return fast.median / slow.median - 1.0 > max(_noise(fast), _noise(slow))
+    noise = max(spread(each.samples_per_second) for each in (fast, slow))
+    return fast.median / slow.median - 1.0 > noise

@@ -54,12 +54,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         say(f"not tried: {name} ({why})")
     default_minutes = 0.0 if here.gpu else CPU_MINUTES
     outcomes = measure(
-        [Request(config.recipe, tuple(words), p, x) for p, x in here.ladder()],
-        config.steps,
+        [Request(config.recipe, tuple(words), p, x, steps=config.steps) for p, x in here.ladder()],
         config.rounds,
         TIMEOUT,
-        together=not here.gpu,
-        say=say,
+        say,
         budget=60 * (default_minutes if config.minutes is None else config.minutes),
     )
     print(table.render(outcomes))
@@ -123,8 +121,8 @@ def _largest_batch(
 
     def fits(size: int) -> bool:
         flags = (*words, "--batch-size", str(size))
-        request = Request(config.recipe, flags, best.precision, best.xla, space)
-        outcome = measure([request], 1, 1, TIMEOUT, together=False)[0]
+        request = Request(config.recipe, flags, best.precision, best.xla, space, 1)
+        outcome = measure([request], 1, TIMEOUT)[0]
         say(f"batch size {size}: {outcome.status}")
         if outcome.status in ("crashed", "refused"):
             raise AmpXlaError(f"batch size {size} cannot be tried: {outcome.why}")

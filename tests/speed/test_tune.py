@@ -25,7 +25,7 @@ def outcomes(tmp_path_factory):
     )
     words = (*TINY, "--train", str(data), "--dev", str(data))
     requests = [
-        Request("classification", words, "fp32", "off"),
+        Request("classification", words, "fp32", "off", steps=3),
         # As `ulimit -v`: enough to import nothing.
         Request("classification", words, "fp32", "on", address_space=600 * 2**20),
         # Weights that leave float32's range: NaN while it is warmed up.
@@ -33,7 +33,7 @@ def outcomes(tmp_path_factory):
             "classification", (*words, "--learning-rate", "1e30", "--clip-norm", "0"), "tf32", "off"
         ),
     ]
-    return measure(requests, 3, 2, 200, True)
+    return measure(requests, 2, 200)
 
 
 def test_a_good_combination_is_measured(outcomes):
