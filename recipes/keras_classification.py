@@ -93,7 +93,6 @@ def fit(given: Config, folder: RunFolder) -> None:
     run = RecipeRun(
         folder, given, config.loop, data.batches, keras_batch, step_input,
         evaluate=Classification(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
-        metrics={"accuracy": accuracy},
         assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
     )  # fmt: skip
@@ -110,12 +109,6 @@ def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
     weights = batch["weights"]
     weights = weights * (len(weights) / max(float(weights.sum()), 1e-6))
     return [batch["token_ids"], batch["segment_ids"]], batch["labels"], weights
-
-
-def accuracy(batch: Any, outputs: List[Any]) -> float:
-    """Return the accuracy of a batch from the model's logits."""
-    hits = (outputs[0].argmax(-1) == batch["labels"]) * batch["weights"]
-    return float(hits.sum() / max(float(batch["weights"].sum()), 1e-6))
 
 
 def precision(config: Config) -> Tuple[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import random
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
 from typing_extensions import Protocol
@@ -18,13 +18,6 @@ from amp_xla import backend
 from amp_xla.backend import keras
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
-
-
-class Item(NamedTuple):
-    """A batch as Keras takes it, and the recipe's batch that it was made from, if any."""
-
-    keras: Any
-    batch: Optional[Mapping[str, Any]] = None
 
 
 class Source(Protocol):
@@ -36,8 +29,8 @@ class Source(Protocol):
 
     steps: int
 
-    def batches(self, seed: int, position: int) -> Iterator[Item]:
-        """Yield the batches from ``position`` on."""
+    def batches(self, seed: int, position: int) -> Iterator[Any]:
+        """Yield the batches from ``position`` on, as Keras takes them."""
 
 
 def source(given: Mapping[str, Any]) -> Source:
@@ -87,8 +80,7 @@ class Sequences:
     def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
         self._sequence, self.steps, self._shuffle = sequence, steps, shuffle
 
-    def batches(self, seed: int, position: int) -> Iterator[Item]:
-        """Yield the batches from ``position`` on."""
+    def batches(self, seed: int, position: int) -> Iterator[Any]:
         ended = 0
         while True:
             for end in range(ended, position // len(self._sequence)):
@@ -101,7 +93,7 @@ class Sequences:
             if self._shuffle:
                 np.random.RandomState([seed, passes]).shuffle(order)
             _seed(seed, passes, index)  # for batches that are augmented at random
-            yield Item(self._sequence[int(order[index])])
+            yield self._sequence[int(order[index])]
             position += 1
 
 
@@ -115,8 +107,7 @@ class Generator:
     def __init__(self, generator: Any, steps: int) -> None:
         self._generator, self.steps = generator, steps
 
-    def batches(self, seed: int, position: int) -> Iterator[Item]:
-        """Yield the batches from ``position`` on."""
+    def batches(self, seed: int, position: int) -> Iterator[Any]:
         number = position // self.steps * self.steps if self._starts_over() else 0
         if position - number:
             note(f"reading {position - number} batches of the generator that were trained before")
@@ -132,7 +123,7 @@ class Generator:
                 ) from None
             number += 1
             if number > position:
-                yield Item(batch)
+                yield batch
 
     def _starts_over(self) -> bool:
         """Return whether each epoch is one whole pass of a bert4keras ``DataGenerator``."""
@@ -168,15 +159,14 @@ class Arrays:
         self.validation = _rows(arrays, slice(self._samples, None)) if held_out else None
         self.steps = -(-self._samples // size)
 
-    def batches(self, seed: int, position: int) -> Iterator[Item]:
-        """Yield the batches from ``position`` on."""
+    def batches(self, seed: int, position: int) -> Iterator[Any]:
         while True:
             epoch, index = divmod(position, self.steps)
             order = np.arange(self._samples)
             if self._shuffle:
                 np.random.RandomState([seed, epoch]).shuffle(order)
             for first in range(index * self._size, self._samples, self._size):
-                yield Item(_rows(self._arrays, order[first : first + self._size]))
+                yield _rows(self._arrays, order[first : first + self._size])
             position = (epoch + 1) * self.steps
 
 
@@ -194,7 +184,7 @@ class Feed:
 
     Attributes:
       first: the batch at ``position``.
-      batch: the recipe's batch of the current step.
+      batch: the batch of the current step.
     """
 
     def __init__(self, source: Source, seed: int, position: int) -> None:
@@ -202,14 +192,12 @@ class Feed:
         self._batches = source.batches(seed, position)
         self._pool = ThreadPoolExecutor(1)
         self._ahead: Optional[Future] = None
-        self._latest = self._first = next(self._batches)
-        self.batch: Optional[Mapping[str, Any]] = None
+        self.batch = self._first = next(self._batches)
 
     @property
     def first(self) -> Tuple[Any, ...]:
         """The first batch: inputs, and if there are any targets and sample weights."""
-        batch = self._first.keras
-        return batch if isinstance(batch, tuple) else (batch,)
+        return self._first if isinstance(self._first, tuple) else (self._first,)
 
     def generator(self) -> Iterator[Any]:
         """Yield the batches for ``fit``.
@@ -218,13 +206,12 @@ class Feed:
         repeated for those that were trained before.
         """
         for _ in range(self._position % self._steps):
-            yield self._first.keras
+            yield self._first
         while True:
-            self.batch = self._latest.batch
-            yield self._latest.keras
+            yield self.batch
             self._position += 1
             ahead, self._ahead = self._ahead, None
-            self._latest = next(self._batches) if ahead is None else ahead.result()
+            self.batch = next(self._batches) if ahead is None else ahead.result()
 
     def read_ahead(self) -> None:
         """Start to read the next batch, unless an epoch ends here: then callbacks come first."""
@@ -237,7 +224,6 @@ class Feed:
             self._ahead.exception()
 
     def close(self) -> None:
-        """End the thread."""
         self._pool.shutdown()
 
 

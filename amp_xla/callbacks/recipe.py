@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, Mapping
+from typing import Any, Callable, Dict, Iterator, Mapping
+
+import numpy as np
 
 from amp_xla.backend import configuring
-from amp_xla.callbacks.data import Item, Source
+from amp_xla.callbacks.data import Source
 from amp_xla.callbacks.run import Run
 from amp_xla.callbacks.step import FitJob, FitStep
 from amp_xla.data.batches.protocol import Batch, BatchSource
@@ -26,7 +28,6 @@ class RecipeRun(Run):
       convert: batch -> inputs, labels and weights for ``fit``.
       step_input: placeholder of the step number, see ``dropout.install``.
       evaluate: returns dev metrics by name.
-      metrics: name -> function of a batch and the model's outputs.
       assets: file name -> function that writes it into a path: files needed for prediction.
       identity: hashes of the data, compared on resume.
     """
@@ -40,35 +41,29 @@ class RecipeRun(Run):
         convert: Convert,
         step_input: Any,
         evaluate: Callable[[], Mapping[str, float]],
-        metrics: Mapping[str, Callable[[Batch, List[Any]], float]],
         assets: Mapping[str, Callable[[str], None]],
         identity: Dict[str, str],
     ) -> None:
         super().__init__(folder)
         self._config, self._options, self._batches = config, options, batches
         self._convert, self.step_input, self.evaluate = convert, step_input, evaluate
-        self._metrics, self.metric_names = metrics, list(metrics)
         self._assets, self._identity = assets, identity
 
     def source(self, given: Mapping[str, Any]) -> Source:
-        """Return the recipe's batches."""
         return _Converted(self._batches, self._convert)
 
     def options(self, given: Mapping[str, Any]) -> LoopOptions:
-        """Return the recipe's options."""
         return self._options
 
     def job(self, step: FitStep, source: Source) -> FitJob:
-        """Return the recipe's job."""
         assert self.evaluate is not None
         return FitJob(
             step.model, step, self._batches, self.evaluate, self._assets,  # type: ignore[arg-type]
             configuring.current(), self._identity,
         )  # fmt: skip
 
-    def metrics(self, batch: Any, outputs: List[Any]) -> List[float]:
-        """Return the values of ``metric_names`` for a step."""
-        return [metric(batch, outputs) for metric in self._metrics.values()]
+    def samples(self, rows: int) -> int:
+        return int(np.count_nonzero(self._feed.batch[2]))
 
 
 class _Converted:
@@ -78,10 +73,9 @@ class _Converted:
         self._batches, self._convert = batches, convert
         self.steps = batches.steps_per_epoch()
 
-    def batches(self, seed: int, position: int) -> Iterator[Item]:
-        """Yield the batches from ``position`` on."""
+    def batches(self, seed: int, position: int) -> Iterator[Any]:
         while True:
             epoch, start = divmod(position, self.steps)
             for batch in self._batches.epoch(epoch, start=start):
-                yield Item(self._convert(batch), batch)
+                yield self._convert(batch)
             position = (epoch + 1) * self.steps

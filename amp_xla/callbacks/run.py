@@ -16,7 +16,6 @@ from amp_xla.callbacks import data
 from amp_xla.callbacks.data import Feed, Source
 from amp_xla.callbacks.others import Others
 from amp_xla.callbacks.step import FitJob, FitStep, Steps
-from amp_xla.data.batches.protocol import sample_count
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
@@ -92,12 +91,10 @@ class Run(keras.callbacks.Callback):
 
     # -- what recipes have in another way -------------------------------------------------------
 
-    metric_names: Sequence[str] = ()
     step_input: Optional[Any] = None  # placeholder of the step number
     evaluate: Optional[Callable[[], Mapping[str, float]]] = None
 
     def source(self, given: Mapping[str, Any]) -> Source:
-        """Return the batches."""
         return data.source(given)
 
     def options(self, given: Mapping[str, Any]) -> LoopOptions:
@@ -106,15 +103,14 @@ class Run(keras.callbacks.Callback):
         return LoopOptions(given["epochs"], self._log_every, 0, name, _higher_is_better(name))
 
     def job(self, step: FitStep, source: Source) -> FitJob:
-        """Return the job."""
         return FitJob(
             step.model, step, Steps(source.steps),  # type: ignore[arg-type]
             self.evaluate or (lambda: self._validation), {}, configuring.current(),
         )  # fmt: skip
 
-    def metrics(self, batch: Any, outputs: List[Any]) -> List[float]:
-        """Return the values of ``metric_names`` for a step."""
-        return []
+    def samples(self, rows: int) -> int:
+        """Return the number of samples in the current batch, which has so many rows."""
+        return rows
 
     # -- fit ------------------------------------------------------------------------------------
 
@@ -191,9 +187,8 @@ class Run(keras.callbacks.Callback):
         self._feed = Feed(self._source, self._seed, position)
         self._open.callback(self._feed.close)
         self._step = FitStep(
-            model, self._feed, given["class_weight"], self._seed, self.metric_names,
-            self._requests, self.step_input,
-        )  # fmt: skip
+            model, self._feed, given["class_weight"], self._seed, self._requests, self.step_input
+        )
         self._open.callback(self._step.close)
         engine = TensorFlow.engine(self.job(self._step, self._source), announce=False)
         self._loop = prepare(self.folder, self._config, engine, self.options(given), resume_from)
@@ -272,12 +267,9 @@ class Run(keras.callbacks.Callback):
             return
         if self.model.train_function is not step:
             raise AmpXlaError("some batches have sample weights, and the first one has none")
-        batch: Any = self._feed.batch
-        samples = int(logs["size"]) if batch is None else sample_count(batch)
-        metrics = self.metrics(batch, step.outputs) if self.metric_names else []
-        result = step.result(logs["loss"], metrics)
+        result = step.result(logs["loss"])
         loop.engine.remember(step.fed, step.number, step.masks)
-        loop.after_step(result, samples, self._source.steps)
+        loop.after_step(result, self.samples(int(logs["size"])), self._source.steps)
         if self.evaluate or not loop.state.evaluate_due:
             loop.between(self._watch, result.requests)
         if loop.over:
@@ -341,15 +333,12 @@ class _Last(keras.callbacks.Callback):
         self._run, self._others = run, others
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Restore the other callbacks."""
         self._run.others_began(self._others)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """End the step."""
         self._run.after_batch(logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """End the epoch."""
         self._run.after_epoch(logs)
 
 

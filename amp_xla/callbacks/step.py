@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ class FitStep:
       feed: the batches of ``fit``; the first one shows whether they have sample weights.
       class_weight: as given to ``fit``.
       seed: seed of dropout masks.
-      metric_names: names of the metrics that ``result`` gets.
       requests: returns whether this rank wants to stop, and to save.
       step_input: placeholder of the step's number; None if the model's dropout needs none.
 
@@ -38,7 +37,6 @@ class FitStep:
       number: number of the current step.
       skip: batches to come that were trained before the run was resumed.
       loss_sum: sum of the losses of the epoch's steps, as Keras computes it.
-      outputs: outputs of the model in the last step, if there are ``metric_names``.
     """
 
     def __init__(
@@ -47,17 +45,15 @@ class FitStep:
         feed: Feed,
         class_weight: Any,
         seed: int,
-        metric_names: Sequence[str],
         requests: Callable[[], Tuple[bool, bool]],
         step_input: Optional[Any],
     ) -> None:
         optimizer = model.optimizer
-        self.model, self.optimizer, self.metric_names = model, optimizer, list(metric_names)
+        self.model, self.optimizer, self.metric_names = model, optimizer, ()
         self.variables: List[Any] = model.trainable_weights
         self.executed: Optional[executed.ExecutedGraph] = None
         self.number, self.skip, self.scale = 0, 0, 1.0
         self.loss_sum = self._sum_left = 0.0
-        self.outputs: List[Any] = []
         self.fed: Dict[str, Any] = {}
         self._feed, self._seed, self._requests = feed, seed, requests
         self._ranks = distributed.current()
@@ -95,7 +91,6 @@ class FitStep:
 
     @property
     def updates_op(self) -> Any:
-        """The update."""
         return self.train_op
 
     @property
@@ -142,8 +137,6 @@ class FitStep:
             fetches["loss_scale"] = optimizer.loss_scale
             fetches["finite"] = optimizer.gradients_finite
             fetches["gradient_norm"] = optimizer.gradient_norm
-        if self.metric_names:
-            fetches.update((str(n), output) for n, output in enumerate(self.model.outputs))
         for name, tensor in fetches.items():
             self._fetch(name, tensor)
 
@@ -185,8 +178,6 @@ class FitStep:
         if self.executed is None:
             self._count()
         self.fed = {t.op.name: value for t, value in zip(function.inputs, inputs) if _is_data(t)}
-        if self.metric_names:
-            self.outputs = [self._fetched[str(i)] for i in range(len(self.model.outputs))]
         if self._ranks.several:
             outputs = [self._fetched["figures"][0], *outputs[1:]]
         self.loss_sum += outputs[0]
@@ -203,7 +194,7 @@ class FitStep:
         """Continue an epoch after ``skip`` batches whose losses add up to ``loss_sum``."""
         self.skip, self.loss_sum, self._sum_left = skip, loss_sum, loss_sum
 
-    def result(self, loss: float, metrics: Sequence[float]) -> StepResult:
+    def result(self, loss: float) -> StepResult:
         """Return the result of the step just taken; ``loss`` is from Keras."""
         fetched = self._fetched
         self.scale = float(fetched.get("loss_scale", 1.0))
@@ -211,7 +202,7 @@ class FitStep:
         return StepResult(
             float(loss), float(fetched["learning_rate"]), self.scale,
             bool(fetched.get("finite", math.isfinite(loss))),
-            float(fetched.get("gradient_norm", math.nan)), int(fetched["applied"]), tuple(metrics),
+            float(fetched.get("gradient_norm", math.nan)), int(fetched["applied"]), (),
             requests, float(loss),
         )  # fmt: skip
 
@@ -260,7 +251,6 @@ class FitJob(Job):
     """A job whose step is a ``FitStep``."""
 
     def training_graph(self) -> training_graph.TrainingGraph:
-        """Return the view of the compiled model."""
         return training_graph.from_model(self.model)
 
     def verify(self, found: executed.ExecutedGraph) -> None:
@@ -290,9 +280,7 @@ class Steps:
         self._steps = steps
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the number of batches in ``epoch``."""
         return self._steps
 
     def epoch(self, epoch: int, start: int = 0) -> Any:
-        """Return no batches."""
         return iter(())
