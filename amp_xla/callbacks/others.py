@@ -66,7 +66,7 @@ class Others:
 
     def restore(self, states: Any) -> None:
         """Restore what ``state`` returned, by class and order; report callbacks with arrays."""
-        left = list(states) if isinstance(states, list) else []
+        left = list(states)
         for callback, initial in zip(self._callbacks, self._initial):
             name = type(callback).__name__
             saved = next((state for state in left if state["class"] == name), None)

@@ -20,12 +20,13 @@ from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import distributed
-from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.launch import TensorFlow, newest, prepare, report
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder, ScriptFolder
 
 _LOWER = ("loss", "error", "mae", "mse", "perplexity")  # names of values of which less is better
+# The part of a checkpoint that belongs to ``fit``, before the first one.
+_NEW: Dict[str, Any] = {"seed": None, "loss_sum": 0.0, "metrics": [], "callbacks": []}
 # Callbacks that write files: with several ranks on the first one.
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard")
 
@@ -175,12 +176,12 @@ class Run(keras.callbacks.Callback):
             )
         self._ranks = distributed.current()
         self._source, resume_from = self.source(given), newest(self.folder, self._ranks)
-        self._saved = _Saved(resume_from)
+        self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
         state = None if resume_from is None else resume_from.loop
         epoch = given["initial_epoch"] if state is None else state.epoch
         skip = 0 if state is None else state.step_in_epoch
         drawn = self._ranks.from_first(lambda: int(np.random.randint(2**31 - 1)))
-        self._seed = drawn if self._saved.seed is None else self._saved.seed
+        self._seed = drawn if self._saved["seed"] is None else self._saved["seed"]
         self._resumed_at = -1 if state is None else state.step
         over = epoch >= given["epochs"]  # then the first batch shows what the batches are like
         position = 0 if over else epoch * self._source.steps + skip
@@ -197,11 +198,11 @@ class Run(keras.callbacks.Callback):
             self._loop.state.epoch = epoch
         if self.evaluate is None:  # Keras' validation after the last step of an epoch is lost
             self._loop.state.evaluate_due = False
-        self._step.begin(skip, self._saved.loss_sum)
+        self._step.begin(skip, float(self._saved["loss_sum"]))
         rates = _rates(model) if skip else []
         self._within_epoch = list(zip(rates, backend.K.batch_get_value(rates)))
-        if skip and len(self._saved.metrics) == len(_metric_variables(model)):
-            self._within_epoch += zip(_metric_variables(model), self._saved.metrics)
+        if skip and len(self._saved["metrics"]) == len(_metric_variables(model)):
+            self._within_epoch += zip(_metric_variables(model), self._saved["metrics"])
 
     def _requests(self) -> Tuple[bool, bool]:
         """Return whether this rank wants to stop, and to save."""
@@ -216,7 +217,7 @@ class Run(keras.callbacks.Callback):
                 "seed": self._seed,
                 "loss_sum": float(self._step.loss_sum) if within else 0.0,
                 "metrics": [value.tolist() for value in metrics],
-                "callbacks": self._others.state() if self._others else self._saved.callbacks,
+                "callbacks": self._others.state() if self._others else self._saved["callbacks"],
             }
         }
 
@@ -225,7 +226,7 @@ class Run(keras.callbacks.Callback):
     def others_began(self, others: Sequence[Any]) -> None:
         """Restore the other callbacks after their ``on_train_begin``."""
         self._others = Others(others)
-        self._others.restore(self._saved.callbacks)
+        self._others.restore(self._saved["callbacks"])
         if self._step.skip:
             self._others.silence()
         if self._others.early_stopped:
@@ -238,7 +239,7 @@ class Run(keras.callbacks.Callback):
         """Restore what Keras and the other callbacks changed at the start of a resumed epoch."""
         backend.K.batch_set_value(self._within_epoch)
         assert self._others is not None
-        self._others.rejoin(self._saved.callbacks)
+        self._others.rejoin(self._saved["callbacks"])
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Raise AmpXlaError unless Keras' graph-mode ``fit`` is running."""
@@ -340,19 +341,6 @@ class _Last(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._run.after_epoch(logs)
-
-
-class _Saved:
-    """The part of a checkpoint that belongs to ``fit``."""
-
-    def __init__(self, checkpoint: Optional[Checkpoint]) -> None:
-        state = {} if checkpoint is None else checkpoint.state.get("fit", {})
-        seed, loss_sum = state.get("seed"), state.get("loss_sum")
-        self.seed: Optional[int] = seed if isinstance(seed, int) else None
-        self.loss_sum: float = loss_sum if isinstance(loss_sum, float) else 0.0
-        self.callbacks: Any = state.get("callbacks")
-        metrics = state.get("metrics")
-        self.metrics: List[Any] = metrics if isinstance(metrics, list) else []
 
 
 def _opened(path: Path, resume: bool) -> RunFolder:
