@@ -69,8 +69,8 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
         batches = batches or _batches(own_batch, f"the batch from {script}")
     if not isinstance(model, keras.models.Model):
         raise AmpXlaError(
-            f"{script} is {_kind(model)}; allowed: a compiled Keras model, a function that returns "
-            f"one, or a function that returns (model, batch)"
+            f"{script} is of type {type(model).__name__}; allowed: a compiled Keras model, a "
+            f"function that returns one, or a function that returns (model, batch)"
         )
     if current().settings.precision != "amp":
         raise AmpXlaError(
@@ -106,13 +106,6 @@ def _batches(value: Any, source: str) -> Iterator[Any]:
     if hasattr(value, "__next__"):
         return iter(value)
     raise DataError(
-        f"{source} is {_kind(value)}; allowed: a batch as for fit, such as (inputs, targets), or "
-        f"a Sequence, generator or bert4keras DataGenerator of batches"
+        f"{source} is of type {type(value).__name__}; allowed: a batch as for fit, such as "
+        f"(inputs, targets), or a Sequence, generator or bert4keras DataGenerator of batches"
     )
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "None"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
