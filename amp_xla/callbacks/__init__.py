@@ -3,12 +3,51 @@
     model.fit(..., callbacks=[amp_xla.callbacks.Run("runs/ner", resume=True)])
 
 Forward, backward and update are Keras'. Import this module above the code that builds the model:
-then the masks of Keras' ``Dropout`` depend on the step, so that a resumed run repeats them.
+then the masks of Keras' ``Dropout`` depend on the step, so that a resumed run repeats them. The
+import also patches Keras' ``fit`` and ``fit_generator`` to train with a ``Run``.
 """
 
-from amp_xla.callbacks import keras_fit
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+from amp_xla import backend
+from amp_xla.backend import configuring
 from amp_xla.callbacks.run import Run
+from amp_xla.models import dropout
+from amp_xla.process.world import world
+from amp_xla.training import distributed
 
 __all__ = ("Run",)
 
-keras_fit.install()
+
+def _handing_over(method: Any) -> Any:
+    """Return a ``fit`` that hands a call with a ``Run`` among its callbacks over to it."""
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(self, *args, **kwargs)
+        callbacks = bound.arguments.get("callbacks") or ()
+        run = next(
+            (c for c in getattr(callbacks, "callbacks", callbacks) if isinstance(c, Run)), None
+        )
+        if run is None or run.in_fit:
+            return method(self, *args, **kwargs)
+        bound.apply_defaults()
+        arguments = {**bound.arguments, "callbacks": list(callbacks)}
+        model = arguments.pop("self")
+        arguments.update(arguments.pop("kwargs", {}))
+        return run.fit(method, model, arguments)
+
+    return fit
+
+
+configuring.current()
+if world().size > 1:
+    distributed.join()
+dropout.make_repeatable()
+for _name in ("fit", "fit_generator"):
+    setattr(backend.graph_model(), _name, _handing_over(getattr(backend.graph_model(), _name)))
