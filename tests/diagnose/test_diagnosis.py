@@ -52,9 +52,3 @@ def test_the_report_names_the_node_and_the_batch_is_kept(tmp_path: Path, data: s
     batch = np.load(str(folder / "batch.npz"))
     assert batch["token_ids"].shape[0] == 8
     assert set(batch["labels"]) <= {0, 1, 2}
-
-
-def test_skip_does_not_look(tmp_path: Path, data: str) -> None:
-    done = train(tmp_path, data, "skip")
-    assert "first non-finite node" not in done.out + done.err
-    assert not list((tmp_path / "runs" / "classification" / "run").glob("nonfinite-*"))

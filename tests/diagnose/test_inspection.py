@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from amp_xla.diagnose import inspect
 from amp_xla.graph.lists import PREFIX
 from amp_xla.graph.virtual_gpu import PassFailedError
 from tests.diagnose import heads
-from tests.running import run_python
 
 ATTENTION = "Transformer-0-MultiHeadSelfAttention"
 
@@ -69,16 +67,3 @@ def test_a_pass_that_did_nothing_is_an_error_with_its_reason(
         monkeypatch.setenv(f"{PREFIX}{names[name][backend.kind() == 'tf2']}_{change}", ops)
     with pytest.raises(PassFailedError, match=reason):
         inspect(head.model)
-
-
-def test_the_command(tmp_path: Path) -> None:
-    (tmp_path / "a.tsv").write_text("".join(f"word{i % 7} text\tabc{i % 3}\n" for i in range(40)))
-    data = str(tmp_path / "a.tsv")
-    recipe = ["--train", data, "--dev", data, "--layers", "1", "--hidden", "64"]
-    words = ["-m", "amp_xla", "inspect", "--out", str(tmp_path), "--", *recipe]
-    done = run_python(*words)
-    assert done.code == 0, done.err
-    assert "a virtual GPU 8.0" in done.out
-    document = json.loads((tmp_path / "amp.json").read_text())
-    assert document["half_flops_share"] > 0.9
-    assert ATTENTION in [layer["layer"] for layer in document["layers"]]

@@ -70,16 +70,6 @@ def layer(report: Rehearsal, name: str) -> Any:
     return next(entry for entry in report.layers if entry.layer == name)
 
 
-@pytest.mark.slow
-def test_nothing_planted_nothing_found() -> None:
-    report = rehearsed()
-    assert report.finding is None
-    assert len(report.steps) == 3
-    assert report.worst_difference < 1e-3
-    assert layer(report, "First").gradient_error < 0.01
-    assert all(entry.activations_lost < 0.01 for entry in report.layers)
-
-
 def test_overflow_forward() -> None:
     report = rehearsed(forward=(1e3, 1e3))
     finding = report.finding
@@ -133,16 +123,14 @@ def test_underflow_backward_and_the_suggested_scale() -> None:
     assert f"suggested constant loss scale: {report.suggested_loss_scale:g} (now 1)" in str(report)
 
 
-@pytest.mark.parametrize("scale", [4096.0, "dynamic"])
-def test_the_scale_is_that_of_the_models_own_optimizer(scale: Any) -> None:
+def test_the_scale_is_that_of_the_models_own_optimizer() -> None:
     head = planted(backward=(1e-2, 1e-5))
-    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), scale)
+    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), "dynamic")
     head.model.compile(loss="categorical_crossentropy", optimizer=optimizer)
     report = rehearse(head.model, batches(), 2)
     assert report.finding is None
-    expected = 4096.0 if scale == 4096.0 else 2.0**15
-    assert [step.loss_scale for step in report.steps] == [expected] * 2
-    assert f"(now {expected:g})" in str(report)
+    assert [step.loss_scale for step in report.steps] == [2.0**15] * 2
+    assert "(now 32768)" in str(report)
     assert report.worst_difference < 1e-3
     # Gradients are compared at this scale: those that scale 1 loses are there.
     assert layer(report, "First").gradients_lost < 0.05

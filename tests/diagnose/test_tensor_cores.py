@@ -21,12 +21,10 @@ REDUCTIONS = (*PRODUCTS, "Sum", "BiasAddGrad", "Softmax", "LogSoftmax", "Mean")
 SAMPLES = 3  # nodes of each type
 
 
-@pytest.fixture(
-    scope="module", params=["classifier", pytest.param("GlobalPointer", marks=pytest.mark.slow)]
-)
-def recorded(request: Any) -> Dict[str, List[Tuple[Any, List[Any]]]]:
+@pytest.fixture(scope="module")
+def recorded() -> Dict[str, List[Tuple[Any, List[Any]]]]:
     """Op type -> (half node, values of its inputs) from a run on Eigen's kernels."""
-    head = heads.build(request.param)
+    head = heads.build("classifier")
     training = training_graph.view(head.model)
     values = training.values()
     fetches = overflow.fetches(training)

@@ -20,7 +20,6 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.sok import saver
 from amp_xla.sok.table import Rows
 from tests.horovod import ROOT, need_horovod
-from tests.running import run_python
 
 FIGURES = ["tf1", "tf1_uint32", "tf1_two_tables", "tf2", "tf2_dense", "tf2_odd"]
 MIXED = ["tf2_mixed", "tf2_dense_odd_mixed"]
@@ -157,29 +156,6 @@ def test_lazy_adam_leaves_rows_alone_that_are_not_asked_for(alone):
     assert (lazy[2] == 1).all() and (adam[2] == 1).all()
 
 
-MIRRORED = """
-import amp_xla.sok as sok
-from amp_xla import backend
-tf = backend.tensorflow()
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-sok.Init(global_batch_size=4)
-with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-    table = sok.All2AllDenseEmbedding(0, 2, 1, 1, vocabulary_size=7).embedding_variable
-    kernel = tf.Variable([1.0])
-for variable in (table, kernel):
-    assert isinstance(variable, tf.distribute.DistributedValues), type(variable)
-tables, others = sok.split_embedding_variable_from_others([kernel, table])
-assert tables[0] is table and others[0] is kernel and len(tables + others) == 2
-"""
-
-
-@pytest.mark.skipif(backend.kind() != "tf2", reason="the script is eager")
-def test_a_mirrored_table_is_a_table():
-    done = run_python("-c", MIRRORED, cwd=ROOT)
-    assert done.code == 0, done.err
-
-
 def test_files_of_another_table_are_refused(tmp_path):
     wide, rows = Rows(5, 3, "t"), Rows(5, 2, "t")
     saver.write_rows(tmp_path, "t", {"t": np.zeros((5, 3), np.float32)})
@@ -195,13 +171,6 @@ def test_files_of_another_table_are_refused(tmp_path):
     path.write_bytes(b"damaged")
     with pytest.raises(AmpXlaError, match="cannot read t in"):
         saver.read_rows(tmp_path, "t", "t", wide)
-
-
-@pytest.mark.long
-@pytest.mark.horovod
-@pytest.mark.parametrize("count", [1, 2])
-def test_the_figures_in_full(folder, count):
-    check_figures(ran(folder, count, *FIGURES, *MIXED))
 
 
 @pytest.mark.horovod
