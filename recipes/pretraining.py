@@ -54,7 +54,7 @@ class Config:
     """folder written by `amp-xla prepare`; none = the built-in corpus, prepared once in .cache"""
     objective: Literal["mlm", "lm", "unilm"] = "mlm"
     """masked words (RoBERTa), the next token (GPT), or the second of two segments (UniLM)"""
-    mask: Literal["word", "span", "token"] = "word"
+    mask: Literal["word", "token"] = "word"
     """unit of masking; masks are new in every epoch"""
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
     """share of the tokens to predict: 80% become [MASK], 10% a random token, 10% stay"""

@@ -38,7 +38,7 @@ WRONG = {
     ],
     "recipes.pretraining": ["--steps 0", "--mask-rate 0.6", "--average 1", "--global-batch 0"],
     "rehearse": ["--steps 0"],
-    "prepare": ["--length 20", "--length 8", "--heldout 1", "--workers -1", "--vocab-mb 0"],
+    "prepare": ["--length 20", "--length 8", "--heldout 1", "--workers -1"],
     "header": ["--infinity -1", "--epsilon nan"],
 }  # fmt: skip
 

@@ -55,7 +55,7 @@ class ClozeBenchmark:
         spelled = [np.ones(len(text), bool) for text in words]
         for tokenizer in tokenizers:
             for i, text in enumerate(words):
-                pieces = _pieces(tokenizer, text)
+                pieces = list(map(tokenizer.pieces, text))
                 fits = int((np.cumsum([len(p) for p in pieces]) <= length - 2).sum())
                 known = np.array([bool(p) and tokenizer.unk_id not in p for p in pieces], bool)
                 spelled[i] = (spelled[i] & known)[:fits]
@@ -95,15 +95,10 @@ class ClozeBenchmark:
                 yield _question(tokenizer, text, np.array([place]))
 
 
-def _pieces(tokenizer: Tokenizer, words: Sequence[str]) -> List[List[int]]:
-    encoded = tokenizer.encode(words)
-    return [encoded.row(i)[0][1:-1] for i in range(len(words))]
-
-
 def _question(tokenizer: Tokenizer, text: Sequence[str], hidden: np.ndarray) -> Question:
     numbers = {place: number for number, place in enumerate(sorted(hidden.tolist()))}
     question = Question([tokenizer.cls_id], [], [], [])
-    for place, pieces in enumerate(_pieces(tokenizer, text)):
+    for place, pieces in enumerate(map(tokenizer.pieces, text)):
         if place in numbers:
             begin = len(question.token_ids)
             question.positions.extend(range(begin, begin + len(pieces)))

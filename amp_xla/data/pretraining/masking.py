@@ -1,6 +1,6 @@
 """Random masks: a function of (seed, epoch, sequence) alone.
 
-Units are masked: words, spans of words, or tokens. Each has the same probability ``rate``, by
+Units are masked: words or tokens. Each has the same probability ``rate``, by
 systematic sampling over the units sorted by length. So the number of masked tokens per sequence
 varies little, and a fixed number of positions, slightly above the mean, is enough.
 """
@@ -15,13 +15,11 @@ import numpy as np
 from amp_xla.data.batches.order import uniform
 from amp_xla.data.text.tokenizer import Tokenizer
 
-# SpanBERT (arXiv 1907.10529): geometric lengths, p = 0.2, at most 10 words.
-SPAN_P, SPAN_WORDS = 0.2, 10
 # Longer "words" are hashes or paths; they are masked in parts of this many tokens.
 LONGEST_WORD = 8
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-_SHUFFLE, _OFFSET, _ACTION, _TOKEN, _SPAN, _SPAN_OFFSET = range(6)
+_SHUFFLE, _OFFSET, _ACTION, _TOKEN = range(4)
 
 
 class Masked(NamedTuple):
@@ -52,7 +50,7 @@ class Masking:
       vocab_size: the other ids below it are random replacements.
       length: L, tokens per sequence.
       rate: share of the tokens to predict, 0 to 0.5.
-      unit: ``word``, ``span`` (of words) or ``token``.
+      unit: ``word`` or ``token``.
       seed: seed of the run.
     """
 
@@ -94,7 +92,7 @@ class Masking:
         """
         token_ids = np.asarray(token_ids, np.int32)
         maskable = ~np.isin(token_ids, self.special_ids)
-        units = self._units(starts, maskable, epoch, samples)
+        units = self._units(starts, maskable)
         chosen = self._choose(units, maskable, epoch, samples)
         chosen = _fit(chosen, units, self.positions)
         action = self._uniform(epoch, samples, _ACTION)
@@ -109,35 +107,14 @@ class Masking:
             masked.astype(np.int32), order * keep, (labels * keep).astype(np.int32), weights
         )
 
-    def _units(
-        self, starts: np.ndarray, maskable: np.ndarray, epoch: int, samples: np.ndarray
-    ) -> np.ndarray:
+    def _units(self, starts: np.ndarray, maskable: np.ndarray) -> np.ndarray:
         """Return int64 [B, L]: number of the unit of each token, from 0 in every row."""
-        if self.unit == "token":
-            starts = np.ones_like(maskable)
-        starts = _cut(starts, ~maskable, LONGEST_WORD)
-        if self.unit == "span":
-            words = np.cumsum(starts, 1) - 1
-            starts = np.take_along_axis(self._span_starts(epoch, samples), words, 1) & starts
-            starts = _cut(starts, ~maskable, max(LONGEST_WORD, self.positions // 2))
-        return np.cumsum(starts, 1) - 1
-
-    def _span_starts(self, epoch: int, samples: np.ndarray) -> np.ndarray:
-        """Return bool [B, L]: True if word i of a row begins a span."""
-        rows, length = len(samples), self.length
-        lengths = 1 + np.floor(
-            np.log1p(-self._uniform(epoch, samples, _SPAN) * (1 - (1 - SPAN_P) ** SPAN_WORDS))
-            / np.log1p(-SPAN_P)
-        ).astype(np.int64)
-        lengths = np.minimum(lengths, SPAN_WORDS)
-        ends = np.cumsum(lengths, 1)
-        # A row begins at a random place in its first span; else short spans would begin rows.
-        shift = (self._uniform(epoch, samples, _SPAN_OFFSET, 1)[:, 0] * lengths[:, 0]).astype(int)
-        places = ends - shift[:, None]
-        out = np.zeros((rows, length), bool)
-        row, column = np.nonzero(places < length)
-        out[row, places[row, column]] = True
-        return out
+        starts = starts | ~maskable if self.unit == "word" else np.ones_like(maskable)
+        starts[:, 1:] |= ~maskable[:, :-1]
+        starts[:, 0] = True
+        columns = np.arange(starts.shape[1])
+        begin = np.maximum.accumulate(np.where(starts, columns, 0), axis=1)
+        return np.cumsum(starts | ((columns - begin) % LONGEST_WORD == 0), 1) - 1
 
     def _choose(
         self, units: np.ndarray, maskable: np.ndarray, epoch: int, samples: np.ndarray
@@ -160,16 +137,6 @@ class Masking:
 
     def _uniform(self, epoch: int, samples: np.ndarray, stream: int, count: int = 0) -> np.ndarray:
         return uniform(samples, count or self.length, self.seed, epoch, stream)
-
-
-def _cut(starts: np.ndarray, special: np.ndarray, longest: int) -> np.ndarray:
-    """Split units at special tokens, and after at most ``longest`` tokens."""
-    starts = starts | special
-    starts[:, 1:] |= special[:, :-1]
-    starts[:, 0] = True
-    columns = np.arange(starts.shape[1])
-    begin = np.maximum.accumulate(np.where(starts, columns, 0), axis=1)
-    return starts | ((columns - begin) % longest == 0)
 
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:

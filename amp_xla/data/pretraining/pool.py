@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
-import contextlib
+import ctypes
 import multiprocessing
-import multiprocessing.context
 import os
 import signal
-import threading
-import time
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Callable, Deque, Iterable, Iterator, Optional
 
 from amp_xla.errors import DataError
 
 AHEAD = 2  # items per process that are submitted early
-
-
-class _Worker(multiprocessing.context.SpawnProcess):
-    """A worker process. SIGTERM is blocked in it, so the executor's ``terminate`` must kill."""
-
-    def terminate(self) -> None:
-        self.kill()
-
-
-class _Context(multiprocessing.context.SpawnContext):
-    Process = _Worker
+_PR_SET_PDEATHSIG = 1
 
 
 class Pool:
@@ -38,22 +25,22 @@ class Pool:
     """
 
     def __init__(self, processes: int) -> None:
-        self._count = processes or len(os.sched_getaffinity(0))
+        count = processes or len(os.sched_getaffinity(0))
+        self._ahead = AHEAD * count
         self._executor: Optional[concurrent.futures.ProcessPoolExecutor] = None
-        self._others = set(multiprocessing.active_children())
+        if count > 1:
+            self._executor = concurrent.futures.ProcessPoolExecutor(
+                count, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),)
+            )
 
     def __enter__(self) -> Pool:
-        if self._count > 1:
-            self._executor = concurrent.futures.ProcessPoolExecutor(
-                self._count, _Context(), _start_worker, (os.getpid(),)
-            )
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         if self._executor is None:
             return
         if kind is not None:  # after an error or a signal: files are complete or absent
-            for process in set(multiprocessing.active_children()) - self._others:
+            for process in multiprocessing.active_children():
                 process.kill()
         self._executor.shutdown()
 
@@ -69,9 +56,13 @@ class Pool:
         waiting: Deque[Any] = collections.deque()
         try:
             for item in items:
-                with _signals_blocked():  # inherited by workers, which submit may start
+                # Workers, which submit may start, inherit the mask: Ctrl-C is for this process.
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+                try:
                     waiting.append(self._executor.submit(function, item))
-                if len(waiting) > AHEAD * self._count:
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                if len(waiting) > self._ahead:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -82,22 +73,8 @@ class Pool:
             ) from None
 
 
-@contextlib.contextmanager
-def _signals_blocked() -> Iterator[None]:
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
 def _start_worker(parent: int) -> None:
-    """Make a worker end when its parent is gone."""
-
-    def follow() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+    """Make a worker end when its parent does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
         os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()

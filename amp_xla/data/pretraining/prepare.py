@@ -1,8 +1,8 @@
 """``amp-xla prepare``: turns raw text into packed sequences on disk.
 
-The corpus is cut into units. Each gives one shard of training sequences and one of held-out ones,
-written by any process or machine, completely or not at all. Finished units are not done again. The
-manifest is written last, when all units have their shards.
+The corpus is cut into units. Each gives one file of training text and one of held-out text, written
+by any process or machine, completely or not at all. Finished units are not done again. The manifest
+is written last, when all units are finished.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import os
 import sys
 import zlib
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -36,7 +35,8 @@ from amp_xla.process.stopping import Stopped
 
 BUILT_IN_FILE = "corpus.jsonl"
 LARGE = 2**30  # bytes whose reading is announced
-SAME_CONTENT = frozenset(["out", "vocab", "vocab_mb", "vocab_only", "workers", "shard"])
+SAME_CONTENT = frozenset(["out", "vocab", "workers", "shard"])
+VOCAB_TEXT = 32 << 20  # bytes of text for a new vocabulary, sampled evenly from the corpus
 VOCAB_MULTIPLE = 64  # an efficient height of the embedding matrix on tensor cores
 
 
@@ -63,10 +63,6 @@ class Config:
     """vocab.txt to tokenize with; none = train WordPiece on the corpus"""
     vocab_size: Annotated[int, within(at_least=64)] = 8000
     """tokens of a new vocabulary; a multiple of 64"""
-    vocab_mb: Annotated[int, within(at_least=1)] = 32
-    """text for a new vocabulary, in MB, sampled evenly from the corpus"""
-    vocab_only: bool = False
-    """write vocab.txt and stop: the first step of a sharded run"""
     lowercase: bool = True
     """lower-case the text and strip accents, as uncased BERT does"""
     words: Literal["auto", "pieces", "jieba"] = "auto"
@@ -104,12 +100,10 @@ def prepare(config: Config) -> Optional[Manifest]:
     """
     if config.language is not None:
         selection.language_codes(config.language)  # raises before any work
-    files = [] if config.corpus is None else _corpus_files(config.corpus, config.out)
     with Pool(config.workers) as pool:
-        files = files or [_built_in(config, pool)]
-        tokenizer = _vocabulary(config, files)
-        if config.vocab_only:
-            return None
+        files = [_built_in(config, pool)] if config.corpus is None else files_of(config.corpus)
+        _refuse_inside(config, files)
+        tokenizer = _tokenizer(config, files)
         settings = _settings(config, _corpus_sha256(files, pool), tokenizer)
         prepared.claim(config.out, settings)
         if os.path.exists(os.path.join(config.out, MANIFEST)):
@@ -117,64 +111,53 @@ def prepare(config: Config) -> Optional[Manifest]:
             if done.complete():
                 note(f"{config.out} is already prepared: {done.describe()}")
                 return done
+        vocab = "".join(f"{token}\n" for token in tokenizer.tokens)
+        prepared.write(os.path.join(config.out, VOCAB), vocab.encode())
         copies = _copies(config, files, pool)
         names = _make_shards(config, files, settings["words"], copies, pool)
     manifest = Manifest.collect(config.out, names)
     if manifest is None:
         note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
-        return None
-    note(f"prepared {config.out}: {manifest.describe()}")
+    else:
+        note(f"prepared {config.out}: {manifest.describe()}")
     return manifest
 
 
-def _corpus_files(corpus: str, out: str) -> List[str]:
-    """Return the files of a corpus; raise if files in ``out`` would be among them next time."""
-    files = files_of(corpus)
-    inside = os.path.join(os.path.realpath(out), "")
-    folders = [part.strip() for part in corpus.split(",") if os.path.isdir(part.strip())]
-    if any(os.path.realpath(file).startswith(inside) for file in files) or any(
-        inside.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders
+def _refuse_inside(config: Config, files: List[str]) -> None:
+    """Raise if files in ``out`` would be among those of the corpus next time."""
+    out = os.path.join(os.path.realpath(config.out), "")
+    folders = filter(os.path.isdir, map(str.strip, (config.corpus or "").split(",")))
+    if config.corpus is not None and (
+        any(os.path.realpath(file).startswith(out) for file in files)
+        or any(out.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
     ):
         raise DataError(
-            f"--out {out}: inside the corpus {corpus}, so its own files would be read as text; "
-            "choose another folder"
+            f"--out {config.out}: inside the corpus {config.corpus}, so its own files would be "
+            "read as text; choose another folder"
         )
-    return files
 
 
-def _vocabulary(config: Config, files: List[str]) -> Tokenizer:
-    path = os.path.join(config.out, VOCAB)
-    requested = None if config.vocab is None else Tokenizer.load(config.vocab, config.lowercase)
-    if not os.path.exists(path):
-        if config.vocab is not None:
-            data = Path(config.vocab).read_bytes()
-        elif config.part[1] > 1:
-            raise DataError(
-                f"{config.out} has no {VOCAB} yet, and all shards need the same: run prepare once "
-                "with --vocab-only, or give --vocab"
-            )
-        else:
-            note(f"training a vocabulary of {config.vocab_size} tokens ...")
-            sample = _sample(config, files)
-            tokens = Tokenizer.train(sample, config.vocab_size, config.lowercase).tokens
-            unused = [f"[unused{i}]" for i in range(1, -len(tokens) % VOCAB_MULTIPLE + 1)]
-            data = "".join(f"{token}\n" for token in [*tokens, *unused]).encode()
-        prepared.write(path, data)
-    tokenizer = Tokenizer.load(path, config.lowercase)
-    if requested is not None and requested.tokens != tokenizer.tokens:
-        raise DataError(f"{path} differs from {config.vocab}; choose another --out, or delete it")
+def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
+    """Return the tokenizer of ``vocab``, of the folder, or trained, the same on any machine."""
+    vocab = os.path.join(config.out, VOCAB)
+    if config.vocab is not None or os.path.exists(vocab):
+        tokenizer = Tokenizer.load(config.vocab or vocab, config.lowercase)
+    else:
+        note(f"training a vocabulary of {config.vocab_size} tokens ...")
+        tokens = Tokenizer.train(_sample(config, files), config.vocab_size, config.lowercase).tokens
+        unused = [f"[unused{i}]" for i in range(1, -len(tokens) % VOCAB_MULTIPLE + 1)]
+        tokenizer = Tokenizer([*tokens, *unused], config.lowercase)
     _ = tokenizer.mask_id  # raises before any work
     return tokenizer
 
 
 def _sample(config: Config, files: List[str]) -> List[str]:
-    """Return documents of evenly spaced units, ``vocab_mb`` MB in total."""
-    total = sum(map(os.path.getsize, files))
-    every = max(1, int(total / (config.vocab_mb * 2**20)))
+    """Return documents of evenly spaced units, ``VOCAB_TEXT`` bytes in total."""
+    every = max(1, sum(map(os.path.getsize, files)) // VOCAB_TEXT)
     texts: List[str] = []
     size = 0
     for unit in itertools.islice(units(files, config.reading), 0, None, every):
-        if size >= config.vocab_mb * 2**20:
+        if size >= VOCAB_TEXT:
             break
         texts += _selected(texts_of(unit, config.reading)[0], config)[0]
         size += unit.size
@@ -195,12 +178,9 @@ def _corpus_sha256(files: List[str], pool: Pool) -> str:
 
 def _sha256(path: str) -> str:
     digest = hashlib.sha256()
-    try:
-        with open(path, "rb") as file:
-            for data in iter(lambda: file.read(1 << 20), b""):
-                digest.update(data)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
+    with open(path, "rb") as file:
+        for data in iter(lambda: file.read(1 << 20), b""):
+            digest.update(data)
     return digest.hexdigest()
 
 
@@ -243,39 +223,28 @@ def _built_in(config: Config, pool: Pool) -> str:
 
 
 def _make_shards(
-    config: Config,
-    files: List[str],
-    cut: str,
-    copies: Dict[str, np.ndarray],
-    pool: Pool,
+    config: Config, files: List[str], cut: str, copies: Dict[str, np.ndarray], pool: Pool
 ) -> List[str]:
     """Do the unfinished units of this part; return the names of all units of the corpus."""
     part, parts = config.part
     names: List[str] = []
-    bar = tqdm(
-        total=sum(map(os.path.getsize, files)) // parts, unit="B", unit_scale=True,
-        disable=not sys.stderr.isatty(), desc="preparing",
-    )  # fmt: skip
 
-    def unfinished() -> Iterator[Tuple[Unit, Optional[np.ndarray]]]:
+    def mine() -> Iterator[Tuple[Unit, Optional[np.ndarray]]]:
         for number, unit in enumerate(units(files, config.reading)):
             names.append(unit.name)
-            if number % parts != part:
-                continue
-            if prepared.finished(config.out, unit.name):
-                bar.update(unit.size)
-            else:
+            if number % parts == part:
                 yield unit, copies.get(unit.name)
 
-    with bar:
-        make = functools.partial(make_shards, config=config, cut=cut)
-        for size in pool.map(make, unfinished()):
+    total = sum(map(os.path.getsize, files)) // parts
+    hidden = not sys.stderr.isatty()
+    with tqdm(total=total, unit="B", unit_scale=True, disable=hidden, desc="preparing") as bar:
+        for size in pool.map(functools.partial(make_shards, config=config, cut=cut), mine()):
             bar.update(size)
     return names
 
 
 def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: str) -> int:
-    """Write the files of one unit and, last, the record that they are complete.
+    """Write the files of one unit, if they are not there, and last the record of it.
 
     Args:
       work: the unit, and int64 numbers of its documents to leave out.
@@ -286,6 +255,8 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
       Bytes of text in the unit.
     """
     unit, copies = work
+    if prepared.finished(config.out, unit.name):
+        return unit.size
     cutter = words.cutter(os.path.join(config.out, VOCAB), config.lowercase, cut)
     texts, bad = texts_of(unit, config.reading)
     if copies is not None:

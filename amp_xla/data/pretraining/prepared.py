@@ -18,6 +18,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 import numpy as np
 
 from amp_xla.data.text import vocabulary
+from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.process import durable
@@ -33,9 +34,12 @@ LEFT_OUT = {
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file; it has its name only when all of it is on the disk."""
-    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    durable.replace(Path(path), data)
+    """Write a file, also if other machines do; it has its name only when it is on the disk."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}-{os.uname().nodename}-{os.getpid()}")
+    durable.write(temporary, data)
+    durable.adopt(temporary, target)
 
 
 def write_stream(
@@ -83,10 +87,10 @@ class Manifest:
         Raises:
           DataError: the folder is not prepared.
         """
-        path = os.path.join(folder, MANIFEST)
-        if not os.path.exists(path):
+        manifest = json_file(os.path.join(folder, MANIFEST))
+        if not manifest:
             raise DataError(f"{folder} is not prepared; run: amp-xla prepare CORPUS {folder}")
-        return cls(folder, _read_json(os.path.join(folder, SETTINGS)), _read_json(path)["units"])
+        return cls(folder, json_file(os.path.join(folder, SETTINGS)), manifest["units"])
 
     @classmethod
     def collect(cls, folder: str, names: List[str]) -> Optional[Manifest]:
@@ -98,7 +102,7 @@ class Manifest:
         units = [unit for unit in (finished(folder, name) for name in names) if unit]
         if len(units) < len(names):
             return None
-        manifest = cls(folder, _read_json(os.path.join(folder, SETTINGS)), units)
+        manifest = cls(folder, json_file(os.path.join(folder, SETTINGS)), units)
         if not manifest.total("tokens", "train"):
             listed = ", ".join(f"{manifest.total(name)} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
@@ -218,7 +222,7 @@ def claim(folder: str, settings: Dict[str, Any]) -> None:
     path = os.path.join(folder, SETTINGS)
     if not os.path.exists(path) or not list(Path(folder, UNITS).glob("*.json")):
         write(path, _json(settings))
-    there = _read_json(path)
+    there = json_file(path)
     names = {*there, *settings} - {"corpus"}
     differing = sorted(name for name in names if there.get(name) != settings.get(name))
     if differing:
@@ -236,8 +240,7 @@ def finish(folder: str, name: str, unit: Dict[str, Any]) -> None:
 
 def finished(folder: str, name: str) -> Optional[Dict[str, Any]]:
     """Return the record of a unit; None if its files are not complete."""
-    path = os.path.join(folder, UNITS, name + ".json")
-    unit = _read_json(path) if os.path.exists(path) else None
+    unit = json_file(os.path.join(folder, UNITS, name + ".json"))
     return unit if unit and _has_files(folder, unit) else None
 
 
@@ -247,11 +250,3 @@ def _has_files(folder: str, unit: Dict[str, Any]) -> bool:
 
 def _json(values: Dict[str, Any]) -> bytes:
     return json.dumps(values, ensure_ascii=False, indent=1).encode()
-
-
-def _read_json(path: str) -> Dict[str, Any]:
-    try:
-        values: Dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
-        return values
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: damaged ({error}); delete it and run prepare") from None

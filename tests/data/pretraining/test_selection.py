@@ -66,7 +66,6 @@ def test_shards_on_two_machines_leave_out_what_one_does(planted, tmp_path):
     folder, originals = planted
     one = prepared(folder, tmp_path / "one", dedup="exact", workers=2)
     assert sum(one.total("documents", name) for name in ("train", "heldout")) == len(originals)
-    prepared(folder, tmp_path / "two", dedup="exact", workers=1, vocab_only=True)
     for shard in ("1/2", "0/2"):
         last = prepared(folder, tmp_path / "two", dedup="exact", workers=1, shard=shard)
     assert last is not None
