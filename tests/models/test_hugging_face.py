@@ -171,13 +171,13 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, tmp_path: Path) -> N
 
 
 @pytest.mark.once
-def test_damaged_files_of_pytorch(tmp_path: Path) -> None:
+def test_damaged_files_of_pytorch_and_lost_parts(tmp_path: Path) -> None:
     def refused(folder: Path, words: str) -> None:
         with pytest.raises(WeightsError, match=words), dropout.inference():
             K.clear_session()
             encoders.transformer(str(folder))
 
-    for name in ("bert_zip", "bert_old"):
+    for name in ("bert_zip", "bert_old", "bert"):
         shutil.copytree(str(FOLDERS / name), str(tmp_path / name))
     for name in ("bert_zip", "bert_old"):
         path = tmp_path / name / "pytorch_model.bin"
@@ -191,6 +191,9 @@ def test_damaged_files_of_pytorch(tmp_path: Path) -> None:
     data[data.index(table)] ^= 1
     (tmp_path / "bert_zip" / "pytorch_model.bin").write_bytes(bytes(data))
     refused(tmp_path / "bert_zip", f"pytorch_model.bin: tensor {TABLE} is damaged")
+    (part, *_) = sorted((tmp_path / "bert").glob("model-*.safetensors"))
+    part.unlink()
+    refused(tmp_path / "bert", f"index.json names {part.name}, which is not in")
 
 
 @pytest.mark.once

@@ -37,7 +37,7 @@ def families(seed):
         yield "roformer_v2", roformer.RoFormerModel(config), dict(torch_save={})
         return
     bert = hf.BertConfig(**COMMON)
-    yield "bert", hf.BertForMaskedLM(bert), {}
+    yield "bert", hf.BertForMaskedLM(bert), dict(max_shard_size="10KB")
     yield "bert_zip", hf.BertModel(bert), dict(torch_save={})
     old = dict(_use_new_zipfile_serialization=False)
     yield "bert_old", hf.BertForPreTraining(bert), dict(torch_save=old)

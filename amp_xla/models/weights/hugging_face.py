@@ -6,14 +6,15 @@ checkpoints, which bert4keras uses; matrices of linear layers are transposed.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Optional
+from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from safetensors import SafetensorError, deserialize
 
 from amp_xla.models.weights import WeightsError, torch_files
-from amp_xla.models.weights.stored import Stored, Tensors, decoded
+from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded
 
 _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
@@ -46,17 +47,32 @@ def tensors(folder: Path) -> Optional[Tensors]:
     LayerNorm's old names in PyTorch, gamma and beta, become weight and bias.
 
     Raises:
-      WeightsError: a file is damaged, or holds anything but tensors.
+      WeightsError: a file is damaged or missing, or holds anything but tensors.
     """
     for name, read in (
         ("model.safetensors", safetensors), ("pytorch_model.bin", torch_files.tensors)
     ):  # fmt: skip
-        if (folder / name).is_file():
+        index = folder / f"{name}.index.json"
+        if (folder / name).is_file() or index.is_file():
+            parts = [name] if (folder / name).is_file() else _parts(index)
             return {
                 re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", key)): tensor
-                for key, tensor in read(folder / name).items()
+                for part in parts
+                for key, tensor in read(folder / part).items()
             }
     return None
+
+
+def _parts(index: Path) -> List[str]:
+    """Return the files that the index of weights in several parts names."""
+    try:
+        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        missing = [part for part in parts if not (index.parent / Path(part).name).is_file()]
+    except Exception as error:
+        raise damaged(str(index), error) from None
+    if missing:
+        raise WeightsError(f"{index} names {missing[0]}, which is not in {index.parent}")
+    return [Path(part).name for part in parts]
 
 
 def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
