@@ -18,7 +18,6 @@ import sys
 from typing import (
     Any,
     Dict,
-    Iterator,
     List,
     Mapping,
     NamedTuple,
@@ -122,12 +121,9 @@ class Field(NamedTuple):
         if value in allowed and (float in numbers or isinstance(value, int)):
             return None
         whole = "" if float in numbers else "a whole number, "
-        return f"{short(repr(value))}: allowed is {whole}{allowed}"
-
-
-def short(text: str) -> str:
-    """Return ``text`` cut to a length that fits a message."""
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        text = repr(value)
+        text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        return f"{text}: allowed is {whole}{allowed}"
 
 
 def fields(config: Any) -> Dict[str, Field]:
@@ -148,29 +144,13 @@ def fields(config: Any) -> Dict[str, Field]:
     return result
 
 
-def groups(config: Any) -> Iterator[Tuple[str, Any]]:
-    """Yield (field name, value) of the option groups."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            yield field.name, value
-
-
 def flat(config: Any) -> Dict[str, Any]:
     """Return name -> value of all fields, with those of option groups."""
-    inside = dict(groups(config))
     result: Dict[str, Any] = {}
     for field in dataclasses.fields(config):
-        if field.name in inside:
-            result.update(flat(inside[field.name]))
-        else:
-            result[field.name] = getattr(config, field.name)
+        value = getattr(config, field.name)
+        result.update(flat(value) if dataclasses.is_dataclass(value) else {field.name: value})
     return result
-
-
-def part(config: Any, kind: Type[T]) -> Optional[T]:
-    """Return the option group of type ``kind``, or None."""
-    return next((value for _, value in groups(config) if isinstance(value, kind)), None)
 
 
 def changed(config: T, **values: Any) -> T:
@@ -180,26 +160,16 @@ def changed(config: T, **values: Any) -> T:
       SettingsError: a field is unknown, or its value out of range.
     """
     _check(type(config), values)  # before a group compares its values with each other
-    names = {field.name for field in dataclasses.fields(cast(Any, config))}
-    new = {name: values.pop(name) for name in list(values) if name in names}
-    for name, group in groups(config):
-        known = fields(type(group))
-        inside = {key: values.pop(key) for key in list(values) if key in known}
+    new: Dict[str, Any] = {}
+    for field in dataclasses.fields(cast(Any, config)):
+        group, name = getattr(config, field.name), field.name
+        names = flat(group) if dataclasses.is_dataclass(group) else [name]
+        inside = {key: values.pop(key) for key in list(values) if key in names}
         if inside:
-            new[name] = changed(new.get(name, group), **inside)
+            new[name] = inside[name] if name in inside else changed(group, **inside)
     if values:
         raise SettingsError(f"{type(config).__module__} has no setting {', '.join(sorted(values))}")
-    return check(dataclasses.replace(cast(Any, config), **new))
-
-
-def check(config: T) -> T:
-    """Return ``config`` if all its numbers are in range.
-
-    Raises:
-      SettingsError: one is not; names the flag, the value and what is allowed.
-    """
-    _check(type(config), flat(config))
-    return config
+    return dataclasses.replace(cast(Any, config), **new)
 
 
 def _check(config: Type[Any], values: Mapping[str, Any]) -> None:
@@ -231,7 +201,9 @@ def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[
         with contextlib.suppress(*([SettingsError] if help_words else [])):
             typed = _parse(config, [word for word in words if word not in help_words], prog)
             default = changed(config(), **cast(Any, typed).defaults())
-    return check(_parse(config, words, prog, default))
+    parsed = _parse(config, words, prog, default)
+    _check(config, flat(parsed))
+    return parsed
 
 
 def _parse(config: Type[T], words: List[str], prog: Optional[str], default: Any = None) -> T:
@@ -272,31 +244,3 @@ def split_words(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at + 1 :]
-
-
-def make(config: Type[T], **values: Any) -> T:
-    """Build a configuration from flat values; option groups may be dictionaries.
-
-    Raises:
-      SettingsError: a field is unknown, or its value out of range.
-    """
-    default = config()
-    names = {name for name, _ in groups(default)}
-    for name in names:
-        if isinstance(values.get(name), dict):
-            values.update(values.pop(name))
-    unknown = sorted(set(values) - set(flat(default)) - names)
-    if unknown:
-        allowed = ", ".join(sorted(flat(default)))
-        raise SettingsError(f"unknown keys {', '.join(unknown)}; allowed: {allowed}")
-    return changed(default, **values)
-
-
-def document(config: Any) -> Dict[str, Any]:
-    """Return a configuration as saved: a flat dictionary, with the group ``run`` nested."""
-    values = flat(config)
-    run = getattr(config, "run", None)
-    if dataclasses.is_dataclass(run) and not isinstance(run, type):
-        values = {name: value for name, value in values.items() if name not in flat(run)}
-        values["run"] = dataclasses.asdict(run)
-    return values

@@ -70,7 +70,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.training import distributed, job
-    from amp_xla.training.evaluation import Classification, SeveralLabels
+    from amp_xla.training.evaluation import classification, several_labels
     from amp_xla.training.step import Inference, TrainStep
 
     several, smoothing = config.files.multilabel is not None, config.training.label_smoothing
@@ -98,7 +98,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    scores = SeveralLabels if several else Classification
+    scores = several_labels if several else classification
     evaluate = scores(Inference(inputs, outputs), dev_batches, len(data.labels))
 
     pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)

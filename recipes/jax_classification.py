@@ -12,7 +12,6 @@ Seeds 1 to 3: 0.896 in the mean, as the other recipes on the same texts. Any pre
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import sys
 from pathlib import Path
@@ -60,15 +59,10 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
             optimizer, rate, policy, config.encoder.dropout, config.training.label_smoothing,
             config.seed),
         step.inference(policy), data.batches, data.dev_batches, len(data.labels),
-        {**data.assets, "bert_config.json": functools.partial(write, json.dumps(shape) + "\n")},
+        {**data.assets, "bert_config.json": json.dumps(shape).encode() + b"\n"},
         {"policy": str(policy), "loss scale": scale},
         data.fingerprints,
     )  # fmt: skip
-
-
-def write(text: str, path: str) -> None:
-    """Write a text file."""
-    Path(path).write_text(text, encoding="utf-8")
 
 
 def precision(config: Config) -> Tuple[Any, Any]:
@@ -94,7 +88,9 @@ def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
     bert, length = config.encoder.bert, config.batches.max_length
     if bert is None:
         return config.encoder.config(vocab_size, length)
-    return weights.read_config(bert, vocab_size, length)
+    pretrained = weights.pretrained(bert)
+    pretrained.check_sizes(vocab_size, length)
+    return pretrained.config
 
 
 def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool) -> Any:
@@ -114,10 +110,10 @@ def untrained(config: Config, shape: Dict[str, Any], classes: int, weights: bool
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
     config = parse(Config, argv, "python -m recipes.jax_classification")
-    from amp_xla.jax.engine import Jax
+    from amp_xla.jax import processes
     from amp_xla.training.launch import train
 
-    return train("jax_classification", config, build, config.loop, Jax)
+    return train("jax_classification", config, build, config.loop, processes.join)
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:

@@ -66,7 +66,7 @@ def fit(given: Config, folder: RunFolder) -> None:
     from amp_xla.models import dropout, losses
     from amp_xla.process.progress import note
     from amp_xla.training import job
-    from amp_xla.training.evaluation import Classification
+    from amp_xla.training.evaluation import classification as scores
     from amp_xla.training.step import Inference
 
     job.seed_everything(config.seed)
@@ -92,7 +92,7 @@ def fit(given: Config, folder: RunFolder) -> None:
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     run = RecipeRun(
         folder, given, config.loop, data.batches, keras_batch, step_input,
-        evaluate=Classification(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
+        evaluate=scores(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
         assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
     )  # fmt: skip

@@ -111,7 +111,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.optimizers.lamb import LAMB
     from amp_xla.process.progress import note
     from amp_xla.training import distributed, job
-    from amp_xla.training.evaluation import HeldOut
+    from amp_xla.training.evaluation import held_out
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
@@ -138,7 +138,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         topic = config.topic * (tf.cast(step_input // accumulate, tf.float32) / float(amount.steps))
         note("loss = mlm_loss + a growing weight x topic_loss: it may rise while both fall")
     loss, metrics = lm.loss(inputs, topic)
-    evaluate = HeldOut(lm, inputs, *(ranks.share(phase.held) for phase in reversed(phases)))
+    evaluate = held_out(lm, inputs, *(ranks.share(phase.held) for phase in reversed(phases)))
     kind: Any = averaged(AdamW if config.optimizer == "adamw" else LAMB, config.average)
     optimizer, rate = config.update.scheduled(
         amount.steps, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
@@ -154,7 +154,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     )
     return job.Job(
         lm.transformer.model, step, batches, used_by(evaluate, optimizer, lm.weights),
-        {**tokenizer.assets, "bert_config.json": lm.write_config}, resolved,
+        {**tokenizer.assets, "bert_config.json": lm.architecture()}, resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=used_by(lm.write_checkpoint, optimizer, lm.weights),
         rates={"model_flops_per_second": lambda step: costs[step > border] / count},

@@ -25,7 +25,6 @@ from amp_xla.data.slots.lines import Columns, parse_line
 from amp_xla.data.slots.options import SlotFiles
 from amp_xla.errors import DataError
 from amp_xla.models.options import TowerOptions
-from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
@@ -66,7 +65,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     from amp_xla.sok import optimizers
     from amp_xla.sok.saver import TableShards
     from amp_xla.training import distributed, job
-    from amp_xla.training.evaluation import Ranking
+    from amp_xla.training.evaluation import ranking
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
@@ -84,7 +83,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     inputs["labels"] = tf.placeholder(tf.float32, [None], name="labels")
     inputs["weights"] = tf.placeholder(tf.float32, [None], name="weights")
     loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
-    evaluate = Ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
+    evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
 
     lazy = config.table_optimizer == "lazy_adam"
     rule = (optimizers.LazyAdam if lazy else optimizers.Adam)(epsilon=1e-6)
@@ -102,10 +101,9 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         inputs, None, loss, optimizer, model.trainable_weights, rate, {"accuracy": accuracy},
         sharded=[model.table.embedding_variable],
     )  # fmt: skip
-    saved_columns = {**columns._asdict(), "values": values}
     return job.Job(
         model, step, batches, evaluate,
-        {_COLUMNS: lambda path: durable.write(Path(path), json_files.encode(saved_columns))},
+        {_COLUMNS: json_files.encode({**columns._asdict(), "values": values})},
         resolved, identity={"train": train.fingerprint(), "dev": dev.fingerprint()},
         sharded=tables,
     )  # fmt: skip

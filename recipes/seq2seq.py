@@ -77,12 +77,12 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     steps = config.steps(batches)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
-    evaluate = seq2seq.Seq2seq(lm, inputs, dev_batches, data.tokenizer, data.dev, config.batches)
+    evaluate = seq2seq.evaluation(lm, inputs, dev_batches, data.tokenizer, data.dev, config.batches)
     optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     return job.Job(
         lm.transformer.model, step, batches, evaluate,
-        {**data.tokenizer.assets, "bert_config.json": lm.write_config}, resolved,
+        {**data.tokenizer.assets, "bert_config.json": lm.architecture()}, resolved,
         identity=data.fingerprints,
     )  # fmt: skip
 

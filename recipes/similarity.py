@@ -77,7 +77,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     resolved = config.precision_options.resolve()
     from amp_xla.models import dropout, losses, similarity
     from amp_xla.training import distributed, job
-    from amp_xla.training.similarity import Similarity, Threshold
+    from amp_xla.training.similarity import evaluation, threshold_of
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
@@ -93,9 +93,9 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     rows = similarity.model_inputs(config.method, inputs)
     with dropout.inference():
         outputs = {"scores": similarity.scores(config.method, model(rows))}
-    evaluate = Similarity(
+    evaluate = evaluation(
         Inference(inputs, outputs), dev_batches, data.labels.values(data.dev.labels),
-        data.labels.binary, Threshold.of(config.method, data.labels),
+        data.labels.binary, threshold_of(config.method, data.labels),
     )  # fmt: skip
 
     pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
@@ -131,10 +131,9 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Any:
     config = checkpoint.config(Config)
     texts, others = pairs.split(lines)
     config.precision_options.resolve_for_answers()
-    from amp_xla.training.similarity import Scorer
+    from amp_xla.training.similarity import scores
 
-    length, batch_size = config.batches.max_length, config.batches.batch_size
-    return Scorer(checkpoint, config.method, config.encoder, length, batch_size)(texts, others)
+    return scores(config, checkpoint, texts, others)
 
 
 def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Any:

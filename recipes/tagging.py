@@ -52,7 +52,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     resolved = config.precision_options.resolve()
     from amp_xla.models import dropout
     from amp_xla.training import distributed, job
-    from amp_xla.training.evaluation import Tagging
+    from amp_xla.training.evaluation import tagging
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
@@ -68,7 +68,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     with dropout.inference():
         scores = tagger.model(tagger.model.inputs)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = Tagging(Inference(inputs, outputs), dev_batches, data.wanted, config.head)
+    evaluate = tagging(Inference(inputs, outputs), dev_batches, data.wanted, config.head)
 
     if config.tricks.r_drop and not is_flat(config.head):
         raise SettingsError(f"--r-drop excludes --head {config.head}; allowed: softmax, crf")

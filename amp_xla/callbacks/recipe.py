@@ -28,7 +28,7 @@ class RecipeRun(Run):
       convert: batch -> inputs, labels and weights for ``fit``.
       step_input: placeholder of the step number, see ``dropout.install``.
       evaluate: returns dev metrics by name.
-      assets: file name -> function that writes it into a path: files needed for prediction.
+      assets: file name -> content of the files needed for prediction.
       identity: hashes of the data, compared on resume.
     """
 
@@ -41,7 +41,7 @@ class RecipeRun(Run):
         convert: Convert,
         step_input: Any,
         evaluate: Callable[[], Mapping[str, float]],
-        assets: Mapping[str, Callable[[str], None]],
+        assets: Mapping[str, bytes],
         identity: Dict[str, str],
     ) -> None:
         super().__init__(folder)

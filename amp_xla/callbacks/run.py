@@ -20,9 +20,10 @@ from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import distributed
-from amp_xla.training.launch import TensorFlow, newest, prepare, report
+from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder, ScriptFolder
+from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
 _LOWER = ("loss", "error", "mae", "mse", "perplexity")  # names of values of which less is better
 # The part of a checkpoint that belongs to ``fit``, before the first one.
@@ -191,7 +192,7 @@ class Run(keras.callbacks.Callback):
             model, self._feed, given["class_weight"], self._seed, self._requests, self.step_input
         )
         self._open.callback(self._step.close)
-        engine = TensorFlow.engine(self.job(self._step, self._source), announce=False)
+        engine = TensorFlowEngine(self.job(self._step, self._source))
         self._loop = prepare(self.folder, self._config, engine, self.options(given), resume_from)
         self._loop.more_state = self._more_state
         if state is None:

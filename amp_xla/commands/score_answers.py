@@ -11,7 +11,7 @@ import numpy as np
 from amp_xla.data import spans
 from amp_xla.errors import AmpXlaError
 from amp_xla.report import scores, texts
-from amp_xla.training.metrics import accuracy, auc, confusion, macro_f1
+from amp_xla.training.metrics import auc, classification, confusion
 
 Found = Tuple[int, int, int]  # start, end, number of the label
 
@@ -99,7 +99,7 @@ class Labelled(Answers):
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
         matrix = confusion(rows[:, 0], rows[:, 1], len(self.names))
-        values = {"accuracy": accuracy(matrix), "macro_f1": macro_f1(matrix)}
+        values = classification(matrix)
         return {**values, **(_correlations(rows[:, 0], rows[:, 2]) if rows.shape[1] > 2 else {})}
 
     def details(self) -> Dict[str, Any]:

@@ -10,7 +10,7 @@ from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.process.output import printable
-from amp_xla.training import checkpoint, run_metadata
+from amp_xla.training import checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +40,6 @@ def main(argv: List[str]) -> int:
         print(f"{path.name}  {words}  {size:,} bytes")
         for line in wrong:
             print(printable(f"    {line}"))
-    if whole:
-        for name, problem in run_metadata.differences(run, checkpoint.Checkpoint(whole[-1])):
-            damaged += 1
-            print(printable(f"{name}  {problem}; --resume rewrites it"))
     for path in sorted(folder.iterdir()):
         if path.name.startswith((durable.TEMPORARY, "damaged-")):
             print(printable(f"{path.name}  left over, not used"))

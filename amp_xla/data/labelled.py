@@ -39,9 +39,9 @@ class Labelled(NamedTuple):
     wanted: Any = None
 
     @property
-    def assets(self) -> Dict[str, Callable[[str], None]]:
-        """File name -> function that writes it to a path: files needed for prediction."""
-        return {**self.tokenizer.assets, "labels.json": self.labels.save}
+    def assets(self) -> Dict[str, bytes]:
+        """File name -> content of the files needed for prediction."""
+        return {**self.tokenizer.assets, "labels.json": self.labels.encoded()}
 
     @property
     def fingerprints(self) -> Dict[str, str]:

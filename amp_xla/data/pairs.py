@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import List, Sequence, Tuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from amp_xla.data.text.lines import read_bytes
 from amp_xla.data.text.options import PairFiles
 from amp_xla.data.text.readers import LABELLED_PAIRS, Dataset
 from amp_xla.errors import DataError
-from amp_xla.process import durable
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
 # Fields that a training file must have.
@@ -58,14 +56,13 @@ class Scale:
         values = np.array([float(label) for label in labels])
         return ((values - self.low) / (self.high - self.low)).astype(np.float32)
 
-    def save(self, path: str) -> None:
-        """Write the scale as a JSON object."""
-        text = json.dumps(dataclasses.asdict(self)) + "\n"
-        durable.write(Path(path), text.encode("utf-8"))
+    def encoded(self) -> bytes:
+        """Return the content of ``labels.json``: the scale as a JSON object."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
     @classmethod
     def load(cls, path: str) -> Scale:
-        """Read a file that ``save`` wrote.
+        """Read a file of ``encoded``.
 
         Raises:
           DataError: it is damaged.

@@ -22,13 +22,13 @@ from amp_xla.training.classifier import ClassifierConfig
 def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
     labels = Labels.load(checkpoint.file("labels.json")).names
-    shape = weights.read_config(str(checkpoint.path))
+    shape = weights.pretrained(str(checkpoint.path)).config
 
     def untrained(sizes: Dict[str, Any]) -> Any:
         return bert.made(bert.Shape.of(sizes), len(labels), config.seed)
 
     def reload(folder: Path) -> Run:
-        model, head = untrained(weights.read_config(str(folder))), read_head(folder)
+        model, head = untrained(weights.pretrained(str(folder)).config), read_head(folder)
         dense = bert.Dense(jnp.asarray(head["classifier.weight"].T), head["classifier.bias"])
         loaded = weights.load(model.bert, str(folder))
         return _run(eqx.tree_at(lambda m: (m.bert, m.logits), model, (loaded, dense)))

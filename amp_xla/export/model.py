@@ -61,10 +61,10 @@ class Exportable:
 
     def write_files(self, folder: Path) -> None:
         """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""
-        for name, write in self.tokenizer.assets.items():
-            write(str(folder / name))
+        for name, content in self.tokenizer.assets.items():
+            (folder / name).write_bytes(content)
         if self.labels:
-            Labels(self.labels).save(str(folder / "labels.json"))
+            (folder / "labels.json").write_bytes(Labels(self.labels).encoded())
         if self.answers:
             write_json(folder / ANSWERS, self.answers)
 

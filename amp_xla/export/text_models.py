@@ -18,7 +18,7 @@ from amp_xla.models.similarity import unit
 from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
-from amp_xla.training.similarity import Threshold
+from amp_xla.training.similarity import threshold_of
 from amp_xla.training.tagger import TaggerConfig
 
 
@@ -83,8 +83,8 @@ def similarity(config: ClassifierConfig, method: Method, checkpoint: Checkpoint)
             head = _dense("classifier", model.get_layer("Logits"))
             return Parts(encoder, {"similarity": score}, head, model.weights)
         model = keras.models.Model(encoder.model.inputs, encoders.pooled(encoder.model))
-        threshold = Threshold.of(method, scale)
-        found = {} if threshold is None else {"threshold": threshold.variable}
+        threshold = threshold_of(method, scale)
+        found = {} if threshold is None else {"threshold": threshold}
         vectors = {"vectors": unit(model.output)}
         return Parts(encoder, vectors, {}, [*model.weights, *found.values()], found)
 

@@ -7,8 +7,7 @@ devices there; JAX adds up the results. So several processes compute the same as
 from __future__ import annotations
 
 import functools
-import json
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 import jax
 import numpy as np
@@ -17,11 +16,22 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.world import world
+from amp_xla.training import distributed
+
+
+class Ranks(distributed.Ranks):
+    """JAX's processes; each builds whole batches, so their number changes no sample."""
+
+    def exchange(self, mine: bytes) -> List[bytes]:
+        """Return the JSON texts of all processes, in order; all must call it."""
+        longest = int(np.max(multihost_utils.process_allgather(np.array([len(mine)]))))
+        padded = np.frombuffer(mine.ljust(longest), np.uint8)
+        return [bytes(row) for row in np.asarray(multihost_utils.process_allgather(padded))]
 
 
 @functools.lru_cache(maxsize=None)
-def join() -> None:
-    """Meet the other processes, if there are any.
+def join() -> Ranks:
+    """Meet the other processes, if there are any, once.
 
     Each is started with ``JAX_COORDINATOR_ADDRESS`` (host:port of the first), ``JAX_NUM_PROCESSES``
     and ``JAX_PROCESS_ID``.
@@ -29,40 +39,14 @@ def join() -> None:
     Raises:
       AmpXlaError: a process did not answer.
     """
-    if world().size == 1:
-        return
-    try:
-        jax.distributed.initialize(
-            num_processes=world().size, process_id=world().rank, initialization_timeout=120
-        )
-    except (RuntimeError, ValueError) as error:
-        raise AmpXlaError(f"{world().name} did not connect to the others: {error}") from error
-
-
-class Ranks:
-    """JAX's processes, with the interface of ``amp_xla.training.distributed.Ranks``.
-
-    Each process builds whole batches, so the number of processes changes no sample.
-    """
-
-    def __init__(self) -> None:
-        self.world, self.first_size = world(), 1
-        self.first, self.several = jax.process_index() == 0, jax.process_count() > 1
-
-    def gather(self, value: Any) -> List[Any]:
-        """Return the JSON-able values of all processes, in order; all must call it."""
-        if not self.several:
-            return [value]
-        data = json.dumps(value).encode()
-        longest = int(np.max(multihost_utils.process_allgather(np.array([len(data)]))))
-        padded = np.zeros(longest, np.uint8)
-        padded[: len(data)] = np.frombuffer(data, np.uint8)
-        every = np.asarray(multihost_utils.process_allgather(padded))
-        return [json.loads(bytes(row).rstrip(b"\0").decode()) for row in every]
-
-    def from_first(self, compute: Callable[[], Any]) -> Any:
-        """Return the result of ``compute``, which runs in the first process only."""
-        return self.gather(compute() if self.first else None)[0]
+    if world().size > 1:
+        try:
+            jax.distributed.initialize(
+                num_processes=world().size, process_id=world().rank, initialization_timeout=120
+            )
+        except (RuntimeError, ValueError) as error:
+            raise AmpXlaError(f"{world().name} did not connect to the others: {error}") from error
+    return Ranks(world())
 
 
 @functools.lru_cache(maxsize=None)

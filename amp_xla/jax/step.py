@@ -17,6 +17,7 @@ from amp_xla.jax.bert import Classifier, Dropout
 from amp_xla.precision import jax as precision
 from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.policy import Policy
+from amp_xla.training.engine import StepResult
 
 Batch = Dict[str, jax.Array]
 
@@ -35,17 +36,6 @@ class State(NamedTuple):
     loss_scale: Any
     step: jax.Array
     applied: jax.Array
-
-
-class Result(NamedTuple):
-    """Scalars of one step; ``loss_scale`` is the one in force during it."""
-
-    loss: jax.Array
-    accuracy: jax.Array
-    finite: jax.Array
-    gradient_norm: jax.Array
-    learning_rate: jax.Array
-    loss_scale: jax.Array
 
 
 def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
@@ -68,9 +58,7 @@ def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTra
 
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm else optax.identity(),
-        optax.scale_by_adam(eps=1e-6),
-        optax.add_decayed_weights(weight_decay, decays),
-        optax.scale_by_learning_rate(rate),
+        optax.adamw(rate, eps=1e-6, weight_decay=weight_decay, mask=decays),
     )
 
 
@@ -106,7 +94,9 @@ def training_step(
     smoothing: float,
     seed: int,
 ) -> Any:
-    """Build (``State``, batch) -> (``State``, ``Result``), compiled per shape; donates the state.
+    """Build (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
+
+    The state is donated.
 
     Args:
       optimizer, rate: ``adamw`` and its ``schedule``.
@@ -117,7 +107,7 @@ def training_step(
     """
 
     @functools.partial(jax.jit, donate_argnums=0)
-    def step(state: State, batch: Batch) -> Tuple[State, Result]:
+    def step(state: State, batch: Batch) -> Tuple[State, StepResult]:
         key = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), state.step))
 
         def loss(model: Classifier) -> Tuple[jax.Array, jax.Array]:
@@ -133,9 +123,12 @@ def training_step(
         model, slots = precision.select_tree(
             finite, (candidate, slots), (state.model, state.optimizer)
         )
-        new_state = State(model, slots, loss_scale, state.step + 1, state.applied + finite)
+        applied = state.applied + finite
         scale = jnp.asarray(getattr(state.loss_scale, "loss_scale", 1.0), jnp.float32)
-        return new_state, Result(value, accuracy, finite, norm, rate(state.applied), scale)
+        result = StepResult(  # arrays, until the engine reads them
+            value, rate(state.applied), scale, finite, norm, applied, (accuracy,), (), value
+        )
+        return State(model, slots, loss_scale, state.step + 1, applied), result
 
     return step
 

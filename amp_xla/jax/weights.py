@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 import google_crc32c
 import jax
@@ -38,22 +38,24 @@ class Entry(NamedTuple):
     crc: int
 
 
-def read_config(
-    folder: str, vocab_size: Optional[int] = None, length: Optional[int] = None
-) -> Dict[str, Any]:
-    """Return the configuration of a folder of pretrained weights.
-
-    Args:
-      folder: value of ``--bert``.
-      vocab_size, length: see ``Pretrained.check_sizes``.
+def pretrained(folder: str) -> Pretrained:
+    """Open a folder of pretrained weights, as ``Pretrained`` does.
 
     Raises:
-      WeightsError: no such file, no JSON, an impossible size, too few embeddings, or a model other
-        than BERT with GELU.
+      WeightsError: also for a model other than BERT with GELU.
     """
-    opened = _opened(folder)
-    opened.check_sizes(vocab_size, length)
-    return opened.config
+    opened = Pretrained(folder, tensors)
+    config = opened.config
+    if (
+        config["hidden_act"] != "gelu"
+        or config["model_type"] != "bert"
+        or (config.get("embedding_size", config["hidden_size"]) != config["hidden_size"])
+    ):
+        raise WeightsError(
+            f"{opened.path}: the JAX recipe has BERT with gelu and no other kind; found: "
+            f"{config['model_type']} with {config['hidden_act']}"
+        )
+    return opened
 
 
 def load(model: Bert, folder: str) -> Bert:
@@ -63,7 +65,7 @@ def load(model: Bert, folder: str) -> Bert:
       WeightsError: a file or tensor is missing, damaged or has another shape.
     """
     places = named(model)
-    arrays = _opened(folder).take({name: place.shape for name, place in places.items()})
+    arrays = pretrained(folder).take({name: place.shape for name, place in places.items()})
     values = {id(place): jnp.asarray(arrays[name]) for name, place in places.items()}
     return jax.tree_util.tree_map(lambda leaf: values[id(leaf)], model)
 
@@ -96,21 +98,6 @@ def named(model: Bert) -> Dict[str, Any]:
     return dict(zip(names, places))
 
 
-def _opened(folder: str) -> Pretrained:
-    opened = Pretrained(folder, tensors)
-    config = opened.config
-    if (
-        config["hidden_act"] != "gelu"
-        or config["model_type"] != "bert"
-        or (config.get("embedding_size", config["hidden_size"]) != config["hidden_size"])
-    ):
-        raise WeightsError(
-            f"{opened.path}: the JAX recipe has BERT with gelu and no other kind; found: "
-            f"{config['model_type']} with {config['hidden_act']}"
-        )
-    return opened
-
-
 def tensors(prefix: Path) -> Tensors:
     """Return the tensors of a TensorFlow checkpoint; checksums are verified at reading.
 
@@ -120,9 +107,9 @@ def tensors(prefix: Path) -> Tensors:
     index = prefix.with_name(f"{prefix.name}.index")
     try:
         table = dict(_table(index.read_bytes()))
-        shards = _number(dict(_fields(table.pop(b""))).get(1, 1))
+        shards = dict(_fields(table.pop(b""))).get(1, 1)
         entries = {name.decode(): _entry(value) for name, value in table.items()}
-    except (OSError, ValueError, KeyError, IndexError, struct.error) as error:
+    except (OSError, ValueError, TypeError, KeyError, IndexError, struct.error) as error:
         raise damaged(str(index), error) from None
 
     def stored(name: str, entry: Entry) -> Stored:
@@ -209,15 +196,8 @@ def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
 
 def _entry(data: bytes) -> Entry:
     fields = dict(_fields(data))
-    sizes = [dict(_fields(d)).get(1, 0) for n, d in _fields(fields.get(2, b"")) if n == 2]
-    whole = [_number(fields.get(n, 0)) for n in (1, 3, 4, 5, 6)]
-    return Entry(whole[0], tuple(map(_number, sizes)), *whole[1:])
-
-
-def _number(value: Any) -> int:
-    if not isinstance(value, int):
-        raise ValueError("text where a number belongs")
-    return value
+    sizes = (dict(_fields(d)).get(1, 0) for n, d in _fields(fields.get(2, b"")) if n == 2)
+    return Entry(fields.get(1, 0), tuple(sizes), *(fields.get(n, 0) for n in (3, 4, 5, 6)))
 
 
 def _masked(data: bytes) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional
 
 import numpy as np
@@ -14,7 +13,6 @@ from amp_xla.models import derivatives
 from amp_xla.models.weights import google
 from amp_xla.models.weights.pretrained import TOKENS
 from amp_xla.models.weights.stored import Shape
-from amp_xla.process import durable
 
 # What bert4keras reads of a ``bert_config.json``
 _KEYS = (
@@ -126,9 +124,9 @@ def _with_epsilon(base: Any, epsilon: float) -> Any:
     return Encoder
 
 
-def write_config(config: Mapping[str, Any], path: str) -> None:
-    """Write a ``bert_config.json``."""
-    durable.write(Path(path), json.dumps(config, indent=2).encode() + b"\n")
+def encoded(config: Mapping[str, Any]) -> bytes:
+    """Return the content of a ``bert_config.json``."""
+    return json.dumps(config, indent=2).encode() + b"\n"
 
 
 def build_transformer_model(*args: Any, **kwargs: Any) -> Any:

@@ -238,9 +238,9 @@ class LanguageModel:
         missing = self.padded - len(values)
         return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])
 
-    def write_config(self, path: str) -> None:
-        """Write ``bert_config.json``."""
-        encoders.write_config(self.config, path)
+    def architecture(self) -> bytes:
+        """Return the content of ``bert_config.json``."""
+        return encoders.encoded(self.config)
 
     def write_checkpoint(self, folder: str) -> None:
         """Write the weights as ``bert_model.ckpt`` under Google's variable names."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
 from typing_extensions import Annotated, Literal
 
@@ -137,15 +136,15 @@ class EncoderOptions:
         config = self.config(vocab_size, length)
         return LanguageModel(config, length, objective, self.bert, weights)
 
-    def architecture(self, vocab_size: int, max_length: int) -> Callable[[str], None]:
-        """Return a function that writes the ``bert_config.json`` of the model to a path."""
+    def architecture(self, vocab_size: int, max_length: int) -> bytes:
+        """Return the content of the model's ``bert_config.json``."""
         from amp_xla.models import encoders
         from amp_xla.models.weights import google
 
         config = self.config(vocab_size, max_length)
         if self.bert is not None:
             config = google.pretrained(self.bert).config
-        return functools.partial(encoders.write_config, config)
+        return encoders.encoded(config)
 
 
 def bert_config(

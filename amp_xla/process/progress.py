@@ -25,12 +25,7 @@ def note(text: str) -> None:
 
 
 class Progress:
-    """Progress of a run.
-
-    Args:
-      total: steps of the whole run.
-      start: first step.
-    """
+    """Progress of a run of ``total`` steps."""
 
     def __init__(self, total: int, start: int) -> None:
         self._bar: Optional[Any] = None

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from types import FrameType
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 # Slurm sends SIGUSR1 in time before it ends a job, and its run has not failed.
 _EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
@@ -38,8 +38,7 @@ class SignalWatch:
 
     def __init__(self) -> None:
         self.received: Optional[str] = None
-        self._immediately: List[str] = []
-        self._nothing_to_save = 0
+        self._immediately: List[Tuple[str, bool]] = []  # end of the message, nothing to save
         self._ending = False
         self._before: Dict[int, Any] = {}
         self._wakeup = -1
@@ -70,10 +69,9 @@ class SignalWatch:
     def _receive(self, number: int, frame: Optional[FrameType]) -> None:
         if self.received is not None:
             return
-        self.received = signal.Signals(number).name
-        self._ending = bool(self._nothing_to_save)
+        self.received, self._ending = signal.Signals(number).name, self._may_end()
         if self._immediately:
-            stopped = self.stopped(self._immediately[-1])
+            stopped = self.stopped(self._immediately[-1][0])
             # An exception that passes through TensorFlow's C++ may abort the process.
             if self._ending and "tensorflow" in sys.modules:
                 _end(stopped.exit_code, f"{stopped}\n")
@@ -88,8 +86,7 @@ class SignalWatch:
           nothing_to_save: end the process if it still runs after some seconds.
         """
         self.check(during)
-        self._immediately.append(during)
-        self._nothing_to_save += nothing_to_save
+        self._immediately.append((during, nothing_to_save))
         try:
             yield
         except Stopped:
@@ -101,7 +98,6 @@ class SignalWatch:
             self.check(during)
         finally:
             self._immediately.pop()
-            self._nothing_to_save -= nothing_to_save
 
     def check(self, when: str) -> None:
         """Raise ``Stopped`` if a signal was received."""
@@ -146,7 +142,7 @@ class SignalWatch:
                     )
 
     def _may_end(self) -> bool:
-        return self._ending or bool(self._nothing_to_save)
+        return self._ending or any(nothing for _, nothing in self._immediately)
 
 
 def _end(code: int, text: str) -> None:

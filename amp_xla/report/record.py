@@ -55,7 +55,7 @@ class Record:
 
     @property
     def plan(self) -> Dict[str, Any]:
-        """Planned steps, batch shapes and defaults; see ``amp_xla.training.status``."""
+        """Planned steps, batch shapes and defaults; see ``amp_xla.training.run_metadata``."""
         return dictionary(self.status.get("plan"))
 
     @property

@@ -3,7 +3,7 @@
 The checkpoint of step 123 is the folder ``step-00000123``::
 
     tensors.safetensors   weights, optimizer slots, counters, loss scale
-    state.json            position in the run, monitored value, configuration
+    state.json            position in the run, best step, configuration
     vocab.txt, ...        files needed for prediction
     manifest.json         size and SHA-256 of each file above
 
@@ -14,7 +14,6 @@ never reused: a second checkpoint of one step is ``step-00000123.1``.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import shutil
@@ -85,7 +84,7 @@ class Checkpoint:
           CheckpointError: it belongs to another recipe, or a number is out of range.
         """
         try:
-            config = settings.make(kind, **self.identity["config"])
+            config = settings.changed(kind(), **self.identity["config"])
         except (SettingsError, TypeError) as error:
             raise CheckpointError(f"{self.path / STATE}: the config: {error}") from error
         return self.pinned(config)
@@ -201,10 +200,7 @@ def write(
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
-        listed = {
-            name: {"bytes": (temporary / name).stat().st_size, "sha256": sha256(temporary / name)}
-            for name in sorted(os.listdir(str(temporary)))
-        }
+        listed = {file.name: manifest.entry(file) for file in sorted(temporary.iterdir())}
         durable.write(temporary / MANIFEST, manifest.encode(path.name, listed))
         durable.publish(temporary, path)
     except (OSError, SafetensorError) as error:
@@ -333,23 +329,16 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
 def best(folder: Path) -> Optional[Path]:
     """Return the checkpoint with the best monitored value; None before the first evaluation.
 
-    The earlier one of two equals counts. A checkpoint whose ``state.json`` is damaged does not.
+    The newest checkpoint whose ``state.json`` is whole names its step.
     """
-    chosen, top = None, -math.inf
-    for path in steps(folder):
-        if problems(path, [STATE]):
-            continue
-        try:
-            monitored = read_state(path).get("monitored", {})
-            json_files.require(
-                monitored, {"value": (int, float, type(None)), "higher_is_better": bool}
-            )
-        except (ValueError, TypeError):
-            continue
-        value, sign = monitored["value"], 1.0 if monitored["higher_is_better"] else -1.0
-        if value is not None and (chosen is None or sign * value > top):
-            chosen, top = path, sign * value
-    return chosen
+    paths = steps(folder)
+    for path in reversed(paths):
+        if not problems(path, [STATE]):
+            loop = Checkpoint(path).loop
+            name = f"step-{loop.best_step:08d}"
+            chosen = [p for p in paths if p.name.split(".")[0] == name and loop.best is not None]
+            return chosen[-1] if chosen else None
+    return None
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:
@@ -370,19 +359,17 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     paths = steps(folder)
     if not paths:
         raise CheckpointError(f"{run} has no checkpoint yet")
-    chosen = [path for path in paths if path.name == name]
-    if name in (None, "best"):
-        # A damaged state.json may be that of the best checkpoint.
-        top = best(folder)
-        chosen = [path for path in paths if problems(path, [STATE])] + ([top] if top else [])
-    if name in (None, "last"):
-        chosen.append(paths[-1])
-    wrong = problems(chosen[0]) if chosen else []
-    if chosen and not wrong:
-        return Checkpoint(chosen[0])
+    named: Dict[str, Optional[Path]] = {path.name: path for path in paths}
+    named["last"] = paths[-1]
+    # A damaged state.json does not say which one is best.
+    named["best"] = paths[-1] if problems(paths[-1], [STATE]) else best(folder)
+    chosen = named.get(name or "best") or (paths[-1] if name is None else None)
+    wrong = [] if chosen is None else problems(chosen)
+    if chosen is not None and not wrong:
+        return Checkpoint(chosen)
     whole = [path.name for path in paths if not problems(path)]
     raise CheckpointError(
-        f"{chosen[0]} is damaged: {'; '.join(wrong)}; whole: {', '.join(whole) or 'none'}"
-        if chosen
-        else f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
+        f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
+        if chosen is None
+        else f"{chosen} is damaged: {'; '.join(wrong)}; whole: {', '.join(whole) or 'none'}"
     )

@@ -13,13 +13,7 @@ from amp_xla.training.run import RunFolder
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run; at most one write runs at a time.
-
-    Args:
-      run: its folder.
-      keep: number of the newest checkpoints kept, besides the best; at least 1.
-      files: name -> content of each file needed for prediction.
-    """
+    """Writes the checkpoints of one run, one at a time; ``keep`` newest and the best remain."""
 
     def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
         self._run, self._keep, self._files = run, keep, files
@@ -34,9 +28,6 @@ class CheckpointWriter:
         shards: Optional[Path] = None,
     ) -> None:
         """Copy the tensors now and write them in the background; see ``checkpoint.write``.
-
-        Args:
-          snapshot: returns the tensors; training waits for this copy only.
 
         Raises:
           CheckpointError: the write before this one failed.

@@ -9,17 +9,17 @@ import numpy as np
 
 from amp_xla.config import flat
 from amp_xla.data import labelled
-from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.evaluation import in_order
 from amp_xla.training.options import (
     ClassifierOptions,
     Intervals,
@@ -103,13 +103,7 @@ class ClassifierConfig:
 
 
 class Questions:
-    """Texts to classify with the tokenizer and the labels of a checkpoint.
-
-    Args:
-      config: the configuration of the checkpoint's run.
-      checkpoint: where vocabulary and labels are.
-      lines: a text each, or two with a tab between them.
-    """
+    """Texts, or pairs with a tab between, to classify with a checkpoint's vocabulary and labels."""
 
     def __init__(self, config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> None:
         self.tokenizer = Tokenizer.from_assets(checkpoint.file)
@@ -130,17 +124,5 @@ class Questions:
           chances: batch -> probability of each label, float [B, labels].
           batch_size: rows of a batch; None = that of the configuration.
         """
-        rows = in_batches(self._encoded, self._length, batch_size or self._batch_size, chances)
-        return Answers(self.labels.names, rows, self._separator)
-
-
-def in_batches(
-    encoded: Encoded, length: int, batch_size: int, infer: Callable[[Batch], np.ndarray]
-) -> np.ndarray:
-    """Return the results of an inference for each sample, [N, ...]."""
-    rows: List[Any] = [None] * len(encoded)
-    for batch in Batches(encoded, None, [length], batch_size, shuffle=False).epoch(0):
-        for i, row in zip(batch["sample_ids"], infer(batch)):
-            if i >= 0:
-                rows[i] = row
-    return np.stack(rows)
+        rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
+        return Answers(self.labels.names, np.stack(rows), self._separator)

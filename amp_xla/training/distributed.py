@@ -59,9 +59,8 @@ class Ranks:
       ask: all ranks call it at the same points of an evaluation, which it may end.
     """
 
-    def __init__(self, place: World, hvd: Optional[Any] = None, first_size: int = 0) -> None:
-        self.world, self.hvd = place, hvd
-        self.first_size = first_size or place.size
+    def __init__(self, place: World, hvd: Optional[Any] = None) -> None:
+        self.world, self.hvd, self.first_size = place, hvd, place.size
         self.ask: Callable[[], None] = lambda: None
 
     @property
@@ -79,12 +78,7 @@ class Ranks:
         return -(-accumulate * self.first_size // self.world.size)
 
     def share(self, batches: Any, micro_batches: int = 1) -> Any:
-        """Return this rank's rows of ``batches``; all of them with one rank and micro-batch.
-
-        Args:
-          batches: a ``BatchSource``; the same on each rank.
-          micro_batches: per update; the optimizer's ``accumulate``.
-        """
+        """Return this rank's rows of a ``BatchSource``; all of them with one micro-batch in all."""
         if self.world.size * micro_batches == 1:
             return batches
         return RankShard(batches, self.world.rank, self.world.size, micro_batches)
@@ -99,7 +93,7 @@ class Ranks:
         """
         if not self.several:
             return [value]
-        texts = self._bytes(json.dumps(value).encode())
+        texts = self.exchange(json.dumps(value).encode())
         return [json.loads(text.decode()) for text in texts]
 
     def from_first(self, compute: Callable[[], T]) -> T:
@@ -123,10 +117,11 @@ class Ranks:
         if not self.several:
             return values
         values = np.ascontiguousarray(values)
-        arrays = [np.frombuffer(b, values.dtype) for b in self._bytes(values.tobytes())]
+        arrays = [np.frombuffer(b, values.dtype) for b in self.exchange(values.tobytes())]
         return functools.reduce(np.add, arrays).reshape(values.shape)
 
-    def _bytes(self, mine: bytes) -> List[bytes]:
+    def exchange(self, mine: bytes) -> List[bytes]:
+        """Return the bytes of all ranks, in order; all ranks must call it."""
         try:
             return _gatherer(self.hvd)(mine)
         except backend.tf.errors.OpError as error:
@@ -166,9 +161,6 @@ class Ranks:
         if not self.several:
             return
         digests = [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays]
-        mine = hashlib.sha256("".join(digests).encode()).hexdigest()
-        if len(set(self.gather(mine))) == 1:
-            return
         for name, values in zip(names, zip(*self.gather(digests))):
             if len(set(values)) > 1:
                 differing = [str(r) for r, digest in enumerate(values) if digest != values[0]]
@@ -187,13 +179,10 @@ def current() -> Ranks:
     return _current
 
 
-def join(first_size: int = 0) -> Ranks:
+def join() -> Ranks:
     """Join the processes that the launcher started, once, and set ``current``.
 
     Call it after the settings are applied.
-
-    Args:
-      first_size: number of ranks when the run began; 0 = it begins now.
 
     Raises:
       AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
@@ -208,7 +197,7 @@ def join(first_size: int = 0) -> Ranks:
     if place.size > 1 and hvd is None:
         hvd = _horovod(place)
         stop_with_launcher()
-    _current = Ranks(place, hvd, first_size)
+    _current = Ranks(place, hvd)
     return _current
 
 
@@ -250,14 +239,11 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
     try:
         address = socket.gethostbyname(name)
     except OSError as error:
-        raise AmpXlaError(
-            f"{place.name} cannot resolve its own name {name} ({error}); /etc/hosts or DNS must "
-            f"have it, with an address that the other hosts reach"
-        ) from error
-    if address.startswith("127."):
+        address = f"nothing ({error})"
+    if address.startswith(("127.", "nothing")):
         raise AmpXlaError(
             f"{place.name} resolves its own name {name} to {address}, which no other host reaches; "
-            f"in its /etc/hosts, give {name} the address of its network card"
+            f"in its /etc/hosts or DNS, give {name} the address of its network card"
         )
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from typing_extensions import Protocol
 
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.distributed import Ranks
 
 
 class StepResult(NamedTuple):
@@ -45,32 +45,32 @@ class StepResult(NamedTuple):
         )
 
 
-class Engine(Protocol):
+class Engine:
     """A framework that trains a job.
 
     Attributes:
       job: batches, evaluation, files, data identity; see ``amp_xla.training.job.Job``.
-      ranks: processes that train together; see ``amp_xla.training.distributed.Ranks``.
+      ranks: processes that train together.
       metric_names: names of ``StepResult.metrics``.
       smallest_scale: lower limit of a dynamic loss scale; None for a constant one.
       micro_batches: per update and rank.
       settings: values besides the configuration that the numbers depend on.
       versions: name -> version of each library that the numbers depend on.
-      process: versions, devices and number of parameters, for ``run.json``.
+      process: devices and number of parameters, for ``run.json``.
       events: True if TensorBoard events are written.
       last_batch: number of the last step, and the arrays that it was fed with.
     """
 
     job: Any
-    ranks: Any
-    metric_names: Sequence[str]
-    smallest_scale: Optional[float]
-    micro_batches: int
+    ranks: Ranks
+    metric_names: Sequence[str] = ()
+    smallest_scale: Optional[float] = None
+    micro_batches = 1
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
     process: Mapping[str, Any]
-    events: bool
-    last_batch: Tuple[int, Mapping[str, Any]]
+    events = False
+    last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
 
     def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
         """Apply one update.
@@ -80,27 +80,34 @@ class Engine(Protocol):
           number: number of the step, from 0 over the whole run.
           requests: True if this rank wants to stop, and to save.
         """
+        raise NotImplementedError
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         """Verify what the first step executed; return it for ``executed.json``."""
+        return None
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape of each tensor of a checkpoint."""
+        raise NotImplementedError
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
         """Return all tensors of a checkpoint, in host memory."""
+        raise NotImplementedError
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         """Write tables that are spread over ranks into a new folder inside ``folder``."""
+        return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
         """Set all tensors, or the model's weights, from a checkpoint; all ranks call it."""
+        raise NotImplementedError
 
     def start(self) -> None:
-        """Give all ranks the same initial values."""
+        """Give all ranks the same initial values, unless they draw the same ones."""
 
     def compare(self) -> None:
         """Raise RanksDiffer unless all ranks have the same weights."""
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
         """Return the cause of the last step's non-finite numbers, as text and as JSON."""
+        raise NotImplementedError

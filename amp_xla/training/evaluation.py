@@ -1,21 +1,28 @@
-"""Evaluations: run inference over held-out batches and return metrics by name."""
+"""Inference over batches: metrics of held-out samples, and predictions in the order of samples.
+
+An evaluation is a function without arguments that returns metrics by name. ``infer`` maps a batch
+to arrays by name. Imports no TensorFlow, except in ``held_out``.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import numpy as np
 
 from amp_xla.data import spans
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.data.tagged import Wanted
-from amp_xla.models import dropout
-from amp_xla.models.language_model import LanguageModel
+from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.training import distributed, metrics
-from amp_xla.training.step import Inference
 
 _AGREE_EVERY = 16  # batches between two checks among ranks whether to stop
+Infer = Callable[[Batch], Mapping[str, Any]]
+Evaluation = Callable[[], Dict[str, float]]
 
 
 def shards(batches: Any) -> Iterator[Any]:
@@ -26,163 +33,157 @@ def shards(batches: Any) -> Iterator[Any]:
         yield from micro_batches(batch)
 
 
-def _total(*values: float) -> Any:
-    """Return the sum of each value over the ranks."""
-    return distributed.current().total(np.array(values, np.float64)).tolist()
+def summed(infer: Infer, batches: Any, count: Callable[[Batch, Mapping[str, Any]], Any]) -> Any:
+    """Return the sum of ``count(batch, outputs)``, numbers, over all batches and ranks."""
+    parts = [np.array(count(batch, infer(batch)), np.float64) for batch in shards(batches)]
+    return distributed.current().total(functools.reduce(np.add, parts))
 
 
-class Classification:
-    """Accuracy, macro-F1 and mean loss over all batches of ``batches``.
+def per_sample(infer: Infer, batches: Any, samples: int, names: Sequence[str]) -> np.ndarray:
+    """Return values of each sample, float64 [names, samples], of batches and outputs by name."""
+    values = np.zeros((len(names), samples), np.float64)
+    for batch in shards(batches):
+        arrays, real = {**batch, **infer(batch)}, batch["weights"] > 0
+        values[:, batch["sample_ids"][real]] = [arrays[name][real] for name in names]
+    # A sample is one rank's; the others add nothing.
+    result: np.ndarray = distributed.current().total(values)
+    return result
+
+
+def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], Any]) -> List[Any]:
+    """Return the result of ``infer``, a sequence per batch of ``rows``, for each sample."""
+    results: List[Any] = [None] * len(encoded)
+    for batch in Batches(encoded, None, [length], rows, shuffle=False).epoch(0):
+        for sample, result in zip(batch["sample_ids"].tolist(), infer(batch)):
+            if sample >= 0:
+                results[sample] = result
+    return results
+
+
+def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
+    """Return accuracy, macro-F1 and mean loss.
 
     Args:
-      inference: outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
-      batches: ``Batches`` without shuffling.
-      classes: number of labels.
+      infer: outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
+      batches: not shuffled.
     """
 
-    def __init__(self, inference: Inference, batches: Any, classes: int) -> None:
-        self._inference, self._batches, self._classes = inference, batches, classes
+    def count(batch: Batch, out: Mapping[str, Any]) -> Any:
+        real = batch["weights"] > 0
+        predicted = out["logits"].argmax(-1)[real]
+        matrix = metrics.confusion(batch["labels"][real], predicted, classes)
+        return np.append(matrix, [out["loss"][real].sum(), real.sum()])
 
-    def __call__(self) -> Dict[str, float]:
-        matrix = np.zeros((self._classes, self._classes), np.int64)
-        loss = weight = 0.0
-        for batch in shards(self._batches):
-            out = self._inference(batch)
-            real = batch["weights"] > 0
-            matrix += metrics.confusion(
-                batch["labels"][real], out["logits"].argmax(-1)[real], self._classes
-            )
-            loss += float(out["loss"][real].sum())
-            weight += float(real.sum())
-        matrix = distributed.current().total(matrix)
-        return metrics.classification(matrix, *_total(loss, weight))
+    def evaluate() -> Dict[str, float]:
+        sums = summed(infer, batches, count)
+        matrix, (loss, weight) = sums[:-2].reshape(classes, classes), sums[-2:].tolist()
+        return {**metrics.classification(matrix), "loss": loss / max(weight, 1.0)}
+
+    return evaluate
 
 
-class Tagging:
-    """Entity F1, precision, recall (micro averages) and mean loss over all texts of ``batches``.
+def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
+    """Return micro-F1, share of texts with all labels right, and mean loss, as above."""
+
+    def count(batch: Batch, out: Mapping[str, Any]) -> Any:
+        real = batch["weights"] > 0
+        labels, answers = batch["labels"][real] > 0, out["logits"][real] > 0
+        right = (labels == answers).all(-1)
+        parts = (labels & answers, labels, answers, right, out["loss"][real], real)
+        return [part.sum() for part in parts]
+
+    def evaluate() -> Dict[str, float]:
+        both, present, predicted, right, loss, texts = summed(infer, batches, count).tolist()
+        return {
+            "micro_f1": 2.0 * both / max(present + predicted, 1.0),
+            "accuracy": right / max(texts, 1.0),
+            "loss": loss / max(texts, 1.0),
+        }
+
+    return evaluate
+
+
+def tagging(infer: Infer, batches: Any, wanted: Wanted, head: str) -> Evaluation:
+    """Return entity F1, precision, recall (micro averages) and mean loss.
 
     Args:
-      inference: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
-      batches: batches of texts with labels, without shuffling.
+      infer: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
+      batches: batches of texts with labels, not shuffled.
       wanted: entities of the texts.
       head: see ``spans.decode``.
     """
+    labels = len(wanted.missed)
 
-    def __init__(self, inference: Inference, batches: Any, wanted: Wanted, head: str) -> None:
-        self._inference, self._batches = inference, batches
-        self._wanted, self._head = wanted, head
+    def count(batch: Batch, out: Mapping[str, Any]) -> Any:
+        answers = spans.decode(head, out, batch["token_ids"])
+        real = np.flatnonzero(batch["sample_ids"] >= 0)
+        gold = [wanted.spans[sample] for sample in batch["sample_ids"][real]]
+        counts = spans.counted([answers[row] for row in real], gold, labels)
+        return np.append(counts, [out["loss"], batch["weights"].sum()])
 
-    def __call__(self) -> Dict[str, float]:
-        counts = np.zeros((len(self._wanted.missed), 3), np.int64)
-        loss = weight = 0.0
-        for batch in shards(self._batches):
-            out = self._inference(batch)
-            answers = spans.decode(self._head, out, batch["token_ids"])
-            real = batch["sample_ids"] >= 0
-            counts += spans.counted(
-                [answer for answer, keep in zip(answers, real) if keep],
-                [self._wanted.spans[sample] for sample in batch["sample_ids"][real]], len(counts),
-            )  # fmt: skip
-            loss += float(out["loss"])
-            weight += float(batch["weights"].sum())
-        counts = distributed.current().total(counts)
-        counts[:, 2] += self._wanted.missed
-        loss, weight = _total(loss, weight)
+    def evaluate() -> Dict[str, float]:
+        sums = summed(infer, batches, count)
+        counts, (loss, weight) = sums[:-2].reshape(labels, 3), sums[-2:].tolist()
+        counts[:, 2] += wanted.missed
         return {**spans.f1(counts), "loss": loss / max(weight, 1.0)}
 
-
-class SeveralLabels:
-    """Micro-F1, share of texts with all labels right, and mean loss; arguments as above."""
-
-    def __init__(self, inference: Inference, batches: Any, classes: int) -> None:
-        self._inference, self._batches = inference, batches
-
-    def __call__(self) -> Dict[str, float]:
-        sums = np.zeros(6)
-        for batch in shards(self._batches):
-            out = self._inference(batch)
-            real = batch["weights"] > 0
-            labels, answers = batch["labels"][real] > 0, out["logits"][real] > 0
-            right = (labels == answers).all(-1)
-            parts = (labels & answers, labels, answers, right, out["loss"][real], real)
-            sums += [float(part.sum()) for part in parts]
-        both, present, predicted, right, loss, count = _total(*sums)
-        return {
-            "micro_f1": 2.0 * both / max(present + predicted, 1.0),
-            "accuracy": right / max(count, 1.0),
-            "loss": loss / max(count, 1.0),
-        }
+    return evaluate
 
 
-class Ranking:
-    """AUC, accuracy and mean loss of a click model over all samples of ``batches``.
+def ranking(infer: Infer, batches: Any, samples: int) -> Evaluation:
+    """Return AUC, accuracy and mean loss of a click model.
 
     Args:
-      inference: outputs ``logits`` and ``loss``, both [B].
-      batches: ``SlotBatches`` without shuffling.
+      infer: outputs ``logits`` and ``loss``, both [B].
+      batches: ``SlotBatches``, not shuffled.
       samples: how many there are.
     """
 
-    def __init__(self, inference: Inference, batches: Any, samples: int) -> None:
-        self._inference, self._batches, self._samples = inference, batches, samples
-
-    def __call__(self) -> Dict[str, float]:
-        # A sample is one rank's; the others add nothing.
-        values_of = np.zeros((3, self._samples), np.float64)
-        for batch in shards(self._batches):
-            out = self._inference(batch)
-            real = batch["weights"] > 0
-            values = (out["logits"], out["loss"], batch["labels"])
-            values_of[:, batch["sample_ids"][real]] = np.stack([v[real] for v in values])
-        logits, loss, labels = distributed.current().total(values_of)
+    def evaluate() -> Dict[str, float]:
+        logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
         return {
             "auc": metrics.auc(labels > 0.5, logits),
             "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
             "loss": float(loss.mean()),
         }
 
+    return evaluate
 
-class HeldOut:
-    """Loss, perplexity and accuracy of a language model over held-out sequences.
+
+def held_out(
+    language_model: Any, inputs: Dict[str, Any], stream: Any, shorter: Optional[Any] = None
+) -> Evaluation:
+    """Return loss, perplexity and accuracy of a language model on held-out sequences.
 
     Args:
-      language_model: the model.
+      language_model: ``LanguageModel``.
       inputs: the step's placeholders.
       stream: batches in fixed order with fixed masks.
       shorter: the same text in shorter sequences; also reports their loss, as ``loss_`` and length.
     """
+    from amp_xla.models import dropout
+    from amp_xla.training.step import Inference
 
-    def __init__(
-        self,
-        language_model: LanguageModel,
-        inputs: Dict[str, Any],
-        stream: Any,
-        shorter: Optional[Any] = None,
-    ) -> None:
-        with dropout.inference():
-            vectors = language_model.model(language_model.model.inputs)
-        self._inference = Inference(inputs, language_model.head(inputs, vectors))
-        self._batches, self._shorter = stream, shorter
+    with dropout.inference():
+        vectors = language_model.model(language_model.model.inputs)
+    infer = Inference(inputs, language_model.head(inputs, vectors))
 
-    def __call__(self) -> Dict[str, float]:
-        metrics_by_name = self._over(self._batches)
-        if self._shorter is not None:
-            metrics_by_name[f"loss_{self._shorter.shapes[0][1]}"] = self._over(self._shorter)[
-                "loss"
-            ]
-        return metrics_by_name
+    def count(batch: Batch, out: Mapping[str, Any]) -> Any:
+        return [out["loss"].sum(), out["hits"].sum(), batch["weights"].sum()]
 
-    def _over(self, stream: Any) -> Dict[str, float]:
-        loss = hits = count = 0.0
-        for batch in shards(stream):
-            out = self._inference(batch)
-            loss += float(out["loss"].sum())
-            hits += float(out["hits"].sum())
-            count += float(batch["weights"].sum())
-        loss, hits, count = _total(loss, hits, count)
-        mean = loss / max(count, 1.0)
+    def over(batches: Any) -> Dict[str, float]:
+        loss, hits, tokens = summed(infer, batches, count).tolist()
+        mean = loss / max(tokens, 1.0)
         return {
             "loss": mean,
             "perplexity": math.exp(min(mean, 50.0)),
-            "accuracy": hits / max(count, 1.0),
+            "accuracy": hits / max(tokens, 1.0),
         }
+
+    def evaluate() -> Dict[str, float]:
+        values = over(stream)
+        if shorter is not None:
+            values[f"loss_{shorter.shapes[0][1]}"] = over(shorter)["loss"]
+        return values
+
+    return evaluate

@@ -12,10 +12,11 @@ import numpy as np
 from amp_xla.backend import keras, tf
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.graph import executed, training_graph
-from amp_xla.graph.nodes import upstream
+from amp_xla.process.progress import note
 from amp_xla.settings import Precision
 from amp_xla.sok.saver import TableShards
 from amp_xla.training.step import TrainStep
+from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,8 +28,7 @@ class Job:
       step: the training step.
       batches: order and assembly of training batches.
       evaluate: dev metrics by name.
-      assets: file name -> function that writes it into a path: the files needed
-        for prediction besides the weights.
+      assets: file name -> content of the files needed for prediction besides the weights.
       resolved: precision, XLA mode and loss scale that it was built with.
       identity: what the data are, e.g. ``{"train": dataset.fingerprint()}``; a run is resumed
         only on the same.
@@ -43,12 +43,17 @@ class Job:
     step: TrainStep
     batches: BatchSource
     evaluate: Callable[[], Mapping[str, float]]
-    assets: Mapping[str, Callable[[str], None]]
+    assets: Mapping[str, bytes]
     resolved: Precision
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
     sharded: Optional[TableShards] = None
+
+    def engine(self) -> TensorFlowEngine:
+        """Print the settings; return what trains the job."""
+        note(f"settings: {self.resolved.describe()}")
+        return TensorFlowEngine(self)
 
     @property
     def variables(self) -> List[Any]:
@@ -84,24 +89,3 @@ def seed_everything(seed: int) -> None:
     if setter is not None:
         setter(seed)
         tf.set_random_seed(seed)
-
-
-_RANDOM_OPS = frozenset(
-    ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"]
-    + ["ParameterizedTruncatedNormal", "Multinomial", "RandomGamma", "RandomShuffle"]
-)
-
-
-def unrepeatable(fetch: Any) -> List[str]:
-    """Return names of operations under ``fetch`` whose random numbers a resumed run cannot repeat.
-
-    TensorFlow keeps their state inside the kernel. This project's dropout is not among them.
-
-    Args:
-      fetch: an operation or a tensor of a v1 graph.
-    """
-    return sorted(
-        op.name
-        for op in upstream([getattr(fetch, "op", fetch)])
-        if op.type in _RANDOM_OPS and not op.name.startswith(training_graph.DROPOUT_STEP)
-    )

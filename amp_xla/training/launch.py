@@ -8,28 +8,24 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Optional
 
 from amp_xla.backend import configuring
-from amp_xla.backend.visible import refuse_unseen_gpu
-from amp_xla.config import part
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import typed
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
-from amp_xla.training import distributed, run_metadata, status
+from amp_xla.training import distributed, run_metadata
 from amp_xla.training import identity as identities
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint, CheckpointError, find, tidy
-from amp_xla.training.checkpoint_writer import CheckpointWriter
+from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
-from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
+from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder
 
 
@@ -38,34 +34,31 @@ def train(
     config: Any,
     build: Callable[..., Any],
     options: LoopOptions,
-    framework: Optional[Any] = None,
+    join: Optional[Callable[[], Ranks]] = None,
 ) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
     Args:
-      recipe: name of the module in ``recipes``.
-      config: its configuration; the field ``run`` has ``RunOptions``.
+      config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       build: config -> ``Job``; (config, ``Checkpoint``) -> ``Job`` for a resumed run, which takes
         vocabulary and architecture from the checkpoint.
-      options: see ``LoopOptions``.
-      framework: the functions of ``TensorFlow`` for another framework.
+      join: joins the processes that train together; None = through Horovod.
 
     Raises:
       Stopped: a signal arrived; a checkpoint was written first.
       AmpXlaError: see ``Loop.train``; or a checkpoint does not fit this job.
     """
     run: Optional[RunFolder] = None
-    framework = framework or TensorFlow
     with SignalWatch() as watch:
         try:
             with watch.immediately("before the first step; nothing was lost", True):
-                ranks = framework.join(config)
+                ranks = _join(config) if join is None else join()
                 run = _folder(recipe, config.run, ranks)
                 resume_from = newest(run, ranks)
-                if resume_from is not None:
-                    framework.join(config, resume_from.ranks["first_size"])
+                if resume_from is not None:  # a micro-batch is no larger than it was then
+                    ranks.first_size = resume_from.ranks["first_size"]
                 job = build(config) if resume_from is None else build(config, resume_from)
-                loop = prepare(run, config, framework.engine(job), options, resume_from)
+                loop = prepare(run, config, job.engine(), options, resume_from)
             began = time.monotonic()
             loop.train(watch)
             report(loop, time.monotonic() - began)
@@ -77,7 +70,14 @@ def train(
                 run.close()
 
 
-def _folder(recipe: str, run_options: RunOptions, ranks: Any) -> RunFolder:
+def _join(config: Any) -> Ranks:
+    if world().size > 1:  # the settings apply before anything imports TensorFlow
+        options = getattr(config, "precision_options", None)
+        configuring.resolve() if options is None else options.resolve()
+    return distributed.join()
+
+
+def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
     """Open the run folder on the first rank, which chooses its name for all ranks."""
     if not ranks.first:
         return ReadOnlyRunFolder(recipe, ranks.gather("")[0])
@@ -86,7 +86,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Any) -> RunFolder:
     return run
 
 
-def newest(run: RunFolder, ranks: Any) -> Optional[Checkpoint]:
+def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
     """Return the checkpoint to continue from, the same one on each rank."""
     newest = run.newest() if ranks.first else None
     name = ranks.gather(None if newest is None else newest.path.name)[0]
@@ -101,36 +101,6 @@ def newest(run: RunFolder, ranks: Any) -> Optional[Checkpoint]:
     return Checkpoint(path)
 
 
-class TensorFlow:
-    """The parts of a start that depend on the framework."""
-
-    @staticmethod
-    def join(config: Any, first_size: int = 0) -> Any:
-        """Join the ranks; a micro-batch is no larger than with ``first_size`` ranks."""
-        if world().size > 1:  # the settings apply before anything imports TensorFlow
-            options = part(config, PrecisionOptions)
-            configuring.resolve() if options is None else options.resolve()
-        return distributed.join(first_size)
-
-    @staticmethod
-    def engine(job: Any, announce: bool = True) -> Engine:
-        """Return what trains the job.
-
-        Args:
-          job: ``amp_xla.training.job.Job``.
-          announce: print the settings.
-
-        Raises:
-          AmpXlaError: there is a GPU that TensorFlow does not see.
-        """
-        from amp_xla.training.tensorflow_engine import TensorFlowEngine
-
-        refuse_unseen_gpu(configuring.current().settings.device, os.environ)
-        if announce:
-            note(f"settings: {job.resolved.describe()}")
-        return TensorFlowEngine(job)
-
-
 def prepare(
     run: RunFolder,
     config: Any,
@@ -138,31 +108,21 @@ def prepare(
     options: LoopOptions,
     resume_from: Optional[Checkpoint] = None,
 ) -> Loop:
-    """Return the loop, ready to train.
-
-    Args:
-      run: the run folder.
-      config: the recipe's configuration; its field ``run`` has ``RunOptions``.
-      engine: the engine that trains the job.
-      options: see ``LoopOptions``.
-      resume_from: checkpoint to continue from; None = a new run.
+    """Return the loop, ready to train a new run or to continue from a checkpoint.
 
     Raises:
       AmpXlaError: the checkpoint does not fit, and nothing was written; or writing fails.
     """
     run_options: RunOptions = config.run
-    ranks, files = engine.ranks, _contents(engine.job.assets)
+    ranks, files = engine.ranks, engine.job.assets
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
-    if ranks.first:
-        run.check_writable(files)
     # The same command, queued again, finds its checkpoint.
     if run_options.warm_start and resume_from is None:
         _warm_start(Path(run_options.warm_start), engine, files)
     identity = identities.describe(engine, config, files)
     identities.same_on_all(ranks, identity)
-    writer = CheckpointWriter(run, run_options.keep, files)
-    loop = Loop(run, engine, writer, options, run_options, identity)
+    loop = Loop(run, engine, options, run_options, identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
     else:
@@ -176,9 +136,8 @@ def prepare(
     if resume_from is None and run_options.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
-        process = run_metadata.describe_process(run.recipe, engine.process)
-        run_metadata.write(run, config, process, files, resume_from)
-        loop.plan = status.plan(loop, config)
+        run_metadata.write(run, config, engine)
+        loop.plan = run_metadata.plan(loop, config)
     return loop
 
 
@@ -240,19 +199,6 @@ def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
         f"warm start: weights of {saved.path}; steps, optimizer, loss scale and order start from 0 "
         f"(--resume continues a run)"
     )
-
-
-def _contents(assets: Mapping[str, Any]) -> Dict[str, bytes]:
-    """Return file name -> content of what functions write into paths."""
-    contents = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for name, save in sorted(assets.items()):
-            try:
-                save(str(Path(folder) / name))
-                contents[name] = (Path(folder) / name).read_bytes()
-            except OSError as error:
-                raise AmpXlaError(f"cannot write {name}: {error.strerror}") from error
-    return contents
 
 
 def report(loop: Any, seconds: float) -> None:

@@ -25,8 +25,8 @@ from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder
+from amp_xla.training.run_metadata import recorded
 from amp_xla.training.state import LoopState
-from amp_xla.training.status import recorded
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
 _CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
@@ -35,15 +35,9 @@ _CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
 class Loop:
     """Trains until the epochs are over, patience ends or a signal arrives.
 
-    Args:
-      run: the run folder.
-      engine: the engine that trains the job.
-      checkpoints: writer of checkpoints.
-      options: see ``LoopOptions``.
-      run_options: see ``RunOptions``.
-      identity: saved with each checkpoint; see ``amp_xla.training.identity``.
-
     Attributes:
+      identity: saved with each checkpoint; see ``amp_xla.training.identity``.
+      plan: see ``amp_xla.training.run_metadata``.
       more_state: returns what else ``state.json`` of a checkpoint holds.
     """
 
@@ -51,12 +45,12 @@ class Loop:
         self,
         run: RunFolder,
         engine: Engine,
-        checkpoints: CheckpointWriter,
         options: LoopOptions,
         run_options: RunOptions,
         identity: Dict[str, Any],
     ) -> None:
-        self.run, self.engine, self.checkpoints = run, engine, checkpoints
+        self.run, self.engine = run, engine
+        self.checkpoints = CheckpointWriter(run, run_options.keep, engine.job.assets)
         self.options, self.run_options, self.identity = options, run_options, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.plan: Dict[str, Any] = {}
@@ -73,12 +67,7 @@ class Loop:
         return int(self.options.epochs * self.engine.job.batches.steps_per_epoch(0))
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
-        """Continue from the state of a restored checkpoint.
-
-        Args:
-          state: position of the run.
-          longer: the run has more epochs or steps now than when it was saved.
-        """
+        """Continue from a checkpoint's state, in a run that may have become longer."""
         self.state, self._saved_at = state, state.step
         if longer and state.step_in_epoch == 0:  # an epoch that had ended may continue
             state.recount(self.engine.job.batches.steps_per_epoch)
@@ -99,28 +88,24 @@ class Loop:
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Open the log, finish what a resumed run left to do; at the end wait for the disk.
-
-        Write ``status.json`` and ``report.html`` afterwards.
-        """
-        with recorded(self), self._open(watch):
-            yield
-
-    @contextlib.contextmanager
-    def _open(self, watch: SignalWatch) -> Iterator[None]:
-        state = self.state
-        if self.engine.ranks.first:
-            # A run killed before its first checkpoint starts over in a folder with lines.
-            resumed_after = state.step if self.run.again else None
-            self._log = MetricsLog(self.run.path, resumed_after, self.engine.events)
-        self.progress = Progress(self.total_steps, state.step)
-        self._saved_when = time.monotonic()
-        try:
+        """Open the log, finish what a resumed run left to do; at the end wait for the disk."""
+        with recorded(self), self._logged():
             self.between(watch)
             if not self.over:
                 note("building and starting the graph (the first step is slow) ...")
             yield
             self.checkpoints.wait()
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Open log and progress bar; errors say how the run continues."""
+        state = self.state
+        if self.engine.ranks.first:
+            self._log = MetricsLog(self.run.path, state.step, self.engine.events)
+        self.progress = Progress(self.total_steps, state.step)
+        self._saved_when = time.monotonic()
+        try:
+            yield
         except RankLost as error:
             raise RankLost(f"{error}; {self._resumable()}") from error
         except AmpXlaError:
@@ -301,7 +286,7 @@ class Loop:
         if self.over and state.log_count:  # stopped early within a logging interval
             self._report()
         self._write("dev", {f"dev_{name}": value for name, value in values.items()})
-        self.save(values[options.monitor])
+        self.save()
         if better and job.export is not None and self.engine.ranks.first:
             job.export(str(self.run.path))
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
@@ -331,12 +316,8 @@ class Loop:
         if self._saved_at != self.state.step and self.state.step:
             self.save()
 
-    def save(self, monitored: Optional[float] = None) -> None:
-        """Write a checkpoint of the current state; all ranks call it, the first one writes.
-
-        Args:
-          monitored: value of the evaluation just made.
-        """
+    def save(self) -> None:
+        """Write a checkpoint of the current state; all ranks call it, the first one writes."""
         ranks = self.engine.ranks
         document: Dict[str, Any] = {
             "recipe": self.run.recipe,
@@ -349,12 +330,6 @@ class Loop:
                 "micro_batches": self.engine.micro_batches,
             },
         }
-        if monitored is not None:
-            document["monitored"] = {
-                "name": self.options.monitor,
-                "value": None if math.isnan(monitored) else monitored,
-                "higher_is_better": self.options.higher_is_better,
-            }
         self.checkpoints.wait()  # it may still be moving the last shards
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:

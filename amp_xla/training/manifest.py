@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
@@ -22,6 +21,11 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
+def entry(path: Path) -> Dict[str, Any]:
+    """Return what a manifest says of a file."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
 def encode(name: str, files: Mapping[str, Any]) -> bytes:
     """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
     listed = {"checkpoint": name, "files": files}
@@ -29,7 +33,7 @@ def encode(name: str, files: Mapping[str, Any]) -> bytes:
     return json_files.encode({**listed, "sha256": digest})
 
 
-def read_manifest(path: Path) -> Dict[str, Dict[str, Any]]:
+def read_manifest(path: Path) -> Dict[str, Any]:
     """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
 
     Raises:
@@ -39,19 +43,15 @@ def read_manifest(path: Path) -> Dict[str, Dict[str, Any]]:
         data = (path / MANIFEST).read_bytes()
         manifest = json_files.decode(data)
         json_files.require(manifest, {"checkpoint": str, "files": dict})
-        for name, entry in manifest["files"].items():
-            if Path(name).name != name or not isinstance(entry, dict):
-                raise ValueError(f"{name!r} is not a file of the checkpoint")
-            json_files.require(entry, {"bytes": int, "sha256": str}, f"{name}.")
+        if data != encode(manifest["checkpoint"], manifest["files"]):
+            raise ValueError("content differs from its own SHA-256")
+        if manifest["checkpoint"] != path.name:
+            raise ValueError(f"belongs to {manifest['checkpoint']}, not to {path.name}")
     except OSError as error:
         raise ValueError(f"{MANIFEST}: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{MANIFEST}: {error}") from error
-    if data != encode(manifest["checkpoint"], manifest["files"]):
-        raise ValueError(f"{MANIFEST}: content differs from its own SHA-256")
-    if manifest["checkpoint"] != path.name:
-        raise ValueError(f"{MANIFEST}: belongs to {manifest['checkpoint']}, not to {path.name}")
-    files: Dict[str, Dict[str, Any]] = manifest["files"]
+    files: Dict[str, Any] = manifest["files"]
     return files
 
 
@@ -66,26 +66,23 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     """
     try:
         listed = read_manifest(path)
-        present = os.listdir(str(path))
+        present = set(os.listdir(str(path))) - {MANIFEST}
     except (ValueError, OSError) as error:
         return [str(error)]
     wrong = []
-    for name in sorted(only or {*listed, STATE, TENSORS}):
+    for name in sorted(only or {*listed, *present, STATE, TENSORS}):
+        file = path / name
         try:
-            status = os.lstat(str(path / name))
-            if name not in listed:
+            if name not in present:  # also a name that is not of this folder
+                wrong.append(f"{name}: missing")
+            elif name not in listed:
                 wrong.append(f"{name}: not in the manifest")
-            elif not stat.S_ISREG(status.st_mode):
+            elif file.is_symlink() or not file.is_file():
                 wrong.append(f"{name}: not a regular file")
-            elif status.st_size != listed[name]["bytes"]:
-                wrong.append(f"{name}: {status.st_size} bytes instead of {listed[name]['bytes']}")
-            elif sha256(path / name) != listed[name]["sha256"]:
+            elif entry(file) != listed[name]:
                 wrong.append(f"{name}: content differs from its SHA-256")
-        except FileNotFoundError:
-            wrong.append(f"{name}: missing")
         except OSError as error:
             wrong.append(f"{name}: {error.strerror}")
     if len(wrong) > 1:
         wrong.append(f"{MANIFEST}: unless it is another checkpoint's")
-    extra = [] if only else sorted(set(present) - set(listed) - {MANIFEST, STATE, TENSORS})
-    return wrong + [f"{name}: not in the manifest" for name in extra]
+    return wrong

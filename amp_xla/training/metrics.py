@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import json
 import math
 import os
@@ -38,37 +37,30 @@ class MetricsLog:
 
     Args:
       folder: the run folder.
-      resumed_after: step of a resumed run; later lines, which will be written again, and a line
-        cut off by a kill are removed first. None for a new run.
+      after: step that the run continues after; later lines, which will be written again, and a
+        line cut off by a kill are removed first.
       events: write TensorBoard's events as well, which needs TensorFlow.
 
     Raises:
       AmpXlaError: the file cannot be written, e.g. on a full disk.
     """
 
-    def __init__(
-        self, folder: Path, resumed_after: Optional[int] = None, events: bool = True
-    ) -> None:
+    def __init__(self, folder: Path, after: int = 0, events: bool = True) -> None:
         self._path = folder / "metrics.jsonl"
         try:
-            if resumed_after is not None and self._path.exists():
-                durable.replace(self._path, _until(self._path.read_bytes(), resumed_after))
-            self._file = open(  # noqa: SIM115
-                self._path, "a", encoding="utf-8", buffering=1, opener=_no_link
-            )
+            if os.path.lexists(str(self._path)):  # a link becomes a file
+                durable.replace(self._path, _until(self._path.read_bytes(), after))
+            self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise AmpXlaError(f"{self._path} is a link, which is not followed") from error
             raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
         self._events: Optional[Any] = None
         if events:
             from amp_xla.backend import tf
 
             self._summary, self._events = tf.Summary, tf.summary.FileWriter(str(folder))
-            if resumed_after is not None:
-                start = tf.SessionLog(status=tf.SessionLog.START)
-                # TensorBoard then forgets what earlier processes wrote for this step and later.
-                self._events.add_session_log(start, resumed_after + 1)
+            start = tf.SessionLog(status=tf.SessionLog.START)
+            # TensorBoard then forgets what earlier processes wrote for this step and later.
+            self._events.add_session_log(start, after + 1)
 
     def write(self, step: int, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
         """Write a line with ``values``: numbers, or None if unknown.
@@ -104,10 +96,6 @@ class MetricsLog:
             self._file.close()
 
 
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
-
-
 def _until(data: bytes, step: int) -> bytes:
     lines = []
     for line in data.splitlines(keepends=True):
@@ -125,19 +113,17 @@ def confusion(labels: Any, predictions: Any, classes: int) -> Any:
     return np.bincount(flat, minlength=classes * classes).reshape(classes, classes)
 
 
-def classification(matrix: Any, loss: float, weight: float) -> Dict[str, float]:
-    """Return accuracy, macro-F1 and mean loss from a confusion matrix and sums over samples."""
+def classification(matrix: Any) -> Dict[str, float]:
+    """Return accuracy and macro-F1 of a confusion matrix.
+
+    Macro-F1 is the mean over the classes that occur as a label or as a prediction.
+    """
+    hits, occurring = np.diag(matrix).astype(np.float64), matrix.sum(0) + matrix.sum(1)
+    present = occurring > 0
     return {
-        "accuracy": accuracy(matrix),
-        "macro_f1": macro_f1(matrix),
-        "loss": loss / max(weight, 1.0),
+        "accuracy": float(hits.sum() / matrix.sum()),
+        "macro_f1": float((2.0 * hits[present] / occurring[present]).mean()),
     }
-
-
-def accuracy(matrix: Any) -> float:
-    """Share of samples on the diagonal of a confusion matrix; NaN for an empty one."""
-    total = matrix.sum()
-    return float(np.trace(matrix) / total) if total else math.nan
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -176,13 +162,3 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
     right = np.where(edges[:-1] > edges[1:], right, -1)  # equal scores have one answer
     best = int(right.argmax())
     return float(edges[best] + edges[best + 1]) / 2.0, float(right[best]) / len(scores)
-
-
-def macro_f1(matrix: Any) -> float:
-    """Mean of the per-class F1 over classes that occur as a label or as a prediction."""
-    hits = np.diag(matrix).astype(np.float64)
-    occurring = matrix.sum(0) + matrix.sum(1)
-    present = occurring > 0
-    if not present.any():
-        return math.nan
-    return float((2.0 * hits[present] / occurring[present]).mean())

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import MAY_CHANGE, part, within
+from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.settings import Precision, Settings
 
@@ -74,14 +74,11 @@ class PrecisionOptions:
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:
     """Return the ``PrecisionOptions`` of a recipe's configuration.
 
-    Args:
-      config: the configuration.
-      purpose: start of the error message, e.g. ``this measures``.
-
     Raises:
-      AmpXlaError: the configuration has none; the graph rewrite does not set this precision.
+      AmpXlaError: it has none, so the graph rewrite does not set this precision. The message starts
+        with ``purpose``, e.g. ``this measures``.
     """
-    options = part(config, PrecisionOptions)
+    options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:
         name = type(config).__module__.split(".")[-1]
         raise AmpXlaError(

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
@@ -20,8 +20,7 @@ from amp_xla.training import json_files
 from amp_xla.training.checkpoint import STATE, Checkpoint, newest, problems, steps
 from amp_xla.training.options import RunOptions
 
-LATEST, METRICS = "latest", "metrics.jsonl"
-FILES = ("config.json", "run.json", "executed.json", METRICS)
+LATEST = "latest"
 _LOCK = ".lock"
 # In a folder from its first moment to its first checkpoint: nothing would be lost by starting over.
 _FRESH = ".no-checkpoint-yet"
@@ -66,7 +65,6 @@ class RunFolder:
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
-      again: True if the folder has files of a run, even of one without a checkpoint.
       resume_by, force_by, choose: how to continue it, to continue despite differences, and to take
         another folder.
 
@@ -90,7 +88,7 @@ class RunFolder:
             name = self._newest()
         self._chosen = name is not None
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
-        self.continues = self.again = False
+        self.continues = self._again = False
         try:
             # For a name from the clock, ``begin`` finds a free one.
             if self._chosen and os.path.lexists(str(self.path)):
@@ -147,7 +145,7 @@ class RunFolder:
         if not self.path.is_dir():
             raise AmpXlaError(f"{self.path} is in the way: not a folder; remove it")
         contents = _contents(self.path)
-        self.again = bool(contents)
+        self._again = bool(contents)
         if contents and not resume:
             raise AmpXlaError(
                 f"{self.path} holds a run already; {self.choose}, continue it with "
@@ -155,7 +153,6 @@ class RunFolder:
             )
         if os.path.lexists(str(self.path / _LOCK)):  # a refusal leaves the folder as it was
             self._acquire()
-        self.check_writable(FILES)
         if "checkpoints" in contents and not self.checkpoints.is_dir():
             raise AmpXlaError(f"{self.checkpoints} is not a folder; remove it")
         self.continues = bool(steps(self.checkpoints))
@@ -164,18 +161,6 @@ class RunFolder:
                 f"{self.path} holds a run ({', '.join(contents)}) whose checkpoints are gone; "
                 f"restore them, {self.choose}, or delete the folder to start over"
             )
-
-    def check_writable(self, names: Iterable[str]) -> None:
-        """Raise AmpXlaError if a folder has the name of one of these files.
-
-        Raises:
-          AmpXlaError: there is one; or the metrics file is a link.
-        """
-        for name in names:
-            path = self.path / name
-            if path.is_dir() or (name == METRICS and path.is_symlink()):
-                what = "a link" if path.is_symlink() else "a folder"
-                raise AmpXlaError(f"{path} is {what}, not a file; remove it")
 
     def _acquire(self) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
@@ -233,7 +218,7 @@ class RunFolder:
                 self.path.mkdir(parents=True)
                 return
             except FileExistsError:
-                if self._chosen and (self.again or not _contents(self.path)):
+                if self._chosen and (self._again or not _contents(self.path)):
                     return
                 if self._chosen:
                     raise AmpXlaError(f"{self.path} was begun by another process") from None
@@ -284,7 +269,7 @@ class ReadOnlyRunFolder(RunFolder):
 
     def __init__(self, recipe: str, name: str, parent: Optional[Path] = None) -> None:
         self.recipe, self.name, self._parent = recipe, name, parent or Path("runs") / recipe
-        self._lock, self.continues, self.again = None, False, False
+        self._lock, self.continues = None, False
 
     def begin(self) -> None:
         """Do nothing."""

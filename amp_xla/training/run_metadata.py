@@ -1,97 +1,109 @@
-"""Copies of configuration and files in a run folder, for people and for choosing the runtime.
+"""Files of a run folder for people, and for choosing the runtime. Imports no TensorFlow.
 
-Resuming reads the checkpoint instead. ``verify`` compares the copies with the checkpoint.
-Imports no TensorFlow.
+``config.json`` and the files needed for prediction are copies: resuming and predicting read the
+checkpoint instead. ``run.json`` has command and versions, ``status.json`` plan and outcome.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import datetime
 import platform
 import shlex
 import sys
-from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator
 
 from amp_xla import __version__
-from amp_xla.config import document
+from amp_xla.config import flat
+from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.revision import revision
+from amp_xla.process.stopping import Stopped
+from amp_xla.report.record import STATUS
 from amp_xla.training import json_files
-from amp_xla.training.checkpoint import Checkpoint, sha256
+from amp_xla.training.engine import Engine
+from amp_xla.training.identity import settings_of
 from amp_xla.training.run import RunFolder
 
-CONFIG, PROCESS = "config.json", "run.json"
 
-
-def describe_process(recipe: str, engine: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the content of ``run.json``.
-
-    Args:
-      recipe: its name.
-      engine: versions, devices and number of parameters.
-    """
-    return {
-        "recipe": recipe,
-        "command": " ".join(map(shlex.quote, sys.argv)),
-        "amp_xla": __version__,
-        "revision": revision(),
-        "python": platform.python_version(),
-        **engine,
-        "host": platform.platform(),
-        "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-    }
-
-
-def write(
-    run: RunFolder,
-    config: Any,
-    process: Mapping[str, Any],
-    files: Mapping[str, bytes],
-    resume_from: Optional[Checkpoint],
-) -> None:
-    """Write all copies; for a resumed run, name those that were missing or wrong.
-
-    Args:
-      run: the run folder.
-      config: the recipe's configuration.
-      process: content of ``run.json``; a resumed run keeps a usable one.
-      files: name -> content of each file needed for prediction.
-      resume_from: checkpoint that the run continues from.
+def write(run: RunFolder, config: Any, engine: Engine) -> None:
+    """Write all copies; a resumed run keeps a readable ``run.json``.
 
     Raises:
       AmpXlaError: the file cannot be written, e.g. on a full disk.
     """
-    wrong = {} if resume_from is None else dict(differences(run.path, resume_from))
-    if wrong:
-        words = "; ".join(f"{name} ({problem})" for name, problem in wrong.items())
-        note(f"rewritten in {run.path}: {words}")
-    if resume_from is None or PROCESS in wrong:
-        run.write_json(PROCESS, process)
-    run.write_json(CONFIG, document(config))
-    for name, data in sorted(files.items()):
+    try:
+        json_files.read(run.path / "run.json")
+    except ValueError:
+        process = {
+            "recipe": run.recipe,
+            "command": " ".join(map(shlex.quote, sys.argv)),
+            "amp_xla": __version__,
+            "revision": revision(),
+            "python": platform.python_version(),
+            **engine.versions,
+            **engine.process,
+            "host": platform.platform(),
+            "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
+        run.write_json("run.json", process)
+    run.write_json("config.json", {**settings_of(config), "run": dataclasses.asdict(config.run)})
+    for name, data in sorted(engine.job.assets.items()):
         run.write(name, data)
 
 
-def differences(run: Path, checkpoint: Checkpoint) -> List[Tuple[str, str]]:
-    """Return (file, problem) for each copy in a run folder that differs from a checkpoint."""
-    problems = []
-    for name in (*sorted(checkpoint.identity["assets"]), CONFIG, PROCESS):
-        try:
-            problem = _problem(run / name, checkpoint)
-        except (OSError, ValueError) as error:
-            problem = f"unreadable: {error}" if (run / name).exists() else "missing"
-        if problem:
-            problems.append((name, problem))
-    return problems
+def plan(loop: Any, config: Any) -> Dict[str, Any]:
+    """Return the plan of a run: steps, batch shapes and defaults."""
+    batches, options = loop.engine.job.batches, loop.options
+    return {
+        "total_steps": loop.total_steps,
+        "epochs": options.epochs,
+        "monitor": options.monitor,
+        "higher_is_better": options.higher_is_better,
+        "shapes": [f"{rows} × {length}" for rows, length in batches.shapes],
+        "padding_share": getattr(batches, "padding_share", None),
+        "ranks": loop.engine.ranks.world.size,
+        "defaults": flat(type(config)()),
+    }
 
 
-def _problem(path: Path, checkpoint: Checkpoint) -> str:
-    identity = checkpoint.identity
-    if path.name in identity["assets"]:
-        same = sha256(path) == identity["assets"][path.name]
-        return "" if same else "differs from the checkpoint's"
-    values, free = json_files.read(path), identity.get("may change", [])
-    expected = {"recipe": checkpoint.recipe} if path.name == PROCESS else identity["config"]
-    wrong = [n for n, v in sorted(expected.items()) if n not in free and values.get(n) != v]
-    return f"differs from the checkpoint's in {', '.join(wrong)}" if wrong else ""
+@contextlib.contextmanager
+def recorded(loop: Any) -> Iterator[None]:
+    """Write ``status.json`` before and after the block, and ``report.html`` after it.
+
+    The first rank writes them. A page that cannot be written is a warning.
+    """
+    if not loop.engine.ranks.first:
+        yield
+        return
+    _write(loop, "running")
+    try:
+        yield
+    except Stopped as stopped:
+        _end(loop, "stopped", str(stopped))
+        raise
+    except BaseException as error:
+        text = str(error) if isinstance(error, AmpXlaError) else f"{type(error).__name__}: {error}"
+        _end(loop, "failed", text)
+        raise
+    _end(loop, "done")
+
+
+def _end(loop: Any, state: str, message: str = "") -> None:
+    try:
+        _write(loop, state, message)
+        from amp_xla.report import page
+
+        page.write_run(loop.run.path)
+    except Exception as error:  # a report must not change how a run ends
+        note(
+            f"warning: {loop.run.path}/report.html was not written ({error}); try: "
+            f"amp-xla report {loop.run.path}"
+        )
+
+
+def _write(loop: Any, state: str, message: str = "") -> None:
+    time = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    status = {"state": state, "message": message, "time": time, "plan": loop.plan}
+    loop.run.write_json(STATUS, status)

@@ -19,7 +19,7 @@ from amp_xla.models.options import EncoderOptions, GenerationOptions
 from amp_xla.report.texts import rouge_l, words
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import HeldOut
+from amp_xla.training.evaluation import Evaluation, held_out
 from amp_xla.training.variables import restore_weights
 
 TEXTS = 512  # dev texts to generate for, the first ones: bert4keras' examples take 100 or more
@@ -33,44 +33,34 @@ def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
     return lambda ids: " ".join(decode(list(ids)).split())
 
 
-class Seq2seq(HeldOut):
-    """Loss, perplexity and accuracy of dev targets, and ROUGE-L of texts by the greedy search.
+def evaluation(
+    lm: LanguageModel,
+    inputs: Dict[str, Any],
+    batches: Any,
+    tokenizer: Tokenizer,
+    dev: Dataset,
+    options: TargetBatchOptions,
+) -> Evaluation:
+    """Return the metrics of ``held_out`` on dev targets, and ROUGE-L of texts by greedy search."""
+    sources = framed(tokenizer, dev.texts[:TEXTS], options.max_source)
+    rows, length = min(ROWS, len(sources)), max(map(len, sources))
+    with dropout.inference():
+        decoder = CachedDecoder(lm, rows, 1, length, options.max_target)
+    held = held_out(lm, inputs, batches)
+    generate, write = Generator(decoder, tokenizer.sep_id, GenerationOptions()), writer(tokenizer)
+    ranks = distributed.current()
+    mine = slice(ranks.world.rank, TEXTS, ranks.world.size)
+    targets = list(map(words, (dev.pairs or [])[mine]))
 
-    Args:
-      lm, inputs, batches: as for ``HeldOut``, with all dev texts.
-      tokenizer: tokenizer of the model.
-      dev: the dev texts and their targets.
-      options: size of sources and targets.
-    """
-
-    def __init__(
-        self,
-        lm: LanguageModel,
-        inputs: Dict[str, Any],
-        batches: Any,
-        tokenizer: Tokenizer,
-        dev: Dataset,
-        options: TargetBatchOptions,
-    ) -> None:
-        sources = framed(tokenizer, dev.texts[:TEXTS], options.max_source)
-        rows, length = min(ROWS, len(sources)), max(map(len, sources))
-        with dropout.inference():
-            decoder = CachedDecoder(lm, rows, 1, length, options.max_target)
-        super().__init__(lm, inputs, batches)
-        self._generate = Generator(decoder, tokenizer.sep_id, GenerationOptions())
-        self._write = writer(tokenizer)
-        world = distributed.current().world
-        mine = slice(world.rank, TEXTS, world.size)
-        self._sources = sources[mine]
-        self._targets = list(map(words, (dev.pairs or [])[mine]))
-
-    def __call__(self) -> Dict[str, float]:
-        metrics = super().__call__()
-        generated = map(words, map(self._write, self._generate(self._sources)))
-        scores = list(map(rouge_l, generated, self._targets))
+    def evaluate() -> Dict[str, float]:
+        metrics = held()
+        generated = map(words, map(write, generate(sources[mine])))
+        scores = list(map(rouge_l, generated, targets))
         sums = np.array([math.fsum(scores), len(scores)])
-        total, count = distributed.current().total(sums).tolist()
+        total, count = ranks.total(sums).tolist()
         return {**metrics, "rouge_l": total / max(count, 1.0)}
+
+    return evaluate
 
 
 def answers(
@@ -80,14 +70,7 @@ def answers(
     lines: Sequence[str],
     options: GenerationOptions,
 ) -> List[str]:
-    """Return the text that a run generates for each line.
-
-    Args:
-      checkpoint: checkpoint of the run.
-      encoder, batches: fields of its configuration.
-      lines: sources.
-      options: how to search.
-    """
+    """Return the text that a run generates for each line."""
     tokenizer = Tokenizer.from_assets(checkpoint.file)
     sources = framed(tokenizer, lines, batches.max_source)
     longest = max(map(len, sources))

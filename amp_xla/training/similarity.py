@@ -6,86 +6,57 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from amp_xla import backend
-from amp_xla.backend import tf
+from amp_xla.backend import K, tf
 from amp_xla.data.pairs import Method, Scale, apart
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout, similarity
-from amp_xla.models.options import EncoderOptions
 from amp_xla.report.scores import spearman
-from amp_xla.training import distributed, metrics
+from amp_xla.training import metrics
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import in_batches
-from amp_xla.training.evaluation import shards
+from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
 from amp_xla.training.step import Inference
 from amp_xla.training.variables import restore_weights
 
 
-class Threshold:
-    """The lowest score at which two texts count as similar, chosen on the dev pairs.
+def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
+    """Return the variable of the lowest cosine at which two texts count as similar.
 
-    It is a variable, so that checkpoints hold it.
+    It is chosen on the dev pairs, and checkpoints hold it. None for labels other than 0 and 1, and
+    for probabilities.
     """
-
-    def __init__(self) -> None:
-        self.variable = tf.get_variable(
-            "threshold", (), tf.float32, trainable=False, initializer=tf.constant_initializer(0.5)
-        )
-        self._value = tf.placeholder(tf.float32, [])
-        self._assign = self.variable.assign(self._value)
-
-    @classmethod
-    def of(cls, method: Method, scale: Scale) -> Optional[Threshold]:
-        """Return a threshold of cosines for labels 0 and 1; None for others and probabilities."""
-        return cls() if apart(method) and scale.binary else None
-
-    def value(self) -> float:
-        """Return the value in force."""
-        return float(backend.session().run(self.variable))
-
-    def set(self, value: float) -> None:
-        """Assign the variable."""
-        backend.session().run(self._assign, {self._value: value})
+    if not (apart(method) and scale.binary):
+        return None
+    return tf.get_variable(
+        "threshold", (), tf.float32, trainable=False, initializer=tf.constant_initializer(0.5)
+    )
 
 
-class Similarity:
-    """Spearman's correlation, and of 0 and 1 the accuracy, over all pairs of ``batches``.
+def evaluation(
+    infer: Infer, batches: Any, labels: np.ndarray, binary: bool, threshold: Optional[Any]
+) -> Evaluation:
+    """Return Spearman's correlation, and of 0 and 1 the accuracy, over all pairs.
 
     Args:
-      inference: output ``scores`` [B].
+      infer: output ``scores`` [B].
       batches: not shuffled.
       labels: labels of the pairs in order, float32 [N].
       binary: labels are 0 and 1.
       threshold: set to the one with the highest accuracy; None = 0.5.
     """
 
-    def __init__(
-        self,
-        inference: Inference,
-        batches: Any,
-        labels: np.ndarray,
-        binary: bool,
-        threshold: Optional[Threshold],
-    ) -> None:
-        self._inference, self._batches = inference, batches
-        self._labels, self._binary, self._threshold = labels, binary, threshold
-
-    def __call__(self) -> Dict[str, float]:
-        # A sample is one rank's; the others add nothing.
-        scores = np.zeros(len(self._labels), np.float64)
-        for batch in shards(self._batches):
-            real = batch["weights"] > 0
-            scores[batch["sample_ids"][real]] = self._inference(batch)["scores"][real]
-        scores = distributed.current().total(scores)
-        result = {"spearman": spearman(self._labels, scores)}
-        if not self._binary:
+    def evaluate() -> Dict[str, float]:
+        (scores,) = per_sample(infer, batches, len(labels), ("scores",))
+        result = {"spearman": spearman(labels, scores)}
+        if not binary:
             return result
-        alike = self._labels > 0.5
-        if self._threshold is None:
+        alike = labels > 0.5
+        if threshold is None:
             return {**result, "accuracy": float(np.mean((scores >= 0.5) == alike))}
-        threshold, accuracy = metrics.best_threshold(alike, scores)
-        self._threshold.set(threshold)
-        return {**result, "accuracy": accuracy, "threshold": threshold}
+        best, accuracy = metrics.best_threshold(alike, scores)
+        K.set_value(threshold, best)
+        return {**result, "accuracy": accuracy, "threshold": best}
+
+    return evaluate
 
 
 class Scores(NamedTuple):
@@ -114,60 +85,40 @@ class Scores(NamedTuple):
             yield [label, f"{score:.4f}"], {**record, "probabilities": chances}
 
 
-class Scorer:
-    """The scores of pairs by a checkpoint.
-
-    Args:
-      checkpoint: checkpoint of a run.
-      method, encoder: fields of its configuration.
-      length: tokens of a row, longer texts are cut.
-      batch_size: rows of a batch.
-    """
-
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        method: Method,
-        encoder: EncoderOptions,
-        length: int,
-        batch_size: int,
-    ) -> None:
-        self._tokenizer = Tokenizer.from_assets(checkpoint.file)
-        self._scale = Scale.load(checkpoint.file("labels.json"))
-        self._method, self._length, self._batch_size = method, length, batch_size
-        vocab_size = self._tokenizer.vocab_size
-        with dropout.inference():
-            self._model = similarity.network(method, encoder, vocab_size, length, weights=False)
-        threshold = Threshold.of(method, self._scale)
-        variables = [] if threshold is None else [threshold.variable]
-        restore_weights(checkpoint, [*self._model.weights, *variables])
-        self._threshold = None if threshold is None else threshold.value()
-
-    def __call__(self, texts: List[str], others: List[str]) -> Scores:
-        """Return the scores of pairs, which do not depend on other pairs."""
-        if apart(self._method):
-            different = list(dict.fromkeys([*texts, *others]))
-            rows = vectors(self._model, self._tokenizer, different, self._length, self._batch_size)
-            place = {text: i for i, text in enumerate(different)}
-            first, second = (rows[[place[text] for text in side]] for side in (texts, others))
-            values = (first * second).sum(1, dtype=np.float64)
-            if not self._scale.binary:
-                return Scores(values, None)
-            excess = similarity.SCALE * (values - (self._threshold or 0.0))
-            return Scores(values, 1.0 / (1.0 + np.exp(-excess)))
-        inputs = similarity.placeholders(self._method)
-        names = ("token_ids", "segment_ids")
-        with dropout.inference():
-            output = self._model(similarity.model_inputs(self._method, inputs))
-        scores = similarity.scores(self._method, output)
-        infer = Inference({name: inputs[name] for name in names}, {"scores": scores})
-        encoded = self._tokenizer.encode(texts, others, self._length)
-        values = in_batches(
-            encoded, self._length, self._batch_size, lambda batch: infer(batch)["scores"]
-        ).astype(np.float64)
-        scale = self._scale
-        labels = scale.low + values * (scale.high - scale.low)
-        return Scores(labels, values if scale.binary else None)
+def scores(
+    config: Any, checkpoint: Checkpoint, texts: Sequence[str], others: Sequence[str]
+) -> Scores:
+    """Return the scores of pairs by a run of ``config``; none depends on other pairs."""
+    tokenizer = Tokenizer.from_assets(checkpoint.file)
+    scale = Scale.load(checkpoint.file("labels.json"))
+    method, length, rows = config.method, config.batches.max_length, config.batches.batch_size
+    with dropout.inference():
+        model = similarity.network(
+            method, config.encoder, tokenizer.vocab_size, length, weights=False
+        )
+    threshold = threshold_of(method, scale)
+    restore_weights(checkpoint, [*model.weights, *([] if threshold is None else [threshold])])
+    if apart(method):
+        different = list(dict.fromkeys([*texts, *others]))
+        found = vectors(model, tokenizer, different, length, rows)
+        place = {text: i for i, text in enumerate(different)}
+        first, second = (found[[place[text] for text in side]] for side in (texts, others))
+        cosines = (first * second).sum(1, dtype=np.float64)
+        if threshold is None:
+            return Scores(cosines, None)
+        excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
+        return Scores(cosines, 1.0 / (1.0 + np.exp(-excess)))
+    inputs = similarity.placeholders(method)
+    with dropout.inference():
+        output = model(similarity.model_inputs(method, inputs))
+    infer = Inference(
+        {name: inputs[name] for name in ("token_ids", "segment_ids")},
+        {"scores": similarity.scores(method, output)},
+    )
+    encoded = tokenizer.encode(texts, others, length)
+    values = np.array(in_order(encoded, length, rows, lambda x: infer(x)["scores"]), np.float64)
+    labels = scale.low + values * (scale.high - scale.low)
+    return Scores(labels, values if scale.binary else None)
 
 
 def vectors(
@@ -175,15 +126,12 @@ def vectors(
 ) -> np.ndarray:
     """Return the vectors of texts, float32 [N, hidden], each of length 1.
 
-    Args:
-      model: from ``similarity.network``.
-      tokenizer: tokenizer of the model.
-      length: tokens of a text, longer ones are cut.
-      batch_size: rows of a batch.
+    ``model`` is from ``similarity.network``; texts beyond ``length`` tokens are cut.
     """
     token_ids = tf.placeholder(tf.int32, [None, None])
     with dropout.inference():
         output = similarity.unit(model([token_ids, tf.zeros_like(token_ids)]))
     infer = Inference({"token_ids": token_ids}, {"vectors": output})
     encoded = tokenizer.encode(texts, max_length=length)
-    return in_batches(encoded, length, batch_size, lambda batch: infer(batch)["vectors"])
+    rows = in_order(encoded, length, batch_size, lambda batch: infer(batch)["vectors"])
+    return np.stack(rows)

@@ -69,19 +69,12 @@ class TrainStep:
         self._has_step = step_input is not None
         if step_input is not None:
             self._inputs.append(step_input)
-        self._fetches = [
-            loss,
-            self.learning_rate,
-            optimizer.loss_scale,
-            optimizer.gradients_finite,
-            optimizer.gradient_norm,
-            applied,
-            *metrics.values(),
-            self.train_op,
-        ]
-        self._shared = figures is not None
-        if figures is not None:
-            self._fetches.insert(-1, figures)
+        end = 1 + len(metrics)
+        result = StepResult(
+            figures[0], self.learning_rate, optimizer.loss_scale, optimizer.gradients_finite,
+            optimizer.gradient_norm, applied, tuple(figures[1:end]), tuple(figures[end:]), loss,
+        )  # fmt: skip
+        self._fetches = (result, self.train_op)
         self._run: Optional[Any] = None
         self.executed: Optional[executed.ExecutedGraph] = None
 
@@ -93,14 +86,8 @@ class TrainStep:
           step: number of this micro-batch, counted from 0 over the whole run.
         """
         values = self.arrays(feed, step)
-        out = self._first(values) if self._run is None else self._run(*values)
-        judged = (out[1], out[2], bool(out[3]), out[4], int(out[5]))
-        if not self._shared:
-            return StepResult(out[0], *judged, tuple(out[6:-1]), rank_loss=out[0])
-        figures, last = out[-2], 1 + len(self.metric_names)
-        return StepResult(
-            figures[0], *judged, tuple(figures[1:last]), tuple(figures[last:]), float(out[0])
-        )
+        result, _ = self._first(values) if self._run is None else self._run(*values)
+        return result._replace(finite=bool(result.finite), applied=int(result.applied))
 
     def feed(self, batch: Batch) -> Dict[str, Any]:
         """Return the arrays of a batch that this step has placeholders for, in their order."""
@@ -114,7 +101,7 @@ class TrainStep:
             values.append(step)
         return values
 
-    def _first(self, values: List[Any]) -> List[Any]:
+    def _first(self, values: List[Any]) -> Any:
         session = backend.session()
         # Same feeds and fetches, so both callables share one executor: the graph that is counted
         # is the graph that trains.
@@ -123,17 +110,14 @@ class TrainStep:
         options = tf.RunOptions(output_partition_graphs=True)
         metadata = tf.RunMetadata()
         out = traced(*values, options=options, run_metadata=metadata)
-        self.executed = counted(metadata, session, self._fetches)
+        self.executed = counted(metadata, session, tf.nest.flatten(self._fetches))
         return out
 
 
 def counted(metadata: Any, session: Any, fetches: Sequence[Any]) -> executed.ExecutedGraph:
-    """Count the nodes that a session executed.
+    """Count the nodes that a session executed for ``fetches``.
 
-    Args:
-      metadata: ``RunMetadata`` of a run with ``output_partition_graphs=True``.
-      session: where it ran.
-      fetches: tensors and operations that it fetched.
+    ``metadata`` is the ``RunMetadata`` of a run with ``output_partition_graphs=True``.
     """
     counts = executed.count(metadata.partition_graphs)
     if counts.clusters:
@@ -155,8 +139,8 @@ def _optimized(session: Any, fetches: Sequence[Any]) -> Any:
             devices.append(
                 optimized.named_device(device.name, "GPU", frequency=1400, environment=environment)
             )
-    names = [t.op.name if hasattr(t, "op") else t.name for t in fetches]
-    return optimized.optimize(session.graph, session._config, names, devices)
+    names = dict.fromkeys(t.op.name if hasattr(t, "op") else t.name for t in fetches)
+    return optimized.optimize(session.graph, session._config, list(names), devices)
 
 
 def _dense(gradient: Any) -> Any:
@@ -182,25 +166,25 @@ def _rows(gradient: Any) -> Any:
 
 def _sharing(
     inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
-) -> Tuple[Dict[str, Any], Optional[Any], Optional[Any]]:
+) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
     """Build the inputs and sums of a step that computes only a part of each batch.
 
     Returns:
-      All inputs; the factor of the loss; a vector that is the same on all ranks: loss, metrics,
-      requests (``REQUESTS``). The last two are None if the step computes whole batches.
+      All inputs; the factor of the loss, None if the step computes whole batches; what is the same
+      on all ranks: loss, metrics, and with several ranks both requests (``REQUESTS``).
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
-        return dict(inputs), None, None
+        return dict(inputs), None, means
     share = tf.placeholder(tf.float32, [], name=SHARE)
-    figures = tf.stack([tf.cast(mean, tf.float32) * share for mean in means])
+    figures = [tf.cast(mean, tf.float32) * share for mean in means]
     inputs = {**inputs, SHARE: share}
     if ranks.several:
         inputs[REQUESTS] = tf.placeholder(tf.float32, [2], name=REQUESTS)
         hvd: Any = ranks.hvd
-        figures = hvd.allreduce(
-            tf.concat([figures, inputs[REQUESTS]], 0), op=hvd.Sum, name="amp_xla_figures"
-        )
+        together = tf.concat([tf.stack(figures), inputs[REQUESTS]], 0)
+        total = hvd.allreduce(together, op=hvd.Sum, name="amp_xla_figures")
+        figures = tf.unstack(total, len(means) + 2)
     # The optimizer applies the mean of the micro-batches' gradients; their sum is right.
     return inputs, share * float(micro_batches), figures
 
@@ -224,15 +208,16 @@ class Inference:
     """
 
     def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
-        self._names, self._inputs = list(inputs), list(inputs.values())
-        self._keys, self._outputs = list(outputs), list(outputs.values())
+        self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._run: Optional[Any] = None
 
     def __call__(self, feed: Feed) -> Dict[str, Any]:
         """Return name -> numpy array."""
         if self._run is None:
-            self._run = backend.session().make_callable(self._outputs, self._inputs)
-        return dict(zip(self._keys, self._run(*[feed[name] for name in self._names])))
+            feeds = list(self._inputs.values())
+            self._run = backend.session().make_callable(self._outputs, feeds)
+        values: Dict[str, Any] = self._run(*[feed[name] for name in self._inputs])
+        return values
 
 
 def initialize_variables() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from typing_extensions import Literal
 
 from amp_xla.data import spans, tagged
-from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.entities import Entity
@@ -21,6 +20,7 @@ from amp_xla.errors import SettingsError
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.evaluation import in_order
 from amp_xla.training.options import ClassifierOptions
 
 TaggerHead = Literal["softmax", "crf", "global_pointer", "efficient_global_pointer"]
@@ -59,13 +59,7 @@ class TaggerConfig(ClassifierConfig):
 
 
 class TaggingQuestions:
-    """Texts to tag with the tokenizer and the labels of a checkpoint.
-
-    Args:
-      config: the configuration of the checkpoint's run.
-      checkpoint: where vocabulary and labels are.
-      texts: one per answer.
-    """
+    """Texts to tag with the vocabulary and the labels of a checkpoint."""
 
     def __init__(self, config: TaggerConfig, checkpoint: Checkpoint, texts: List[str]) -> None:
         self.tokenizer = Tokenizer.from_assets(checkpoint.file)
@@ -81,18 +75,12 @@ class TaggingQuestions:
 
     def answers(self, infer: Callable[[Batch], Dict[str, np.ndarray]]) -> List[List[Entity]]:
         """Return the entities of each text, in order; ``infer`` is a forward pass."""
-        entities: List[List[Entity]] = [[] for _ in self._placed.starts]
-        config, placed = self._config, self._placed
-        batches = Batches(
-            placed.encoded, None, [config.batches.max_length], config.batches.batch_size,
-            shuffle=False,
+        options, placed, names = self._config.batches, self._placed, self.labels.names
+        rows = in_order(
+            placed.encoded, options.max_length, options.batch_size,
+            lambda batch: spans.decode(self._config.head, infer(batch), batch["token_ids"]),
         )  # fmt: skip
-        for batch in batches.epoch(0):
-            rows = spans.decode(config.head, infer(batch), batch["token_ids"])
-            for text, row in zip(batch["sample_ids"].tolist(), rows):
-                if text >= 0:
-                    entities[text] = sorted(
-                        Entity(*placed.characters(text, span), self.labels.names[span.label])
-                        for span in row
-                    )
-        return entities
+        return [
+            sorted(Entity(*placed.characters(text, span), names[span.label]) for span in row)
+            for text, row in enumerate(rows)
+        ]

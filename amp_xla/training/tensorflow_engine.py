@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
+from safetensors import SafetensorError
 
 from amp_xla import backend
-from amp_xla.backend import tf
+from amp_xla.backend import configuring, tf
+from amp_xla.backend.visible import refuse_unseen_gpu
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.diagnose import overflow
+from amp_xla.errors import AmpXlaError
 from amp_xla.graph import virtual_gpu
+from amp_xla.graph.nodes import upstream
+from amp_xla.graph.training_graph import DROPOUT_STEP
+from amp_xla.process import durable
 from amp_xla.process.progress import note
+from amp_xla.sok.saver import TableShards
 from amp_xla.training import distributed
-from amp_xla.training.checkpoint import Checkpoint, fitting
-from amp_xla.training.engine import StepResult
-from amp_xla.training.job import unrepeatable
-from amp_xla.training.shards import write_shards
+from amp_xla.training.checkpoint import Checkpoint, CheckpointError, fitting
+from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.step import REQUESTS, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
 
@@ -28,27 +34,30 @@ from amp_xla.training.variables import Variables, restore_weights
 MAX_COMPILATIONS = 10
 
 
-class TensorFlowEngine:
-    """The ``Engine`` of a TensorFlow job.
+class TensorFlowEngine(Engine):
+    """The engine of a TensorFlow job.
 
     Args:
       job: ``amp_xla.training.job.Job``.
+
+    Raises:
+      AmpXlaError: there is a GPU that TensorFlow does not see.
     """
 
     events = True
 
     def __init__(self, job: Any) -> None:
+        refuse_unseen_gpu(configuring.current().settings.device, os.environ)
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()
         warning = shape_warning(len(job.batches.shapes), job.resolved.settings.xla)
         if warning:
             note(warning)
-        self.metric_names: Sequence[str] = job.step.metric_names
-        self.smallest_scale: Optional[float] = getattr(
-            getattr(optimizer, "loss_scale_at_start", None), "minimum", None
-        )
-        self.micro_batches: int = getattr(optimizer, "accumulate", 1)
+        self.metric_names = job.step.metric_names
+        start = getattr(optimizer, "loss_scale_at_start", None)
+        self.smallest_scale = getattr(start, "minimum", None)
+        self.micro_batches = getattr(optimizer, "accumulate", 1)
         window = getattr(optimizer, "window", None)
         transient = window.state_variables if window else []  # zero between updates
         self._variables = Variables(
@@ -61,25 +70,22 @@ class TensorFlowEngine:
                 f"{names[0]}{more} random numbers whose state TensorFlow hides: resuming is not "
                 "exact"
             )
-        self.last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
         del settings["device"]  # the line above has what matters of it
-        self.settings: Mapping[str, Any] = settings
-        bert4keras = ".".join(map(str, backend.bert4keras_version()))
-        version: str = backend.tensorflow().__version__
-        self.versions: Mapping[str, str] = {"TensorFlow": version, "bert4keras": bert4keras}
-        self.process: Mapping[str, Any] = {
+        self.settings = settings
+        self.versions = {
+            "tensorflow": backend.tensorflow().__version__,
+            "bert4keras": ".".join(map(str, backend.bert4keras_version())),
+        }
+        self.process = {
             "runtime": backend.kind(),
-            "tensorflow": version,
             "nvidia_fork": backend.is_fork(),
-            "bert4keras": bert4keras,
             "gpus": backend.gpus(),
             "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
         }
 
     def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
-        """Compute this rank's micro-batches of a batch, and apply the update."""
         result: Optional[StepResult] = None
         shards = micro_batches(batch)
         for part, shard in enumerate(shards, number * len(shards)):
@@ -100,37 +106,27 @@ class TensorFlowEngine:
         return result
 
     def remember(self, feed: Mapping[str, Any], number: int, part: int) -> None:
-        """Keep what ``diagnose`` replays.
-
-        Args:
-          feed: name -> array of the step's inputs.
-          number: number of the step.
-          part: number of the micro-batch, which the dropout masks depend on.
-        """
+        """Keep what ``diagnose`` replays; dropout masks depend on ``part``, the micro-batch."""
         self.last_batch, self._micro_batch = (number, feed), part
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
-        """Count the executed graph and compare it with the settings."""
         graph = self.job.step.executed
         note(f"first step ran: {graph.describe()}")
         self.job.verify(graph)
         return dataclasses.asdict(graph)
 
     def shapes(self) -> Dict[str, str]:
-        """Return name -> dtype and shape of each variable, tables with all their rows."""
         sharded = self.job.sharded.shapes() if self.job.sharded else {}
         return {**self._variables.shapes(), **sharded}
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
-        """Return the variables that are the same on each rank."""
         return self._variables.snapshot()
 
     def write_shards(self, folder: Path) -> Optional[Path]:
-        """Write this rank's rows of tables; return the folder of all ranks' files."""
-        return write_shards(self.job.sharded, self.ranks, folder) if self.job.sharded else None
+        tables = self.job.sharded
+        return write_shards(tables, self.ranks, folder) if tables else None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
-        """Set the variables of all ranks from a checkpoint."""
         if weights_only:
             restore_weights(checkpoint, self.job.common(self.job.model.weights))
         else:
@@ -141,18 +137,15 @@ class TensorFlowEngine:
             self.job.sharded.read(checkpoint.path, weights_only)
 
     def start(self) -> None:
-        """Broadcast rank 0's variables to all ranks."""
         self.ranks.broadcast(self.job.variables)
 
     def compare(self) -> None:
-        """Raise RanksDiffer unless all ranks have the same weights."""
         if self.ranks.several:
             weights = self.job.common(self.job.step.variables)
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
-        """Replay ``last_batch`` on a CPU with the current weights; name the first bad node."""
-        step, feed = self.last_batch
+        step, feed = self.last_batch  # replayed on a CPU with the current weights
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
         finding = self._first_nonfinite(feed, self._micro_batch, loss_scale)
         if finding is not None:
@@ -174,6 +167,44 @@ class TensorFlowEngine:
         return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
 
 
+def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
+    """Write all ranks' rows into a new folder inside ``checkpoints``; all ranks call it.
+
+    When all have, rank 0 moves the files into its checkpoint, whose manifest names all of them.
+
+    Raises:
+      CheckpointError: on all ranks, if one could not write; nothing is left.
+    """
+    folder = checkpoints / f"{durable.TEMPORARY}shards"
+    session = backend.session()  # Keras has one per thread
+
+    def make() -> None:
+        if folder.exists():
+            durable.remove(folder)
+        folder.mkdir()
+
+    def write() -> None:
+        if not folder.is_dir():
+            raise AmpXlaError(f"{folder} is missing: all hosts must share the file system of runs/")
+        tables.write(folder, session)
+
+    def failure(work: Callable[[], None]) -> str:
+        try:
+            work()
+            return ""
+        except (OSError, SafetensorError, AmpXlaError) as error:
+            return f"{ranks.world.name}: {error}"
+
+    failed = ranks.from_first(lambda: failure(make))
+    if not failed:
+        failed = "; ".join(filter(None, ranks.all_do(lambda: failure(write))))
+    if failed:
+        if ranks.first:
+            durable.remove(folder)
+        raise CheckpointError(f"cannot write the tables of a checkpoint: {failed}")
+    return folder
+
+
 def shape_warning(shapes: int, xla: str) -> str:
     """Return a warning if batches have more shapes than XLA compiles; else an empty string."""
     if xla in ("off", "no_lazy") or shapes <= MAX_COMPILATIONS:
@@ -181,4 +212,25 @@ def shape_warning(shapes: int, xla: str) -> str:
     return (
         f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
         f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
+    )
+
+
+_RANDOM_OPS = frozenset(
+    ["RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal"]
+    + ["ParameterizedTruncatedNormal", "Multinomial", "RandomGamma", "RandomShuffle"]
+)
+
+
+def unrepeatable(fetch: Any) -> List[str]:
+    """Return names of operations under ``fetch`` whose random numbers a resumed run cannot repeat.
+
+    TensorFlow keeps their state inside the kernel. This project's dropout is not among them.
+
+    Args:
+      fetch: an operation or a tensor of a v1 graph.
+    """
+    return sorted(
+        op.name
+        for op in upstream([getattr(fetch, "op", fetch)])
+        if op.type in _RANDOM_OPS and not op.name.startswith(DROPOUT_STEP)
     )

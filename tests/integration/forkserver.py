@@ -194,16 +194,18 @@ class Faults:
                 self.write("samples", training.state.step, number, [int(i) for i in ids])
                 yield batch
 
-        def evaluated(number: int) -> Any:
+        from amp_xla.training import evaluation
+
+        shards = evaluation.shards
+
+        def evaluated(batches: Any) -> Any:
             self.evaluations += 1
-            for index, batch in enumerate(dev_epoch(number)):
+            for index, batch in enumerate(shards(batches)):
                 self.at("evaluate", [self.evaluations - 1, index])
                 yield batch
 
         job.batches.epoch = recorded
-        if "evaluate" in self.spec:
-            dev = getattr(job.evaluate, "__wrapped__", job.evaluate)._batches
-            dev_epoch, dev.epoch = dev.epoch, evaluated
+        evaluation.shards = evaluated
 
     def before_step(self, step: Any, _: Any, called: int) -> None:
         number, micro_batch = divmod(called, step.optimizer.accumulate)

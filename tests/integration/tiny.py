@@ -92,7 +92,7 @@ def build(config: Config, resume_from: Any = None) -> Any:
     from amp_xla.precision import DynamicLossScale
     from amp_xla.precision.optimizer import LossScaleOptimizer
     from amp_xla.training import distributed, job
-    from amp_xla.training.evaluation import Classification
+    from amp_xla.training.evaluation import classification
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
@@ -119,7 +119,7 @@ def build(config: Config, resume_from: Any = None) -> Any:
     dev_loss = losses.cross_entropy(inputs["labels"], logits)
     if config.nan_evaluations:
         dev_loss *= float("nan")
-    evaluate = Classification(Inference(inputs, {"logits": logits, "loss": dev_loss}), dev, 2)
+    evaluate = classification(Inference(inputs, {"logits": logits, "loss": dev_loss}), dev, 2)
 
     applied = tf.get_variable(
         "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
@@ -138,12 +138,11 @@ def build(config: Config, resume_from: Any = None) -> Any:
         inputs, step_input, loss, optimizer, model.trainable_weights, rate, {"accuracy": accuracy}
     )
 
-    def save(path: str) -> None:
-        with open(path, "w") as file:
-            file.write("\n".join(words(config)))
-
     identity = {"train": f"{config.samples} random sequences"}
-    assets = {"vocab.txt": save, "labels.json": Labels(names(config)).save}
+    assets = {
+        "vocab.txt": "\n".join(words(config)).encode(),
+        "labels.json": Labels(names(config)).encoded(),
+    }
     return job.Job(model, step, batches, evaluate, assets, resolved, identity)
 
 

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 
-from amp_xla.config import make
+from amp_xla.config import changed
 from amp_xla.jax import processes
 from recipes import jax_classification as recipe
 
@@ -16,8 +16,8 @@ def main() -> None:
     import jax
 
     processes.join()
-    config = make(
-        recipe.Config, train="train.tsv", dev="dev.tsv", layers=1, hidden=16, vocab_size=60,
+    config = changed(
+        recipe.Config(), train="train.tsv", dev="dev.tsv", layers=1, hidden=16, vocab_size=60,
         max_length=16, shapes=1, batch_size=8, epochs=2, loss_scale="dynamic",
     )  # fmt: skip
     job = recipe.build(config)

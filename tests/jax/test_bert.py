@@ -19,7 +19,7 @@ HUGGING_FACE = Path(__file__).resolve().parents[1] / "models" / "hugging_face"
 
 
 def loaded(folder=FOLDER):
-    model = bert.made(bert.Shape.of(weights.read_config(str(folder))), 3, 0)
+    model = bert.made(bert.Shape.of(weights.pretrained(str(folder)).config), 3, 0)
     return weights.load(model.bert, str(folder))
 
 
@@ -99,4 +99,4 @@ def test_damaged_weights_are_named(tmp_path):
         loaded(folder)
     config.unlink()
     with pytest.raises(weights.WeightsError, match="bert_config.json"):
-        weights.read_config(str(folder))
+        weights.pretrained(str(folder))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from amp_xla.config import make
+from amp_xla.config import changed
 from amp_xla.errors import SettingsError
 from amp_xla.training import checkpoint
 from amp_xla.training.metrics import CLOCK_FIELDS
@@ -156,8 +156,8 @@ def test_nan_in_one_process_skips_on_both(folder):
 @pytest.fixture
 def config(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    return lambda **more: make(
-        recipe.Config, train="train.tsv", dev="dev.tsv", layers=1, hidden=16, vocab_size=60,
+    return lambda **more: changed(
+        recipe.Config(), train="train.tsv", dev="dev.tsv", layers=1, hidden=16, vocab_size=60,
         max_length=16, shapes=2, batch_size=8, epochs=2, **more,
     )  # fmt: skip
 

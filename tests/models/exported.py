@@ -19,8 +19,8 @@ def encoder(family: Path, folder: Path) -> Exportable:
     """The encoder in a folder of Hugging Face's; what it answers are its vectors."""
     shutil.copytree(str(family), str(folder))
     tokenizer = Tokenizer(VOCABULARY)
-    for name, write in tokenizer.assets.items():
-        write(str(folder / name))
+    for name, content in tokenizer.assets.items():
+        (folder / name).write_bytes(content)
 
     def build(bert: Optional[str]) -> graph.Parts:
         transformer = encoders.transformer(bert or str(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 import numpy as np
 
@@ -12,18 +12,15 @@ from amp_xla.training import checkpoint
 from amp_xla.training.state import LoopState
 
 
-def state(step: int, value: Optional[float] = None, **loop: Any) -> Dict[str, Any]:
-    """Return the state of a checkpoint; ``value`` is its monitored loss."""
+def state(step: int) -> Dict[str, Any]:
+    """Return the state of a checkpoint."""
     parts = ("variables", "data", "assets", "config", "settings", "versions")
-    document: Dict[str, Any] = {
+    return {
         "recipe": "r",
-        "loop": dataclasses.asdict(LoopState(step=step, **loop)),
+        "loop": dataclasses.asdict(LoopState(step=step)),
         "identity": {part: {} for part in parts},
         "ranks": {"size": 1, "first_size": 1, "micro_batches": 1},
     }
-    if value is not None:
-        document["monitored"] = {"name": "loss", "value": value, "higher_is_better": False}
-    return document
 
 
 def tensors(step: int) -> Dict[str, np.ndarray]:
@@ -32,8 +29,8 @@ def tensors(step: int) -> Dict[str, np.ndarray]:
     return {"weight": weight, "count": np.array(step, np.int64), "slot": np.ones(5)}
 
 
-def write(folder: Path, step: int, value: Optional[float] = None, **loop: Any) -> Path:
+def write(folder: Path, step: int) -> Path:
     """Write a checkpoint and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"vocab.txt": b"[PAD]\n"}
-    return checkpoint.write(folder, step, tensors(step), state(step, value, **loop), files)
+    return checkpoint.write(folder, step, tensors(step), state(step), files)

@@ -6,14 +6,12 @@ import collections
 import dataclasses
 import json
 import math
-from pathlib import Path
 from typing import Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
-from amp_xla.process import durable
 
 SHOWN = 20
 MANY = 100  # samples; from here on mostly different labels are a mistake
@@ -97,14 +95,13 @@ class Labels:
             )
         return lines
 
-    def save(self, path: str) -> None:
-        """Write the names in id order as a JSON list."""
-        text = json.dumps(list(self.names), ensure_ascii=False, indent=1) + "\n"
-        durable.write(Path(path), text.encode("utf-8"))
+    def encoded(self) -> bytes:
+        """Return the content of ``labels.json``: the names in id order."""
+        return json.dumps(list(self.names), ensure_ascii=False, indent=1).encode() + b"\n"
 
     @classmethod
     def load(cls, path: str) -> Labels:
-        """Read a file that ``save`` wrote.
+        """Read a file of ``encoded``.
 
         Raises:
           DataError: The file cannot be read, or is not a JSON list of different strings.

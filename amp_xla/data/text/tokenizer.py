@@ -12,7 +12,6 @@ import json
 import os
 import re
 import unicodedata
-from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -22,7 +21,6 @@ from amp_xla.data.text import pretrained_vocabulary
 from amp_xla.data.text.splitting import Rules, WordSplitter
 from amp_xla.data.text.vocabulary import load_vocab, train_vocab, warnings
 from amp_xla.errors import DataError
-from amp_xla.process import durable
 
 MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then forget and start again
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -141,20 +139,12 @@ class Tokenizer:
             rules = rules._replace(lowercase=lowercase)
         return cls(tokens, source=pretrained_vocabulary.path(folder), rules=rules)
 
-    def save(self, path: str) -> None:
-        """Write ``vocab.txt``; ``load`` of it gives the same ids."""
-        durable.write(Path(path), "".join(token + "\n" for token in self.tokens).encode("utf-8"))
-
-    def save_settings(self, path: str) -> None:
-        """Write ``tokenizer_config.json``: all settings except the vocabulary."""
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(pretrained_vocabulary.settings(self.rules), file)
-            file.write("\n")
-
     @property
-    def assets(self) -> Dict[str, Callable[[str], None]]:
-        """File name -> function that writes it: the tokenizer's files in a checkpoint."""
-        return {"vocab.txt": self.save, "tokenizer_config.json": self.save_settings}
+    def assets(self) -> Dict[str, bytes]:
+        """File name -> content: vocabulary and all other settings, for checkpoints."""
+        vocabulary = "".join(token + "\n" for token in self.tokens)
+        settings = json.dumps(pretrained_vocabulary.settings(self.rules)) + "\n"
+        return {"vocab.txt": vocabulary.encode(), "tokenizer_config.json": settings.encode()}
 
     def warnings(self, encoded: Encoded) -> str:
         """Return ``vocabulary.warnings`` about the encoded training texts."""

@@ -55,10 +55,10 @@ def test_size_and_spelling(texts: list, size: int) -> None:
 
 @given(st.lists(st.text(st.sampled_from("ab#的[]"), min_size=1, max_size=5), unique=True))
 def test_file_round_trip(tmp_path_factory: pytest.TempPathFactory, extra: list) -> None:
-    path = str(tmp_path_factory.mktemp("vocab") / "vocab.txt")
+    path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
     tokens = list(SPECIAL_TOKENS) + extra
-    Tokenizer(tokens).save(path)
-    again = Tokenizer.load(path)
+    path.write_bytes(Tokenizer(tokens).assets["vocab.txt"])
+    again = Tokenizer.load(str(path))
     assert again.tokens == tokens
     assert again.encode(["ab 的 a"]).row(0) == Tokenizer(tokens).encode(["ab 的 a"]).row(0)
 
