@@ -12,6 +12,7 @@ from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.data.spans import is_flat
 from amp_xla.models import losses
+from amp_xla.models.derivatives import banned
 
 POINTERS = {
     "global_pointer": "GlobalPointer", "efficient_global_pointer": "EfficientGlobalPointer",
@@ -117,8 +118,7 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     if not is_flat(head):
-        layer = getattr(backend.bert4keras("layers"), POINTERS[head])
-        scores = layer(heads=labels, head_size=HEAD_SIZE, name="Spans")(vectors)
+        scores = _pointer(head, heads=labels, head_size=HEAD_SIZE, tril_mask=False)(vectors)
         return Tagger(head, keras.models.Model(encoder.inputs, scores), None)
     scores = keras.layers.Dense(
         1 + 2 * labels, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
@@ -130,6 +130,20 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
         scores = layer(scores)
         transitions = layer.matrix
     return Tagger(head, keras.models.Model(encoder.inputs, scores), transitions)
+
+
+def _pointer(head: str, **shape: Any) -> Any:
+    """Return bert4keras' layer with a mask that ONNX can express: a bias, as in attention."""
+    original = getattr(backend.bert4keras("layers"), POINTERS[head])
+
+    class Spans(original):  # type: ignore[misc, valid-type]
+        def call(self, inputs: Any, mask: Any = None) -> Any:
+            places = tf.range(tf.shape(inputs)[1])
+            allowed = tf.logical_and(mask[:, :, None], mask[:, None])
+            allowed = tf.logical_and(allowed, places[:, None] <= places)
+            return super().call(inputs) + banned(allowed)[:, None]
+
+    return Spans(name="Spans", **shape)
 
 
 def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
