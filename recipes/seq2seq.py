@@ -4,11 +4,10 @@
 
 trains a small BERT from scratch: from the first paragraph of a docstring of Python's library to the
 name of the function or class, in words. Without a model (Python 3.12, `benchmarks/first_words.py`
-of revision 6c424ec) the first three words of a text have ROUGE-L 0.1769 on the dev texts, 0.1813 on
-the first 512; the name of the most similar training text has 0.2563, which this model, without
-pretrained weights, does not reach.
-TensorFlow 2.17.1: dev ROUGE-L 0.1928 on the first 512 dev texts, seed 1, 2.7 minutes; AMD EPYC with
-AVX-512 BF16, 2 cores, load 6; 2026-11-25.
+of revision 6c424ec) the first three words of a text have ROUGE-L 0.1769 on the dev texts, the name
+of the most similar training text has 0.2563.
+TensorFlow 2.17.1: dev ROUGE-L 0.3039, seed 1, 4.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 5; 2026-11-26. The machine was shared; CPU time 4.7 minutes.
 
     make train RECIPE=seq2seq ARGS="--train a.jsonl --dev b.jsonl --bert chinese_L-12_H-768_A-12"
     ./amp-xla predict runs/seq2seq/latest texts.txt --beams 4
@@ -42,11 +41,9 @@ class Config(ClassifierConfig):
     monitor = "rouge_l"
     files: TargetFiles = TargetFiles()  # type: ignore[assignment]
     vocabulary: VocabularyOptions = VocabularyOptions(vocab_size=3000)
-    batches: TargetBatchOptions = TargetBatchOptions(max_length=64)
-    training: ClassifierOptions = ClassifierOptions(
-        token_dropout=0.0, label_smoothing=0.0, epochs=6
-    )
-    update: TransformerUpdateOptions = TransformerUpdateOptions()
+    batches: TargetBatchOptions = TargetBatchOptions(max_length=64, batch_size=32)
+    training: ClassifierOptions = ClassifierOptions(epochs=10)
+    update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=1e-3)
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update, each of --batch-size"""
     precision_options: PrecisionOptions = PrecisionOptions()

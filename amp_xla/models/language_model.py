@@ -14,6 +14,7 @@ from amp_xla.data.pretraining import cooccurrence
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import encoders, losses
 from amp_xla.models.weights import google
+from amp_xla.process.progress import note
 
 VOCAB_MULTIPLE = 64
 MATCH = 5.0  # initial logit of the neighbour that a head attends to
@@ -33,7 +34,7 @@ class LanguageModel:
       objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
       bert: folder of a BERT's weights to continue; its shapes have priority.
       weights: False = read only the configuration from ``bert``.
-      informed: let positions start as sinusoids, and heads on neighbours.
+      informed: let positions start as sinusoids, heads on neighbours, and a UniLM by copying.
       several: build the graph for sequences of any length.
 
     Attributes:
@@ -76,20 +77,18 @@ class LanguageModel:
             self.transformer.model.inputs, self.transformer.layers[last].output
         )
         if bert is not None and weights:
-            needed = {
-                name: (self.vocab_size, *shape[1:]) if shape[0] == self.padded else shape
-                for name, shape in encoders.tensors(self.transformer).items()
-            }
-            self.transformer.load_embeddings = self._pad_rows
-            self.transformer.load_weights_from_checkpoint(folder.take(needed))
+            self._load(folder)
         elif informed:
-            self._look_at_neighbours(backwards=objective == "lm")
+            copies = objective == "unilm"
+            self._look_at_neighbours(min(2, self.config["num_hidden_layers"] - copies), objective)
+            if copies:
+                self._start_by_copying()
 
     def _check(self, folder: Any, bert: str) -> None:
         kind, rows = folder.config["model_type"], folder.config["vocab_size"]
         if kind != "bert":
             raise AmpXlaError(
-                f"{folder.path} holds a {kind}; pretraining can continue from a BERT only"
+                f"{folder.path} holds a {kind}; a language model can start from a BERT only"
             )
         if rows != self.vocab_size:
             raise AmpXlaError(
@@ -97,14 +96,41 @@ class LanguageModel:
                 f"with --vocab {bert}/vocab.txt"
             )
 
-    def _look_at_neighbours(self, backwards: bool) -> None:
-        """Make each head of the first two layers attend to a neighbour: -1, 1, -2, 2 and so on.
+    def _load(self, folder: Any) -> None:
+        """Load the weights of a folder; a head that it lacks starts anew."""
+        needed = {
+            name: (self.vocab_size, *shape[1:]) if shape[0] == self.padded else shape
+            for name, shape in encoders.tensors(self.transformer).items()
+        }
+        if not folder.has_head():
+            note(f"{folder.path.parent} has no head that predicts tokens: a new one is trained")
+            needed = {name: shape for name, shape in needed.items() if name.startswith("bert/")}
+        every = self.transformer.variable_mapping().items()
+        mapping = {layer: names for layer, names in every if needed.keys() & set(names)}
+        self.transformer.load_embeddings = self._pad_rows
+        self.transformer.load_weights_from_checkpoint(folder.take(needed), mapping)
+
+    def _start_by_copying(self) -> None:
+        """Make a new model predict the tokens that its last layer attends to.
+
+        The head's transform starts as the inverse of that layer's projection, a rotation, which
+        keeps copied tokens apart from the position's own. With random weights a small model is slow
+        to learn that a target has words of its source.
+        """
+        size, layers = self.config["hidden_size"], self.transformer.layers
+        last = layers[f"Transformer-{self.config['num_hidden_layers'] - 1}-MultiHeadSelfAttention"]
+        turn, _ = np.linalg.qr(np.random.RandomState(0).standard_normal((size, size)))
+        dense = (last.v_dense, last.o_dense, layers["MLM-Dense"])
+        K.batch_set_value([(x.kernel, y) for x, y in zip(dense, (np.eye(size), turn, turn.T))])
+
+    def _look_at_neighbours(self, layers: int, objective: str) -> None:
+        """Make each head of the first ``layers`` attend to a neighbour: -1, 1, -2, 2 and so on.
 
         Random attention averages over the whole text; a small model stays at the unigram loss for
         a thousand steps before a head attends to the next word.
         """
-        heads, layers = self.config["num_attention_heads"], self.config["num_hidden_layers"]
-        for layer in range(min(2, layers)):
+        heads, backwards = self.config["num_attention_heads"], objective == "lm"
+        for layer in range(layers):
             numbers = range(layer * heads, (layer + 1) * heads)
             offsets = [-1 - n if backwards else (1 + n // 2) * (-1, 1)[n % 2] for n in numbers]
             query, key = _neighbour_kernels(offsets, self.config["hidden_size"])

@@ -134,7 +134,7 @@ class EncoderOptions:
         from amp_xla.models.language_model import LanguageModel
 
         config = self.config(vocab_size, length)
-        return LanguageModel(config, length, objective, self.bert, weights)
+        return LanguageModel(config, length, objective, self.bert, weights, self.bert is None)
 
     def architecture(self, vocab_size: int, max_length: int) -> bytes:
         """Return the content of the model's ``bert_config.json``."""

@@ -22,7 +22,7 @@ from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, held_out
 from amp_xla.training.variables import restore_weights
 
-TEXTS = 512  # dev texts to generate for, the first ones: bert4keras' examples take 100 or more
+TEXTS = 1024  # dev texts to generate for, the first ones: bert4keras' examples take 100 or more
 ROWS = 32  # texts at a time
 
 

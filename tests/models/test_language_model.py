@@ -10,7 +10,9 @@ from amp_xla.backend import K, tf
 from amp_xla.data.pretraining import cooccurrence
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import bert_config
+from amp_xla.models.weights import google
 from amp_xla.training.step import initialize_variables
+from tests.models import google_folder
 
 CONFIG = bert_config(100, 1, 64, 1, 16, 0.0)
 
@@ -76,6 +78,35 @@ def test_heads_of_a_new_model_attend_to_neighbours(session, objective, expected)
             peak = scores[middle, middle + offsets[0]]
             assert np.allclose(peak, peak[0], rtol=1e-4) and peak[0] > 4
     assert found == expected
+
+
+def test_a_new_unilm_predicts_words_of_its_source(session):
+    lm = LanguageModel(bert_config(300, 3, 192, 3, 32, 0.0), 32, "unilm", informed=True)
+    inputs = lm.placeholders()
+    logits = lm.logits(lm.model.output, inputs["positions"])
+    initialize_variables()
+    random = np.random.RandomState(0)
+    ids = np.array([random.permutation(np.arange(5, 300))[:20] for _ in range(64)])
+    feed = dict(
+        zip(lm.model.inputs, (np.pad(ids, ((0, 0), (0, 12)), "constant"), np.zeros((64, 32))))
+    )
+    scores = session.run(logits, {**feed, inputs["positions"]: np.full((64, 1), 19)})[:, :300]
+    source = np.zeros(scores.shape, bool)
+    np.put_along_axis(source, ids[:, :-1], True, 1)  # without the token at the position itself
+    assert scores[source].mean() > scores[~source].mean() + scores[~source].std() / 6
+
+
+def test_an_encoder_gets_a_new_head(session, tmp_path, capfd):
+    shapes = dict(google_folder.tensors(google_folder.CONFIG, language_model=True))
+    head = {name: None for name in shapes if name.startswith("cls/")}
+    folder = google_folder.write(tmp_path / "encoder", head)
+    lm = LanguageModel(google_folder.CONFIG, 16, "unilm", str(folder))
+    assert "has no head that predicts tokens: a new one is trained" in capfd.readouterr().err
+    initialize_variables()
+    name = "bert/embeddings/word_embeddings"
+    stored = google.pretrained(str(folder)).take({name: shapes[name]})[name]
+    table = session.run(lm.transformer.layers["Embedding-Token"].embeddings)
+    np.testing.assert_array_equal(table[:20], stored)
 
 
 def test_known_tokens_start_from_their_vectors(session, monkeypatch):

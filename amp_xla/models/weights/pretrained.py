@@ -140,6 +140,10 @@ class Pretrained:
         _report(unused, source)
         return values
 
+    def has_head(self) -> bool:
+        """Return whether the files have a head that predicts tokens, as a masked LM has."""
+        return any(re.search(r"(^|\.)cls[./]predictions", name) for name in self.stored())
+
     def stored(self) -> Tensors:
         """Return all tensors of the files, by the files' names."""
         if self._stored is None:
