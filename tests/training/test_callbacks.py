@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import warnings
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
+from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training import checkpoint
@@ -21,18 +21,6 @@ from tests.horovod import on_two_ranks
 from tests.running import run_python
 
 pytestmark = pytest.mark.slow
-
-# Importing it changes Keras' Dropout, which the tests of other files must not see.
-_keras_dropout = keras.layers.Dropout.call
-Run = importlib.import_module("amp_xla.callbacks").Run
-_repeatable = keras.layers.Dropout.call
-keras.layers.Dropout.call = _keras_dropout
-
-
-@pytest.fixture(autouse=True)
-def repeatable_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keras.layers.Dropout, "call", _repeatable)
-
 
 optimizers = backend.bert4keras("optimizers")
 snippets = backend.bert4keras("snippets")
