@@ -41,7 +41,7 @@ def own_recipes() -> List[str]:
 
 
 def recipe_package() -> str:
-    """Return the package of the recipes: next to this one in a checkout, inside it if installed."""
+    """Return the package of the recipes: ``recipes`` in a checkout, in ``amp_xla`` if installed."""
     inside = "amp_xla.recipes"
     return inside if importlib.util.find_spec(inside) is not None else "recipes"
 

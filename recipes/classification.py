@@ -51,7 +51,7 @@ class Config(ClassifierConfig):
     precision_options: PrecisionOptions = PrecisionOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return those of ``ClassifierConfig``; several labels are not smoothed."""
+        """Return the defaults of ``ClassifierConfig``, without smoothing of several labels."""
         several = self.files.multilabel is not None
         return {**super().defaults(), **({"label_smoothing": 0.0} if several else {})}
 

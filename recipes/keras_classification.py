@@ -36,7 +36,7 @@ class Config(ClassifierConfig):
 
     recipe = "keras_classification"
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
-    """none = from AMP_XLA_PRECISION; amp = the one of the machine's half precision"""
+    """Keras policy; none = by AMP_XLA_PRECISION, whose amp is the mixed one of this machine"""
     loss_scale: Optional[str] = None
     """a number (1 = off) or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, else 1"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None

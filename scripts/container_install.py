@@ -157,7 +157,9 @@ def compare(before: Mapping[str, str], after: Mapping[str, str], replaced: Conta
         if after.get(name) != version and name not in replaced
     ]
     if changed:
-        raise SetupError("the installation changed the base: " + ", ".join(changed))
+        raise SetupError(
+            "the installation changed packages of the base image: " + ", ".join(changed)
+        )
 
 
 def pip_check(python: str) -> Set[str]:

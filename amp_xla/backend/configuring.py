@@ -37,10 +37,10 @@ def current() -> Precision:
 
 
 def configure(**overrides: Any) -> Precision:
-    """Apply settings given by keyword over those in ``AMP_XLA_*``.
+    """Apply settings; keyword arguments override ``AMP_XLA_*``.
 
-    Devices are not listed yet: TensorFlow 2 would read its XLA flags. ``half`` is guessed from the
-    driver's files; ``resolve`` corrects it for a GPU without tensor cores.
+    Does not list devices, which would make TensorFlow 2 read its XLA flags too early: ``half`` is
+    guessed from the driver's files; ``resolve`` corrects it for a GPU without tensor cores.
 
     Args:
       **overrides: fields of ``amp_xla.settings.Settings``; None means not given.

@@ -25,7 +25,7 @@ class Config:
     """Score runs on labelled samples (--file), or pretrained models on masked words."""
 
     run: str = "runs/pretraining/latest"
-    """run folders, separated by commas; for masked words also folders that --bert takes"""
+    """run folders, separated by commas; to score masked words, also folders that --bert takes"""
     file: Optional[str] = None
     """labelled samples in the format of the training file; none = masked words"""
     errors: Annotated[int, within(at_least=0)] = 100
@@ -38,7 +38,7 @@ class Config:
     texts: Annotated[int, within(at_least=1)] = 512
     """number of texts to use, from the start of the file"""
     pseudo: Annotated[int, within(at_least=0)] = 32
-    """texts for the pseudo-perplexity, which needs one pass per word; 0 = none"""
+    """number of texts for the pseudo-perplexity, which needs one pass per word; 0 = none"""
     length: Annotated[int, within(8, 512)] = 128
     """maximum tokens per text, in every vocabulary"""
     mask_rate: Annotated[float, within(above=0, at_most=1)] = 0.15

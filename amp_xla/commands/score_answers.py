@@ -36,7 +36,7 @@ class Answers:
         raise NotImplementedError
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
-        """Return the scores of some ``rows`` by name."""
+        """Return name -> score, computed from ``rows`` alone."""
         raise NotImplementedError
 
     def details(self) -> Dict[str, Any]:

@@ -111,8 +111,8 @@ def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -
     Args:
       batch: batch without labels.
       spans: spans of each sample.
-      head: decides labels: int32 [R, L] and weights [R, L] of a flat head; else bool [R, labels,
-        L, L] and weights [R].
+      head: a flat head has labels int32 [R, L] and weights [R, L]; the others have labels bool
+        [R, labels, L, L] and weights [R].
       labels: number of labels.
     """
     rows, length = batch["token_ids"].shape

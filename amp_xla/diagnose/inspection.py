@@ -84,11 +84,11 @@ def inspect(
 
 
 class _Node(NamedTuple):
-    """A node that computes; the rest is about a node that stays in float32.
+    """A node that computes; ``op``, ``blocker`` and ``reason`` are set if it stays in float32.
 
     Attributes:
       size: bytes of its results.
-      op, blocker: type and name of the node that keeps it there; empty if none.
+      op, blocker: type and name of the node that keeps it in float32; empty if none.
       reason: ``black`` (an op on the black list reaches the node), ``unlisted`` or ``refused``
         (listed, but the GPU has no half kernel for it, or the pass protects it).
     """

@@ -79,7 +79,7 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a bad tensor is the result of good ones; ``trained`` depend on weights."""
+        """Return whether a bad tensor comes from good ones; ``trained``: nodes after weights."""
         name, values = tensor[0], self.ranges[tensor]
         if nodes.inserted_cast(name):
             return False  # the node that reads it is reported: its input is beyond float16

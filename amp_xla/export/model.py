@@ -108,7 +108,7 @@ def compared(outputs: Iterable[str]) -> str:
 
 
 def answers(name: str, values: np.ndarray) -> np.ndarray:
-    """Return what is compared of an output: probabilities of logits (softmax), scores (sigmoid)."""
+    """Return the values to compare: softmax of ``logits``, sigmoid of ``scores``, others as is."""
     result = values
     if name == "logits":
         powers = np.exp(values - values.max(-1, keepdims=True))
@@ -138,7 +138,7 @@ def write_head(model: Exportable, folder: Path, dtype: str) -> None:
 
 
 def head_of(model: Exportable, folder: Path) -> str:
-    """Return the line that says what programs without the head must compute."""
+    """Return the line for programs that lack the head: its formula, and the file of its weights."""
     return f"not in its classes: {model.formula}" + (f"; {folder / HEAD}" if model.head else "")
 
 

@@ -39,7 +39,7 @@ class State(NamedTuple):
 
 
 def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
-    """Return ``warmup_decay`` of ``amp_xla.optimizers``: int32 updates so far -> float32 rate."""
+    """Return a function of the updates so far, int32, to the rate, float32, as ``warmup_decay``."""
 
     def rate(applied: jax.Array) -> jax.Array:
         update = applied.astype(jnp.float32) + 1.0

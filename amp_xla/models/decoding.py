@@ -30,8 +30,8 @@ class CachedDecoder:
       lm: of the objective ``unilm``.
       rows: texts at a time, B.
       beams: K.
-      source: most tokens of a source, S.
-      target: most tokens of a target, T.
+      source: maximum tokens of a source, S.
+      target: maximum tokens of a target, T.
     """
 
     def __init__(self, lm: LanguageModel, rows: int, beams: int, source: int, target: int) -> None:

@@ -43,9 +43,9 @@ class GenerationOptions:
     temperature: Annotated[float, within(above=0)] = 1.0
     """above 1 makes probabilities more even, below 1 less"""
     min_tokens: Annotated[int, within(at_least=1)] = 1
-    """least tokens of a text, the end counted"""
+    """minimum tokens of a text, including its end"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """seed of the draws"""
+    """seed of drawn tokens"""
 
     def __post_init__(self) -> None:
         if self.draws and self.beams > 1:
@@ -169,8 +169,8 @@ class LanguageModelOptions:
     bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder of BERT weights to start from: Hugging Face's format, Google's, or a run"""
     start: Literal["informed", "random"] = "informed"
-    """a new model's weights: informed = tokens from counts of neighbours in the text, positions as
-    sinusoids, heads on neighbours; random = as BERT's"""
+    """weights of a new model: informed = token vectors from counts of neighbours, positions as
+    sinusoids, heads that look at near tokens; random = as BERT"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
     """share of activations and attention weights dropped; 0.1 for many epochs over little text"""
 

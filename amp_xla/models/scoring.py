@@ -17,7 +17,7 @@ BATCH = 16
 
 
 class Score(NamedTuple):
-    """Means over words: ``loss`` in nats (of all pieces), ``accuracy`` (all pieces right)."""
+    """Means over words: ``loss``, the sum over pieces in nats; ``accuracy``: all pieces right."""
 
     words: int
     loss: float

@@ -72,8 +72,8 @@ def check_clipping(
         )
     if global_clipnorm is not None and not hasattr(agreement, "total"):
         raise ValueError(
-            "global_clipnorm with model_parallel variables needs a norm over all ranks, and the "
-            "agreement has no attribute `total`, a function that sums a float32 scalar over ranks"
+            "global_clipnorm with model_parallel variables needs a norm over all ranks, but the "
+            "agreement has no function `total`, which sums a float32 scalar over ranks"
         )
 
 

@@ -184,7 +184,7 @@ def inner_of(optimizer: Any) -> Inner:
 def _refuse_second_scaling(optimizer: Any) -> None:
     name = type(optimizer).__name__
     if hasattr(optimizer, "get_unscaled_gradients"):
-        raise ValueError(f"{name} already scales the loss; wrap the optimizer inside it instead")
+        raise ValueError(f"{name} already scales the loss; give its inner optimizer instead")
     scaling = getattr(optimizer, "doing_loss_scaling", None)  # NVIDIA's TensorFlow 1.15
     if callable(scaling) and scaling():
         raise ValueError(

@@ -33,7 +33,7 @@ def bootstrap(
 def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
     """Return precision, recall and F1, float64 [classes], and support, int64 [classes].
 
-    A ratio of nothing is 0, as for a label that is never predicted.
+    A ratio with a denominator of 0 is 0, such as the precision of a label never predicted.
 
     Args:
       confusion: int64 [classes, classes]: row = label, column = prediction.

@@ -94,7 +94,7 @@ def _find(variable: Any) -> Optional[Rows]:
 def split_embedding_variable_from_others(
     variables: Iterable[Any],
 ) -> Tuple[List[Any], List[Any]]:
-    """Return tables spread over ranks and the other variables, each in the order given.
+    """Return two lists in the order given: tables spread over ranks, and the other variables.
 
     Only variables of this package's layers are tables; a Keras ``Embedding`` is not.
     """

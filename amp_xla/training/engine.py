@@ -18,9 +18,9 @@ class StepResult(NamedTuple):
       loss: unscaled.
       loss_scale: in force during the step.
       finite: False if the update was skipped.
-      applied: updates so far, with this one.
+      applied: updates so far, including this one.
       metrics: in the order of ``metric_names``.
-      requests: number of ranks that want to stop, and to save; empty with one rank.
+      requests: number of ranks that want to stop, number that want to save; () with one rank.
       rank_loss: loss of this rank's micro-batch.
     """
 

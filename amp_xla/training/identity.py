@@ -59,7 +59,7 @@ def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
         lines = apart.fatal + apart.forcible + apart.longer
         if lines:
             raise AmpXlaError(
-                f"the job of {name} (now) differs from that of {identities[0][0]} (then): "
+                f"{name} has another job (now) than {identities[0][0]} (then): "
                 f"{'; '.join(lines[:3])}"
             )
 

@@ -97,7 +97,7 @@ class ClassifierOptions:
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of a label's weight spread over all labels (with --bert: 0)"""
     epochs: Annotated[int, within(1, 10**6)] = 8
-    """passes over the training data (with --bert: 3 to 20, for at least 300 updates)"""
+    """passes over the training data (with --bert: as many as give 300 updates, 3 to 20)"""
     patience: Annotated[int, within(at_least=0)] = 0
     """evaluations without improvement before early stopping; 0 = never"""
 
@@ -107,7 +107,7 @@ class RateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (classifiers with --bert: 2e-5 from 768 wide, else 3e-4)"""
+    """peak learning rate (classifiers with --bert: 2e-5 if hidden size >= 768, else 3e-4)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all updates until the peak learning rate"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01
@@ -193,7 +193,7 @@ class TrickOptions:
     r_drop: Annotated[float, within(at_least=0)] = 0.0
     """weight of the divergence between two dropout masks of a text, e.g. 4; 0 = none"""
     ema: Annotated[float, within(at_least=0, below=1)] = 0.0
-    """decay of a moving average of the weights, e.g. 0.99, to evaluate and predict; 0 = none"""
+    """decay of the average of the weights that evaluates and predicts, e.g. 0.99; 0 = none"""
     layer_decay: Annotated[float, within(above=0, at_most=1)] = 1.0
     """learning rate of a layer relative to the layer above it, e.g. 0.9; 1 = equal rates"""
     freeze: Annotated[Optional[int], within(at_least=0)] = None

@@ -61,15 +61,15 @@ class RunFolder:
       name: the run's own name; None makes one from the clock, or with ``resume`` takes the
         newest run.
       root: where runs live.
-      resume: a folder that holds a run already is opened instead of refused.
+      resume: open a folder that holds a run already; without it, this is an error.
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
-      resume_by, force_by, choose: how to continue it, to continue despite differences, and to take
-        another folder.
+      resume_by, force_by, choose: words of messages: how to continue the run, how to continue it
+        despite differences, and how to take another folder.
 
     Raises:
-      AmpXlaError: the name cannot be one; the folder holds another run already, or one whose
+      AmpXlaError: the name is not valid; the folder holds another run already, or one whose
         checkpoints are gone; it is in use, or cannot be written.
     """
 

@@ -64,8 +64,8 @@ class Scores(NamedTuple):
 
     Attributes:
       values: score of each pair, float64 [N]: the cosine, or a cross-encoder's label.
-      probabilities: that the label is 1, float64 [N]: half at the threshold, elsewhere by the scale
-        of the losses; None if labels are not 0 and 1.
+      probabilities: that the label is 1, float64 [N]: 0.5 at the threshold, away from it by the
+        scale of the losses; None if labels are not 0 and 1.
     """
 
     values: np.ndarray

@@ -65,7 +65,7 @@ def word_vectors(
 
 
 def _counts(token_ids: np.ndarray, vocab_size: int, special: np.ndarray) -> np.ndarray:
-    """Return float32 [vocab_size, C]: counts of C common neighbours, weighted by nearness."""
+    """Return float32 [vocab_size, C]: how often each of the C commonest tokens is near a token."""
     often = np.bincount(token_ids.ravel(), minlength=vocab_size)
     often[special] = 0
     most = min(CONTEXTS, max(1, CELLS // vocab_size), int(np.count_nonzero(often)))

@@ -69,7 +69,7 @@ class Pool:
         except BrokenProcessPool:
             raise DataError(
                 "a worker process was killed, perhaps for lack of memory; try fewer --workers. The "
-                "same command continues with the finished part"
+                "same command keeps what is finished and does the rest"
             ) from None
 
 

@@ -66,7 +66,7 @@ class Config:
     lowercase: bool = True
     """lower-case the text and strip accents, as uncased BERT does"""
     words: Literal["auto", "pieces", "jieba"] = "auto"
-    """whole words from ## pieces, or from jieba; auto = jieba for Chinese vocabularies"""
+    """what finds whole words to mask: ## pieces or jieba; auto = jieba for Chinese vocabularies"""
     length: Annotated[int, within(at_least=16)] = 128
     """tokens per sequence, including [CLS] and [SEP]; a multiple of 8"""
     heldout: Annotated[float, within(at_least=0, below=1)] = 0.01

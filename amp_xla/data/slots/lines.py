@@ -35,11 +35,11 @@ class LineError(DataError):
 
 
 class Lines:
-    """The checked lines of a file, also compressed, or of bytes.
+    """The checked lines of bytes or of a file, which may be compressed.
 
     Args:
       path: path of the file; with ``content`` only its name.
-      numbers: columns of numbers; the others after the label are slots.
+      numbers: how many columns after the label are numbers; the rest are slots.
       block: lines per block.
       content: the lines themselves.
       columns: required columns; None = those of the first line.

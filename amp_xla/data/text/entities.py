@@ -107,8 +107,8 @@ def _from_json(line: str) -> Tuple[str, List[Entity]]:
             and entity[2].strip()
         ):
             raise ValueError(
-                f"entity {json.dumps(entity)[:60]}; needed: [start, end, label], "
-                f"0 <= start < end <= {len(text)}, the characters of the text"
+                f"entity {json.dumps(entity)[:60]}; needed: [start, end, label] "
+                f"with 0 <= start < end <= {len(text)}, the characters of the text"
             )
     return text, [Entity(*entity) for entity in entities]
 

@@ -98,7 +98,7 @@ class Dataset:
         return digest.hexdigest()
 
     def warnings(self) -> str:
-        """Return a warning line, after a line break, if lines were left out."""
+        """Return a line break and a warning if lines were left out, else an empty string."""
         if not self.bad_lines:
             return ""
         return f"\nwarning: {len(self.bad_lines):,} lines left out, such as {self.bad_lines[0]}"
@@ -308,7 +308,7 @@ def text_value(
 
 
 def split(labels: Any, separator: str) -> List[Any]:
-    """Return the labels of a sample, without blanks around them; numbers of JSON stay."""
+    """Return the labels of a sample that are not blank; a label may be a number."""
     parts = labels.split(separator) if isinstance(labels, str) else [labels]
     return [part for part in parts if not isinstance(part, str) or part.strip()]
 

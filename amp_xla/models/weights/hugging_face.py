@@ -84,7 +84,7 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
     models = sorted(n[: -len(EMBEDDINGS)] for n in names if n.endswith(EMBEDDINGS))
     if len(models) != 1:
         raise WeightsError(
-            f"{source} must hold one tensor {EMBEDDINGS}, after any prefix; found: "
+            f"{source} must hold exactly one tensor {EMBEDDINGS}, with any prefix; found: "
             f"{', '.join(prefix + EMBEDDINGS for prefix in models) or 'none'}"
         )
     encoder = models[0]

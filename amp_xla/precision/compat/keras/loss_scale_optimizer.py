@@ -29,14 +29,14 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     """A Keras optimizer with loss scaling, like Keras' class of this name.
 
     Args:
-      inner_optimizer: a Keras optimizer, of the legacy kind (TensorFlow 1.15's and bert4keras'
-        are) or of TensorFlow 2.11's. Keras 3's are refused.
+      inner_optimizer: a Keras optimizer of the legacy kind, as in TensorFlow 1.15 and bert4keras,
+        or of the kind new in TensorFlow 2.11. Keras 3's are refused.
       dynamic: True finds the scale while training; False keeps ``initial_scale``.
       initial_scale: the first scale; 2**15 if dynamic and None.
       dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 if None.
 
     Attributes:
-      applied_steps, skipped_steps: int64 variables, in no checkpoint; the others are Keras'.
+      applied_steps, skipped_steps: int64 variables, in no checkpoint. All else is as in Keras.
 
     Raises:
       TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
