@@ -33,7 +33,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     """
     if model.kind is None and not model.formula:
         raise AmpXlaError(
-            "--format hf: transformers has no BERT with this attention (--objective lm, unilm); "
+            "--format hf: transformers has no BERT with the attention of a UniLM or an lm; "
             "allowed: savedmodel, onnx, google"
         )
     config = _config(model, dtype)
