@@ -140,7 +140,7 @@ def test_gradients_scaled_and_unscaled_by_hand_are_a_step_each(session):
 
 def test_clipping_by_a_norm_that_ranks_do_not_share_is_refused():
     inner, ours = tf.train.GradientDescentOptimizer(0.1), {"model_parallel": lambda v: True}
-    with pytest.raises(ValueError, match="attribute `total`"):
+    with pytest.raises(ValueError, match="function `total`"):
         LossScaleOptimizer(inner, 8.0, 1.0, agreement=lambda finite: finite, **ours)
     LossScaleOptimizer(inner, 8.0, 1.0, **ours)  # one rank
 
