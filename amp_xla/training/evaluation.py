@@ -35,7 +35,7 @@ def shards(batches: Any) -> Iterator[Any]:
 
 def summed(infer: Infer, batches: Any, count: Callable[[Batch, Mapping[str, Any]], Any]) -> Any:
     """Return the sum of ``count(batch, outputs)``, numbers, over all batches and ranks."""
-    parts = [np.array(count(batch, infer(batch)), np.float64) for batch in shards(batches)]
+    parts = (np.array(count(batch, infer(batch)), np.float64) for batch in shards(batches))
     return distributed.current().total(functools.reduce(np.add, parts))
 
 
