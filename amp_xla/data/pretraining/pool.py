@@ -27,6 +27,7 @@ class Pool:
     def __init__(self, processes: int) -> None:
         count = processes or len(os.sched_getaffinity(0))
         self._ahead = AHEAD * count
+        self._others = set(multiprocessing.active_children())
         self._executor: Optional[concurrent.futures.ProcessPoolExecutor] = None
         if count > 1:
             self._executor = concurrent.futures.ProcessPoolExecutor(
@@ -40,7 +41,7 @@ class Pool:
         if self._executor is None:
             return
         if kind is not None:  # after an error or a signal: files are complete or absent
-            for process in multiprocessing.active_children():
+            for process in set(multiprocessing.active_children()) - self._others:
                 process.kill()
         self._executor.shutdown()
 
