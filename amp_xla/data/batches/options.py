@@ -38,9 +38,6 @@ class BatchOptions:
           train_labels, dev_labels: int or float [samples]; None = no labels.
           seed: decides the order of the training batches.
         """
-        if getattr(self, "packed", False):
-            packed = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
-            return packed, packed.like(dev, dev_labels)
         # A dev text may be longer than every training text.
         sizes = np.concatenate([train.lengths, dev.lengths])
         lengths = choose_lengths(sizes, self.shapes, self.max_length)
@@ -54,6 +51,14 @@ class PackedBatchOptions(BatchOptions):
 
     packed: bool = False
     """put several texts into each row of max_length tokens: one shape, hardly any padding"""
+
+    def make(
+        self, train: Encoded, dev: Encoded, train_labels: Any, dev_labels: Any, seed: int
+    ) -> Tuple[Any, Any]:
+        if not self.packed:
+            return super().make(train, dev, train_labels, dev_labels, seed)
+        batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
+        return batches, batches.like(dev, dev_labels)
 
 
 def choose_lengths(
