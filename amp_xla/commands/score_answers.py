@@ -60,14 +60,14 @@ class Answers:
                 f"{self.run} and {other.run} read different samples from the file, so they cannot "
                 f"be compared; --text-field and --label-field of their training decide"
             )
-        own = self.rows()
-        width = own.shape[1]
+        rows_of_this = self.rows()
+        width = rows_of_this.shape[1]
 
         def gain(rows: np.ndarray) -> Dict[str, float]:
             theirs = other.score(rows[:, width:])
             return {k: v - theirs[k] for k, v in self.score(rows[:, :width]).items() if k in theirs}
 
-        both = np.concatenate([own, other.rows()], 1)
+        both = np.concatenate([rows_of_this, other.rows()], 1)
         return {"run": str(other.run), **scores.bootstrap(both, gain, seed)}
 
     def _listed(self, order: Iterable[int], *values: Sequence[Any]) -> List[Dict[str, Any]]:
@@ -106,7 +106,8 @@ class Labelled(Answers):
         labels, predicted = self.rows()[:, :2].T.astype(int)
         matrix = confusion(labels, predicted, len(self.names))
         error, bins = scores.calibration(self.chances.max(1), predicted == labels)
-        metrics = {"loss": float(-np.log(np.maximum(self._chances_of_labels(), 1e-12)).mean())}
+        chances = self.chances[np.arange(len(labels)), labels]
+        metrics = {"loss": float(-np.log(np.maximum(chances, 1e-12)).mean())}
         if len(self.names) == 2:
             metrics["auc"] = auc(labels == 1, self.chances[:, 1])
         mistakes = [
@@ -123,11 +124,13 @@ class Labelled(Answers):
         }
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        predicted = [self.names[i] for i in self.chances.argmax(1)]
-        order = np.argsort(self._chances_of_labels(), kind="stable").tolist()
-        wrong = [i for i in order if predicted[i] != self.wanted[i]][:most]
-        chances = self.chances.max(1).tolist(), self._chances_of_labels().tolist()
-        return self._listed(wrong, self.wanted, predicted, *chances)
+        labels, predicted = self.rows()[:, :2].T.astype(int)
+        of_labels = self.chances[np.arange(len(labels)), labels]
+        order = np.argsort(of_labels, kind="stable").tolist()
+        wrong = [i for i in order if predicted[i] != labels[i]][:most]
+        names = [self.names[i] for i in predicted]
+        chances = self.chances.max(1).tolist(), of_labels.tolist()
+        return self._listed(wrong, self.wanted, names, *chances)
 
     def against(self, other: Labelled, seed: int) -> Dict[str, Any]:
         result = super().against(other, seed)
@@ -135,13 +138,6 @@ class Labelled(Answers):
         only = int((first & ~second).sum()), int((second & ~first).sum())
         p = scores.mcnemar(*only)
         return {**result, "only_first": only[0], "only_second": only[1], "p": p}
-
-    def _chances_of_labels(self) -> np.ndarray:
-        """Return the probability of each sample's label, float64 [N]."""
-        chances: np.ndarray = self.chances[
-            np.arange(len(self.wanted)), self.rows()[:, 0].astype(int)
-        ]
-        return chances
 
 
 @dataclasses.dataclass(frozen=True)
