@@ -56,11 +56,16 @@ def transformer(
     folder = google.pretrained(bert)
     if weights:
         folder.check_sizes(config.get("vocab_size"), length)
-    rates = {name: rate for name, rate in config.items() if name.endswith("dropout_prob")}
-    built = build({**folder.config, **rates}, extend)
+    built = build(with_rates(folder.config, config), extend)
     if weights:
         built.load_weights_from_checkpoint(folder.take(tensors(built)))
     return built
+
+
+def with_rates(pretrained: Mapping[str, Any], config: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return a configuration of pretrained weights with the dropout rates of ``config``."""
+    rates = {name: rate for name, rate in config.items() if name.endswith("dropout_prob")}
+    return {**pretrained, **rates}
 
 
 def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **arguments: Any) -> Any:

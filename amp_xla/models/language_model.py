@@ -64,8 +64,7 @@ class LanguageModel:
             self._check(folder, bert)
             if weights:
                 folder.check_sizes(self.vocab_size, length)
-            rates = {name: rate for name, rate in config.items() if name.endswith("dropout_prob")}
-            self.config.update({**folder.config, **rates})
+            self.config.update(encoders.with_rates(folder.config, config))
         extend = functools.partial(_extended, self.config["initializer_range"], informed)
         self.transformer = encoders.build(
             {**self.config, "vocab_size": self.padded}, extend,
@@ -97,7 +96,7 @@ class LanguageModel:
             )
 
     def _load(self, folder: Any) -> None:
-        """Load the weights of a folder; a head that it lacks starts anew."""
+        """Load the weights of a folder; a head that it lacks keeps its initial weights."""
         needed = {
             name: (self.vocab_size, *shape[1:]) if shape[0] == self.padded else shape
             for name, shape in encoders.tensors(self.transformer).items()

@@ -66,13 +66,14 @@ def tensors(folder: Path) -> Optional[Tensors]:
 def _parts(index: Path) -> List[str]:
     """Return the files that the index of weights in several parts names."""
     try:
-        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        missing = [part for part in parts if not (index.parent / Path(part).name).is_file()]
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        parts = sorted({Path(place).name for place in places})
     except Exception as error:
         raise damaged(str(index), error) from None
+    missing = [part for part in parts if not (index.parent / part).is_file()]
     if missing:
         raise WeightsError(f"{index} names {missing[0]}, which is not in {index.parent}")
-    return [Path(part).name for part in parts]
+    return parts
 
 
 def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
