@@ -20,7 +20,7 @@ from amp_xla.training.options import precision_options
 
 @dataclasses.dataclass(frozen=True)
 class SubjectOptions:
-    """What a command inspects, and where its report goes."""
+    """The subject of a command, and the folder of its report."""
 
     recipe: str = "classification"
     """name of a recipe, path of its file, or my_script.py:build_model"""

@@ -50,7 +50,7 @@ class Labelled(NamedTuple):
 
 
 class Preparation(NamedTuple):
-    """How texts become batches.
+    """Everything that turns texts into batches.
 
     Attributes:
       vocabulary, options: options of the run.
