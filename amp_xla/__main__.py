@@ -2,7 +2,7 @@ import sys
 
 from amp_xla.process import exits
 
-exits.guard()  # from the first line on; what follows imports much
+exits.guard()  # before the next import, which takes seconds
 
 from amp_xla.commands.cli import main  # noqa: E402
 

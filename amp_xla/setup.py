@@ -1,12 +1,12 @@
-"""The one import: mixed precision, XLA and bert4keras' numeric constants, set in time.
+"""The import that sets mixed precision, XLA and bert4keras' constants before TensorFlow starts.
 
     import amp_xla.setup  # above every import of TensorFlow, Keras or bert4keras
 
 reads ``AMP_XLA_PRECISION`` (fp32, tf32, amp), ``AMP_XLA_XLA`` (off, on, no_lazy, lite),
 ``AMP_XLA_INFINITY``, ``AMP_XLA_EPSILON``, ``AMP_XLA_LOSS_SCALE`` (1, a number, dynamic) and
 ``AMP_XLA_DEVICE`` (auto, cpu, gpu). ``amp_xla.setup.configure(precision="amp", xla="on")`` does the
-same from Python. Both print what they did in one line, and raise if TensorFlow would not see it.
-On TensorFlow 2 they turn eager execution off.
+same from Python. Both print the settings in one line, and raise an error if they come too late for
+TensorFlow. On TensorFlow 2 they turn eager execution off.
 """
 
 from __future__ import annotations

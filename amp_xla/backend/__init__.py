@@ -18,8 +18,8 @@ from amp_xla.backend import nvidia
 from amp_xla.errors import SetupOrderError, UnsupportedError
 from amp_xla.process.typed import environment
 
-# bert4keras masks with -inf and `where` from this version on; before, it had an infinity to set,
-# and its CRF compared scores with a fixed -1e6.
+# From this version on bert4keras masks with -inf and `where`. Earlier versions subtract an infinity
+# that can be set, and their CRF takes scores below -1e6 for padding.
 SAFE_MASKS = (0, 11, 5)
 CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
 MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
@@ -37,9 +37,9 @@ def tensorflow() -> Any:
     """Import and return ``tensorflow`` without its start-up messages; does not set graph mode."""
     os.environ.setdefault("TF_KERAS", "1")
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-    # Start-up messages are no errors; TensorFlow 2.17 logs some of them as errors all the same.
+    # Hides start-up messages, some of which TensorFlow 2.17 logs as errors although they are none.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    # Tokenizers would print a warning at each fork after it has used threads.
+    # Otherwise the tokenizers library prints a warning at each fork after it has used threads.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     with _without_warnings():
         try:
@@ -90,12 +90,11 @@ def _prepare() -> Dict[str, Any]:
             v1.disable_eager_execution()
         except ValueError as error:
             raise SetupOrderError(
-                "TensorFlow has already been used eagerly in this process, and bert4keras "
-                "training here is graph mode: import amp_xla.setup before the first "
-                "TensorFlow operation"
+                "TensorFlow has already been used eagerly in this process, but amp_xla "
+                "trains in graph mode; import amp_xla.setup before the first TensorFlow operation"
             ) from error
     v1.enable_resource_variables()
-    # One kind of tf.cond on both: Switch and Merge, which the graph passes of 1.15 know too.
+    # tf.cond becomes Switch and Merge on both versions; passes of 1.15 support nothing else.
     v1.disable_control_flow_v2()
     v1.logging.set_verbosity(v1.logging.ERROR)
     _call_layers_as_written()
@@ -107,7 +106,7 @@ def _prepare() -> Dict[str, Any]:
 def _call_layers_as_written() -> None:
     """Keep AutoGraph from rewriting the source of bert4keras' layers and of this project's.
 
-    None of them has an ``if`` on a tensor, and rewriting takes a third of the time to start.
+    None of them has an ``if`` on a tensor, and rewriting would take a third of the start-up time.
     """
     from tensorflow.python.autograph.core import config
 
@@ -131,7 +130,7 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
             f"Keras {loaded.__version__} is already imported; put `import amp_xla.setup` above "
             f"the import that loads keras"
         )
-    # Of bert4keras' regular expressions, and of each predict in graph mode: no user can mend them.
+    # Users cannot fix these: bert4keras' regular expressions, and each predict in graph mode.
     warnings.filterwarnings("ignore", category=SyntaxWarning, module=".*bert4keras")
     warnings.filterwarnings("ignore", "`Model.state_updates`", UserWarning)
     import tf_keras.optimizers.legacy as legacy
@@ -156,8 +155,8 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
 def _seed_each_variable(source: Any) -> None:
     """Make unseeded initializers return different numbers for each variable, as on TensorFlow 1.15.
 
-    In tf-keras one instance returns the same numbers at every call, and bert4keras shares one
-    between the query, key and value kernels of an attention layer: they would start equal.
+    In tf-keras an unseeded initializer returns the same numbers at each call. bert4keras shares one
+    among the query, key and value kernels of an attention layer, which would start equal.
     """
     generator = source.RandomGenerator
     original = generator._set_rng_type
@@ -176,8 +175,8 @@ def _seed_each_variable(source: Any) -> None:
 def _keep_graph_layers() -> None:
     """Keep new layers in graph mode, also while a SavedModel is written.
 
-    tf-keras traces a function there, takes it for eager execution, and changes the base class of
-    all Dropout layers when bert4keras' attention makes another: the next call fails.
+    Writing traces a function, which tf-keras takes for eager execution. If bert4keras' attention
+    then creates a Dropout layer, tf-keras changes the base class of all of them; later calls fail.
     """
     from tf_keras.src.utils import version_utils
 
@@ -247,8 +246,7 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     Args:
       half_dtype: ``float16``, ``bfloat16`` (oneDNN on CPU) or None for off.
 
-    ``BaseSession.__init__`` reads this global state, and Keras the context's options; together they
-    cover all sessions.
+    Plain sessions read the global state, Keras' sessions the context's options, so both are set.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -325,7 +323,7 @@ def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
     """Return the half precision that this machine can train in, and the reason.
 
     Args:
-      has_gpu: True or False decides without listing devices; None asks TensorFlow.
+      has_gpu: whether there is a GPU, if known; None lists TensorFlow's devices.
 
     Returns:
       (``float16`` | ``bfloat16`` | None, one clause).
@@ -350,7 +348,7 @@ def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
 
 
 def _cpu_has_bfloat16() -> bool:
-    """Return oneDNN's rule for bfloat16 kernels: AVX-512 or AVX-NE-CONVERT."""
+    """Return whether oneDNN has bfloat16 kernels for this CPU: AVX-512 or AVX-NE-CONVERT."""
     try:
         with open("/proc/cpuinfo") as info:
             flags = next((line for line in info if line.startswith("flags")), "").split()

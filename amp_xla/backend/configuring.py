@@ -1,4 +1,4 @@
-"""Applies precision settings to TensorFlow; it is an error if they come too late.
+"""Applies precision settings to TensorFlow; raises an error if it is too late for them.
 
 ``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
 """
@@ -39,15 +39,15 @@ def current() -> Precision:
 def configure(**overrides: Any) -> Precision:
     """Apply settings; keyword arguments override ``AMP_XLA_*``.
 
-    Does not list devices, which would make TensorFlow 2 read its XLA flags too early: ``half`` is
+    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. ``half`` is
     guessed from the driver's files; ``resolve`` corrects it for a GPU without tensor cores.
 
     Args:
-      **overrides: fields of ``amp_xla.settings.Settings``; None means not given.
+      **overrides: fields of ``amp_xla.settings.Settings``; None has no effect.
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.
-      SetupOrderError: TensorFlow has read its switches already; the message names the import.
+      SetupOrderError: TensorFlow has already read its switches; the message names the import.
       UnsupportedError: this TensorFlow cannot do it, e.g. ``lite`` on stock 1.15.
     """
     global _current
@@ -77,7 +77,7 @@ def configure(**overrides: Any) -> Precision:
 
 
 def resolve(**overrides: Any) -> Precision:
-    """Apply settings as ``configure`` does, and list the devices; after this nothing can change.
+    """Apply settings as ``configure`` does, and list the devices; later changes are refused.
 
     Args:
       **overrides: as for ``configure``.
@@ -102,7 +102,7 @@ def _apply(precision: Precision) -> None:
     backend.set_graph_rewrite(precision.half)
     try:
         library = backend.bert4keras()
-    except UnsupportedError:  # without bert4keras, in a plain Keras script
+    except UnsupportedError:  # a plain Keras script, without bert4keras
         library = None
     if library is not None:
         if hasattr(library, "set_infinity"):
@@ -171,7 +171,7 @@ def _guarded(name: str, init: Any) -> Any:
                 f"with a function as its metric, `def accuracy(y_true, y_pred): return "
                 f"CRF.sparse_accuracy(y_true, y_pred)`: Keras takes no method there)"
             )
-        backend.bert4keras().set_infinity(chosen)  # amp's 1e4, which nothing needs in float32
+        backend.bert4keras().set_infinity(chosen)  # in float32 not amp's 1e4
         init(self, *args, **kwargs)
 
     return checked

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 ROOT_VARIABLE = "AMP_XLA_DRIVER_ROOT"
-SECONDS = 60  # eight GPUs without persistence mode take half of that
+SECONDS = 60  # nvidia-smi takes 30 with eight GPUs without persistence mode
 _TRACES = ("proc/driver/nvidia/version", "dev/nvidia0", "dev/dxg")  # dxg: Windows' WSL
 _FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
 _UNKNOWN = re.compile(r"\[.*\]|N/A|", re.IGNORECASE)
@@ -45,7 +45,7 @@ class Driver(NamedTuple):
 
     Attributes:
       gpus: GPUs that nvidia-smi lists.
-      trace: the driver's first file, or ''.
+      trace: path of a file that exists only with a driver, or ''.
       problem: error message of nvidia-smi, or ''.
       hidden: the setting that hides every GPU from programs, or ''.
     """
@@ -57,7 +57,7 @@ class Driver(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """True if programs of this user could use a GPU, given the libraries."""
+        """True if this user's programs may use a GPU; they also need its libraries."""
         return bool(self.gpus or self.trace) and not self.hidden
 
     def describe(self) -> str:
@@ -72,7 +72,7 @@ def look(environ: Mapping[str, str]) -> Driver:
     """Read the driver's files and run nvidia-smi, which takes a second or more.
 
     Args:
-      environ: for CUDA_VISIBLE_DEVICES and PATH.
+      environ: environment variables, of which CUDA_VISIBLE_DEVICES and PATH are read.
     """
     root = Path(environ.get(ROOT_VARIABLE) or "/")
     trace = next((f"/{name}" for name in _TRACES if (root / name).exists()), "")
@@ -81,7 +81,7 @@ def look(environ: Mapping[str, str]) -> Driver:
 
 
 def too_old(driver: Driver) -> str:
-    """Return why the driver cannot run CUDA 12, which both GPU runtimes use, or ''."""
+    """Return why the driver cannot run CUDA 12, or ''; both GPU runtimes need CUDA 12."""
     versions = [gpu.driver for gpu in driver.gpus if version(gpu.driver)]
     if not versions or version(versions[0])[:2] >= CUDA_12_DRIVER:
         return ""
@@ -108,7 +108,7 @@ def _list(environ: Mapping[str, str]) -> Tuple[List[Gpu], str]:
     if program is None:
         return [], ""
     message = ""
-    for fields in (_FIELDS, _FIELDS[:-1]):  # older drivers do not know compute_cap
+    for fields in (_FIELDS, _FIELDS[:-1]):  # older drivers have no compute_cap
         query = f"--query-gpu={','.join(fields)}"
         code, out = run([program, query, "--format=csv,noheader,nounits"])
         lines = [line.strip() for line in out.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Raises an error if TensorFlow does not see the driver's GPU, and names what is missing."""
+"""Raises an error that names what is missing if TensorFlow does not see the driver's GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amp_xla import backend
 from amp_xla.backend import nvidia
 from amp_xla.errors import UnsupportedError
 
-# TensorFlow logs the name of a library that it could not load only with these variables.
+# TensorFlow logs the name of a library that it could not load only if these are set.
 _PROBE = (
     "import tensorflow as tf; tf.config.experimental.list_physical_devices('GPU');"
     " tf.compat.v1.Session()"
@@ -48,7 +48,7 @@ def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
 
 
 def missing_libraries(environ: Mapping[str, str]) -> List[str]:
-    """Return the libraries that a fresh TensorFlow does not find; takes some seconds."""
+    """Return the libraries that TensorFlow does not find in a new process; takes some seconds."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _PROBE],

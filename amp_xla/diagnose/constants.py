@@ -21,7 +21,7 @@ class Misfit:
     """A constant that changes when it is rounded to half.
 
     Attributes:
-      layer, source: its layer and the line of code that made it.
+      layer, source: Keras layer of the constant, and the line of code that created it.
       value, becomes: the element that does not fit, before and after rounding to half.
       problem: ``overflows`` or ``vanishes``.
       half: whether it is rounded to half before a node computes with it.
@@ -36,7 +36,7 @@ class Misfit:
 
 
 def misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return a rewritten graph's constants that half cannot hold, those that it rounds first."""
+    """Return the constants that half cannot hold; those rounded to half come first."""
     readers = consumers(nodes)
     out = []
     for name, node in nodes.items():

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Set, Tuple
 from amp_xla.backend import tf
 from amp_xla.graph.nodes import FLOAT, HALF, is_half, output_types, parse_input
 
-# Their outputs are inputs, zeros or ones (up to sign), so rounding changes nothing.
+# Ops whose outputs are inputs, zeros or ones (up to sign), so that rounding changes nothing.
 EXACT = frozenset(
     """Abs BatchToSpaceND BroadcastTo CheckNumerics ClipByValue Concat ConcatV2 DepthToSpace
     DynamicPartition DynamicStitch EnsureShape Enter Exit ExpandDims Fill Gather GatherNd GatherV2
@@ -30,7 +30,7 @@ SUFFIX = "/rounded_to_half"
 
 
 def tensor_cores(graph_def: Any) -> Any:
-    """Return a GraphDef without half tensors that rounds as the rewritten one does on tensor cores.
+    """Return a float32 GraphDef with the results of a rewritten graph on tensor cores.
 
     Nodes keep their names. If a result must be rounded, its consumers read the node
     ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...).
@@ -55,13 +55,13 @@ def tensor_cores(graph_def: Any) -> Any:
 
 
 def rounded(graph_def: Any) -> Set[str]:
-    """Return the names of the nodes whose output 0 a graph of ``tensor_cores`` rounds."""
+    """Return the nodes of a graph from ``tensor_cores`` whose output 0 is rounded to half."""
     names = {node.name for node in graph_def.node}
     return {name for name in names if name + SUFFIX in names}
 
 
 def rounding(graph_def: Any) -> Set[str]:
-    """Return the names of all nodes whose float32 output a rewritten graph rounds to half."""
+    """Return the nodes of a graph that a cast to half reads."""
     casts = [n for n in graph_def.node if n.op == "Cast" and n.attr["DstT"].type == HALF]
     return {parse_input(node.input[0])[0] for node in casts}
 
@@ -69,7 +69,7 @@ def rounding(graph_def: Any) -> Set[str]:
 def _compute_in_float32(
     node: Any, types: List[int], new: List[Any], moved: Dict[Tuple[str, int], str]
 ) -> None:
-    """Make a half node a float32 one; round its outputs, which had ``types``, in ``new`` nodes."""
+    """Turn a half node into a float32 one; add nodes that round its outputs to ``new``."""
     for attr in node.attr.values():
         if attr.type == HALF:
             attr.type = FLOAT

@@ -13,14 +13,14 @@ from amp_xla.diagnose.report_text import JsonReport
 from amp_xla.graph.lists import Colors, keep_in_float32
 
 OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
-_MARGIN = 2.0  # between the largest number seen and the limit, for the next batches
+_MARGIN = 2.0  # by which the largest number stays below the limit, for other batches
 
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An input of the reported node, before the pass' cast.
+    """An input of the reported node, before casts that the pass inserted.
 
-    ``to_half``: whether it was rounded to half on the way.
+    ``to_half``: whether one of these casts rounds it to half.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Finding(JsonReport):
       source: the line of code that made it (for a gradient: its forward operation); empty if
         unknown.
       problem: one sentence about the cause.
-      float32_too: float32 fails on this batch as well, so mixed precision is not the cause.
+      float32_too: float32 fails on this batch too, so mixed precision is not the cause.
       float32_loss, half_loss: losses of the two replays.
-      loss_scale: in force when it happened.
+      loss_scale: loss scale of the failed step.
       remedies: commands and environment lines to copy, the best first.
     """
 
@@ -93,10 +93,10 @@ def remedies(
     """Return remedies for a finding, the best first.
 
     Args:
-      finding: without remedies.
+      finding: finding whose ``remedies`` are still empty.
       layer: its Keras layer, or None.
       constant: the largest constant that reaches its inputs, before rounding.
-      lists: the op lists in force; None if float32 only was replayed.
+      lists: op lists of the pass; None if the batch was replayed in float32 only.
     """
     scaled = finding.phase == "backward" and finding.loss_scale > 1.0
     if finding.float32_too and scaled:

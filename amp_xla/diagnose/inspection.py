@@ -23,7 +23,7 @@ from amp_xla.graph.nodes import (
 )
 from amp_xla.graph.virtual_gpu import Rewritten
 
-# They do not compute.
+# Ops that do not compute.
 _SOURCES = frozenset(
     """Assert Assign AssignAddVariableOp AssignSubVariableOp AssignVariableOp Cast Const Placeholder
     PlaceholderWithDefault ReadVariableOp VarHandleOp VarIsInitializedOp Shape ShapeN Size Rank
@@ -43,7 +43,7 @@ def inspect(
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
       batch: arrays for the placeholders, or (inputs, targets) as for ``fit``; FLOPs and bytes are
         computed for their shapes.
-      batch_size, length: without ``batch``, the first and the other unknown dimensions.
+      batch_size, length: without ``batch``, sizes of the first and of other unknown dimensions.
 
     Returns:
       The report; ``print`` it for tables, ``to_json`` is amp.json.
@@ -88,7 +88,7 @@ class _Node(NamedTuple):
 
     Attributes:
       size: bytes of its results.
-      op, blocker: type and name of the node that keeps it in float32; empty if none.
+      op, blocker: type and name of the node that keeps this one in float32; empty if none.
       reason: ``black`` (an op on the black list reaches the node), ``unlisted`` or ``refused``
         (listed, but the GPU has no half kernel for it, or the pass protects it).
     """
@@ -128,11 +128,11 @@ def _nodes(
 def _blocker(
     name: str, nodes: Mapping[str, Any], half: Set[str], lists: Colors
 ) -> Tuple[str, str, str]:
-    """Return op, name and reason of what keeps a node in float32; empty if no op does.
+    """Return op, name and reason of the node that keeps a node in float32; empty if none does.
 
     The rules (``auto_mixed_precision.cc``): white ops become half. Black ops do not, nor does a
-    gray or clear op that a black one reaches through gray and clear ops. Other gray ops become half
-    between half ops, clear ops next to half ops. Unlisted ops stay and let nothing through.
+    gray or clear op behind a black one, with only gray and clear ops between. Other gray ops become
+    half between half ops, clear ops next to half ops. Unlisted ops stay in float32.
     """
     op = nodes[name].op
     color = lists.get(op, "unlisted")

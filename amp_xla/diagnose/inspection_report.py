@@ -20,11 +20,11 @@ _REASONS = {
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """One Keras layer (the update is never half).
+    """One Keras layer in the forward and backward pass (the update is never half).
 
     Attributes:
-      matmul, softmax, other: nodes of the forward pass, half/total, e.g. ``6/6``; ``-`` if none.
-      backward: the same of the backward pass' matrix products.
+      matmul, softmax, other: half and all nodes of the forward pass, e.g. ``6/6``; ``-`` if none.
+      backward: the same for matrix products of the backward pass.
       float32_bytes: bytes of the results that stay in float32, both passes.
       blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
         in float32; empty if none.
@@ -45,9 +45,9 @@ class BlockerReport:
 
     Attributes:
       reason: one of ``_REASONS``.
-      nodes: number of nodes that it keeps, itself included.
-      float32_bytes, layers: bytes of their results, and their layers.
-      source: the line of code that made such an op.
+      nodes: number of nodes that it keeps in float32, including itself.
+      float32_bytes, layers: bytes of the results of these nodes, and their layers.
+      source: line of code that created an example of this op.
     """
 
     op: str
@@ -66,10 +66,10 @@ class Report(JsonReport):
     Attributes:
       batch: placeholder -> shape.
       nodes: nodes of the rewritten training graph (pruned, constants folded).
-      half_nodes: those that compute in half, casts not counted.
+      half_nodes: nodes that compute in half, casts not counted.
       casts: casts to half and back that the pass inserted.
       matmul_flops: FLOPs of all matrix products of one step.
-      half_flops_share: the share of them in half precision, 0 to 1.
+      half_flops_share: share of these FLOPs in half precision, 0 to 1.
       unmeasured: matrix products of unknown size.
       layers: in the order of the model; ``blockers``: the largest first.
     """
@@ -122,8 +122,8 @@ def _layers(report: Report) -> str:
         for (name, cells), members in groups.items()
     ]
     note = (
-        "half/total nodes: forward pass, matmuls also backward; `stays`: bytes of results in "
-        "float32, both passes; `by`: the op that keeps most of them there"
+        "half/all nodes of the forward pass, of matrix products also of the backward pass;\n"
+        "stays: bytes of results in float32, both passes; by: the op that keeps most of them there"
     )
     return columns([header, *rows]) + "\n" + note
 

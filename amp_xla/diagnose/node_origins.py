@@ -15,7 +15,7 @@ _NOT_MODELS = re.compile(
     r"/(tensorflow|tensorflow_core|tensorflow_estimator|keras|tf_keras)/|<frozen|<string>"
     r"|/amp_xla/(graph|diagnose|training|precision|optimizers)/"
 )
-# Code with a layer's formula: bert4keras and the derivatives that replace some of its formulas.
+# Code of layers: bert4keras, and the derivatives that replace some of its formulas.
 _FORMULAS = re.compile(r"/bert4keras/|/amp_xla/models/derivatives")
 
 
@@ -27,7 +27,7 @@ class Origin(NamedTuple):
 
 
 class NodeOrigins:
-    """Origins of the nodes of a training graph and of its rewritten forms, by name."""
+    """Origins of nodes, by name in a training graph or in a graph rewritten from it."""
 
     def __init__(self, training: TrainingGraph) -> None:
         self._operations = {op.name: op for op in training.graph.get_operations()}
@@ -52,7 +52,7 @@ class NodeOrigins:
         return self._positions.get(self.original(name), 1 << 60)
 
     def of(self, name: str) -> Origin:
-        """Return the layer and phase of a node; the layer of a variable."""
+        """Return the layer and phase of a node or variable."""
         original = self.original(name)
         parts = (original or name).split("/")
         if original in self._forward:
@@ -64,7 +64,7 @@ class NodeOrigins:
         return Origin(self._layer(parts), phase)
 
     def layer_positions(self) -> Dict[str, int]:
-        """Return layer -> position in the order in which the model was built, outside last."""
+        """Return layer -> position in the order in which the model was built."""
         positions: Dict[str, int] = {}
         for name in self._operations:
             origin = self.of(name)
@@ -74,8 +74,7 @@ class NodeOrigins:
 
     def _layer(self, parts: List[str]) -> str:
         for part in parts:
-            # A second call of a layer gets a number; Keras computes the loss of an output in the
-            # scope of its layer with `_loss`.
+            # Scopes of a layer: with a number for its second call, with `_loss` for its loss.
             for name in (part, re.sub(r"(_\d+|_loss)$", "", part)):
                 if name in self._layers:
                     return name
@@ -84,7 +83,7 @@ class NodeOrigins:
     def source(self, name: str) -> str:
         """Return the line of the model's code that made a node; empty if unknown.
 
-        That is bert4keras' line, or else the nearest caller outside TensorFlow and Keras, e.g.
+        It is a line of bert4keras, or else of the nearest caller outside TensorFlow and Keras, e.g.
         ``bert4keras/layers.py:734 in call: mean = ...``. For a gradient it is the line of the
         differentiated operation.
         """
@@ -102,7 +101,7 @@ def _model_line(operation: Any) -> str:
     frames = [(f[0], f[1], f[2], f[3]) for f in operation.traceback or []] if operation else []
     frames = [f for f in frames if not _NOT_MODELS.search(f[0].replace(os.sep, "/"))]
     library = [f for f in frames if _FORMULAS.search(f[0].replace(os.sep, "/"))]
-    # bert4keras' models build every layer through a method called apply, which tells nothing.
+    # bert4keras' models build each layer through a method `apply`, whose line says nothing.
     chosen = [f for f in library if f[2] != "apply"] or library or frames
     if not chosen:
         return ""

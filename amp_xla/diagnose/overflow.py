@@ -1,16 +1,18 @@
 """Finds the node at which a batch stops being finite.
 
-The batch is replayed on a CPU with every tensor recorded, forward and backward: as mixed precision
-computes it, and in float32. The cause is the first node, in the order in which the model was
-built, that turns good numbers into bad ones, from which non-finite numbers reach the loss or a
-gradient, and which is good in float32. A node turns bad if
+The batch is replayed on a CPU with every tensor recorded, forward and backward: once as mixed
+precision computes it, once in float32. A tensor is bad if it is not finite, or if it is rounded to
+float16 and too large for it. The cause is the first node, in the order in which the model was
+built, that turns good tensors into a bad one. Bad tensors must lead from it to the loss or a
+gradient, and its result must be good in float32. A node turns good tensors into a bad one if
 
-- its result is beyond float16, though its inputs are not;
-- an input that training changes (not a mask) is beyond float16, or the number it multiplies;
-- its result is NaN, though its inputs are not.
+- its result is beyond float16, and its inputs are not;
+- an input that depends on weights (so it is no mask) is beyond float16, or is multiplied by a
+  number beyond float16;
+- its result is NaN, and no input is.
 
-An infinite mask, or the logarithm of zero that a loss discards, is none of these: a softmax of
--inf is right. The multiplication by zero after it is not.
+Neither an infinite mask nor the logarithm of zero that a loss discards is a cause: the softmax of
+-inf is right. A multiplication of infinity by zero is a cause.
 """
 
 from __future__ import annotations
@@ -54,11 +56,11 @@ class _Replay(NamedTuple):
         return [tensor for tensor in self.ends if self.bad(tensor)]
 
     def poisoned(self) -> Set[Tensor]:
-        """Return non-finite tensors from which non-finite ones lead to the loss or a gradient."""
+        """Return the bad tensors from which bad tensors lead to the loss or a gradient."""
 
         def sources(tensor: Tensor) -> List[Tensor]:
             inputs = map(nodes.parse_input, self.nodes[tensor[0]].input)
-            # Tensors of a loop are not recorded, and pass bad numbers on.
+            # Tensors in a loop are not recorded; they may pass on bad numbers.
             unknown = [t for t in inputs if t[1] >= 0 and t[0] in self.nodes]
             return [t for t in unknown if t not in self.ranges or self.bad(t)]
 
@@ -79,7 +81,10 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a bad tensor comes from good ones; ``trained``: nodes after weights."""
+        """Return whether a node turns good tensors into this bad one.
+
+        ``trained``: names of the nodes that depend on weights.
+        """
         name, values = tensor[0], self.ranges[tensor]
         if nodes.inserted_cast(name):
             return False  # the node that reads it is reported: its input is beyond float16
@@ -125,9 +130,9 @@ def replay(
     Args:
       rewritten: the graph behind ``fetches`` after the pass; None replays in float32 only,
         because training did not run in float16.
-      values: variable op name -> the weights (and loss scale) that the batch failed with.
+      values: variable op name -> value: the weights and loss scale of the failed step.
       batch, step: as for ``Stage.run``.
-      scale: the loss scale of the failed step, if ``values`` hold another by now.
+      scale: loss scale of the failed step, if that in ``values`` has changed since.
 
     Returns:
       None if everything was finite in the replay.
@@ -168,7 +173,7 @@ def _finding(
     turned = [t for t in poisoned if mixed.turns_bad(t, trained)]
     suspects: Iterable[Tensor] = [t for t in turned if not plain.bad(t)]
     if not suspects and not plain.bad_ends():
-        # Float32 is fine, so mixed precision is the cause, by one of these.
+        # Float32 is finite, so mixed precision is the cause, and one of these is the node.
         suspects = [t for t in poisoned if not plain.bad(t)]
     float32_too = not suspects
     suspects = suspects or turned or poisoned

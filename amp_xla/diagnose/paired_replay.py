@@ -1,8 +1,8 @@
 """Trains two copies of a training graph on a CPU: float32 and mixed precision.
 
-Each copy has its own variables. A third one, ``check``, shares the variables of the mixed-precision
-one and runs forward and backward in float32: their difference is the effect of the pass, without
-that of training.
+Each copy has its own variables. A third copy, ``check``, runs forward and backward in float32 with
+the variables of the mixed-precision copy. The difference between these two is the effect of
+rounding, without that of different weights.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from amp_xla.graph.training_graph import TrainingGraph, op_of
 
 
 class PairedReplay(Stage):
-    """The copies ``fp32``, ``amp``, whose half tensors are recorded, and ``check``.
+    """The copies ``fp32``, ``amp`` and ``check``; the half tensors of ``amp`` are recorded.
 
     Attributes:
-      rewritten: the pass' result.
-      records: ranges of the half tensors in all calls of ``examine``.
+      rewritten: result of the mixed-precision pass.
+      records: ranges of the half tensors over all calls of ``examine``.
     """
 
     def __init__(self, training: TrainingGraph) -> None:
@@ -49,7 +49,7 @@ class PairedReplay(Stage):
         return tf.raw_ops.ReadVariableOp(resource=handle.outputs[0], dtype=dtype)
 
     def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
-        """Run one training step; return its loss, and whether it and all gradients were finite."""
+        """Run one training step; return the loss, and whether loss and gradients are finite."""
         training, names = self.training, [f"{copy}/{self.training.loss}:0"]
         names += [f"{copy}/{training.finite}"] if training.finite else []
         names += [f"{copy}/{name}" for name in training.train]
@@ -63,9 +63,9 @@ class PairedReplay(Stage):
         ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
 
         Returns:
-          float64 [gradients, 4]; its columns are the squared norm of the difference (NaN or
-          infinite if the gradient is), the squared norm of the float32 gradient, how many of its
-          elements are not zero, and how many of these are zero in mixed precision.
+          float64 [gradients, 4]. The columns are the squared norm of the difference (NaN or
+          infinite if the gradient is), the squared norm of the float32 gradient, the number of its
+          elements that are not zero, and how many of these are zero in mixed precision.
         """
         count = len(self._comparisons)
         out = self.run([*self._comparisons, *self._targets], batch, step, seed)[:count]

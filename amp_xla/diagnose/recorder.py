@@ -24,9 +24,9 @@ class Range:
 
     Attributes:
       low, high: smallest and largest finite element; 0 if there are none.
-      nan, infinite: number of such elements.
+      nan, infinite: number of elements that are NaN, and that are infinite.
       nonzero: number of elements that are not zero.
-      vanishing: number of those that float16 makes zero.
+      vanishing: number of nonzero elements that are zero in float16.
       size: number of elements.
     """
 
@@ -75,9 +75,9 @@ def watch(graph_def: Any, names: Collection[str]) -> Tuple[Any, List[str], Dict[
     """Add a recording node to each float32 output of the nodes ``names`` outside v1 while loops.
 
     Returns:
-      The GraphDef with recording nodes; names of operations to run with it; the records, filled
-      while it runs. Keep them as long as the graph is run. Records of nodes that never run (an
-      untaken branch) stay empty.
+      The GraphDef with recording nodes; the names of these nodes, which must be run; the records,
+      which must exist as long as the graph runs. Records of nodes that never run (a branch that is
+      not taken) stay empty.
     """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)
@@ -103,7 +103,7 @@ def _recording_node(name: str, index: int, record: Any) -> Any:
         return ()
 
     token = script_ops._py_funcs.insert(look)
-    record.function = look  # TensorFlow does not own the functions that it calls
+    record.function = look  # TensorFlow holds no reference to it
     node = tf.NodeDef(name=f"{name}/watch_{index}", op="PyFunc", input=[f"{name}:{index}"])
     node.attr["token"].s = token.encode()
     node.attr["Tin"].list.type.append(FLOAT)

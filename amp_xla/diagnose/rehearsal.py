@@ -1,7 +1,7 @@
 """Rehearses mixed-precision training on a CPU, next to float32 training on the same batches.
 
 Every step trains both copies. A few steps are examined: gradients are compared at the same
-weights, and the magnitudes of all numbers that are rounded to half are counted.
+weights, and the ranges of all tensors that are rounded to half are recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amp_xla.diagnose.rehearsal_report import LayerHealth, Rehearsal, Step
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import training_graph
 
-HEADROOM = 8.0  # from the largest gradient seen to float16's largest number, for other batches
+HEADROOM = 8.0  # factor between the largest gradient and float16's limit, for other batches
 HIGHEST_SCALE = 2.0**40  # far below float32's limit, so that the scaled loss has room
 EXAMINED = 4  # number of examined steps
 
@@ -79,11 +79,11 @@ def _rehearsed(
         float32_loss, _ = replay.train("fp32", batch, number)
         half_loss, finite = replay.train("amp", batch, number)
         if not training.finite:
-            # Nothing is skipped, so a gradient that is not finite shows in the weights.
+            # No step is skipped, so gradients that are not finite make weights that are not.
             finite = finite and all(np.isfinite(w).all() for w in replay.weights().values())
         done.append(Step(number, float32_loss, half_loss, scale, finite))
         say(done[-1])
-        if not finite:  # from here on the two would train differently
+        if not finite:  # after this the copies would train differently
             finding = overflow.replay(
                 training, replay.rewritten, {**values, **weights}, batch, number, scale
             )
@@ -121,7 +121,7 @@ def _rehearsed(
 
 
 def _by_layer(replay: PairedReplay, origins: NodeOrigins) -> Dict[str, LayerHealth]:
-    """Return layer -> the health of its activations and of the backward pass."""
+    """Return layer -> health, with the fields for activations and the backward pass."""
     layers: Dict[str, LayerHealth] = {}
     records: Dict[Origin, List[Range]] = {}
     for (name, _), record in replay.records.items():
@@ -138,7 +138,7 @@ def _by_layer(replay: PairedReplay, origins: NodeOrigins) -> Dict[str, LayerHeal
 
 
 def _errors(rows: Any) -> Tuple[float, float]:
-    """Return relative error, and share lost, of some gradients together."""
+    """Return the relative error and the lost share of several gradients together."""
     error, norm, elements, lost = rows.sum(0)
     relative = math.sqrt(error / norm) if norm else 0.0
     return math.inf if math.isnan(relative) else relative, lost / max(elements, 1.0)

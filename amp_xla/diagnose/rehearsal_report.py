@@ -15,7 +15,7 @@ _SHOWN_STEPS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of both copies; ``finite``: mixed precision had no NaN and no infinity."""
+    """One step of both copies; ``finite``: no NaN and no infinity in mixed precision."""
 
     step: int
     float32_loss: float
@@ -43,9 +43,9 @@ class LayerHealth:
       largest_activation: the largest number that the forward pass rounds to half, divided by 65504;
         above 1 it overflows.
       activations_lost: share of these numbers that half precision makes zero.
-      largest_gradient: as ``largest_activation``, in the backward pass at the loss scale in force.
+      largest_gradient: as ``largest_activation``, in the backward pass at the current loss scale.
       backward_lost: as ``activations_lost``, in the backward pass.
-      gradient_error: relative error (norms) of its weights' gradients, the worst step.
+      gradient_error: relative error (of norms) of its weights' gradients, in the worst step.
       gradients_lost: share of its weights' gradients that are zero in mixed precision but not in
         float32.
       gradients_lost_then: the same at the suggested loss scale.
@@ -67,7 +67,7 @@ class Rehearsal(JsonReport):
 
     Attributes:
       layers: in the order of the model.
-      loss_scale: in force at the end.
+      loss_scale: loss scale of the last step.
       suggested_loss_scale: the largest power of two at which the largest number of the backward
         pass is still a factor of 8 below overflow.
       finding: the first non-finite node; None if everything was finite.

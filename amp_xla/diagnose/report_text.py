@@ -25,7 +25,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells in columns of equal width, the first one to the left."""
+    """Return rows as a text table; the first column is left-aligned, others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
     for row in rows:
@@ -37,7 +37,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def si(number: float) -> str:
-    """Return 1234567 as ``1.23 M``."""
+    """Return a number with an SI prefix, e.g. 1234567 as ``1.23 M``."""
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.3g} {letter}"

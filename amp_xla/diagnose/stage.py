@@ -11,7 +11,7 @@ from amp_xla.graph.training_graph import DROPOUT_STEP, GRADIENT_SEED, SEED_STEP,
 
 
 class Stage:
-    """Copies under name prefixes, fed from shared placeholders, those of ``graph_def``.
+    """Copies of a training graph under name prefixes; they share the placeholders of ``graph_def``.
 
     Attributes:
       session: runs ``graph`` as it is, on the CPU.
@@ -24,7 +24,7 @@ class Stage:
         with self.graph.as_default():
             for node in graph_def.node:
                 if node.op in ("Placeholder", "PlaceholderWithDefault"):
-                    # Without the static shape: Keras' fit feeds arrays of other ranks, too.
+                    # Without a static shape, because Keras' fit feeds arrays of other ranks, too.
                     self._feeds[node.name] = tf.placeholder(tf.as_dtype(node.attr["dtype"].type))
         config = tf.ConfigProto(device_count={"GPU": 0})
         options = config.graph_options.rewrite_options
@@ -48,7 +48,7 @@ class Stage:
             if node.op in ("Enter", "RefEnter"):  # two loops must not share a frame
                 frame = node.attr["frame_name"].s.decode()
                 node.attr["frame_name"].s = f"{prefix}/{frame}".encode()
-            # The pass saw the placement of another machine.
+            # These devices belong to the machine that the pass was given.
             node.device = ""
             node.attr.pop("_class", None)
         # A copy that does not use a placeholder has no such node.
@@ -58,9 +58,9 @@ class Stage:
             tf.import_graph_def(part, name=prefix, input_map=shared)
 
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Assign ``values``, op name -> array, to the variables of a copy, after the last ``add``.
+        """Assign ``values``, op name -> array, to the variables of a copy; call ``add`` before.
 
-        Variables without a value were never initialized: training does not read them.
+        Variables without a value were never initialized, so training does not read them.
         """
         assigns, feed = [], {}
         with self.graph.as_default():

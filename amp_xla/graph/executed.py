@@ -12,7 +12,7 @@ _HALF = {14: "bfloat16", 19: "float16"}  # types.proto: DT_BFLOAT16, DT_HALF
 _CLUSTER_OPS = ("XlaLaunch", "_XlaRun", "XlaLaunchV2")
 _TYPE_ATTRS = ("T", "dtype", "DstT", "Tparams", "Tx", "U")
 
-# Name scope of tensors that travel between ranks in half precision; they compute nothing.
+# Name scope of half-precision tensors that ranks exchange; they are not counted.
 BETWEEN_RANKS = "between_ranks"
 
 
@@ -49,7 +49,7 @@ class ExecutedGraph:
 
 
 def _half_type(node: Any) -> str:
-    """Return the node's half dtype, for a cast that from or to which it casts; empty if none."""
+    """Return the half dtype of a node, or of either side of a cast; empty if there is none."""
     names = ("DstT", "SrcT") if node.op == "Cast" else _TYPE_ATTRS
     types = (node.attr[name].type for name in names if name in node.attr)
     return next((_HALF[dtype] for dtype in types if dtype in _HALF), "")
@@ -85,7 +85,7 @@ def count(graphs: Iterable[Any]) -> ExecutedGraph:
 
 
 def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla: str) -> None:
-    """Raise an error if the first training step did not run as the settings say.
+    """Raise an error if the first training step contradicts the settings.
 
     Args:
       counts: counts of the first training step.

@@ -1,7 +1,7 @@
-"""The op lists of the mixed-precision pass, and the environment's changes.
+"""The op lists of the mixed-precision pass, and the environment variables that change them.
 
-TensorFlow 1.15 is inspected with the lists of NVIDIA's containers, in which it trains on a GPU:
-Softmax, LogSoftmax, Log and Log1p may be half, Einsum always is.
+TensorFlow 1.15 trains on a GPU in NVIDIA's containers, so it is inspected with their lists:
+Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is white.
 Source: ``auto_mixed_precision_lists.h`` of NVIDIA/tensorflow, branch r1.15.5+nv23.03.
 """
 
@@ -26,7 +26,7 @@ _FORK_WHITE = ("Einsum",)
 def environment() -> Dict[str, str]:
     """Return variables that make the pass of stock TensorFlow 1.15 use NVIDIA's lists.
 
-    An op that the user's environment moves stays as the user moved it.
+    They do not undo what the user's variables do to an op.
     """
     if backend.kind() != "tf1" or backend.is_fork():
         return {}
@@ -46,8 +46,8 @@ def environment() -> Dict[str, str]:
 def parse_buckets(text: str) -> Colors:
     """Return op -> color from the ``paintbuckets`` file that the pass writes to its LOG_PATH.
 
-    Colors: ``white``: always half; ``gray``: half between half neighbours; ``clear``: half next to
-    half; ``black``: never half, and nothing after it is until the next white op.
+    Colors: ``white``: always half; ``gray``: half between half ops; ``clear``: half next to a
+    half one; ``black``: never half, nor is what follows it, up to the next white op.
     """
     titles = {f"{name}:": color for color, name in _NAMES.items()}  # e.g. ``WhiteList:``
     colors: Dict[str, str] = {}
@@ -61,7 +61,7 @@ def parse_buckets(text: str) -> Colors:
 
 
 def keep_in_float32(op: str, lists: Colors) -> str:
-    """Return environment assignments, for a shell, after which ``op`` is never converted."""
+    """Return assignments for a shell that keep all nodes of type ``op`` in float32."""
     color = lists.get(op, "black")
     moved = "" if color == "black" else f"{PREFIX}{_NAMES[color]}_REMOVE={op} "
     return f"{moved}{PREFIX}{_NAMES['black']}_ADD={op}"

@@ -1,4 +1,4 @@
-"""Reads GraphDefs: node inputs, output dtypes, ancestors, loops; walks among operations."""
+"""Reads GraphDefs (inputs, dtypes, loops) and follows the edges of graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FLOAT, HALF = 1, 19  # types.proto: DT_FLOAT, DT_HALF
 MATMULS = frozenset(
     ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaEinsum")
 )
-# They read shapes only, and run as soon as the shape is there.
+# Ops that read the shape of their input, not its values.
 SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank"))
 # Name endings of the casts that the pass inserts, on 1.15 and on 2.x.
 _CAST_SUFFIX = re.compile(r"-\d+-CastToFp(16|32)(-\d+)?-AutoMixedPrecision$")
@@ -77,7 +77,7 @@ def output_types(node: Any) -> List[int]:
 
 
 def closure(starts: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -> Set[Any]:
-    """Return everything reachable from ``starts``, themselves included."""
+    """Return everything reachable from ``starts``, including ``starts``."""
     seen: Set[Any] = set(starts)
     stack = list(seen)
     while stack:
@@ -89,7 +89,7 @@ def closure(starts: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -
 
 
 def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None) -> Set[Any]:
-    """Return operations and all those inside ``within`` that they depend on, by data or control."""
+    """Return the operations and all in ``within`` that they depend on, by data or control."""
 
     def before(op: Any) -> List[Any]:
         sources = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
@@ -99,7 +99,7 @@ def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None
 
 
 def downstream(operations: Iterable[Any], within: Collection[Any]) -> Set[Any]:
-    """Return operations and all those inside ``within`` that read their outputs."""
+    """Return the operations and all in ``within`` that depend on their outputs."""
 
     def readers(op: Any) -> List[Any]:
         return [user for tensor in op.outputs for user in tensor.consumers() if user in within]
@@ -131,7 +131,7 @@ def consumers(nodes: Mapping[str, Any]) -> Dict[str, List[str]]:
 
 
 def inside_loops(nodes: Mapping[str, Any]) -> Set[str]:
-    """Return the nodes between Enter and Exit of v1 while loops; they cannot be fetched."""
+    """Return the nodes between Enter and Exit of v1 while loops, which cannot be fetched."""
     readers = consumers(nodes)
 
     def after(name: str) -> List[str]:

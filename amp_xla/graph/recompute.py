@@ -28,10 +28,10 @@ Read = Tuple[Any, int]  # an operation and the index of one of its inputs
 def recompute(loss: Any, gradients: Iterable[Any]) -> None:
     """Make the backward pass recompute all transformer layers but the last.
 
-    The backward pass begins with the last layer, so its activations are still in memory. Random
-    numbers, weights and shapes are not recomputed (of a dropout mask, the bools are kept). Neither
-    are the last matrix product of a layer and what follows it: two more tensors of the output's
-    size are kept, and a third of the layer's work is not repeated.
+    The backward pass begins with the last layer, whose activations are still in memory. Weights,
+    shapes and random numbers are not recomputed; dropout masks stay in memory as bools. The last
+    matrix product of a layer and the operations after it are not recomputed either. This keeps two
+    more tensors of the output's size, and saves a third of the recomputation.
 
     Args:
       loss: the differentiated tensor.
@@ -92,7 +92,7 @@ class _Layer:
         self.reads = sorted(reads, key=lambda read: (order[read[0]], read[1]))
 
     def start(self, above: Collection[Any]) -> Optional[Any]:
-        """Return the gradient from the operations ``above`` that the layer's first reader reads."""
+        """Return the first gradient from the operations ``above`` that the backward pass reads."""
         for op, _ in self.reads:
             for tensor in op.inputs:
                 if tensor.op in above and tensor.dtype.is_floating:
@@ -127,7 +127,7 @@ class _Layer:
 
 
 def _copy(op: Any, inputs: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Copy an operation; TensorFlow records the original, as it does for gradients."""
+    """Copy an operation; the copy refers to its original, as gradients do."""
     attributes = {key: op.node_def.attr[key] for key in op.node_def.attr if key != "_class"}
     graph = op.graph
     with tf.control_dependencies(after), tf.device(op.device or None), graph._original_op(op):
@@ -147,7 +147,7 @@ def _copy(op: Any, inputs: Sequence[Any], after: Sequence[Any]) -> Any:
 def _constant(ops: Sequence[Any]) -> Set[Any]:
     """Return weights, random numbers, shapes, and operations that depend on these alone.
 
-    Bools end it, because keeping a dropout mask as bools takes least memory.
+    Operations that read bools are not included, because a dropout mask takes least memory as bools.
     """
     constant: Set[Any] = set()
     for op in ops:

@@ -1,7 +1,7 @@
 """Infers shapes and matrix-product FLOPs of a training graph for one batch shape.
 
-bert4keras computes shapes at run time, so shape inference alone resolves almost none. With the
-placeholders' shapes given, constant folding evaluates those computations.
+bert4keras computes shapes at run time, so shape inference alone finds almost none. If placeholders
+have fixed shapes, constant folding evaluates those computations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def static_shapes(
 ) -> Dict[str, List[Shape]]:
     """Return node name -> shapes of its outputs, for nodes whose shapes are all known.
 
-    ``placeholders`` are op name -> shape of its feed; others keep the shape in the graph.
+    ``placeholders`` maps op names to shapes; other placeholders keep their shape in the graph.
     """
     from tensorflow.python.grappler import item as grappler_item
 
@@ -53,10 +53,10 @@ def _shape(proto: Any) -> Shape:
 
 
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
-    """Give placeholders a default of the given shape.
+    """Give each placeholder a default value of its shape.
 
-    Without one they have no shape in shape inference. A constant would be folded, and all nodes
-    that depend on it.
+    Shape inference ignores the shape of a placeholder without a default. A constant in its place
+    would be folded, together with all nodes that depend on it.
     """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)
@@ -81,7 +81,7 @@ def matmul_flops(
 ) -> Tuple[Dict[str, int], List[str]]:
     """Return name -> FLOPs of the matrix products of known size, and the names of the others.
 
-    A product inside a loop counts once, because the number of rounds is unknown.
+    A product inside a loop counts once, because the number of iterations is unknown.
     """
     known: Dict[str, int] = {}
     unknown = []
@@ -97,7 +97,7 @@ def matmul_flops(
 
 
 def _flops(node: Any, left: Sequence[int], right: Sequence[int], product: Sequence[int]) -> int:
-    """Return a multiplication and an addition per element."""
+    """Return the FLOPs of a product: a multiplication and an addition per element."""
     if node.op in ("Einsum", "XlaEinsum"):
         return _einsum(node, [left, right])
     # Stored as [m, k], or as [k, m] if it is transposed.

@@ -1,4 +1,4 @@
-"""A common view of training graphs, of a recipe's step or of a compiled Keras model."""
+"""One view of training graphs, for a recipe's step and for a compiled Keras model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.errors import UnsupportedError
 
-SEED_STEP = "amp_xla_rehearsal_step"  # placeholder: int64 scalar, the step number for masks
-DROPOUT_STEP = "amp_xla_dropout_step"  # placeholder: int64 scalar, Run's step number for masks
-GRADIENT_SEED = "amp_xla_gradient_seed"  # placeholder: float32 scalar, d loss / d loss
-# Name, on 1.15 and on 2.x, of the constant with which tf.gradients starts the backward pass.
+# Placeholders. The two step numbers (int64) seed dropout masks: in copies of a graph, and in the
+# graph itself (``callbacks.Run``). The gradient seed (float32) is d loss / d loss.
+SEED_STEP = "amp_xla_rehearsal_step"
+DROPOUT_STEP = "amp_xla_dropout_step"
+GRADIENT_SEED = "amp_xla_gradient_seed"
+# Name of the constant with which tf.gradients starts the backward pass, on 1.15 and on 2.x.
 _GRADIENT_SEED = re.compile(r"(^|/)grad_ys_\d+(/Const)?$")
 _STATELESS = {
     "RandomUniform": "StatelessRandomUniform",
@@ -37,11 +39,11 @@ class TrainingGraph:
       train: op names of the update.
       gradients: (variable name, tensor name) for each trained variable that has a gradient; the
         values of an IndexedSlices. They are unscaled.
-      loss_scale: tensor name of the loss scale in force; None if there is none.
-      finite: tensor name of a boolean that is false if the update was skipped; None if nothing is
-        ever skipped.
-      layers: Keras layers by name, nested models opened.
-      inputs: names in ``feeds`` whose arrays must fit their shapes; Keras takes other targets too.
+      loss_scale: tensor name of the current loss scale; None if there is none.
+      finite: tensor name of a boolean that is false if the update is skipped; None if no update
+        ever is.
+      layers: Keras layers by name, including those of nested models.
+      inputs: names in ``feeds`` whose arrays must have these shapes; Keras accepts other targets.
     """
 
     graph: Any
@@ -66,14 +68,14 @@ class TrainingGraph:
         return [self.loss, *(op_of(tensor) for _, tensor in self.gradients)]
 
     def arrays(self, batch: Sequence[Any]) -> List[np.ndarray]:
-        """Return the arrays of a batch in feeding order, shaped as Keras' ``fit`` shapes them.
+        """Return the arrays of a batch in feeding order, in the shapes that Keras' ``fit`` feeds.
 
         Args:
-          batch: arrays, or as for ``fit`` lists of arrays or dictionaries by name: inputs, then
-            targets; None counts as no array.
+          batch: arrays in feeding order; or inputs and targets as for ``fit``, each an array, a
+            list, a dictionary by name, or None for no array.
 
         Raises:
-          UnsupportedError: not one array per placeholder, or of another shape.
+          UnsupportedError: the number of arrays or the shape of one does not fit the placeholders.
         """
         arrays: List[Any] = []
         for part in batch:
@@ -129,7 +131,7 @@ class TrainingGraph:
         ``SEED_STEP``, so that two copies draw the same dropout masks. The seed of the backward
         pass becomes the placeholder ``GRADIENT_SEED``, which scales all gradients.
         """
-        # Leaves out everything that the fetches do not need, evaluation graphs above all.
+        # Leaves out everything that the fetches do not need, such as evaluation graphs.
         graph_def = tf.graph_util.extract_sub_graph(self.graph.as_graph_def(), list(fetches))
         out = tf.GraphDef()
         out.library.CopyFrom(graph_def.library)
@@ -209,7 +211,7 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
 
 
 def from_model(model: Any) -> TrainingGraph:
-    """Return the view of a compiled Keras model; builds its training function if need be."""
+    """Build a compiled Keras model's training function and return its view."""
     if getattr(model, "optimizer", None) is None or not hasattr(model, "total_loss"):
         raise UnsupportedError(
             f"model {model.name!r} is not compiled, so it has no training "
@@ -217,7 +219,7 @@ def from_model(model: Any) -> TrainingGraph:
         )
     model._make_train_function()
     function, loss, optimizer = model.train_function, model.total_loss, model.optimizer
-    # An amp_xla.precision.LossScaleOptimizer; Keras' own has no `gradients_finite`.
+    # Only amp_xla's LossScaleOptimizer has this attribute.
     finite = getattr(optimizer, "gradients_finite", None)
     variables = list(model.trainable_weights)
     with loss.graph.as_default(), tf.name_scope("rehearsal"):
@@ -264,7 +266,7 @@ def _static_shape(tensor: Any) -> List[Optional[int]]:
 def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
     """Return placeholder name -> shape of a target that fits its output and its loss.
 
-    Keras gives the placeholder of a target the rank of the output and no sizes.
+    Keras' placeholder for a target has the rank of the output, but no sizes.
     """
     shapes = {}
     for endpoint in getattr(model, "_training_endpoints", ()):
@@ -281,8 +283,8 @@ def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
 def _dense_name(gradient: Any, scale: Any = None) -> str:
     """Return the tensor name of a gradient's values, divided by ``scale``, behind an Identity.
 
-    A fetched node keeps its dtype, and the node that makes the gradient must be free to become
-    half.
+    The pass does not convert fetched nodes. So the Identity is fetched, not the node that computes
+    the gradient.
     """
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     with values.graph.as_default():

@@ -23,9 +23,9 @@ from amp_xla.graph import executed, optimized
 from amp_xla.graph import lists as op_lists
 from amp_xla.settings import flags
 
-# Passes that a session's grappler runs before this one, so that it meets the same graph here.
+# The pass and those before it in a session, so that it reads the same graph here.
 PASSES = ("pruning", "function", "constfold", "shape", "auto_mixed_precision")
-# The pass converts the same for each compute capability from 7.0 on.
+# The pass converts the same nodes for each compute capability from 7.0 on.
 CAPABILITY = "8.0"
 _CUDA = {"tf1": ("11000", "8000"), "tf2": ("12030", "8900")}
 _GRAPH, _RESULT = "graph.pb", "result.pb"
@@ -42,7 +42,7 @@ class Rewritten:
     Attributes:
       graph_def: the rewritten GraphDef, devices cleared.
       before: the GraphDef as the pass received it (pruned, constants folded), devices cleared.
-      counts: over ``graph_def``.
+      counts: counts over ``graph_def``.
       lists: op -> color on the lists that the pass used.
     """
 
@@ -69,7 +69,7 @@ def rewrite(graph: Any, fetches: Sequence[str]) -> Rewritten:
 
 
 def _run_worker(folder: Path) -> str:
-    """Run the pass on the graph in a folder, without session switches and GPUs; return its log."""
+    """Run the pass on the graph in a folder, in a separate process; return its log."""
     environment = dict(os.environ)
     for name in (flags.GRAPH_REWRITE, flags.FULL_AMP, flags.FORK_LOSS_SCALING, flags.XLA_FLAGS):
         environment.pop(name, None)
@@ -127,7 +127,7 @@ def _reason(log: str, counts: executed.ExecutedGraph) -> str:
 
 
 def run_pass(folder: Path) -> None:
-    """Run grappler on the graph in a folder; the pass leaves its own files there too."""
+    """Run grappler on the graph in a folder, where the pass also writes its log files."""
     os.environ[op_lists.PREFIX + "LOG_PATH"] = str(folder)
     cuda, cudnn = _CUDA[backend.kind()]
     properties = {"architecture": CAPABILITY, "cuda": cuda, "cudnn": cudnn}

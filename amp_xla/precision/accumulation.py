@@ -1,7 +1,7 @@
 """Gradient accumulation: a window of micro-batches is one step, with one finite check.
 
-Sums are emptied by assignment. bert4keras multiplies them by 0, so one infinite micro-batch stays
-NaN for good. Between updates the sums are zero, and no checkpoint holds them.
+Sums are reset by assignment. (bert4keras multiplies them by 0: after one infinite micro-batch they
+are NaN forever.) Between updates the sums are zero, so checkpoints do not contain them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Window:
             raise ValueError(f"accumulate is {steps}; allowed: a whole number of micro-batches")
         self.steps = int(steps)
         self._prefix = name
-        self._sums: Dict[int, Tuple[Any, Any]] = {}  # by id of a variable, which is held too
+        self._sums: Dict[int, Tuple[Any, Any]] = {}  # id of a variable -> it and its sum
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
 
     @property
@@ -37,12 +37,12 @@ class Window:
         return [self.micro_step, *(total for _, total in self._sums.values())]
 
     def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
-        """Add one micro-batch; at the end of a window use the means and empty the sums.
+        """Add one micro-batch; at the end of a window use the means and reset the sums.
 
         Args:
           pairs: unscaled gradients of this micro-batch.
-          at_end: pairs of mean gradients -> (finite, norm); runs if the window is full. The other
-            micro-batches return (True, 0).
+          at_end: function from pairs (mean gradient, variable) to (finite, norm), called by the
+            last micro-batch of a window. The others return (True, 0).
         """
         totals = [self._sum_of(v) for _, v in pairs]
         added = [_add(total, g) for total, (g, _) in zip(totals, pairs)]

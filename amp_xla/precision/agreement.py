@@ -1,8 +1,9 @@
-"""Decisions over ranks and replicas; ``agreement=`` and ``reduce=`` of ``LossScaleOptimizer``.
+"""One decision for all ranks and replicas; ``agreement=`` of ``LossScaleOptimizer``.
 
-An agreement takes a boolean scalar tensor, whether this rank's gradients are finite, and returns
-whether all ranks' are. It runs on every rank in every step. Its attribute ``total``, if it has one,
-sums a float32 scalar over ranks: clipping model-parallel variables by a global norm needs it.
+An agreement is a function. It takes a boolean scalar tensor, true if this rank's gradients are
+finite, and returns one that is true if those of all ranks are. It runs on every rank in every step.
+Its optional attribute ``total`` is a function that sums a float32 scalar over ranks. Clipping
+model-parallel variables by a global norm needs it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SUPPORTED = ("MirroredStrategy", "CollectiveAllReduceStrategy", "OneDeviceStrate
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Return the agreement that ``auto`` means here; a function or None as it is.
+    """Replace ``auto`` by the agreement that this process needs; return others unchanged.
 
     Raises:
       ValueError: another string.
@@ -43,7 +44,7 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
     module = hvd or importlib.import_module("horovod.tensorflow")
 
     def agree(finite: Any) -> Any:
-        # A sum of integers: exact for any number of ranks, and every Horovod has it.
+        # A sum of integers is exact for any number of ranks, and every version of Horovod has it.
         bad = tf.cast(tf.logical_not(finite), tf.int32)
         return tf.equal(module.allreduce(bad, op=module.Sum), 0)
 
@@ -121,7 +122,7 @@ def in_all_replicas(
     Args:
       function: builds the branch; ``each_replica(apply)`` inside it runs ``apply(gradients)``
         in every replica with that replica's gradients, and returns the operations.
-      gradients: this replica's.
+      gradients: gradients of this replica.
       scalars: tensors with the same value in all replicas; ``function`` gets those of one replica.
     """
     graph = in_v1_graph()  # elsewhere effects are in order without control dependencies

@@ -1,6 +1,6 @@
-"""Dtypes, arrays and pytrees of NumPy, JAX and TensorFlow; imports none of the latter two.
+"""Handles dtypes, arrays and trees of NumPy, JAX and TensorFlow without importing the last two.
 
-A framework is looked up in ``sys.modules`` after one of its objects was passed.
+If an object of a framework is passed, the framework is taken from ``sys.modules``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 T = TypeVar("T")
 
-# Canonical name -> spellings, the first of which str(Policy) writes (jmp's, so that they mix).
+# Canonical name -> accepted spellings. str(Policy) writes the first one, as jmp does.
 SPELLINGS: Dict[str, Tuple[str, ...]] = {
     "bfloat16": ("bf16", "bfloat16"),
     "float16": ("f16", "float16"),
@@ -43,7 +43,7 @@ def canonical(dtype: Any) -> str:
             return NAMES[name]
     else:
         base = getattr(dtype, "base_dtype", dtype)  # TensorFlow's reference dtypes
-        for attribute in ("name", "__name__"):  # dtypes have the one, scalar types the other
+        for attribute in ("name", "__name__"):  # of dtypes, of scalar types
             spelled = getattr(base, attribute, None)
             if isinstance(spelled, str) and spelled in SPELLINGS:
                 return spelled
@@ -123,7 +123,7 @@ def family(x: Any) -> str:
 
 
 def namespace(*values: Any) -> Any:
-    """Return the operations that fit all the values, by their names in NumPy."""
+    """Return functions with NumPy's names that work on all the values."""
     families = {family(value) for value in values}
     if "tensorflow" in families:
         tf = sys.modules["tensorflow"]
@@ -160,7 +160,7 @@ def is_sparse(x: Any) -> bool:
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """Return ``x`` as another dtype, by name; ``x`` itself if it has it already."""
+    """Cast ``x`` to a dtype by name; return ``x`` itself if it already has this dtype."""
     if dtype_name(x) == dtype:
         return x
     if family(x) == "tensorflow":
@@ -181,15 +181,15 @@ def cast_like(scalar: Any, like: Any) -> Any:
 
 
 def scalar(x: Any, dtype: str) -> Any:
-    """Return a strong scalar of a dtype by name, in the framework of ``x``."""
+    """Return ``x`` as a scalar of the named dtype, in its framework; not weakly typed in JAX."""
     return getattr(np, dtype)(x) if family(x) == "numpy" else cast(x, dtype)
 
 
 def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = False) -> T:
-    """Apply ``function`` to every floating leaf of any tree; leave the rest.
+    """Apply ``function`` to every floating leaf of a tree; other leaves are unchanged.
 
-    A tree is made of dicts, lists, tuples and, if JAX is loaded, its nodes. A sparse gradient keeps
-    indices and shape. Python floats are left too, unless ``python_floats``.
+    A tree consists of dicts, lists, tuples and, if JAX is loaded, JAX's nodes. A sparse gradient
+    keeps indices and shape. Python floats are included only with ``python_floats``.
     """
 
     def leaf(path: str, x: Any) -> Any:
@@ -203,7 +203,7 @@ def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = Fa
 
 
 def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") -> Any:
-    """Apply ``leaf`` to (path, leaf) of any tree; a path is keys joined by slashes."""
+    """Apply ``leaf(path, value)`` to each leaf of a tree; a path is its keys joined by slashes."""
     if tree is None or is_sparse(tree) or hasattr(tree, "dtype"):
         return leaf(path, tree)
     if isinstance(tree, dict):

@@ -2,7 +2,7 @@
 
 Keras' ``compile`` takes only its own optimizer classes, and under ``mixed_float16`` wraps each one
 that is not its own ``LossScaleOptimizer``, which would scale the loss twice. So users get an object
-whose class is a subclass of both; each method that matters is ours.
+whose class inherits from Keras' class, too; its methods are those of this package.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _subclass(base: type, expected: Optional[type]) -> type:
     fields: Dict[str, Any] = {
         "__doc__": base.__doc__,
         "__module__": base.__module__,
-        # Keras' own would look hyper-parameters up in tables that are empty here.
+        # Keras' own looks up hyper-parameters in tables that are empty here.
         "__getattribute__": object.__getattribute__,
     }
     name = expected.__name__ if getattr(base, "keeps_keras_name", False) else NAME
@@ -97,13 +97,13 @@ class OptimizerFace(Trackable):
     _functions: Dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for attributes that this class lacks: learning_rate, lr, beta_1, ...
+        # Called only for attributes that this class does not have, such as beta_1.
         if name.startswith("_") or "inner" not in vars(self) or not self._delegated(name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.inner, name)
 
     def _delegated(self, name: str) -> bool:
-        """Return whether an attribute that this class lacks is the inner optimizer's."""
+        """Return whether an attribute that this class lacks is read from the inner optimizer."""
         return hasattr(self.inner, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -175,7 +175,7 @@ class OptimizerFace(Trackable):
         return self.inner.get_slot(variable, name)
 
     def get_config(self) -> Dict[str, Any]:
-        """Return a JSON-able description without functions (groups, agreement, ...)."""
+        """Return a description for JSON, which leaves out functions (groups, agreement, ...)."""
         left_out = sorted(name for name, value in self._functions.items() if value)
         if left_out:
             warnings.warn(
@@ -194,7 +194,7 @@ class OptimizerFace(Trackable):
         Args:
           config: from ``get_config``.
           custom_objects: classes by name, for inner optimizers that no import finds.
-          **more: arguments that are functions.
+          **more: the functions that ``get_config`` left out.
         """
         config = dict(config)
         inner = restored(config.pop("inner"), custom_objects)
@@ -202,7 +202,7 @@ class OptimizerFace(Trackable):
 
 
 def described(optimizer: Any) -> Dict[str, Any]:
-    """Return an optimizer as Keras serializes it, always with its module.
+    """Return an optimizer as Keras serializes it, plus the name of its module.
 
     TensorFlow 1.15's Keras writes the class name alone, and bert4keras' optimizers share names
     with Keras'.

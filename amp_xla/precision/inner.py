@@ -22,9 +22,9 @@ class Inner:
 
     Attributes:
       optimizer: the user's object.
-      clips_itself: whether its ``apply_gradients`` clips, hence after unscaling.
+      clips_itself: whether its ``apply_gradients`` clips, which is then after unscaling.
       sums: name of the method by which Keras sums gradients before it applies them.
-      summed: argument of ``apply_gradients`` for gradients that are summed already.
+      summed: argument that tells Keras' ``apply_gradients`` not to sum again.
     """
 
     clips_itself = False
@@ -67,7 +67,7 @@ class Inner:
         return list(compute(loss, var_list=variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
-        """Return pairs summed over replicas or ranks, if Keras would do so before it applies."""
+        """Return pairs summed over replicas or ranks, if Keras' ``apply_gradients`` sums."""
         keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
         if not any(self.sums in vars(c) for c in keras):
             return pairs
@@ -78,7 +78,7 @@ class Inner:
         return list(getattr(self.optimizer, self.sums)(pairs))
 
     def prepare(self, variables: Sequence[Any]) -> None:
-        """Create the optimizer's variables now: in a branch it would be too late."""
+        """Create the optimizer's variables now, because a branch of the graph cannot."""
         create = getattr(self.optimizer, "_create_slots", None)
         build = getattr(self.optimizer, "build", None)
         with tf.init_scope():
@@ -88,7 +88,7 @@ class Inner:
                 build(list(variables))
 
     def apply(self, pairs: Pairs) -> Any:
-        """Apply gradients as they are: replicas and ranks have summed them already."""
+        """Apply gradients that are already summed over replicas and ranks."""
         known = {n: v for n, v in self.summed.items() if _takes(self.optimizer, n)}
         return self.optimizer.apply_gradients(pairs, **known)
 
@@ -100,7 +100,7 @@ class Inner:
 
 
 class KerasInner(Inner):
-    """A Keras OptimizerV2, bert4keras' too."""
+    """A Keras OptimizerV2, including bert4keras' optimizers."""
 
     sums, summed = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
 
@@ -111,7 +111,7 @@ class KerasInner(Inner):
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if is_keras_own(self.optimizer, "get_gradients" if tape is None else "_compute_gradients"):
             return derived(loss, variables, tape)
-        with self._without_clipping():  # Horovod's reduces here, and clips before that
+        with self._without_clipping():  # Horovod's would clip before it reduces
             if tape is not None:
                 return list(self.optimizer._compute_gradients(loss, variables, tape=tape))
             return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
@@ -184,7 +184,7 @@ def inner_of(optimizer: Any) -> Inner:
 def _refuse_second_scaling(optimizer: Any) -> None:
     name = type(optimizer).__name__
     if hasattr(optimizer, "get_unscaled_gradients"):
-        raise ValueError(f"{name} already scales the loss; give its inner optimizer instead")
+        raise ValueError(f"{name} already scales the loss; pass its inner optimizer instead")
     scaling = getattr(optimizer, "doing_loss_scaling", None)  # NVIDIA's TensorFlow 1.15
     if callable(scaling) and scaling():
         raise ValueError(
@@ -209,14 +209,14 @@ def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
 
 
 def _takes(optimizer: Any, argument: str) -> bool:
-    """Return whether ``apply_gradients`` of any class names the argument; wrappers pass it on."""
+    """Return whether ``apply_gradients`` has the argument; wrappers pass it to a base."""
     name = "apply_gradients"
     functions = (vars(c)[name] for c in type(optimizer).__mro__ if name in vars(c))
     return any(argument in inspect.signature(function).parameters for function in functions)
 
 
 def is_keras_own(optimizer: Any, method: str) -> bool:
-    """Return whether Keras defines the method, and not a wrapper such as Horovod's."""
+    """Return whether the method is Keras', not that of a wrapper such as Horovod's."""
     owner = next((c for c in type(optimizer).__mro__ if method in vars(c)), None)
     return owner is None or _is_of_keras(owner)
 

@@ -1,7 +1,8 @@
 """Loss scales: immutable values with jmp's method names, and their state machine.
 
-The same classes serve NumPy, JAX (as pytrees, once ``amp_xla.precision.jax`` is imported) and
-TensorFlow (in the variables of ``amp_xla.precision.tensorflow``). No framework is imported here.
+The same classes work with NumPy, with JAX (as pytrees, after ``amp_xla.precision.jax`` is imported)
+and with TensorFlow (in the variables of ``amp_xla.precision.tensorflow``). This module imports no
+framework.
 
 Dynamic scaling, per step::
 
@@ -10,7 +11,7 @@ Dynamic scaling, per step::
         counter += 1
         if counter == growth_interval:                  # the N-th finite step in a row
             counter = 0
-            scale = min(scale * growth_factor, maximum) # stays, should the product overflow
+            scale = min(scale * growth_factor, maximum) # unchanged if that overflows
     else:
         counter = 0
         scale = max(scale * backoff_factor, minimum)    # and this step's update is skipped
@@ -39,11 +40,11 @@ LARGEST_SCALE = float(np.finfo(np.float32).max)
 
 
 class LossScaleWarning(UserWarning):
-    """A problem with loss scaling that training survives."""
+    """Warning about a problem with loss scaling that does not stop training."""
 
 
 class _LossScale:
-    """Base class of the three; ``kind`` names them in ``spec``."""
+    """Base class of the three loss scales; ``kind`` is the name of each in ``spec``."""
 
     kind: ClassVar[str]
     loss_scale: Any
@@ -67,7 +68,7 @@ class _LossScale:
         return arrays.cast_like(self.loss_scale, arrays.widen(like))
 
     def adjust(self, grads_finite: Any) -> Any:
-        """Return the loss scale for the next step; this one is unchanged."""
+        """Return the loss scale for the next step; this object does not change."""
         return self
 
     def spec(self) -> Dict[str, Any]:
@@ -100,8 +101,8 @@ class StaticLossScale(_LossScale):
     """A constant scale.
 
     Attributes:
-      loss_scale: float32 scalar, from any scalar. In JAX it is a leaf, so another value does not
-        retrace.
+      loss_scale: any scalar; stored as a float32 scalar. In JAX it is a leaf, so that another value
+        does not retrace.
 
     Raises:
       ValueError: the scale is not a positive finite number that float32 can hold.
@@ -120,7 +121,7 @@ class DynamicLossScale(_LossScale):
     """A scale that grows while gradients stay finite and shrinks when they do not.
 
     Attributes:
-      loss_scale: float32 scalar, the current scale, from any scalar.
+      loss_scale: the current scale, any scalar; stored as a float32 scalar.
       counter: int32 scalar, finite steps since the last change.
       growth_interval: finite steps in a row before the scale grows; at least 1.
       growth_factor: factor of growth; more than 1.
@@ -169,7 +170,7 @@ class DynamicLossScale(_LossScale):
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Return the next state; ``grads_finite`` is a boolean scalar.
 
-        It only multiplies: compilers change the last bit of a division by a constant.
+        It only multiplies, because compilers change the last bit of divisions by constants.
         """
         scale, counter = self.loss_scale, self.counter
         xp = arrays.namespace(scale, counter, grads_finite)
@@ -184,7 +185,7 @@ class DynamicLossScale(_LossScale):
         return self.replace(scale, xp.int32(xp.where(counts, counter + np.int32(1), 0)))
 
     def replace(self, loss_scale: Any, counter: Any) -> DynamicLossScale:
-        """Return the same hyper-parameters with another state, unchecked: it may be a tracer."""
+        """Return a copy with another state, which is not checked: it may be a JAX tracer."""
         new = copy.copy(self)
         object.__setattr__(new, "loss_scale", loss_scale)
         object.__setattr__(new, "counter", counter)
@@ -226,14 +227,13 @@ def from_spec(spec: Any) -> Any:
 
 
 def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
-    """Return ``loss * scale`` in float32, and nothing else, for any training script.
+    """Return ``loss * scale`` in float32; nothing unscales the gradients.
 
-    Gradients, clipping thresholds and the optimizer's epsilon then see numbers ``scale`` times
-    larger. Adam and LAMB hardly notice; SGD's learning rate grows. ``LossScaleOptimizer`` has none
-    of these effects.
+    Clipping and the optimizer then get gradients that are ``scale`` times larger. This hardly
+    changes Adam and LAMB, and multiplies SGD's learning rate. ``LossScaleOptimizer`` unscales.
 
     Args:
-      loss: floating tensor, or a function ``(y_true, y_pred) -> loss`` as Keras takes it.
+      loss: floating tensor, or a loss function of Keras, ``(y_true, y_pred) -> loss``.
       scale: positive finite number.
 
     Raises:

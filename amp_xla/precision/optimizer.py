@@ -47,24 +47,24 @@ class LossScaleOptimizer(OptimizerFace):
         kind), or anything with ``apply_gradients``.
       loss_scale: a number, ``"dynamic"``, None (no scaling, steps are still checked) or a loss
         scale from ``amp_xla.precision``.
-      global_clipnorm: largest global L2 norm of unscaled gradients, of a step or of one
-        ``apply_gradients`` if a step has several. ``inner``'s clipping comes after it.
-      groups: pairs (predicate of a variable, optimizer); a variable belongs to the first group
-        whose predicate is true, else to ``inner``. All groups share one decision.
-      agreement: function from this rank's verdict, a boolean scalar, to that of all ranks; see
-        ``amp_xla.precision.agreement``. ``auto``: Horovod's ranks if it is initialized with
-        several, else None: this rank alone. Replicas of a ``tf.distribute`` strategy always agree.
-      reduce: gradient -> mean over ranks, for ``minimize`` and ``compute_gradients``; None if
-        ``inner`` reduces or there is one rank.
-      model_parallel: predicate of a variable that this rank alone has; its gradient counts in the
-        decision and is not reduced.
+      global_clipnorm: maximum global L2 norm of the unscaled gradients of a step (of each
+        ``apply_gradients`` if a step has several). ``inner`` clips after it.
+      groups: pairs (predicate, optimizer). A variable belongs to the first group whose predicate is
+        true for it, else to ``inner``. All groups share one decision.
+      agreement: function from this rank's decision, a boolean scalar, to that of all ranks; see
+        ``amp_xla.precision.agreement``. None: each rank decides alone. ``auto``: Horovod's if it
+        has several ranks, else None. Replicas of a ``tf.distribute`` strategy always agree.
+      reduce: function from a gradient to its mean over ranks, for ``minimize`` and
+        ``compute_gradients``; None if ``inner`` reduces or there is one rank.
+      model_parallel: predicate that is true for a variable that exists on this rank alone. Its
+        gradient counts in the decision and is not reduced.
       accumulate: micro-batches per update. Each ``minimize`` or ``apply_gradients`` adds one; the
-        last of a window updates with the mean gradient, checked once. The loss scale is constant
-        within a window. Ranks reduce once per window. No checkpoint holds an open window.
+        last one of a window reduces the mean gradient over ranks, checks it and updates. The loss
+        scale is constant within a window. Checkpoints do not contain the sums of a window.
       recompute: compute bert4keras' transformer layers again in the backward pass, in v1 graphs;
         see ``amp_xla.graph.recompute``.
-      warn_after: skipped steps in a row at the minimum scale before a warning; 0 = no warnings,
-        none about a constant scale either. ``tf.function(jit_compile=True)`` never warns.
+      warn_after: number of successive skipped steps at the minimum scale before a warning; 0 turns
+        off all warnings. ``tf.function(jit_compile=True)`` never warns.
       applied_steps: int64 variable that counts applied steps; None creates it.
       name: prefix of variable names.
 
@@ -72,15 +72,15 @@ class LossScaleOptimizer(OptimizerFace):
       inner: the wrapped optimizer.
       applied_steps: int64 variable, steps whose update was applied.
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
-      gradients_finite: boolean scalar of the last step built; a tensor in a graph.
+      gradients_finite: decision of the last step built, a boolean scalar; a tensor in a graph.
       window: the sums of ``accumulate``, or None.
       gradient_norm: float32 scalar, global L2 norm after unscaling and before clipping, of the
-        last step built in a v1 graph. With model-parallel variables the ranks sum it together,
-        so either all of them fetch it or none.
+        last step built in a v1 graph. With model-parallel variables it is a sum over ranks, so
+        either all ranks must fetch it or none.
 
     Raises:
       TypeError: ``inner`` is not an optimizer.
-      ValueError: ``inner`` scales the loss or accumulates gradients itself, or a value is out of
+      ValueError: ``inner`` already scales the loss or accumulates gradients, or a value is out of
         range.
     """
 
@@ -102,7 +102,7 @@ class LossScaleOptimizer(OptimizerFace):
         name: str = "loss_scale_optimizer",
     ) -> None:
         if isinstance(self, tf.train.Optimizer):
-            tf.train.Optimizer.__init__(self, False, name)  # it tracks checkpoints its own way
+            tf.train.Optimizer.__init__(self, False, name)  # needed by its checkpoints
         self.inner = inner
         self.name = name
         self.gradients_finite: Optional[Any] = None
@@ -151,7 +151,7 @@ class LossScaleOptimizer(OptimizerFace):
     def _track(self) -> None:
         """Name the objects that checkpoints hold."""
         self._optimizer = self.inner  # Keras' own methods look for it under this name
-        self._trackable = tf.Module()  # some base classes delegate tracking to it
+        self._trackable = tf.Module()  # some base classes track this instead of self
         children = {f"group_{i}": inner.optimizer for i, (_, inner) in enumerate(self._groups[:-1])}
         children.update(inner=self.inner, state=self._state)
         children.update(applied_steps=self.applied_steps, skipped_steps=self.skipped_steps)
@@ -185,13 +185,13 @@ class LossScaleOptimizer(OptimizerFace):
         return self._steps.scale(loss)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
-        """Return true gradients in float32 (float64 stays); None and sparse ones stay so.
+        """Return unscaled gradients in float32 (float64 stays); None and sparse ones stay so.
 
         Call it for every group of variables before the first ``apply_gradients`` of the step:
         each call adds its gradients to the step's one decision.
 
         Raises:
-          RuntimeError: the step was already checked, without these gradients.
+          RuntimeError: the step has already been checked without these gradients.
         """
         step = self._steps.current()
         if step.finite is not None:
@@ -266,19 +266,19 @@ class LossScaleOptimizer(OptimizerFace):
           grads_and_vars: pairs; None gradients are dropped.
           global_step: variable to increment when the step is applied.
           name: name of the operation.
-          experimental_aggregate_gradients: False if the gradients of this call must not be
-            summed over replicas (model-parallel variables).
+          experimental_aggregate_gradients: False for model-parallel variables, whose gradients must
+            not be summed over replicas.
 
         Returns:
-          In a v1 graph the operation; in tf.function and eagerly, when it is done, the decision:
-          a boolean scalar tensor.
+          In a v1 graph the operation; in tf.function and eagerly the decision, a boolean scalar
+          tensor.
 
         Raises:
-          ValueError: no gradient at all.
+          ValueError: all gradients are None.
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
-            raise ValueError("no gradients: the loss reaches none of the variables")
+            raise ValueError("no gradients: the loss depends on none of the variables")
         aggregate = experimental_aggregate_gradients
         with tf.name_scope(name or self.name):
             step = self._steps.current()
@@ -291,7 +291,7 @@ class LossScaleOptimizer(OptimizerFace):
                 )
             if self.window is not None:
                 return self._accumulate(step, pairs, global_step, aggregate)
-            # Gradients that were neither scaled nor unscaled here are one whole step.
+            # Gradients that the user scaled and unscaled are one whole step.
             several = step.scaled or step.unscaled
             operation = self._steps.apply(
                 step, self._split(pairs), global_step, aggregate, more_groups=several
@@ -312,7 +312,7 @@ class LossScaleOptimizer(OptimizerFace):
         global_step: Optional[Any] = None,
     ) -> Any:
         """Take one training step; see ``compute_gradients`` and ``apply_gradients``."""
-        self._steps.close()  # gradients unscaled earlier and never applied are another step's
+        self._steps.close()  # drops gradients that were unscaled and never applied
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
             extra = {} if global_step is None else {"global_step": global_step}
@@ -363,7 +363,7 @@ class LossScaleOptimizer(OptimizerFace):
         return over_ranks(pairs, self._reduce, self._steps.model_parallel)
 
     def _split(self, pairs: Pairs) -> Parts:
-        """Return pairs by optimizer: the first group whose predicate is true for the variable."""
+        """Return the pairs of each optimizer, by the first predicate true for a variable."""
         parts: Parts = [(inner, []) for _, inner in self._groups]
         for gradient, variable in pairs:
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))

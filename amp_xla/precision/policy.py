@@ -1,7 +1,7 @@
-"""Mixed-precision policies: which dtype parameters, computation and outputs have.
+"""Mixed-precision policies: the dtypes of parameters, computation and outputs.
 
-A policy is a frozen, hashable value, equal for dtypes of any framework, and a string that fits a
-command line. Source of the idea and the grammar: jmp,
+A policy is a frozen, hashable value with a short text form for command lines. Dtypes of any
+framework give equal policies. Source of the idea and the grammar: jmp,
 https://github.com/google-deepmind/jmp.
 """
 
@@ -36,7 +36,8 @@ class Policy:
       compute_dtype: dtype of the arithmetic.
       output_dtype: dtype of a layer's output.
 
-    Each takes a NumPy, JAX or TensorFlow dtype or a name, and holds a NumPy scalar type.
+    Each may be given as a name or as a dtype of NumPy, JAX or TensorFlow, and is stored as a NumPy
+    scalar type.
 
     Raises:
       ValueError: a dtype is not float16, bfloat16, float32 or float64.
@@ -60,7 +61,7 @@ class Policy:
     def cast_to_param(self, tree: T) -> T:
         """Return the tree with floating arrays and tensors in the param dtype.
 
-        Everything else stays, Python numbers and the indices of sparse gradients too.
+        Everything else is unchanged, also Python numbers and the indices of sparse gradients.
         """
         return _cast(tree, self.names[0])
 
@@ -92,14 +93,15 @@ def _cast(tree: T, dtype: str) -> T:
 
 
 def get_policy(name: Any) -> Policy:
-    """Return the policy that a string means; a ``Policy`` as it is.
+    """Return the policy that a string describes; a ``Policy`` is returned unchanged.
 
     The grammar, with spaces anywhere between words:
 
-    - ``c=f16``: keys are ``p``/``params``, ``c``/``compute``, ``o``/``output``. Default params are
-      float32, compute is as params, output as compute.
+    - ``c=f16``: keys are ``p``/``params``, ``c``/``compute``, ``o``/``output``. By default params
+      are float32, compute equals params, and output equals compute.
     - ``f16``, ``half``, ``full``, ``f``, ...: one dtype for all three.
-    - ``mixed_float16``, ``mixed_bfloat16``: Keras' names; float32 params, half compute, output.
+    - ``mixed_float16``, ``mixed_bfloat16``: Keras' names: float32 params, half-precision compute
+      and output.
 
     Raises:
       ValueError: an unknown key or dtype, or a key given twice.
@@ -156,12 +158,12 @@ def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Ca
 
 @dataclasses.dataclass(frozen=True)
 class PolicyRules:
-    """A policy per layer name.
+    """Policies chosen by layer name.
 
     Attributes:
-      default: policy of names without a match.
-      rules: (regular expression, policy) pairs, searched in the name, ignoring case; the first
-        match counts.
+      default: policy of layers that no rule matches.
+      rules: pairs (regular expression, policy). The expression is searched in the layer's name,
+        ignoring case; the first match decides.
 
     Example: softmax, norms and logits in float32::
 

@@ -1,7 +1,7 @@
-"""Sums over ranks: gradients, optionally in float16, and rows of embeddings.
+"""Sums gradients over ranks, optionally in float16; sparse gradients as rows.
 
-Each rank's gradient is its share of the mean over the whole batch. The sum over ranks equals the
-gradient of one process with that batch, so it does not grow with the number of ranks.
+The gradient of each rank is its share of the mean over the global batch. So the sum over ranks
+equals the gradient of a single process, and does not grow with the number of ranks.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import distinct_rows, tf
 
-# Size of a group of gradients. Horovod's own fusion follows the clock, so with three ranks or more
-# it adds the same numbers in another order each time.
+# Size of a group of gradients that is sent at once. Horovod's own fusion depends on timing, so with
+# three ranks or more it would add the same numbers in another order in each run.
 GROUP_BYTES = 32 << 20
 
 
 class Reduction:
     """Sums of unscaled gradients over ranks, for ``reduce=`` of ``LossScaleOptimizer``.
 
-    In float16 the scaled gradient is sent, since a gradient of 1e-7 underflows. It is unscaled in
-    float32 afterwards.
+    With ``fp16`` the ranks send scaled gradients, because a gradient of 1e-7 underflows; the sum is
+    unscaled in float32.
 
     Args:
       hvd: ``horovod.tensorflow``, initialized.
       compression: ``none`` (float32) or ``fp16`` between ranks.
-      mean: a rank's gradient is the mean over its own batch: return means over ranks.
+      mean: return means over ranks; for gradients that are means over each rank's batch.
 
     Attributes:
-      loss_scale: returns the scale in force in this step, a float32 scalar tensor.
+      loss_scale: function that returns the scale of this step, a float32 scalar tensor.
     """
 
     def __init__(self, hvd: Any, compression: str = "none", mean: bool = False) -> None:
@@ -46,7 +46,7 @@ class Reduction:
             sums = {
                 i: self._rows(g) for i, g in enumerate(gradients) if isinstance(g, tf.IndexedSlices)
             }
-            # The last layers' gradients are sent while the others are computed.
+            # In reverse order: the last layers' gradients are sent while the others are computed.
             rest = [i for i in range(len(gradients)) if i not in sums][::-1]
             for group in _groups(rest, gradients):
                 sums.update(zip(group, self._sum([gradients[i] for i in group])))
@@ -69,7 +69,7 @@ class Reduction:
         return f"amp_xla_reduction_{self._named}"
 
     def _rows(self, gradient: Any) -> Any:
-        """Gather the rows of an embedding from all ranks, and sum those of the same number."""
+        """Gather an embedding's rows from all ranks, and sum rows with the same index."""
         once = distinct_rows(gradient)
         gather = self._hvd.allgather
         rows, ids = (gather(x, name=self._name()) for x in (once.values, once.indices))
@@ -79,12 +79,12 @@ class Reduction:
 def over_ranks(
     pairs: Sequence[Tuple[Any, Any]], reduce: Callable[[Any], Any], local: Callable[[Any], bool]
 ) -> List[Tuple[Any, Any]]:
-    """Return pairs (gradient, variable) with reduced gradients, except None and local ones.
+    """Reduce the gradients of pairs (gradient, variable), except None and those of local variables.
 
     Args:
-      pairs: gradients of this rank.
-      reduce: a ``Reduction``, for all gradients at once, or a function of one gradient.
-      local: predicate of a variable that exists on this rank only.
+      pairs: pairs of this rank.
+      reduce: a ``Reduction``, which takes all gradients at once, or a function of one gradient.
+      local: predicate that is true for a variable that exists on this rank only.
     """
     travel = [g for g, v in pairs if g is not None and not local(v)]
     sums = iter(reduce(travel) if isinstance(reduce, Reduction) else map(reduce, travel))

@@ -39,7 +39,8 @@ class Step:
       finite: the decision: a boolean scalar; None before the first group is applied.
       norm: function that builds the global norm of the last group applied.
       applied: operations of the groups applied so far, in order; empty eagerly.
-      shared: optimizer -> (variable, value before its first group) for iterations and the like.
+      shared: optimizer -> (variable, value before the first group) for each variable, such as
+        ``iterations``, that every ``apply_gradients`` advances.
     """
 
     scale: Any
@@ -53,12 +54,12 @@ class Step:
 
 
 class Steps:
-    """Checks and applies the step under construction in each graph and replica.
+    """Steps under construction, one in each graph and replica, and how they are applied.
 
     ``LossScaleOptimizer`` documents the arguments.
 
     Attributes:
-      ever_scaled, ever_unscaled: whether any step scaled a loss, and unscaled a gradient.
+      ever_scaled, ever_unscaled: whether any step has scaled a loss; unscaled a gradient.
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class Steps:
                         step.shared[inner] = [(v, v.read_value()) for v in inner.shared_state]
 
             def update() -> Any:
-                # An earlier group has advanced these variables; they move once per step.
+                # An earlier group has advanced these variables, which must advance once per step.
                 rewound = [v.assign(old) for inner in repeated for v, old in step.shared[inner]]
                 with tf.control_dependencies(rewound):
                     done = each_replica(apply_all)
@@ -214,7 +215,7 @@ class Steps:
     def _skipped(self, scale: Any) -> List[Any]:
         done = [self._skipped_steps.assign_add(1, read_value=False)]
         if self._monitor is not None and not _compiled():
-            # Runs in skipped steps only, so other steps do not wait for the host.
+            # Runs in skipped steps only, so that other steps do not wait for Python.
             arguments = [scale, self._applied_steps.read_value()]
             done.append(tf.numpy_function(self._monitor, arguments, tf.int64))
         return done
@@ -238,7 +239,7 @@ def global_norm(
     """Return a function that builds the float32 L2 norm of all gradients at its first call.
 
     Rows that occur twice in a sparse gradient are summed first: the norm is the dense gradient's.
-    TensorFlow's ``global_norm`` counts them as two rows, which is smaller and clips too little.
+    TensorFlow's ``global_norm`` does not, so its norm is smaller and clips too little.
 
     Args:
       grads: unscaled gradients.
@@ -290,9 +291,10 @@ def clip(parts: Parts, norm: Norm, limit: Optional[float]) -> Parts:
 
 
 def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
-    """Return a host function that warns, called by the branch that skips.
+    """Return a Python function for the branch of skipped steps, which warns the user.
 
-    It warns of a scale at its minimum, once per streak, and of a constant one that overflows.
+    It warns if steps are skipped at the minimum scale, once per streak, and if gradients overflow
+    under a constant scale.
 
     Args:
       spec: the loss scale.
@@ -332,14 +334,14 @@ def _gradients(parts: Parts) -> List[Any]:
 
 
 def _compiled() -> bool:
-    """Return True in a graph that XLA compiles as a whole: it cannot call the host."""
+    """Return True in a graph that XLA compiles as a whole; it cannot call Python."""
     from tensorflow.python.ops import control_flow_util
 
     return bool(control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph()))
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
-    """Run ``later`` after the operations; return a constant, the same type in both branches."""
+    """Run ``later`` after the operations; return a constant, so that branches have one type."""
     with tf.control_dependencies([op for op in operations if op is not None]):
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):

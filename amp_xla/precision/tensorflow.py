@@ -10,7 +10,7 @@ from amp_xla.precision import arrays, loss_scale
 
 tf: Any = backend.tensorflow().compat.v1
 
-# Replicas must not average or sum the scale: each of them computes the same one.
+# Replicas must not average or sum the state: each replica computes the same values.
 _UNSHARED = {"trainable": False, "use_resource": True, "aggregation": tf.VariableAggregation.NONE}
 _KERAS_BACKENDS = tuple(
     f"{root}.backend"
@@ -25,7 +25,7 @@ def state_variable(value: Any, dtype: Any, name: str) -> Any:
 
 
 def keras_initializes(variable: Any) -> Any:
-    """Return the variable after adding it to those that Keras' session initializes."""
+    """Make Keras' session initialize a variable; return the variable."""
     for name in _KERAS_BACKENDS:
         track = getattr(sys.modules.get(name), "track_variable", None)
         if track is not None and not tf.executing_eagerly():
@@ -93,7 +93,7 @@ class LossScaleVariables(tf.Module):
         return self.scale_variable.read_value()
 
     def at(self, scale: Any) -> Any:
-        """Return what scales by this tensor, or not at all."""
+        """Return a constant loss scale with this tensor, or a no-op one if nothing is scaled."""
         no_scaling = isinstance(self.spec, loss_scale.NoOpLossScale)
         return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 

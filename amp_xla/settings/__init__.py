@@ -17,13 +17,13 @@ PREFIX = "AMP_XLA_"
 PRECISIONS: Tuple[str, ...] = ("fp32", "tf32", "amp")
 XLA_MODES: Tuple[str, ...] = ("off", "on", "no_lazy", "lite")
 DEVICES: Tuple[str, ...] = ("auto", "cpu", "gpu")
-# Not a setting: a folder that replaces / in tests (backend.nvidia).
+# Not a setting: a folder that tests use in place of / (see backend.nvidia).
 _NO_SETTINGS = ("AMP_XLA_DRIVER_ROOT",)
 
-# Two additive masks can meet on one attention score (padding and causal), so the largest
-# infinity whose double still fits float16 (max 65504) is the bound.
+# Two masks (padding and causal) may be added to one attention score, so twice the infinity must
+# fit float16, whose largest number is 65504.
 MAX_HALF_INFINITY = 32752.0
-# Below this a constant rounds to zero in float16 (half of the smallest subnormal, 2**-25).
+# Smaller constants round to zero in float16: this is half of its smallest subnormal.
 MIN_HALF_EPSILON = 2.0**-25
 
 LossScaleSetting = Union[float, str]
@@ -36,13 +36,13 @@ class Settings:
     Attributes:
       precision: ``fp32`` (true float32, TF32 off), ``tf32`` (the GPU's default) or ``amp``
         (the auto-mixed-precision graph rewrite).
-      xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (on, every cluster compiled at first
-        sight), ``lite`` (only what XLA can fuse, matrix products stay TensorFlow's; not
-        on the stock 1.15).
-      infinity: mask value of bert4keras; None = 1e4 for amp, else bert4keras' own (1e12).
-        bert4keras 0.11.5 masks with ``where`` and has no such number.
-      epsilon: Keras' fuzz factor; None = 1e-5 for amp, else Keras' own (1e-7). bert4keras' LAMB
-        uses it as its lowest learning rate: keep it below yours.
+      xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (as ``on``, but each
+        cluster is compiled the first time it runs), ``lite`` (only operations that XLA can fuse,
+        so no matrix products; stock TensorFlow 1.15 does not have it).
+      infinity: number that bert4keras subtracts from masked scores; None = 1e4 for amp, else its
+        default, 1e12. bert4keras 0.11.5 masks with ``where`` and does not use it.
+      epsilon: Keras' fuzz factor; None = 1e-5 for amp, else Keras' default, 1e-7. bert4keras' LAMB
+        uses it as its lowest learning rate, so it must be below your learning rate.
       loss_scale: factor of the loss in the backward pass: a number, or ``dynamic``; None = 1000
         in float16, else 1.
       device: ``auto`` (the GPU if there is one; a GPU that TensorFlow cannot use is an error
@@ -112,21 +112,21 @@ class Settings:
 
 
 def default_loss_scale(half: Optional[str]) -> float:
-    """Return the loss scale if none is chosen: bfloat16 has float32's range and needs none."""
+    """Return the default loss scale: 1 in bfloat16, which has float32's range."""
     return 1000.0 if half == "float16" else 1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """Half precision and numeric constants in force, decided once and passed on.
+    """Half precision and numeric constants of this process, decided once.
 
     Attributes:
       settings: what the user chose: precision, XLA mode, device.
-      half: dtype of matrix products in mixed precision; None if all is float32.
+      half: dtype of matrix products in mixed precision; None if everything is float32.
       machine_half: half precision that this machine can train in: ``float16``, ``bfloat16``, None.
-      reason: why, one clause.
+      reason: clause that explains ``machine_half``.
       loss_scale: a number, or ``dynamic``.
-      infinity, epsilon: bert4keras' and Keras' constants; None leaves their own.
+      infinity, epsilon: bert4keras' and Keras' constants; None keeps their defaults.
     """
 
     settings: Settings
@@ -139,7 +139,7 @@ class Precision:
 
     @classmethod
     def of(cls, chosen: Settings, machine_half: Optional[str], reason: str = "") -> Precision:
-        """Return what ``chosen`` means on a machine with this half precision."""
+        """Resolve the user's settings for a machine with this half precision."""
         amp = chosen.precision == "amp"
         half = machine_half if amp else None
         return cls(

@@ -1,7 +1,7 @@
-"""Settings as environment variables. Changes nothing itself.
+"""Translates settings into environment variables, without setting them.
 
-TensorFlow reads them once, so they must be set before it is imported. Values that the user has set
-are merged, or refused by name if they contradict the settings.
+TensorFlow reads the variables once, so they must be set before it is imported. Values that the
+user has set are merged; those that contradict the settings are an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LISTS_TF1 = ("WHITELIST", "GRAYLIST", "BLACKLIST", "CLEARLIST")
 LISTS_TF2 = ("ALLOWLIST", "INFERLIST", "DENYLIST", "CLEARLIST")
 _REWRITE_OTHERS = ("LEVEL", "LOG_PATH", "IGNORE_PERFORMANCE", "EMULATE_FP16", "SIMULATE_GPU")
 _TRUE, _FALSE = ("1", "true"), ("0", "false")
-# Another value than these aborts TensorFlow or silently means false.
+# With any value except _TRUE and _FALSE TensorFlow aborts, or silently takes it for false.
 _BOOLEANS = (GRAPH_REWRITE, FULL_AMP, FORK_LOSS_SCALING, "TF_ENABLE_ONEDNN_OPTS") + tuple(
     REWRITE_PREFIX + name for name in ("IGNORE_PERFORMANCE", "EMULATE_FP16")
 )
@@ -71,16 +71,15 @@ def _precision(settings: Settings, environ: Mapping[str, str]) -> Dict[str, str]
         for name in (FULL_AMP, FORK_LOSS_SCALING):
             if environ.get(name, "0").lower() in _TRUE:
                 raise SettingsError(
-                    f"{name}={environ[name]} turns on NVIDIA's own dynamic loss scaling inside "
-                    f"tf.train optimizers, on top of amp_xla's: unset it and choose with "
-                    f"AMP_XLA_LOSS_SCALE instead"
+                    f"{name}={environ[name]} adds NVIDIA's dynamic loss scaling inside tf.train "
+                    f"optimizers to that of amp_xla; unset it, and set AMP_XLA_LOSS_SCALE instead"
                 )
         if environ.get(GRAPH_REWRITE, "1").lower() not in _TRUE:
             raise SettingsError(
                 f"{GRAPH_REWRITE}={environ[GRAPH_REWRITE]} contradicts precision=amp; unset it, "
                 f"or set AMP_XLA_PRECISION=tf32"
             )
-        # Both are read by NVIDIA's TensorFlow 1.15 only; the session options cover the others.
+        # Only NVIDIA's TensorFlow 1.15 reads these; in others session options do the same.
         return {GRAPH_REWRITE: "1", FORK_LOSS_SCALING: "0"}
     for name in (GRAPH_REWRITE, FULL_AMP):
         if environ.get(name, "0").lower() in _TRUE:
@@ -105,8 +104,8 @@ def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
         name, _, value = word.partition("=")
         if not name.startswith("--"):
             raise SettingsError(
-                f"{XLA_FLAGS}={text!r}: {word!r} is not a flag; allowed: words like "
-                f"--tf_xla_auto_jit=1, separated by spaces, and no file"
+                f"{XLA_FLAGS}={text!r}: {word!r} is not a flag; allowed: flags such as "
+                f"--tf_xla_auto_jit=1, separated by spaces; a file of flags is not read"
             )
         flags.pop(name, None)
         flags[name] = value if "=" in word else None
@@ -143,7 +142,7 @@ def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[st
 
     Args:
       environ: the environment to read.
-      tf_major: 1 or 2 adds the rules of that TensorFlow.
+      tf_major: major version of TensorFlow; None allows what any version reads.
     """
     problems = []
     growth = environ.get("TF_FORCE_GPU_ALLOW_GROWTH")

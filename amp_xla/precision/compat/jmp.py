@@ -2,9 +2,9 @@
 
 ``import amp_xla.precision.compat.jmp as jmp``.
 
-What differs from jmp 0.0.4, each a defect there: the minimum survives ``jit``; the README's
-dynamic example runs; static values do not retrace; gradients are unscaled in float32 for
-each type of scale.
+Defects of jmp 0.0.4 that are mended here: ``jit`` loses the minimum scale; the README's dynamic
+example fails; each value of a static scale retraces; some types of scale unscale gradients in
+float16.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ dtype_to_names: Dict[Any, Tuple[str, ...]] = {
 class StaticLossScale(_LossScale):
     """A constant scale; a leaf, so that another value does not retrace.
 
-    A literal 0 is no leaf, as in jmp.
+    As in jmp, a literal 0 is not a leaf.
     """
 
     loss_scale: Any

@@ -2,8 +2,8 @@
 
 ``import amp_xla.precision.compat.sok as sok`` gives
 ``sok.tf.keras.mixed_precision.LossScaleOptimizer`` and
-``sok.split_embedding_variable_from_others``. Embedding variables that are sharded over ranks
-count in the decision to skip, and their gradients stay on their own rank.
+``sok.split_embedding_variable_from_others``. Gradients of embedding variables that are sharded over
+ranks count in the decision to skip, and stay on their rank.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
 
     Args:
       opt: the optimizer to wrap.
-      loss_scale: a number, ``"dynamic"`` or a loss scale of this package; or, as TensorFlow 2 has
-        its second argument, a boolean: dynamic or not.
+      loss_scale: a number, ``"dynamic"`` or a loss scale of this package. A boolean is taken as
+        ``dynamic``, which is the second argument in TensorFlow 2.
       dynamic: False for a constant ``initial_scale``.
       initial_scale: first value of a dynamic scale, or the constant.
       dynamic_growth_steps: finite steps until a dynamic scale doubles.
@@ -71,10 +71,10 @@ def is_embedding_variable(variable: Any) -> bool:
 def split_embedding_variable_from_others(
     variables: Iterable[Any], predicate: Predicate = is_embedding_variable
 ) -> Tuple[List[Any], List[Any]]:
-    """Return (embedding variables, the others), each in the order given.
+    """Return (embedding variables, other variables), each in the given order.
 
-    Compute gradients of these lists, or split pairs with ``split_pairs``: slicing gradients of all
-    variables by the lists' lengths is right only if embeddings come first.
+    Compute gradients of these lists, or split pairs with ``split_pairs``. Slicing the gradients of
+    all variables by the lists' lengths is right only if embeddings come first.
     """
     every = list(variables)
     return [v for v in every if predicate(v)], [v for v in every if not predicate(v)]
@@ -90,7 +90,7 @@ def split_pairs(
 
 AmpLossScaleOptimizer = LossScaleOptimizer  # the name in .keras files
 
-# sok.tf.keras.mixed_precision.LossScaleOptimizer is how SparseOperationKit's users know it.
+# SparseOperationKit's users write sok.tf.keras.mixed_precision.LossScaleOptimizer.
 tf = types.SimpleNamespace(
     keras=types.SimpleNamespace(
         mixed_precision=types.SimpleNamespace(LossScaleOptimizer=LossScaleOptimizer)

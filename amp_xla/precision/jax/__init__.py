@@ -37,7 +37,7 @@ Axis = Union[str, Tuple[str, ...], None]
 
 
 def register(cls: type, leaves: Tuple[str, ...] = (), meta: Tuple[str, ...] = ()) -> None:
-    """Make a class a pytree: ``leaves`` are attributes that are traced, ``meta`` compiled in."""
+    """Make a class a pytree: JAX traces the attributes ``leaves`` and compiles ``meta`` in."""
 
     def flatten(value: Any) -> Any:
         keys = (jax.tree_util.GetAttrKey(name) for name in leaves)
@@ -94,7 +94,7 @@ class Gradients(NamedTuple):
       value: the unscaled loss, float32; with ``has_aux`` the pair (loss, aux).
       grads: unscaled float32 gradients, averaged over ``axis_name``.
       finite: boolean scalar, the same on every device of ``axis_name``: apply only if true.
-      loss_scale: for the next step.
+      loss_scale: loss scale of the next step.
     """
 
     value: Any
@@ -114,14 +114,14 @@ def value_and_grad(
     """Build ``jax.value_and_grad`` with loss scaling, casting and agreement between devices.
 
     Args:
-      fn: returns the loss, or (loss, aux) with ``has_aux``.
+      fn: function that returns the loss, or (loss, aux) with ``has_aux``.
       loss_scale: scale of this step; pass it through ``jit`` as an argument.
-      policy: floating arguments are cast to its compute dtype, aux to its output dtype; rules
-        cast each parameter by its path. None casts nothing. Gradients have the parameters' own
-        dtype, float32 for half precision.
+      policy: floating arguments are cast to its compute dtype, and aux to its output dtype;
+        ``PolicyRules`` cast each parameter by its path. None casts nothing. Gradients have the
+        dtype of their parameters, but float32 for parameters in half precision.
       has_aux: as in ``jax.value_and_grad``.
-      axis_name: mapped axis of data parallelism (``pmap``, ``shard_map``, ``vmap``): gradients
-        and loss are averaged over it and the decision is common.
+      axis_name: mapped axis of data parallelism (``pmap``, ``shard_map``, ``vmap``). Gradients
+        and loss are averaged over it, and its devices make one decision.
       argnums: as in ``jax.value_and_grad``.
 
     Returns:
@@ -161,7 +161,7 @@ def value_and_grad(
 def _vary(tree: Any, axis_name: Axis) -> Any:
     """Mark replicated arguments as varying per device for ``shard_map``.
 
-    Else it sums their gradients over devices while differentiating, before they are unscaled.
+    Otherwise it sums their gradients over devices before they are unscaled.
     """
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
 

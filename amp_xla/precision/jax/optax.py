@@ -16,7 +16,7 @@ class LossScaledState(NamedTuple):
     """State of ``loss_scaled``.
 
     Attributes:
-      inner: the wrapped optimizer's state, untouched by skipped steps.
+      inner: the wrapped optimizer's state, which skipped steps do not change.
       loss_scale: scale of the next step; ``state.loss_scale.scale(loss)`` scales with it.
       applied_steps: int32 scalar.
       skipped_steps: int32 scalar.
@@ -42,7 +42,7 @@ def loss_scaled(
     Args:
       optimizer: any Optax transformation.
       loss_scale: a loss scale, a number or ``"dynamic"``.
-      axis_name: mapped axis whose devices decide together; gradients must be averaged already.
+      axis_name: mapped axis whose devices make one decision; gradients are averaged before.
     """
     first = scales.from_spec(loss_scale)
     inner = optax.with_extra_args_support(optimizer)

@@ -1,4 +1,4 @@
-"""A drop-in for Keras' ``mixed_precision.LossScaleOptimizer``: its arguments, attributes, files.
+"""A drop-in for Keras' ``mixed_precision.LossScaleOptimizer``, with its arguments and files.
 
 ``amp_xla.precision.optimizer`` scales, checks and skips; docs/precision.md lists the differences
 from Keras' class.
@@ -31,12 +31,13 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     Args:
       inner_optimizer: a Keras optimizer of the legacy kind, as in TensorFlow 1.15 and bert4keras,
         or of the kind new in TensorFlow 2.11. Keras 3's are refused.
-      dynamic: True finds the scale while training; False keeps ``initial_scale``.
+      dynamic: True adapts the scale during training; False keeps ``initial_scale``.
       initial_scale: the first scale; 2**15 if dynamic and None.
       dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 if None.
 
     Attributes:
-      applied_steps, skipped_steps: int64 variables, in no checkpoint. All else is as in Keras.
+      applied_steps, skipped_steps: int64 variables, which checkpoints do not contain. All other
+        attributes are as in Keras.
 
     Raises:
       TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
@@ -116,15 +117,15 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def variables(self) -> Variables:
-        """The inner optimizer's: like Keras', weight files hold no loss scale."""
+        """The inner optimizer's variables; as in Keras, weight files contain no loss scale."""
         variables = self.inner.variables
         return Variables(variables() if callable(variables) else variables)
 
     def get_slot_names(self) -> List[str]:
         """Return the inner optimizer's slot names, for checkpoints.
 
-        There are none of a newer optimizer; on TensorFlow 1.15 checkpoints hold the inner
-        optimizer as a child, with its slots.
+        The list is empty for a newer optimizer, and on TensorFlow 1.15, where checkpoints hold the
+        inner optimizer as a child with its slots.
         """
         if not self._delegates:
             return []
@@ -159,13 +160,14 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
         Args:
           grads_and_vars: pairs; None gradients are dropped.
-          name: name of the operation. A bool means ``skip_gradients_aggregation``, this argument of
-            Keras' newer optimizers.
-          experimental_aggregate_gradients: False if replicas' gradients are summed already.
-          skip_gradients_aggregation: its opposite, by its newer name.
+          name: name of the operation. A bool is taken as ``skip_gradients_aggregation``, which is
+            the second argument of Keras' newer optimizers.
+          experimental_aggregate_gradients: False if gradients are already summed over replicas.
+          skip_gradients_aggregation: True if they are; the argument of newer optimizers.
 
         Raises:
-          ValueError: no gradient at all; not called in a replica; or the strategy cannot.
+          ValueError: all gradients are None; the call is outside a replica of a strategy; or this
+            strategy is not supported.
         """
         if isinstance(name, bool):
             skip_gradients_aggregation, name = name, None
@@ -200,7 +202,7 @@ class _KerasState(Trackable):
 
 
 def _check_inner(optimizer: Any) -> None:
-    """Refuse what Keras' class refuses, and Keras 3's optimizers."""
+    """Raise an error for what Keras' class refuses, and for optimizers of Keras 3."""
     if hasattr(optimizer, "get_unscaled_gradients"):
         raise TypeError(
             f"LossScaleOptimizer cannot wrap another LossScaleOptimizer, but got: {optimizer}"

@@ -1,7 +1,7 @@
-"""Conversion to and from Keras' policies, on TensorFlow 1.15 and 2.x.
+"""Converts policies to and from Keras' policies, on TensorFlow 1.15 and 2.x.
 
-Keras policies change layers while they are built, the graph rewrite changes the finished graph.
-Together they would convert a model twice, so each refuses the other.
+Keras policies change layers while they are built; the graph rewrite changes the finished graph.
+Together they would convert a model twice, so a policy is refused if the rewrite is on.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def to_keras(policy: Union[Policy, str]) -> Any:
         from tensorflow.python.keras.engine import base_layer_utils
 
         base_layer_utils.enable_v2_dtype_behavior()
-        # No loss scale in it: Keras would wrap the optimizer in its own on compile.
+        # With a loss scale, Keras' compile would wrap the optimizer in its own class.
         return module.Policy(name, loss_scale=None)
     return module.Policy(name)
 
@@ -96,7 +96,7 @@ def with_rules(model: Any, rules: PolicyRules) -> Any:
         build = cloned.build
 
         def build_parts(*args: Any, **kwargs: Any) -> Any:
-            # Layers created inside a layer, as in bert4keras, use the global policy.
+            # Layers that a layer creates inside it, as in bert4keras, use the global policy.
             global_policy = _global_policy()
             _set_global_policy(policy)
             try:
