@@ -68,7 +68,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     with dropout.inference():
         scores = tagger.model(tagger.model.inputs)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = tagging(Inference(inputs, outputs), dev_batches, data.wanted, config.head)
+    evaluate = tagging(Inference(inputs, outputs), dev_batches, data.gold, config.head)
 
     if config.tricks.r_drop and not is_flat(config.head):
         raise SettingsError(f"--r-drop excludes --head {config.head}; allowed: softmax, crf")

@@ -9,7 +9,7 @@ from amp_xla.errors import DataError
 
 
 def extra(module: str, use: str) -> Any:
-    """Import a module for ``use``; raise ``DataError`` if its package is missing."""
+    """Import a module; raise ``DataError`` that names ``use`` if its package is missing."""
     try:
         return importlib.import_module(module)
     except ImportError:

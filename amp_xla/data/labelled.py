@@ -22,10 +22,10 @@ class Labelled(NamedTuple):
 
     Attributes:
       labels: ``Labels`` of the training texts, or the ``Scale`` of pairs.
-      batches, dev_batches: in the same shapes; only the former have token dropout.
-      description: lines for the start of a run, with warnings.
-      ids: label of each training text, int [texts]; with several labels 0 or 1, [texts, labels].
-      wanted: ``Wanted`` spans of the dev texts of a tagger.
+      batches, dev_batches: batches in the same shapes; token dropout only in training.
+      description: text to print when a run starts, with warnings.
+      ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
+      gold: the tagger's ``GoldSpans`` of the dev texts.
     """
 
     train: Dataset
@@ -36,7 +36,7 @@ class Labelled(NamedTuple):
     dev_batches: Any
     description: str
     ids: Any = None
-    wanted: Any = None
+    gold: Any = None
 
     @property
     def assets(self) -> Dict[str, bytes]:
@@ -45,18 +45,19 @@ class Labelled(NamedTuple):
 
     @property
     def fingerprints(self) -> Dict[str, str]:
-        """Hashes that a resumed run compares."""
+        """Hashes of the data, which must be the same when a run is resumed."""
         return {"train": self.train.fingerprint(), "dev": self.dev.fingerprint()}
 
 
 class Preparation(NamedTuple):
-    """Everything that turns texts into batches.
+    """The settings that turn texts into batches.
 
     Attributes:
-      vocabulary, options: options of the run.
-      bert: folder with the vocabulary to use; None = that of ``vocabulary``.
+      vocabulary: options of the vocabulary.
+      options: ``BatchOptions``.
+      bert: folder whose vocabulary is used; None = use ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
-      seed: decides order, hidden tokens, and the texts of a ``train_fraction``.
+      seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
     """
 
     vocabulary: VocabularyOptions
@@ -66,7 +67,7 @@ class Preparation(NamedTuple):
     seed: int
 
     def tokenizer(self, texts: Sequence[str]) -> Tokenizer:
-        """Return the tokenizer to use; ``texts`` are those to learn a vocabulary from."""
+        """Return the tokenizer; a new vocabulary is trained on ``texts``."""
         return self.vocabulary.tokenizer(texts, self.bert)
 
     def labelled(
@@ -83,11 +84,15 @@ class Preparation(NamedTuple):
     ) -> Labelled:
         """Return texts with their batches.
 
+        The arguments ``parts`` to ``changes`` are pairs: for training texts and for dev texts.
+
         Args:
-          parts, encoded, answers, changes: of training and of dev texts: the texts, their tokens,
-            labels by number, and functions from a batch to what a model is given.
+          parts: the texts.
           labels, tokenizer, others: attributes of ``Labelled``.
-          counts, warnings: begin and end of the description.
+          encoded: tokens of the texts.
+          answers: numbers of the labels, as arrays.
+          changes: functions (batch, epoch, step) -> batch, applied to every batch.
+          counts, warnings: first and last part of the description.
         """
         train, dev = parts
         batches, dev_batches = self.options.make(*encoded, *answers, self.seed)
@@ -134,8 +139,8 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
     """Return the weight of each label in the loss; None = all equal.
 
     Args:
-      spec: ``balanced``: the number of texts over (number of labels x texts with the label), so
-        that the mean over all texts is 1; or weights, as in ``spam=5,ham=0.5``, others 1.
+      spec: ``balanced``: texts / (labels * texts with this label), so that the mean over all texts
+        is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1.
       labels: labels of the training texts.
       ids: label of each training text, int [texts].
 
@@ -156,15 +161,15 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
             weight = math.nan
         if name not in weights or not 0.0 < weight < math.inf:
             raise SettingsError(
-                f"--class-weights: found {pair[:60]!r}; allowed is balanced, or a label and a "
-                f"number above 0, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
+                f"--class-weights: found {pair[:60]!r}; allowed is balanced, or weights above 0 of "
+                f"labels, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
             )
         weights[name] = weight
     return list(weights.values())
 
 
 def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
-    """Return the tokens of new texts, one per line: a text, or two with a tab between them.
+    """Return the tokens of lines to predict; a line is a text, or two texts separated by a tab.
 
     The tokens of a line do not depend on other lines.
     """
@@ -174,11 +179,11 @@ def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> En
 
 
 def warning(lines: Sequence[str], labels: Labels) -> str:
-    """Return a warning if the second text of each line is a label; else an empty string."""
+    """Return a warning if column 2 of all lines has names of labels, else an empty string."""
     seconds = {line.partition("\t")[2] for line in lines}
     if not seconds or not seconds <= set(labels.names):
         return ""
     return (
         f"warning: column 2 looks like labels, such as {min(seconds)!r}, and is read as a second "
-        "text: give the texts alone (cut -f 1)"
+        "text; if these are labels, remove the column (cut -f 1)"
     )

@@ -19,12 +19,12 @@ from amp_xla.errors import DataError
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
 # Fields that a training file must have.
 NEEDS = {"simcse": ("text", "pair"), "unsupervised-simcse": ("text",)}
-POSITIVE = 0.8  # of the range of scores, from which on SimCSE trains on a pair: 4 of 0 to 5
+POSITIVE = 0.8  # SimCSE trains on pairs from this part of the range of scores on: 4 of 0 to 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The labels of a task.
+    """The range of a task's labels, which are numbers.
 
     Attributes:
       low, high: smallest and largest label.
@@ -37,35 +37,35 @@ class Scale:
 
     @classmethod
     def fit(cls, labels: Sequence[str]) -> Scale:
-        """Return the scale of labels, which are numbers.
+        """Return the scale of ``labels``.
 
         Raises:
-          DataError: all are the same.
+          DataError: all labels are the same.
         """
         names = set(labels)
         values = [float(name) for name in names]
         if len(names) < 2:
             raise DataError(
-                f"{len(labels):,} pairs with only this label: {', '.join(names) or 'none'}; at "
-                f"least two different ones are needed. Is --label-field right?"
+                f"all {len(labels):,} pairs have the same label: {', '.join(names) or 'none'}; at "
+                f"least two different labels are needed. Is --label-field right?"
             )
         return cls(min(values), max(values), names == {"0", "1"})
 
     def values(self, labels: Sequence[str]) -> np.ndarray:
-        """Return the labels from 0 (``low``) to 1 (``high``), float32 [N]."""
+        """Return the labels as float32 [N], mapped from ``low`` ... ``high`` to 0 ... 1."""
         values = np.array([float(label) for label in labels])
         return ((values - self.low) / (self.high - self.low)).astype(np.float32)
 
     def encoded(self) -> bytes:
-        """Return the content of ``labels.json``: the scale as a JSON object."""
+        """Return the scale as JSON, the content of ``labels.json``."""
         return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
 
     @classmethod
     def load(cls, path: str) -> Scale:
-        """Read a file of ``encoded``.
+        """Read a file that ``encoded`` wrote.
 
         Raises:
-          DataError: it is damaged.
+          DataError: the file is damaged.
         """
         try:
             return cls(**json.loads(read_bytes(path).decode("utf-8")))
@@ -82,14 +82,14 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in pairs if there are none; ``labels`` is a ``Scale``.
 
     Args:
-      method: decides what a training file needs, and how pairs are encoded.
+      method: decides which fields a training file needs, and how pairs are encoded.
       files, how: as for ``labelled.read``.
 
     Raises:
       DataError: a file cannot be read, or cannot be trained on.
     """
     train, dev = files.read(how.seed, needs=NEEDS.get(method, LABELLED_PAIRS))
-    given = len(train)
+    lines = len(train)
     known = [*(train.labels or []), *(dev.labels or [])]
     scale = Scale.fit(known if method in NEEDS else train.labels or [])
     if not {*(dev.labels or [])} <= {"0", "1"}:
@@ -99,7 +99,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
     tokenizer = how.tokenizer([*train.texts, *(train.pairs or [])])
     together = tokenizer.encode_apart if apart(method) else tokenizer.encode
     kind = "labels 0 and 1" if scale.binary else f"scores from {scale.low:g} to {scale.high:g}"
-    used = "" if len(train) == given else f" (of {given:,} lines)"
+    used = "" if len(train) == lines else f" (of {lines:,} lines)"
     return how.labelled(
         parts, scale, tokenizer,
         [together(part.texts, part.pairs or [], how.options.max_length) for part in parts],
@@ -112,26 +112,26 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
 
 
 def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
-    """Return a method's training pairs: all, the similar ones, or each text with itself."""
+    """Return the training pairs of a method: all, only similar ones, or each text with itself."""
     if method == "unsupervised-simcse":
         texts = list(dict.fromkeys([*train.texts, *(train.pairs or [])]))
         return dataclasses.replace(train, texts=texts, pairs=texts, labels=None)
     if method == "simcse" and train.labels is not None:
-        alike = np.flatnonzero(scale.values(train.labels) >= POSITIVE)
-        if not len(alike):
+        similar = np.flatnonzero(scale.values(train.labels) >= POSITIVE)
+        if not len(similar):
             raise DataError(
-                f"--method simcse trains on similar pairs: no training label is at least "
+                f"--method simcse trains on similar pairs, but no training label is at least "
                 f"{scale.low + POSITIVE * (scale.high - scale.low):g}"
             )
-        return train.take(alike)
+        return train.take(similar)
     return train
 
 
 def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Return both texts of lines with a tab between them.
+    """Split lines into two texts at the tab.
 
     Raises:
-      LineError: a line has no tab, or no text before or after it.
+      LineError: a line has no tab, or no text before or after the tab.
     """
     pairs = [line.partition("\t") for line in lines]
     for i, (first, _, second) in enumerate(pairs):

@@ -1,4 +1,4 @@
-"""Texts with targets for a UniLM: a row is the source and the target, the second segment."""
+"""Sources and targets for a UniLM: a row is the source, then the target as segment 1."""
 
 from __future__ import annotations
 
@@ -24,40 +24,40 @@ class TargetBatchOptions(BatchOptions):
     """Rows and tokens of a batch."""
 
     max_target: Annotated[int, within(at_least=2)] = 16
-    """most tokens of a target, its end counted; a source has the rest of --max-length"""
+    """maximum tokens per target, including its [SEP]; the source has the rest of --max-length"""
 
     def __post_init__(self) -> None:
         if self.max_target > self.max_length - 3:
             raise SettingsError(
                 f"--max-target {self.max_target}: --max-length {self.max_length} allows at most "
-                f"{self.max_length - 3}, since 3 tokens or more are the source's"
+                f"{self.max_length - 3}, because the source needs at least 3 tokens"
             )
 
     @property
     def max_source(self) -> int:
-        """Most tokens of a source, [CLS] and [SEP] counted."""
+        """Maximum number of tokens in a source, including [CLS] and [SEP]."""
         return self.max_length - self.max_target
 
 
-def framed(tokenizer: Tokenizer, texts: Sequence[str], most: int) -> List[List[int]]:
-    """Return ``[CLS] source [SEP]`` of each text, cut to ``most`` tokens."""
-    pieces = (tokenizer.pieces(text)[: most - 2] for text in texts)
+def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List[int]]:
+    """Return ``[CLS] source [SEP]`` of each text, cut to ``length`` tokens."""
+    pieces = (tokenizer.pieces(text)[: length - 2] for text in texts)
     return [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in pieces]
 
 
-def predictions(batch: Batch, *_: int, most: int) -> Batch:
-    """Return a batch with what a ``LanguageModel`` predicts.
+def predictions(batch: Batch, *_: int, count: int) -> Batch:
+    """Add the positions and labels that a ``LanguageModel`` predicts to a batch.
 
     Args:
       batch: batch of sources and targets.
-      most: K, places of a row for predictions: the tokens of the longest target.
+      count: K, predicted positions per row: the number of tokens of the longest target.
 
     Returns:
-      Also ``positions``, from which the next token is predicted, and ``labels``, int32 [R, K];
-      ``weights``, float32 [R, K], are 1 for tokens of targets.
+      The batch with ``positions``, int32 [R, K], from each of which the next token is predicted;
+      ``labels``, int32 [R, K], these tokens; ``weights``, float32 [R, K], 1 for tokens of targets.
     """
     segments = batch["segment_ids"]
-    places = segments.argmax(1)[:, None] + np.arange(most)
+    places = segments.argmax(1)[:, None] + np.arange(count)
     inside = np.minimum(places, segments.shape[1] - 1)
     weights = np.take_along_axis(segments, inside, 1) * (places == inside)
     return {
@@ -71,10 +71,16 @@ def predictions(batch: Batch, *_: int, most: int) -> Batch:
 def encode(
     data: Dataset, tokenizer: Tokenizer, options: TargetBatchOptions, kind: str
 ) -> Tuple[Encoded, int, str]:
-    """Return rows of sources and targets, tokens of the longest target, and a warning of cuts.
+    """Encode sources and targets.
 
-    [CLS] and [SEP] around a source and the [SEP] that ends a target are counted. A warning line
-    follows a line break; ``kind`` names the texts in it.
+    Args:
+      data: sources, and targets as ``pairs``.
+      tokenizer, options: tokenizer and batch options of the run.
+      kind: "training" or "dev", for the warning.
+
+    Returns:
+      The rows; the number of tokens of the longest target, including its [SEP]; and a line break
+      and a warning if texts were cut, else an empty string.
     """
     room = options.max_target - 1
     pieces = [tokenizer.pieces(text) for text in data.pairs or []]
@@ -94,7 +100,7 @@ def encode(
 
 
 def read(files: TargetFiles, how: Preparation) -> Labelled:
-    """Read the files, or the built-in corpus if there are none; arguments as ``labelled.read``'s.
+    """Read the files, or the built-in corpus if there are none, as ``labelled.read`` does.
 
     Raises:
       DataError: A file cannot be read, or cannot be trained on.
@@ -107,7 +113,7 @@ def read(files: TargetFiles, how: Preparation) -> Labelled:
             for part, kind in zip(parts, ("training", "dev"))
         )
     )
-    change = functools.partial(predictions, most=max(longest))
+    change = functools.partial(predictions, count=max(longest))
     return how.labelled(
         parts, None, tokenizer, encoded, changes=[change, change],
         counts=f"{len(train):,} training and {len(dev):,} dev texts", warnings="".join(cut),

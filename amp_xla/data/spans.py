@@ -6,11 +6,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-FLAT = ("softmax", "crf")  # heads with a score per tag; the others have one per (start, end)
+FLAT = ("softmax", "crf")  # heads with a score per tag; other heads score each (start, end)
 
 
 class Span(NamedTuple):
-    """Tokens ``first`` to ``last``, both of the span, with the number of a label."""
+    """Tokens ``first`` to ``last``, inclusive, with the number of a label."""
 
     first: int
     last: int
@@ -23,9 +23,9 @@ def is_flat(head: str) -> bool:
 
 
 def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
-    """Return BIO tags, int32 [length]: 0 outside, 1 + 2 * label first, 2 + 2 * label after it.
+    """Return BIO tags, int32 [length]: O is 0, B is 1 + 2 * label, I is 2 + 2 * label.
 
-    A span that overlaps one before it is left out.
+    A span that overlaps an earlier span is left out.
     """
     tags = np.zeros(length, np.int32)
     for first, last, label in spans:
@@ -52,11 +52,11 @@ def decode(
     """Return the spans of each text of a batch.
 
     Args:
-      head: softmax, crf or a head of spans.
-      output: ``scores``: float [B, L, tags] and ``transitions``, float [tags, tags], of a flat
-        head; float [B, labels, L, L] of the others.
-      token_ids: int [B, L], 0 for padding; the first and the last token of a text are not part of
-        a span.
+      head: name of the model's head, such as softmax or global_pointer.
+      output: of a flat head, ``scores`` float [B, L, tags] and ``transitions`` float [tags, tags];
+        of other heads, ``scores`` float [B, labels, L, L].
+      token_ids: int [B, L], 0 for padding; the first and the last token of a text are never part
+        of a span.
     """
     lengths = (token_ids != 0).sum(1)
     if is_flat(head):
@@ -72,11 +72,11 @@ def decode(
 def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the BIO tags of the best path, int [B, L], by Viterbi's algorithm.
 
-    No path goes inside a span without its beginning; the first and the last token are outside.
+    An I tag follows only B or I of the same label. The first and the last token have the tag O.
 
     Args:
       scores: scores of each tag, float [B, L, tags].
-      transitions: from a tag to the next, float [tags, tags].
+      transitions: scores of each tag followed by each tag, float [tags, tags].
       lengths: int [B]; tags after them are arbitrary.
     """
     rows, size, count = scores.shape
@@ -103,16 +103,16 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
 def counted(answers: Sequence[Any], gold: Sequence[Any], labels: int) -> np.ndarray:
     """Count correct, predicted and true entities per label: int64 [labels, 3].
 
-    An entity is correct if start, end and label are.
+    An entity is correct if start, end and label are correct.
 
     Args:
-      answers, gold: the entities of each text as tuples that end with the label's number.
+      answers, gold: predicted and true entities of each text: tuples whose last value is the
+        label's number.
       labels: number of labels.
     """
     counts = np.zeros((labels, 3), np.int64)
-    for one, other in zip(answers, gold):
-        found, wanted = set(one), set(other)
-        for column, entities in enumerate((found & wanted, found, wanted)):
+    for predicted, true in zip(map(set, answers), map(set, gold)):
+        for column, entities in enumerate((predicted & true, predicted, true)):
             for entity in entities:
                 counts[entity[-1], column] += 1
     return counts
@@ -124,9 +124,9 @@ def f1(counts: np.ndarray) -> Dict[str, float]:
     Args:
       counts: correct, predicted and true entities per label: [labels, 3].
     """
-    right, found, wanted = counts.sum(0).tolist()
+    correct, predicted, true = counts.sum(0).tolist()
     return {
-        "f1": 2.0 * right / max(found + wanted, 1),
-        "precision": right / max(found, 1),
-        "recall": right / max(wanted, 1),
+        "f1": 2.0 * correct / max(predicted + true, 1),
+        "precision": correct / max(predicted, 1),
+        "recall": correct / max(true, 1),
     }

@@ -20,11 +20,11 @@ from amp_xla.errors import DataError
 
 
 class Placed(NamedTuple):
-    """Tokens of texts, and their positions in the texts.
+    """The tokens of texts, and where each token is in its text.
 
     Attributes:
-      encoded: the tokens, [CLS] first and [SEP] last.
-      starts, ends: of each text, the characters of its tokens without [CLS] and [SEP].
+      encoded: the tokens, with [CLS] and [SEP].
+      starts, ends: position in characters of each token of each text, without [CLS] and [SEP].
     """
 
     encoded: Encoded
@@ -44,19 +44,20 @@ class Placed(NamedTuple):
         return cls(Encoded.of(rows), starts, ends)
 
     def characters(self, text: int, span: Span) -> Tuple[int, int]:
-        """Return start and end of a span in the characters of a text."""
+        """Return where a span starts and ends in a text, in characters."""
         return self.starts[text][span.first - 1], self.ends[text][span.last - 1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """The entities of texts as spans of tokens.
+class GoldSpans:
+    """The true entities of texts as spans of tokens.
 
     Attributes:
-      spans: spans of each text that consist of whole tokens.
-      all_spans: also those that begin or end within a token, with the whole token.
-      missed: number of entities per label that match no span of tokens, int64 [labels].
-      cut, within: how many of them are cut off by ``max_length``, and begin or end within a token.
+      spans: the entities of each text that consist of whole tokens.
+      all_spans: ``spans``, and entities that begin or end within a token, extended to whole tokens.
+      missed: number of entities per label that are not in ``spans``, int64 [labels].
+      cut: number of entities cut off by ``max_length``.
+      within: number of entities that begin or end within a token.
     """
 
     spans: List[List[Span]]
@@ -66,7 +67,7 @@ class Wanted:
     within: int
 
     @classmethod
-    def of(cls, data: Dataset, placed: Placed, labels: Labels) -> Wanted:
+    def of(cls, data: Dataset, placed: Placed, labels: Labels) -> GoldSpans:
         """Return the spans of a data set's entities."""
         number = {name: i for i, name in enumerate(labels.names)}
         missed = np.zeros(len(labels), np.int64)
@@ -94,7 +95,7 @@ class Wanted:
         return cls(spans, all_spans, missed, cut, within)
 
     def warnings(self, kind: str) -> str:
-        """Return a warning line, after a line break, if an entity matches no span of tokens."""
+        """Return a line break and a warning if entities match no span of tokens, else nothing."""
         if not self.missed.any():
             return ""
         total = sum(map(len, self.spans)) + int(self.missed.sum())
@@ -106,13 +107,13 @@ class Wanted:
 
 
 def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -> Batch:
-    """Return a batch with labels: BIO tags, or a matrix [start, end] per label.
+    """Add labels to a batch: BIO tags, or a matrix [start, end] per label.
 
     Args:
       batch: batch without labels.
       spans: spans of each sample.
-      head: a flat head has labels int32 [R, L] and weights [R, L]; the others have labels bool
-        [R, labels, L, L] and weights [R].
+      head: name of the model's head. For a flat head, labels are int32 [R, L] and weights [R, L];
+        for other heads, labels are bool [R, labels, L, L] and weights [R].
       labels: number of labels.
     """
     rows, length = batch["token_ids"].shape
@@ -135,7 +136,7 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
 
     Args:
       files, how: as for ``labelled.read``.
-      head: head of the model; a flat one allows no nested entities in training.
+      head: name of the model's head; a flat head allows no nested entities in training.
 
     Raises:
       DataError: A file cannot be read, or cannot be trained on.
@@ -145,21 +146,21 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
         [entity.label for label in part.labels or [] for entity in unpack(label)] for part in parts
     )
     if not names:
-        raise DataError(f"training data: {len(train):,} texts without any entity")
+        raise DataError(f"training data: none of the {len(train):,} texts has an entity")
     labels = Labels(tuple(sorted(set(names))))
     labels.ids(dev_names)
     tokenizer = how.tokenizer(train.texts)
     placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
-    wanted, dev_wanted = (Wanted.of(*pair, labels) for pair in zip(parts, placed))
+    gold, dev_gold = (GoldSpans.of(*pair, labels) for pair in zip(parts, placed))
     return how.labelled(
         parts, labels, tokenizer, [part.encoded for part in placed],
         changes=[
             lambda batch, *_, spans=part.all_spans: with_labels(batch, spans, head, len(labels))
-            for part in (wanted, dev_wanted)
+            for part in (gold, dev_gold)
         ],
         counts=f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and "
         f"{len(dev_names):,} entities, {len(labels)} labels",
-        warnings=f"{labels.warnings(dev_names)}{wanted.warnings('training')}"
-        f"{dev_wanted.warnings('dev')}",
-        wanted=dev_wanted,
+        warnings=f"{labels.warnings(dev_names)}{gold.warnings('training')}"
+        f"{dev_gold.warnings('dev')}",
+        gold=dev_gold,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from amp_xla.data import spans
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import micro_batches
-from amp_xla.data.tagged import Wanted
+from amp_xla.data.tagged import GoldSpans
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.training import distributed, metrics
 
@@ -103,28 +103,28 @@ def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
     return evaluate
 
 
-def tagging(infer: Infer, batches: Any, wanted: Wanted, head: str) -> Evaluation:
+def tagging(infer: Infer, batches: Any, gold: GoldSpans, head: str) -> Evaluation:
     """Return entity F1, precision, recall (micro averages) and mean loss.
 
     Args:
       infer: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
       batches: batches of texts with labels, not shuffled.
-      wanted: entities of the texts.
+      gold: entities of the texts.
       head: see ``spans.decode``.
     """
-    labels = len(wanted.missed)
+    labels = len(gold.missed)
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
         answers = spans.decode(head, out, batch["token_ids"])
         real = np.flatnonzero(batch["sample_ids"] >= 0)
-        gold = [wanted.spans[sample] for sample in batch["sample_ids"][real]]
-        counts = spans.counted([answers[row] for row in real], gold, labels)
+        true = [gold.spans[sample] for sample in batch["sample_ids"][real]]
+        counts = spans.counted([answers[row] for row in real], true, labels)
         return np.append(counts, [out["loss"], batch["weights"].sum()])
 
     def evaluate() -> Dict[str, float]:
         sums = summed(infer, batches, count)
         counts, (loss, weight) = sums[:-2].reshape(labels, 3), sums[-2:].tolist()
-        counts[:, 2] += wanted.missed
+        counts[:, 2] += gold.missed
         return {**spans.f1(counts), "loss": loss / max(weight, 1.0)}
 
     return evaluate

@@ -89,7 +89,7 @@ def test_a_text_has_any_number_of_labels(tmp_path: Path, packed: bool) -> None:
     with pytest.raises(DataError, match="labels never seen in training: 'large'"):
         (tmp_path / "dev.jsonl").write_text('{"text": "a cow", "label": ["pet", "large"]}')
         read(MultiLabelTextFiles(**paths, multilabel=","))
-    with pytest.raises(DataError, match="a label has ',', which separates labels"):
+    with pytest.raises(DataError, match="a label contains ',', which separates labels"):
         (tmp_path / "dev.jsonl").write_text('{"text": "a cow", "label": ["pet,large"]}')
         read(MultiLabelTextFiles(**paths, multilabel=","))
     with pytest.raises(SettingsError, match="--multilabel ' ': allowed is"):

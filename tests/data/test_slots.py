@@ -81,7 +81,7 @@ def test_values_mean_the_same_everywhere_and_packed_files_too(file: Any) -> None
         ([], "has no lines"),
         (["1\t2\ta", "1\t2"], "line 2: 1 columns after the label; required: 2"),
         (["1\t2\ta", "yes\t2\ta"], "line 2: the label is 'yes'; allowed: 0 or 1"),
-        (["1\t2"], "leave no slot; --numbers gives"),
+        (["1\t2"], "leaves no slot; --numbers sets"),
         *((["1\t2\ta", f"0\t{n}\tb"], rf"day\.tsv, line 2: '{n}' is not a finite") for n in _WRONG),
     ],
 )

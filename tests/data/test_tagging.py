@@ -12,7 +12,7 @@ import pytest
 
 from amp_xla.data import spans
 from amp_xla.data.spans import Span
-from amp_xla.data.tagged import Placed, Wanted
+from amp_xla.data.tagged import GoldSpans, Placed
 from amp_xla.data.text import documented, entities
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.labels import Labels
@@ -80,7 +80,7 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
     ('{"text": "ab", "entities": [[0, 1.0, "x"]]}', r"data:1: entity \[0, 1.0"),
     ('{"text": "ab"}', r"data:1: no list 'entities'"),
     ('{"text": "abc", "entities": [[0, 2, "x"], [1, 3, "x"]]}',
-     r"data:1: entities 0:2 and 1:3 overlap, which only .* --head global_pointer"),
+     r"data:1: entities 0:2 and 1:3 overlap, which this .* --head global_pointer"),
     ("", r"data: the file is empty"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named_with_file_and_line(
@@ -121,7 +121,7 @@ def test_entities_that_no_span_of_tokens_is_are_counted() -> None:
     data = Dataset([text], labels=[entities.pack(gold)])
     placed = Placed.of(data.texts, tokenizer, max_length=6)
     assert placed.encoded.lengths.tolist() == [6]
-    wanted = Wanted.of(data, placed, Labels(("a", "b")))
+    wanted = GoldSpans.of(data, placed, Labels(("a", "b")))
     assert wanted.spans == [[Span(1, 3, 0), Span(2, 2, 1)]]
     assert [placed.characters(0, span) for span in wanted.spans[0]] == [(0, 10), (4, 8)]
     assert (wanted.missed.tolist(), wanted.cut, wanted.within) == ([1, 1], 1, 1)

@@ -1,8 +1,8 @@
 """Batches in a few lengths.
 
 XLA compiles a program per input shape, and a GPU pays for padding as for text. So samples are
-sorted into a few length buckets, whose lengths are chosen to waste least. All batches have the
-same number of rows; the last one is filled up with rows of weight 0.
+sorted into a few length buckets, whose lengths are chosen to minimise padding. All batches have
+the same number of rows; the last one is filled up with rows of weight 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Samples:
 
     Args:
       encoded: token ids of each sample.
-      label_ids: int or float [samples], or [samples, labels] for several; None = no labels.
+      label_ids: int or float [samples], or [samples, labels] for multi-label targets; None = no
+        labels.
 
     Raises:
       DataError: There are no samples, or the number of labels differs.
@@ -36,7 +37,8 @@ class Samples:
         self.lengths, self.texts = encoded.lengths, encoded.texts
         self._tokens = encoded.token_ids
         self._labels = None if label_ids is None else np.asarray(label_ids)
-        # Index -1, an empty place of a batch, reads the last element: a row of no tokens.
+        # Sample id -1 marks an empty place in a batch. As an index, -1 reads the last element, so a
+        # sample without tokens is appended.
         self._begins = encoded.offsets.astype(np.int64)
         self._sizes = np.append(np.diff(encoded.offsets), 0)
         self._first_sizes = np.append(encoded.first_lengths, 0)
@@ -48,16 +50,17 @@ class Samples:
         """Return the arrays of a batch.
 
         Args:
-          sample_ids: int64 [R], or [R, S] for S slots per row, one after the other; -1 = empty;
-            empty slots come last.
-          length: tokens of a row, L.
+          sample_ids: int64 [R]; or [R, S] for up to S samples per row, one after the other. -1 is
+            an empty place; in a row, empty places come last.
+          length: L, tokens per row.
 
         Returns:
-          ``token_ids``, ``segment_ids``: int32 [R, L], 0 for padding, of pairs in separate rows
-          [R, 2, L]; ``labels`` int32 or float32 and ``weights`` float32, shaped like
-          ``sample_ids``, 0 if empty; multi-label targets have one more axis. With slots also
-          ``position_ids``: int32 [R, L], counted from 0 in each sample; ``slots``: int32 [R, L],
-          the slot that a token belongs to, -1 for padding.
+          ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the texts of a pair are
+          encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights``
+          (float32) have the shape of ``sample_ids`` and are 0 in empty places; multi-label targets
+          have one more axis. If ``sample_ids`` is [R, S], also ``position_ids``: int32 [R, L],
+          counted from 0 in each sample; and ``slots``: int32 [R, L], the place in the row of the
+          sample that a token belongs to, -1 for padding.
         """
         grid = sample_ids.reshape(len(sample_ids), -1)
         shape = (len(grid), *[self.texts] * (self.texts > 1), length)
@@ -108,7 +111,7 @@ class Batches:
     Args:
       encoded: token ids of each sample.
       label_ids: int or float [samples]; None = no labels.
-      lengths: bucket lengths in tokens; a sample goes to the shortest that holds it.
+      lengths: bucket lengths in tokens; a sample goes to the shortest bucket that holds it.
       batch_size: rows of a batch.
       seed: decides the order.
       shuffle: False keeps the order of the corpus within each bucket, shortest bucket first.
@@ -138,7 +141,8 @@ class Batches:
                 "with max_length, or choose the lengths from all samples"
             )
         self._prepare()
-        self._fed = [length for length, _ in self._plan(0)]  # in another order in other epochs
+        # All epochs have batches of these lengths, in different orders.
+        self._batch_lengths = [length for length, _ in self._plan(0)]
 
     def _prepare(self) -> None:
         """Compute what all epochs have in common."""
@@ -151,13 +155,13 @@ class Batches:
     @property
     def shapes(self) -> List[Tuple[int, int]]:
         """(rows, length) of each kind of batch, shortest first."""
-        return [(self.rows, length) for length in sorted(set(self._fed))]
+        return [(self.rows, length) for length in sorted(set(self._batch_lengths))]
 
     @property
     def padding_share(self) -> float:
-        """Share of padding among an epoch's tokens, padding rows included."""
+        """Share of padding tokens in an epoch, including rows of weight 0."""
         rows = self.rows * self.samples.texts
-        return 1.0 - self.samples.tokens / (rows * sum(self._fed))
+        return 1.0 - self.samples.tokens / (rows * sum(self._batch_lengths))
 
     def describe(self) -> str:
         """Return one line about padding and shapes."""
@@ -167,7 +171,7 @@ class Batches:
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
         """Return the number of batches per epoch, the same in every epoch."""
-        return len(self._fed)
+        return len(self._batch_lengths)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start`` on; arrays as in ``Samples.gather``."""

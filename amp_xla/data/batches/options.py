@@ -1,4 +1,4 @@
-"""Options of a recipe's batches, and the bucket lengths that waste least."""
+"""Options of a recipe's batches, and the choice of bucket lengths."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.text.tokenizer import Encoded
 
-MULTIPLE = 8  # of bucket lengths, for tensor cores
+MULTIPLE = 8  # bucket lengths are multiples of 8, for tensor cores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class BatchOptions:
     batch_size: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
     """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU 32 to 256"""
     max_length: Annotated[int, within(at_least=3)] = 96
-    """tokens per sample, longer samples are cut; activation memory grows with its square"""
+    """maximum tokens per sample, longer samples are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(at_least=1)] = 4
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 
@@ -64,15 +64,16 @@ class PackedBatchOptions(BatchOptions):
 def choose_lengths(
     lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int
 ) -> List[int]:
-    """Return at most ``max_shapes`` bucket lengths with the fewest padded tokens in all.
+    """Return at most ``max_shapes`` bucket lengths that minimise the total padding.
 
-    Exact, by dynamic programming over the lengths of samples, rounded up to ``MULTIPLE``.
+    The result is exact, by dynamic programming over the samples' lengths, rounded up to a multiple
+    of ``MULTIPLE``.
 
     Args:
-      lengths: tokens of each sample, of every corpus that uses the buckets.
-      max_shapes: maximum number of lengths; fewer are returned if more do not pay off.
-      max_length: longest sample after cutting. The longest bucket never exceeds it, even if it
-        is not a multiple: a model may have no position beyond.
+      lengths: number of tokens of each sample, of training and dev texts.
+      max_shapes: maximum number of lengths; fewer are returned if more would not save padding.
+      max_length: maximum length of a sample. No bucket is longer, even if ``max_length`` is not a
+        multiple of 8, because the model may have no position embeddings beyond it.
 
     Returns:
       Ascending bucket lengths; the last holds the longest sample.
@@ -81,8 +82,9 @@ def choose_lengths(
     # An optimal length is always the length of a sample, rounded up.
     unique, counts = np.unique(rounded, return_counts=True)
     ends, samples = unique.tolist(), [0, *np.cumsum(counts).tolist()]
-    # Of the first j lengths: tokens in buckets, and the lengths of the buckets used so far. All
-    # choices hold the same text, so the fewest bucket tokens have the least padding.
+    # best[j] is for the samples of the j shortest lengths: the smallest possible number of tokens
+    # in their buckets, and the lengths of these buckets. All choices hold the same text, so the
+    # fewest tokens mean the least padding.
     best: List[Tuple[float, List[int]]] = [(0, []), *[(math.inf, [])] * len(ends)]
     for _ in range(min(max_shapes, len(ends))):
         best = [best[0]] + [

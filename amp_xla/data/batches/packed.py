@@ -1,12 +1,12 @@
 """Several samples per row: next to no padding, and one shape.
 
-On reviews of 5 to 256 tokens the best six bucket lengths still pad 15%, packed rows pad less than
-1%. The model keeps the samples of a row apart: position ids start at 0 in each sample, attention
-stays inside a sample, and pooling is per sample (``amp_xla.models.packed``).
+On reviews of 5 to 256 tokens, the best six bucket lengths still need 15% padding, packed rows less
+than 1%. The model keeps the samples of a row apart: position ids start at 0 in each sample,
+attention stays inside a sample, and pooling is per sample (``amp_xla.models.packed``).
 
-Which lengths share a row is decided once from the histogram of lengths, as in Krell et al.,
-"Efficient Sequence Packing without Cross-contamination" (arXiv:2107.02027), by best fit. Which
-samples of these lengths share it, and in which step, is drawn per epoch.
+The histogram of lengths decides once which lengths share a row, by best fit as in Krell et al.,
+"Efficient Sequence Packing without Cross-contamination" (arXiv:2107.02027). Each epoch draws which
+samples of these lengths share a row, and in which step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from amp_xla.data.batches.buckets import Batches, filled
 from amp_xla.data.batches.order import generator
 from amp_xla.data.text.tokenizer import Encoded
 
-GAIN = 0.001  # one more slot per row must save this share of rows
+GAIN = 0.001  # a further slot per row must save at least this share of the rows
 
 Pattern = Tuple[int, ...]  # lengths of the samples in a row, longest first
 
@@ -30,8 +30,8 @@ class PackedBatches(Batches):
     Args:
       encoded: token ids of each sample.
       label_ids: int [samples]; None = no labels.
-      length: tokens of a row, at least those of the longest sample.
-      batch_size: average number of samples per step; decides the rows.
+      length: tokens per row; the longest sample must fit.
+      batch_size: average number of samples per step, which decides the number of rows.
       seed: decides the order.
       shuffle: False packs every epoch the same way.
       shape: rows per step and slots per row; None = chosen from the samples.
@@ -58,7 +58,7 @@ class PackedBatches(Batches):
         super().__init__(encoded, label_ids, [length], batch_size, seed, shuffle)
 
     def _prepare(self) -> None:
-        """Choose the lengths that share a row."""
+        """Decide which lengths share a row."""
         counts = np.bincount(self.samples.lengths).tolist()
         if self._shape is None:
             self.slots, patterns = _fewest_slots(counts, self.lengths[0])
@@ -66,7 +66,7 @@ class PackedBatches(Batches):
         else:
             self.rows, self.slots = self._shape
             patterns = pack(counts, self.lengths[0], self.slots)
-        # The slots and the samples, both sorted by length, correspond to each other.
+        # Sorted by length, the slots correspond to the samples one by one.
         sizes = np.zeros((len(patterns), self.slots), np.int64)
         for row, pattern in zip(sizes, patterns):
             row[: len(pattern)] = pattern
@@ -104,17 +104,18 @@ class PackedBatches(Batches):
 def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
     """Pack counts[n] samples of each length n into rows by best fit, longest samples first.
 
-    Equal rows are handled as one, so the work depends on the lengths, not on the number of samples.
+    Rows with the same lengths are handled together, so the time does not depend on the number of
+    samples.
 
     Args:
-      counts: samples of each length, from 0 on.
-      length: tokens of a row.
+      counts: number of samples of each length, from length 0 on.
+      length: tokens per row.
       slots: maximum samples per row.
 
     Returns:
-      The lengths in each row.
+      The lengths of the samples in each row.
     """
-    # Tokens left in a row -> rows that have so many left.
+    # by_room[n]: the patterns with room for n more tokens -> their number of rows.
     by_room: List[Dict[Pattern, int]] = [{} for _ in range(length + 1)]
     for size in range(len(counts) - 1, 0, -1):
         left = int(counts[size])
@@ -139,7 +140,7 @@ def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
 
 
 def _fewest_slots(counts: Sequence[int], length: int) -> Tuple[int, List[Pattern]]:
-    """Return the fewest slots that need at most 0.1% more rows than any number, and the rows."""
+    """Return the smallest number of slots that costs at most 0.1% more rows, and these rows."""
     free = max(2, length // int(np.flatnonzero(counts)[0]))
     best = len(pack(counts, length, free))
     for slots in range(2, free):

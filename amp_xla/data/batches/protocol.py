@@ -7,8 +7,8 @@ from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 import numpy as np
 from typing_extensions import Protocol
 
-# Arrays of one step by name. The first axis of each array is the batch's rows. Always present:
-# "weights", float32, 1 for a sample and 0 for padding; "sample_ids", int64, -1 for padding.
+# The arrays of one step by name. The first axis of each array is the rows of the batch. Every batch
+# has "weights", float32, 1 for a sample and 0 for padding; and "sample_ids", int64, -1 for padding.
 Batch = Dict[str, np.ndarray]
 
 
@@ -27,7 +27,7 @@ class BatchSource(Protocol):
 
 
 class MappedBatches:
-    """``batches`` with a function applied to each; all other attributes are those of ``batches``.
+    """``batches`` with a function applied to each batch; other attributes are those of ``batches``.
 
     Args:
       batches: follow ``BatchSource``.

@@ -13,12 +13,12 @@ import numpy as np
 
 from amp_xla.data.batches.protocol import Batch, BatchSource
 
-SHARE = "share"  # a micro-batch's part of its batch's weight: float32 scalar
-_FILLER = {"sample_ids": -1, "slots": -1}  # values in rows of padding; 0 in other arrays
+SHARE = "share"  # a float32 scalar: the micro-batch's share of the weight of the whole batch
+_FILLER = {"sample_ids": -1, "slots": -1}  # values in rows of padding; other arrays have 0
 
 
 class SharedBatch(NamedTuple):
-    """A batch of all ranks, and this rank's micro-batches of it, which have ``SHARE``, too."""
+    """A batch of all ranks, and this rank's micro-batches, which also have the array ``SHARE``."""
 
     whole: Batch
     micro_batches: List[Batch]
@@ -28,9 +28,9 @@ class RankShard:
     """The rows of ``whole`` that one rank computes; follows ``BatchSource``.
 
     Args:
-      whole: the batches, the same on each rank.
-      rank, size: this process and the number of ranks.
-      micro_batches: per batch on each rank.
+      whole: batches of all ranks together.
+      rank, size: rank of this process, and number of ranks.
+      micro_batches: number of micro-batches per batch on each rank.
     """
 
     def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:
@@ -65,10 +65,10 @@ class RankShard:
 
 
 def whole(batches: Any) -> Any:
-    """Return the batches, or the batch, of all ranks together."""
+    """Return the batches of all ranks together, or one batch of all ranks."""
     return getattr(batches, "whole", batches)
 
 
 def micro_batches(batch: Any) -> Sequence[Batch]:
-    """Return the micro-batches of a batch; without any, the batch itself."""
+    """Return the micro-batches of a batch; only the batch itself if it is not shared."""
     return batch.micro_batches if isinstance(batch, SharedBatch) else [batch]

@@ -15,7 +15,7 @@ from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.text.tokenizer import Tokenizer
 
-_STREAM = 1  # differs from the stream of the order
+_STREAM = 1  # last part of the random seed, so that order and dropout draw different numbers
 
 
 class TokenDropout(MappedBatches):
@@ -27,7 +27,7 @@ class TokenDropout(MappedBatches):
       batches: ``Batches`` or ``PackedBatches``.
       rate: share of the tokens, 0 <= rate < 1.
       tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
-      seed: decides which tokens.
+      seed: decides which tokens are hidden.
     """
 
     def __init__(self, batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> None:

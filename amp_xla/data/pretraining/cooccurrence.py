@@ -11,12 +11,12 @@ import numpy as np
 
 from amp_xla.data.pretraining.prepared import Sequences
 
-WINDOW = 10  # neighbours counted on each side; one at distance d counts 1 / d
-CONTEXTS = 4096  # most tokens, the commonest ones, that count as neighbours
-CELLS = 1 << 26  # most cells of the table of counts: 256 MiB
-SMOOTHING = 0.75  # exponent of the neighbours' frequencies; it damps rare ones
-SAMPLE, BLOCK = 1 << 15, 64  # sequences that are counted, in blocks of neighbours
-ITERATIONS, SPARE = 3, 16  # of the decomposition: sweeps, and extra columns
+WINDOW = 10  # neighbours counted on each side; a neighbour at distance d counts 1 / d
+CONTEXTS = 4096  # maximum number of different neighbours; only the most frequent tokens count
+CELLS = 1 << 26  # maximum cells in the table of counts: 256 MiB
+SMOOTHING = 0.75  # exponent of the neighbours' frequencies, which damps rare ones
+SAMPLE, BLOCK = 1 << 15, 64  # maximum sequences that are counted, and sequences per block
+ITERATIONS, SPARE = 3, 16  # power iterations and extra columns of the decomposition
 
 
 def sample(sequences: Sequences) -> np.ndarray:
@@ -31,17 +31,17 @@ def sample(sequences: Sequences) -> np.ndarray:
 def word_vectors(
     token_ids: np.ndarray, vocab_size: int, size: int, special_ids: Iterable[int], seed: int = 0
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Return vectors whose products follow the mutual information of two tokens.
+    """Return vectors whose inner products follow the mutual information of two tokens.
 
-    Positive pointwise mutual information, with smoothed neighbours, is reduced to ``size``
-    dimensions as U sqrt(S) (Levy, Goldberg & Dagan, TACL 2015) by a randomized decomposition
-    (Halko et al., arXiv 0909.4061). A random rotation gives all dimensions the same weight.
+    A matrix of positive pointwise mutual information is reduced to ``size`` dimensions, U sqrt(S)
+    (Levy, Goldberg & Dagan, TACL 2015), by a randomized decomposition (Halko et al., arXiv
+    0909.4061). A random rotation gives all dimensions the same weight.
 
     Args:
       token_ids: int [n, L], documents separated by special tokens.
       vocab_size: number of tokens.
-      size: dimensions.
-      special_ids: tokens without a vector, which are no neighbours either.
+      size: dimensions of a vector.
+      special_ids: tokens that get no vector and do not count as neighbours.
       seed: seed of the rotation.
 
     Returns:
@@ -65,24 +65,24 @@ def word_vectors(
 
 
 def _counts(token_ids: np.ndarray, vocab_size: int, special: np.ndarray) -> np.ndarray:
-    """Return float32 [vocab_size, C]: how often each of the C commonest tokens is near a token."""
-    often = np.bincount(token_ids.ravel(), minlength=vocab_size)
-    often[special] = 0
-    most = min(CONTEXTS, max(1, CELLS // vocab_size), int(np.count_nonzero(often)))
+    """Return float32 [vocab_size, C]: how often the C most frequent tokens are near each token."""
+    frequency = np.bincount(token_ids.ravel(), minlength=vocab_size)
+    frequency[special] = 0
+    width = min(CONTEXTS, max(1, CELLS // vocab_size), int(np.count_nonzero(frequency)))
     column = np.full(vocab_size, -1, np.int64)
-    column[np.argsort(-often, kind="stable")[:most]] = np.arange(most)
+    column[np.argsort(-frequency, kind="stable")[:width]] = np.arange(width)
     # A special token separates documents: a pair across it does not count.
     text = np.cumsum(special[token_ids], axis=1)
-    counts = np.zeros(vocab_size * most, np.float32)
+    counts = np.zeros(vocab_size * width, np.float32)
     for distance in range(1, min(WINDOW, token_ids.shape[1] - 1) + 1):
         left, right = token_ids[:, :-distance], token_ids[:, distance:]
         same = (text[:, :-distance] == text[:, distance:]) & ~special[left]
         for token, neighbour in ((left, right), (right, left)):
             pair = same & (column[neighbour] >= 0)
-            cells = token[pair].astype(np.int64) * most + column[neighbour[pair]]
+            cells = token[pair].astype(np.int64) * width + column[neighbour[pair]]
             cell, times = np.unique(cells, return_counts=True)
             counts[cell] += (times / distance).astype(np.float32)
-    return counts.reshape(vocab_size, most)
+    return counts.reshape(vocab_size, width)
 
 
 def _information(counts: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Random masks: a function of (seed, epoch, sequence) alone.
 
-Units are masked: words or tokens. Each has the same probability ``rate``, by
-systematic sampling over the units sorted by length. So the number of masked tokens per sequence
-varies little, and a fixed number of positions, slightly above the mean, is enough.
+Units, which are words or tokens, are masked with the same probability ``rate``, by systematic
+sampling over the units sorted by length. So the number of masked tokens per sequence varies little,
+and a fixed number of positions, slightly above the mean, is enough.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from amp_xla.data.batches.order import uniform
 from amp_xla.data.text.tokenizer import Tokenizer
 
-# Longer "words" are hashes or paths; they are masked in parts of this many tokens.
+# Longer "words", such as hashes and paths, are masked in parts of this many tokens.
 LONGEST_WORD = 8
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-_SHUFFLE, _OFFSET, _ACTION, _TOKEN = range(4)
+_SHUFFLE, _OFFSET, _ACTION, _TOKEN = range(4)  # streams of random numbers
 
 
 class Masked(NamedTuple):
@@ -42,12 +42,12 @@ def special_ids(tokenizer: Tokenizer) -> Tuple[int, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Masks sequences.
+    """Random masks of sequences.
 
     Args:
       mask_id: id of [MASK].
       special_ids: ids that are never masked and never replace a token.
-      vocab_size: the other ids below it are random replacements.
+      vocab_size: number of ids; each that is not special may replace a token.
       length: L, tokens per sequence.
       rate: share of the tokens to predict, 0 to 0.5.
       unit: ``word`` or ``token``.
@@ -70,14 +70,15 @@ class Masking:
 
     @property
     def positions(self) -> int:
-        """Predicted positions per sequence, K: at most 4/3 of the mean number of masked tokens.
+        """K, predicted positions per sequence: at most 4/3 of the mean number of masked tokens.
 
-        A multiple of 8 if possible. At the usual rate of 15%, at most 20% of the positions go
+        K is a multiple of 8 if possible. At the usual rate of 15%, at most 20% of the positions go
         through the vocabulary projection.
         """
         mean = self.length * self.rate
-        most, aligned = int(mean * 4 / 3), int(mean * 4 / 3) // 8 * 8
-        return max(1, aligned if aligned >= 1.2 * mean else most)
+        limit = int(mean * 4 / 3)
+        aligned = limit // 8 * 8
+        return max(1, aligned if aligned >= 1.2 * mean else limit)
 
     def __call__(
         self, token_ids: np.ndarray, starts: np.ndarray, epoch: int, samples: np.ndarray
@@ -98,7 +99,7 @@ class Masking:
         action = self._uniform(epoch, samples, _ACTION)
         masked = np.where(chosen & (action < 0.8), self.mask_id, token_ids)
         masked = np.where(chosen & (action >= 0.9), self._random(epoch, samples), masked)
-        # Stable: chosen columns first, in order.
+        # A stable sort puts chosen columns first, in order.
         order = np.argsort(~chosen, axis=1, kind="stable")[:, : self.positions].astype(np.int32)
         weights = np.take_along_axis(chosen, order, 1).astype(np.float32)
         labels = np.take_along_axis(token_ids, order, 1)
@@ -108,7 +109,7 @@ class Masking:
         )
 
     def _units(self, starts: np.ndarray, maskable: np.ndarray) -> np.ndarray:
-        """Return int64 [B, L]: number of the unit of each token, from 0 in every row."""
+        """Return int64 [B, L]: the number of each token's unit, from 0 in every row."""
         starts = starts | ~maskable if self.unit == "word" else np.ones_like(maskable)
         starts[:, 1:] |= ~maskable[:, :-1]
         starts[:, 0] = True
@@ -140,7 +141,7 @@ class Masking:
 
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
-    """Drop the last whole units of rows with more than ``room`` chosen tokens."""
+    """Drop units from the end of rows with more than ``room`` chosen tokens."""
     over = np.flatnonzero(chosen.sum(1) > room)
     if not over.size:
         return chosen

@@ -18,7 +18,7 @@ class LengthOptions:
     steps: Annotated[int, within(1, 10**9)] = 2000
     """updates in total"""
     phase2_length: Annotated[Optional[int], within(at_least=16)] = None
-    """tokens per sequence in a second phase; none = one phase"""
+    """tokens per sequence in a second phase of training; none = only one phase"""
     phase2_share: Annotated[float, within(above=0, below=1)] = 0.1
     """share of the updates in the second phase"""
     global_batch: Annotated[int, within(at_least=1)] = 16
@@ -38,10 +38,10 @@ class LengthOptions:
         if not 0 < last < self.steps:
             raise DataError(
                 f"--phase2-share {self.phase2_share:g} of --steps {self.steps} leaves a phase "
-                "without an update"
+                "without an update; change one of them"
             )
         return [(length, self.steps - last), (self.phase2_length, last)]
 
     def accumulation(self, ranks: int) -> int:
-        """Return micro-batches per update on each rank, as few as ``micro_batch`` allows."""
+        """Return the number of micro-batches per update on each rank, as few as possible."""
         return -(-self.global_batch // (self.micro_batch * ranks))

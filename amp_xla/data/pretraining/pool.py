@@ -13,15 +13,15 @@ from typing import Any, Callable, Deque, Iterable, Iterator, Optional
 
 from amp_xla.errors import DataError
 
-AHEAD = 2  # items per process that are submitted early
+AHEAD = 2  # items per process that wait in a queue
 _PR_SET_PDEATHSIG = 1
 
 
 class Pool:
-    """Runs functions over items in several processes; the results do not depend on how many.
+    """Worker processes that apply functions to items.
 
     Args:
-      processes: number of worker processes; 0 = one per CPU core, 1 = none, work in this process.
+      processes: number of worker processes; 0 = one per CPU core, 1 = work in this process.
     """
 
     def __init__(self, processes: int) -> None:
@@ -40,13 +40,13 @@ class Pool:
     def __exit__(self, kind: Any, *_: Any) -> None:
         if self._executor is None:
             return
-        if kind is not None:  # after an error or a signal: files are complete or absent
+        if kind is not None:  # An error or a signal. Workers leave only complete files.
             for process in set(multiprocessing.active_children()) - self._others:
                 process.kill()
         self._executor.shutdown()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Yield ``function(item)`` for each item, in order, with few items in memory.
+        """Yield ``function(item)`` for each item, in order; only a few items are in memory.
 
         Raises:
           DataError: a worker process died.
@@ -57,7 +57,8 @@ class Pool:
         waiting: Deque[Any] = collections.deque()
         try:
             for item in items:
-                # Workers, which submit may start, inherit the mask: Ctrl-C is for this process.
+                # submit may start workers, which inherit this mask: only this process handles
+                # Ctrl-C.
                 mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
                 try:
                     waiting.append(self._executor.submit(function, item))
@@ -70,12 +71,12 @@ class Pool:
         except BrokenProcessPool:
             raise DataError(
                 "a worker process was killed, perhaps for lack of memory; try fewer --workers. The "
-                "same command keeps what is finished and does the rest"
+                "same command continues after the finished parts"
             ) from None
 
 
 def _start_worker(parent: int) -> None:
-    """Make a worker end when its parent does."""
+    """End this worker when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

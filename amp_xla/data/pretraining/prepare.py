@@ -1,8 +1,8 @@
 """``amp-xla prepare``: turns raw text into packed sequences on disk.
 
-The corpus is cut into units. Each gives one file of training text and one of held-out text, written
-by any process or machine, completely or not at all. Finished units are not done again. The manifest
-is written last, when all units are finished.
+The corpus is cut into units. Any process or machine turns a unit into a file of training text and a
+file of held-out text, which exist completely or not at all. Finished units are not done again. The
+manifest is written last, when all units are finished.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
 
 BUILT_IN_FILE = "corpus.jsonl"
-LARGE = 2**30  # bytes whose reading is announced
+LARGE = 2**30  # a line announces the reading of a corpus with more bytes
+# Options that do not change the content of the folder; the vocabulary is compared by its hash.
 SAME_CONTENT = frozenset(["out", "vocab", "workers", "shard"])
 VOCAB_TEXT = 32 << 20  # bytes of text for a new vocabulary, sampled evenly from the corpus
-VOCAB_MULTIPLE = 64  # an efficient height of the embedding matrix on tensor cores
+VOCAB_MULTIPLE = 64  # for tensor cores, the embedding matrix has a multiple of 64 rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,36 +52,36 @@ class Config:
     .bz2, .gz, .zst; none = built-in"""
     reading: Reading = Reading()
     dedup: Literal["off", "exact", "near"] = "off"
-    """exact leaves out documents that occurred earlier, ignoring white space; near also those that
-    differ in a few words"""
+    """exact leaves out copies of earlier documents, ignoring white space; near also leaves out
+    documents that differ from earlier ones in a few words"""
     shortest: Annotated[int, within(at_least=0)] = 0
-    """leave out documents with fewer characters"""
+    """minimum characters of a document; shorter ones are left out"""
     longest: Annotated[int, within(at_least=0)] = 0
-    """leave out documents with more characters; 0 = no limit"""
+    """maximum characters of a document; longer ones are left out; 0 = no limit"""
     language: Optional[str] = None
-    """codes such as en or zh, separated by commas: leave out other documents; none = keep all"""
+    """keep only documents in these languages: codes such as en,zh; none = all languages"""
     vocab: Optional[str] = None
-    """vocab.txt to tokenize with; none = train WordPiece on the corpus"""
+    """vocab.txt of the tokenizer; none = train a WordPiece vocabulary on the corpus"""
     vocab_size: Annotated[int, within(at_least=64)] = 8000
-    """tokens of a new vocabulary; a multiple of 64"""
+    """maximum tokens of a new vocabulary, rounded up to a multiple of 64"""
     lowercase: bool = True
     """lower-case the text and strip accents, as uncased BERT does"""
     words: Literal["auto", "pieces", "jieba"] = "auto"
-    """what finds whole words to mask: ## pieces or jieba; auto = jieba for Chinese vocabularies"""
+    """how to find whole words for masking: by ## pieces or by jieba; auto = jieba for Chinese"""
     length: Annotated[int, within(at_least=16)] = 128
     """tokens per sequence, including [CLS] and [SEP]; a multiple of 8"""
     heldout: Annotated[float, within(at_least=0, below=1)] = 0.01
-    """share of the documents for evaluation, chosen by their content"""
+    """share of the documents held out for evaluation, chosen by their content"""
     workers: Annotated[int, within(at_least=0)] = 0
-    """processes; 0 = one per CPU core"""
+    """number of worker processes; 0 = one per CPU core"""
     shard: str = "0/1"
-    """i/n, i from 0: do part i of n; the last to finish writes the manifest"""
+    """i/n, i from 0: prepare only part i of n; the last to finish writes the manifest"""
 
     def __post_init__(self) -> None:
         if 0 < self.longest < self.shortest:
-            raise DataError(f"--longest {self.longest}: allowed is 0, or --shortest and more")
+            raise DataError(f"--longest {self.longest}: allowed is 0, or at least --shortest")
         if self.length % 8:
-            raise DataError(f"--length {self.length}: allowed is 16 or more, in steps of 8")
+            raise DataError(f"--length {self.length}: allowed are multiples of 8, from 16 on")
         _ = self.part
 
     @property
@@ -93,10 +94,10 @@ class Config:
 
 
 def prepare(config: Config) -> Optional[Manifest]:
-    """Do this machine's part; return the manifest if the whole corpus is done.
+    """Prepare this machine's part; return the manifest if the whole corpus is done, else None.
 
     Raises:
-      DataError: no or bad text, no space, or ``out`` was prepared with other settings.
+      DataError: there is no text or bad text, or ``out`` was prepared with other settings.
     """
     if config.language is not None:
         selection.language_codes(config.language)  # raises before any work
@@ -124,7 +125,7 @@ def prepare(config: Config) -> Optional[Manifest]:
 
 
 def _refuse_inside(config: Config, files: List[str]) -> None:
-    """Raise if files in ``out`` would be among those of the corpus next time."""
+    """Raise if ``out`` is inside the corpus, so that the next run would read its files as text."""
     out = os.path.join(os.path.realpath(config.out), "")
     folders = filter(os.path.isdir, map(str.strip, (config.corpus or "").split(",")))
     if config.corpus is not None and (
@@ -132,13 +133,13 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
         or any(out.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
     ):
         raise DataError(
-            f"--out {config.out}: inside the corpus {config.corpus}, so its own files would be "
+            f"--out {config.out}: inside the corpus {config.corpus}, so the files in it would be "
             "read as text; choose another folder"
         )
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``vocab``, of the folder, or trained, the same on any machine."""
+    """Return the tokenizer of ``vocab`` or of the folder, or train one: the same on any machine."""
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or os.path.exists(vocab):
         tokenizer = Tokenizer.load(config.vocab or vocab, config.lowercase)
@@ -225,7 +226,7 @@ def _built_in(config: Config, pool: Pool) -> str:
 def _make_shards(
     config: Config, files: List[str], cut: str, copies: Dict[str, np.ndarray], pool: Pool
 ) -> List[str]:
-    """Do the unfinished units of this part; return the names of all units of the corpus."""
+    """Prepare the unfinished units of this part; return the names of all units of the corpus."""
     part, parts = config.part
     names: List[str] = []
 
@@ -244,10 +245,10 @@ def _make_shards(
 
 
 def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: str) -> int:
-    """Write the files of one unit, if they are not there, and last the record of it.
+    """Write the files of one unit, then its record; do nothing if they exist.
 
     Args:
-      work: the unit, and int64 numbers of its documents to leave out.
+      work: the unit, and the numbers of its documents to leave out, int64.
       config: config of the run.
       cut: kind of ``words.Cutter``.
 
@@ -272,7 +273,7 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
 
 
 def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, int]]:
-    """Return the texts of the wanted lengths and languages, and the number of the others."""
+    """Return the texts of allowed lengths and languages, and the numbers of texts left out."""
     fitting = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
     selected = fitting
     if config.language is not None:
@@ -285,7 +286,7 @@ def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, in
 
 
 def _split(texts: List[str], heldout: float) -> List[List[str]]:
-    """Return training and held-out documents; equal texts are on the same side."""
+    """Split documents into training and held-out ones; copies are in the same part."""
     held = [zlib.crc32(text.encode()) / 2**32 < heldout for text in texts]
     return [[t for t, is_held in zip(texts, held) if is_held == side] for side in (False, True)]
 
@@ -297,6 +298,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         prepare(config)
     except Stopped as stopped:
         raise Stopped(
-            f"{stopped}; finished parts stay, and the same command continues", stopped.exit_code
+            f"{stopped}; finished parts are saved, and the same command continues",
+            stopped.exit_code,
         ) from None
     return 0

@@ -1,7 +1,7 @@
 """Prepared folders: streams of tokens in memory-mapped ``.npy`` files with a JSON index.
 
-A file has the documents of a unit of the corpus end to end, with a [SEP] between two documents. A
-sequence of L tokens is ``[CLS]``, the next L - 2 tokens of the stream and ``[SEP]``, as in
+A file has the documents of one unit of the corpus, with a [SEP] between two documents. A sequence
+of L tokens is ``[CLS]``, the next L - 2 tokens of the stream and ``[SEP]``, as in
 RoBERTa's FULL-SENTENCES (arXiv 1907.11692, section 4.2); the last one of a file is padded.
 """
 
@@ -34,7 +34,7 @@ LEFT_OUT = {
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file, also if other machines do; it has its name only when it is on the disk."""
+    """Write a file that gets its name only when complete; other machines may write it, too."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}-{os.uname().nodename}-{os.getpid()}")
@@ -45,11 +45,11 @@ def write(path: str, data: bytes) -> None:
 def write_stream(
     path: str, documents: Sequence[np.ndarray], tokenizer: Tokenizer
 ) -> Dict[str, Any]:
-    """Write the tokens of documents as one file; return its entry in the index.
+    """Write the tokens of documents as one file, int16 or int32 [tokens]; return its index entry.
 
     Args:
-      path: the file, int16 [tokens] for vocabularies up to 32,768 tokens, else int32.
-      documents: int32 [tokens] of each; a negative id continues the word before it.
+      path: path of the file.
+      documents: int32 [tokens] of each document; a negative id continues the word before it.
       tokenizer: tokenizer of the documents.
     """
     parts = [part for tokens in documents if len(tokens) for part in ([tokenizer.sep_id], tokens)]
@@ -73,7 +73,7 @@ class Manifest:
 
     Attributes:
       settings: the settings that decide the content.
-      units: what was written and left out of each unit of the corpus, in order.
+      units: for each unit of the corpus, in order: its files, and counts of what was left out.
     """
 
     folder: str
@@ -97,7 +97,7 @@ class Manifest:
         """Write and return the manifest of all units; None while some are missing.
 
         Raises:
-          DataError: the corpus gave no text to train on.
+          DataError: the corpus has no text to train on.
         """
         units = [unit for unit in (finished(folder, name) for name in names) if unit]
         if len(units) < len(names):
@@ -113,25 +113,25 @@ class Manifest:
         return manifest
 
     def total(self, name: str, split: Optional[str] = None) -> int:
-        """Return the sum of a number over all units, or over their parts of a split."""
+        """Return the sum of a count over all units, or over one split of all units."""
         return sum((unit[split] if split else unit)[name] for unit in self.units)
 
     def complete(self) -> bool:
-        """Return whether all files are there."""
+        """Return whether all files exist."""
         return all(_has_files(self.folder, unit) for unit in self.units)
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer of the folder's vocabulary.
 
         Raises:
-          DataError: it is not the vocabulary that the text was tokenized with.
+          DataError: the text was tokenized with another vocabulary.
         """
         path = os.path.join(self.folder, VOCAB)
         tokenizer = Tokenizer.load(path, self.settings["lowercase"])
         if vocabulary.fingerprint(tokenizer.tokens) != self.settings["vocab_sha256"]:
             raise DataError(
-                f"{path} is not the vocabulary of the sequences in this folder (vocab_sha256 in "
-                f"{MANIFEST}); restore it, or delete the folder and prepare again"
+                f"{path} is not the vocabulary that the text in this folder was tokenized with "
+                f"(vocab_sha256 in {SETTINGS}); restore it, or delete the folder and prepare again"
             )
         return tokenizer
 
@@ -141,7 +141,7 @@ class Manifest:
         return vocabulary.warnings(tokenizer.tokens, unknown, tokens)
 
     def describe(self) -> str:
-        """Return one line: amounts, and documents left out."""
+        """Describe in one line how much text there is and what was left out."""
         tokens, unknown = (self.total(name, "train") for name in ("tokens", "unknown"))
         train, held = (len(Sequences(self, split)) for split in SPLITS)
         line = (
@@ -159,7 +159,7 @@ class Sequences:
     Args:
       manifest: manifest of a prepared folder.
       split: ``train`` or ``heldout``.
-      length: L, tokens per sequence; None = that of the folder.
+      length: L, tokens per sequence; None = the folder's length.
     """
 
     def __init__(
@@ -176,9 +176,9 @@ class Sequences:
         return int(self._ends[-1])
 
     def read(self, numbers: Iterable[int]) -> Tuple[np.ndarray, np.ndarray]:
-        """Return the sequences of these numbers: int32 [count, L] ids, bool word starts.
+        """Return sequences by number: their ids, int32 [count, L], and True at word starts.
 
-        Special tokens and padding count as words, and a sequence begins with a word.
+        Special tokens and padding count as word starts, and so does the first token of the text.
 
         Raises:
           DataError: a file is damaged; the message names it.
@@ -196,7 +196,7 @@ class Sequences:
         return np.abs(ids), starts
 
     def _stream(self, number: int) -> np.ndarray:
-        """Return the memory-mapped stream of a file, whose checksum is verified once."""
+        """Return the memory-mapped tokens of a file; verify its checksum at the first call."""
         if number not in self._streams:
             path = os.path.join(self._folder, self._files[number]["file"])
             try:
@@ -207,26 +207,26 @@ class Sequences:
             if problem:
                 raise DataError(
                     f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again "
-                    "with the same settings: it writes only missing files"
+                    "with the same settings, which writes only missing files"
                 )
             self._streams[number] = stream
         return self._streams[number]
 
 
 def claim(folder: str, settings: Dict[str, Any]) -> None:
-    """Record the settings of a folder, before any unit is written.
+    """Record the settings of a folder before any unit is written.
 
     Raises:
-      DataError: the folder has other settings; only the place of the corpus may differ.
+      DataError: the folder has other settings; only the path of the corpus may differ.
     """
     path = os.path.join(folder, SETTINGS)
     if not os.path.exists(path) or not list(Path(folder, UNITS).glob("*.json")):
         write(path, _json(settings))
-    there = json_file(path)
-    names = {*there, *settings} - {"corpus"}
-    differing = sorted(name for name in names if there.get(name) != settings.get(name))
+    saved = json_file(path)
+    names = {*saved, *settings} - {"corpus"}
+    differing = sorted(name for name in names if saved.get(name) != settings.get(name))
     if differing:
-        pairs = "; ".join(f"{k} is {there.get(k)!r}, not {settings.get(k)!r}" for k in differing)
+        pairs = "; ".join(f"{k} is {saved.get(k)!r}, not {settings.get(k)!r}" for k in differing)
         raise DataError(
             f"{folder} was prepared with other settings ({pairs}); choose another --out, or delete "
             "the folder"
@@ -239,7 +239,7 @@ def finish(folder: str, name: str, unit: Dict[str, Any]) -> None:
 
 
 def finished(folder: str, name: str) -> Optional[Dict[str, Any]]:
-    """Return the record of a unit; None if its files are not complete."""
+    """Return the record of a unit; None if it is not finished or a file is missing."""
     unit = json_file(os.path.join(folder, UNITS, name + ".json"))
     return unit if unit and _has_files(folder, unit) else None
 

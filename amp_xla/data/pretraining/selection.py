@@ -1,7 +1,7 @@
-"""Documents to leave out of a corpus: later copies, and other languages.
+"""Documents to leave out of a corpus: copies of earlier ones, and other languages.
 
-Copies need 8 bytes of memory per document, near copies 112. Languages are py3langid's: no download,
-and the same result on all Pythons.
+Finding copies needs 8 bytes of memory per document, near copies 112. py3langid detects languages
+without a download, and with the same result on all Pythons.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.units import Reading, Unit, texts_of
 from amp_xla.errors import DataError
 
-# As in FineWeb (https://arxiv.org/abs/2406.17557, section 3.4): runs of 5 words, 112 hashes in 14
-# bands of 8; one equal band makes two documents copies. Share of equal runs -> chance to be found:
-# 0.9, all; 0.8, 92%; 0.7, 56%; 0.5, 5%; 0.3, 0.1%.
+# As in FineWeb (https://arxiv.org/abs/2406.17557, section 3.4): runs of 5 words, and 112 hashes in
+# 14 bands of 8. Two documents with an equal band are near copies. The probability of finding two
+# documents depends on their share of equal runs: 0.9 100%, 0.8 92%, 0.7 56%, 0.5 5%, 0.3 0.1%.
 WORDS, BANDS, HASHES = 5, 14, 8
 # A Chinese character counts as a word; case and punctuation do not count.
 _CHARACTERS = "\u3400-\u9fff\uf900-\ufaff"
 _WORD = re.compile(f"[{_CHARACTERS}]|[^\\W{_CHARACTERS}]+")
-LANGUAGE_CHARACTERS = 1000  # from the middle of a document
-_BATCH = 4096  # runs that are hashed at once: 4 MB
+LANGUAGE_CHARACTERS = 1000  # characters from the middle of a document that decide its language
+_BATCH = 4096  # runs that are hashed together, which takes 4 MB
 
 
 def copies(
     units: Iterable[Unit], reading: Reading, pool: Pool, near: bool = False
 ) -> Tuple[Dict[str, np.ndarray], int]:
-    """Return the documents that are copies of an earlier one, ignoring white space.
+    """Find documents that are copies of an earlier one, ignoring white space.
 
     Args:
       units: the whole corpus, in order.
       reading: format of its documents.
-      pool: processes that read them.
-      near: also those that differ in a few words.
+      pool: processes that read the documents.
+      near: also find documents that differ in a few words.
 
     Returns:
-      (unit name -> int64 numbers of the documents of ``texts_of`` to leave out, number of
-      documents). Keys have 64 bits: two different documents among 10 million collide with a
-      chance of 3 in a million.
+      (unit name -> numbers of its copies among the documents of ``texts_of``, int64; number of all
+      documents). Keys have 64 bits: among 10 million documents, the probability that two different
+      ones have the same key is 3 in a million.
     """
     parts = dict(pool.map(functools.partial(_keys, reading=reading, near=near), units))
     ends = np.cumsum([0, *map(len, parts.values())])
@@ -83,7 +83,7 @@ def _bands(text: str) -> List[int]:
 @functools.lru_cache(maxsize=1)
 def _empty_signature() -> Any:
     MinHash = extra("datasketch", "--dedup near").MinHash
-    # datasketch 2 has a new default; the old scheme gives the same result in all versions.
+    # datasketch 2 has another default; the old scheme gives the same result in all versions.
     scheme = {"scheme": "legacy"} if "scheme" in inspect.signature(MinHash).parameters else {}
     return MinHash(BANDS * HASHES, **scheme)
 
@@ -93,10 +93,10 @@ def _hash(data: bytes) -> int:
 
 
 def language_codes(names: str) -> FrozenSet[str]:
-    """Return the language codes in ``names``, which are separated by commas.
+    """Return the language codes in a list separated by commas.
 
     Raises:
-      DataError: an unknown code, or the package py3langid is missing.
+      DataError: a code is unknown, or the package py3langid is missing.
     """
     requested = [name.strip() for name in names.split(",")]
     known = _identifier().nb_classes

@@ -1,7 +1,7 @@
 """Units of a corpus: whole documents of text files, JSON lines and Wikipedia dumps.
 
-The cut depends on the corpus alone, so any number of machines and processes gets the same units. A
-file is read as a stream, compressed or not, so one unit is in memory.
+The corpus alone decides where units begin, so any number of machines and processes gets the same
+units. Files, compressed or not, are read as streams, so only one unit is in memory.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")
 DUMP_SUFFIXES = (".xml",)
 SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
-UNIT_BYTES = (1 << 18, 8 << 20)  # parsing a dump takes a second or more per MB
-UNITS = 64  # a corpus is cut into about this many, within UNIT_BYTES
-HEAD_BYTES = 1 << 16  # of a file, to recognize its kind; has the namespaces of a dump
+UNIT_BYTES = (1 << 18, 8 << 20)  # smallest and largest unit; 1 MB of a dump takes a second
+UNITS = 64  # approximate number of units in a corpus, unless UNIT_BYTES forbids it
+HEAD_BYTES = 1 << 16  # first bytes of a file, which show its kind and a dump's namespaces
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +34,16 @@ class Reading:
     """Format of the corpus."""
 
     field: str = "text"
-    """JSON key of the text, or several: title,content; a number is a tab-separated column, from 0,
-    of a text file"""
+    """JSON key of the text, or several keys: title,content; in a text file with tabs, the number of
+    the column, from 0"""
     documents: Literal["line", "blank", "file"] = "line"
-    """a document of a text file is a line, the text between blank lines, or the whole file"""
+    """what a document of a text file is: a line, the text between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
-    """for lines that are not UTF-8, contain a NUL, or are not JSON: stop, or leave out and count"""
+    """what to do with lines that are not UTF-8 or not JSON: stop, or leave out and count them"""
 
 
 class Document(NamedTuple):
-    """The raw content of a document, from byte ``begin`` of a decompressed file."""
+    """The raw content of a document, and its first byte in the decompressed file."""
 
     begin: int
     content: bytes
@@ -52,8 +52,8 @@ class Document(NamedTuple):
 class Unit(NamedTuple):
     """Neighbouring documents of a file.
 
-    ``name`` sorts in corpus order; ``kind`` is ``text``, ``json`` or ``dump``; ``size`` is in
-    bytes; ``links`` are ``wikipedia.prefixes`` of a dump.
+    Names sort in the order of the corpus. ``kind`` is ``text``, ``json`` or ``dump``; ``size`` is
+    in bytes; ``links`` are the ``wikipedia.prefixes`` of a dump.
     """
 
     name: str
@@ -71,7 +71,7 @@ def files_of(corpus: str) -> List[str]:
       corpus: files, folders and globs, separated by commas.
 
     Raises:
-      DataError: one of them matches nothing, or is not a regular file.
+      DataError: a pattern matches nothing, or a file is not a regular file.
     """
     files: Dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in corpus.split(","))):
@@ -88,12 +88,12 @@ def files_of(corpus: str) -> List[str]:
         for path in paths:
             if not os.path.isfile(path):
                 raise DataError(
-                    f"corpus {path}: a pipe or a device; prepare reads the corpus "
-                    "more than once, so a regular file is needed"
+                    f"corpus {path}: a pipe or a device; prepare reads the corpus more than once, "
+                    "so it needs a regular file"
                 )
             files.setdefault(os.path.realpath(path), path)
     if not files:
-        raise DataError("corpus: the name is empty; give files, folders or globs")
+        raise DataError("--corpus is empty; name files, folders or globs")
     return list(files.values())
 
 
@@ -131,7 +131,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
 
 
 def _kind(path: str, head: bytes) -> str:
-    """Return ``text``, ``json`` or ``dump``, by the name's ending or else the first character."""
+    """Return ``text``, ``json`` or ``dump``, by the ending of the name or the first character."""
     name = plain_name(path)
     if name.endswith(DUMP_SUFFIXES):
         return "dump"
@@ -162,7 +162,7 @@ def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
 
 
 def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
-    """Yield (number of the first byte, bytes) of each line of a file."""
+    """Yield (byte offset, bytes) of each line of a file."""
     begin = 0
     with opened(path) as file:
         for line in file:
@@ -171,10 +171,10 @@ def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
 
 
 def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
-    """Return the documents of a unit, and how many bad lines or pages were skipped.
+    """Return the documents of a unit, and the number of bad lines or pages that were skipped.
 
     Raises:
-      DataError: a bad line, with file and byte offset, unless bad lines are skipped.
+      DataError: a line or page is bad, and bad ones are not skipped.
     """
     texts: List[str] = []
     bad = 0
@@ -203,7 +203,9 @@ def _text(raw: bytes, unit: Unit, field: str) -> str:
         columns = line.split("\t")
         for name in fields:
             if int(name) >= len(columns):
-                raise ValueError(f"{len(columns)} tab-separated columns, none is number {name}")
+                raise ValueError(
+                    f"{len(columns)} tab-separated columns; none has number {name}, counted from 0"
+                )
         return "\n".join(columns[int(name)] for name in fields)
     if not line.strip():
         return ""

@@ -1,8 +1,8 @@
 """Wikipedia's XML dumps (``...-pages-articles.xml.bz2``): each article is a document.
 
-A page is cut out of the dump by its tags before XML is parsed; text between tags has no bare ``<``.
-So a damaged page does not affect others, and a page cannot declare entities that expand without
-limit. The tags of pages begin and end lines, as in all dumps.
+Pages are cut out of the dump at their tags, before XML is parsed; in XML, text never contains a
+bare ``<``. So a damaged page does not affect others, and a page cannot declare entities that expand
+without limit. The tags of a page are at the beginning and at the end of lines, as in all dumps.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from xml.etree import ElementTree
 
 from amp_xla.data.extras import extra
 
-PAGE_BYTES = 16 << 20  # MediaWiki allows 2 MiB before XML escapes
-# Media, files and categories: English names work in every wiki, local names are in the head.
+PAGE_BYTES = 16 << 20  # MediaWiki allows 2 MiB, which XML escapes make longer
+# Numbers of media, files and categories. English names work in every wiki; the head of a dump has
+# the local names.
 NAMESPACES = ("-2", "6", "14")
 ENGLISH = ("media", "file", "image", "category")
 _NAMESPACE = re.compile(rb'<namespace key="(-?\d+)"[^>]*>([^<]+)</namespace>')
-# Tags without text; the library itself leaves out templates, comments, formulas and galleries.
+# Tags whose content is no text. The library already leaves out templates, comments and galleries.
 DROPPED = frozenset(
     ["ref", "table", "math", "chem", "timeline", "score", "syntaxhighlight", "source"]
 )
@@ -31,7 +32,7 @@ PREFERRED = ("zh-hans", "zh-cn", "zh")
 
 
 def pages(lines: Iterable[Tuple[int, bytes]]) -> Iterator[Tuple[int, bytes]]:
-    """Yield (byte offset, bytes) of each page; one without an end tag is cut at the next page.
+    """Yield (byte offset, bytes) of each page; a page without an end tag ends at the next page.
 
     Args:
       lines: (byte offset, bytes) of the lines of a dump.
@@ -53,21 +54,21 @@ def pages(lines: Iterable[Tuple[int, bytes]]) -> Iterator[Tuple[int, bytes]]:
 
 
 def prefixes(head: bytes) -> FrozenSet[str]:
-    """Return the prefixes of links to leave out, in lower case, from the first bytes of a dump."""
+    """Return the prefixes of links to leave out, in lower case; ``head`` is the start of a dump."""
     names = {key.decode(): html.unescape(name.decode()) for key, name in _NAMESPACE.findall(head)}
     local = (names[key].lower() for key in NAMESPACES if key in names)
     return frozenset([*ENGLISH, *local])
 
 
 def text_of(page: str, links: FrozenSet[str]) -> str:
-    """Return the plain text of a ``<page>``; empty for redirects and other namespaces.
+    """Return the plain text of a ``<page>``; redirects and pages of other namespaces have none.
 
     Args:
       page: XML.
       links: ``prefixes`` of its dump.
 
     Raises:
-      ValueError: the page is incomplete, not XML, or has several revisions.
+      ValueError: the page is incomplete, is not XML, or has several revisions.
       DataError: the package mwparserfromhell is missing.
     """
     page = page.rstrip()
@@ -94,16 +95,16 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
 
 
 def plain(markup: str, links: FrozenSet[str]) -> str:
-    """Return wiki markup as text, with a line per paragraph, heading and list item.
+    """Return the text of wiki markup, with one line per paragraph, heading and list item.
 
-    Templates, tables, references, formulas, files and categories are left out; of Chinese variants
-    the simplified one is taken.
+    Templates, tables, references, formulas, files and categories are left out. Among Chinese
+    variants, the simplified one is used.
     """
     parser = extra("mwparserfromhell", "reading a Wikipedia dump")
     try:
         code = parser.parse(_VARIANTS.sub(_one_variant, markup))
         for node in code.ifilter(forcetype=(parser.nodes.Tag, parser.nodes.Wikilink)):
-            # Emptied in place: removing a node would search the whole page.
+            # Empty it in place, since removing a node would search the whole page.
             if isinstance(node, parser.nodes.Tag):
                 if str(node.tag).strip().lower() in DROPPED:
                     node.contents = ""
@@ -111,14 +112,14 @@ def plain(markup: str, links: FrozenSet[str]) -> str:
                 node.title, node.text = "", None
         text = code.strip_code()
     except parser.parser.ParserError as error:
-        raise ValueError(f"no wiki markup ({error})") from None
+        raise ValueError(f"not wiki markup ({error})") from None
     lines = (line.strip() for line in _MAGIC.sub("", text).split("\n"))
     return "\n".join(line for line in lines if line)
 
 
 def _one_variant(match: Match[str]) -> str:
     flags, body = match.groups()
-    if flags and set(flags) & set("HT-"):  # a rule for other places, or for the title
+    if flags and set(flags) & set("HT-"):  # a rule for the title or for other places
         return ""
     words = dict(_VARIANT.findall(body))
     return next((words[name] for name in (*PREFERRED, *words) if name in words), body)

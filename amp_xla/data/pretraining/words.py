@@ -1,4 +1,4 @@
-"""Token ids of texts, with the words they belong to, for whole-word masks."""
+"""Token ids of texts, and where words begin, for whole-word masks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USE = "cutting text into Chinese words (--words jieba)"
 
 
 def resolve(kind: str, tokenizer: Tokenizer) -> str:
-    """Return ``pieces`` or ``jieba``; ``auto`` is decided by the vocabulary."""
+    """Return ``pieces`` or ``jieba``; for ``auto`` the vocabulary decides."""
     if kind != "auto":
         return kind
     single = sum(len(token) == 1 and "\u4e00" <= token <= "\u9fff" for token in tokenizer.tokens)
@@ -25,7 +25,7 @@ def resolve(kind: str, tokenizer: Tokenizer) -> str:
 
 @functools.lru_cache(maxsize=1)
 def cutter(vocab: str, lowercase: bool, kind: str) -> Cutter:
-    """Return the ``Cutter`` of a vocabulary file; one per process."""
+    """Return the ``Cutter`` of a vocabulary file, built once per process."""
     return Cutter(Tokenizer.load(vocab, lowercase), kind)
 
 
@@ -34,13 +34,13 @@ class Cutter:
 
     Args:
       tokenizer: WordPiece.
-      kind: ``pieces``: a piece with ## continues a word. ``jieba``: words of jieba, each tokenized
-        alone, as in bert4keras' pretraining.
+      kind: ``pieces``: pieces with ## continue a word. ``jieba``: jieba finds words, and each word
+        is tokenized separately, as in bert4keras' pretraining.
     """
 
     def __init__(self, tokenizer: Tokenizer, kind: str) -> None:
         self.tokenizer = tokenizer
-        # jieba's algorithm in Rust.
+        # rjieba is jieba's algorithm in Rust.
         self._jieba = extra("rjieba", _USE).cut if kind == "jieba" else None
         self._begins = np.array([not token.startswith("##") for token in tokenizer.tokens])
 

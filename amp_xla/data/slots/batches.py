@@ -1,8 +1,8 @@
 """Batches of samples with slots, in an order that is a function of (seed, epoch).
 
-Lines are shuffled within blocks, and blocks are read in order: a file of any size is read from
-front to back. A value of a slot becomes the number of a table's row by a hash, which is the same on
-every machine; different values may share a row.
+Lines are shuffled within blocks, and blocks are read in order, so a file of any size is read from
+front to back. A hash, the same on every machine, turns a value of a slot into the number of a row
+of the table; different values may share a row.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.slots.lines import Columns, Lines, Parsed, parse_line
 
-_BLOCK = 1 << 16  # lines that are shuffled together, about
+_BLOCK = 1 << 16  # approximate number of lines that are shuffled together
 
 
 def block_of(batch_size: int) -> int:
-    """Return lines per block: whole batches, so that only the last one of an epoch is short."""
+    """Return the lines per block: whole batches, so that only the last of an epoch is short."""
     return max(1, _BLOCK // batch_size) * batch_size
 
 
 class SlotBatches:
-    """The batches of a file; follows ``BatchSource``; for the arrays see ``batch_of``.
+    """The batches of a file; follows ``BatchSource``. ``batch_of`` describes the arrays.
 
     Args:
-      lines: in blocks of ``block_of(batch_size)``.
-      batch_size: samples per batch, of all ranks together.
-      rows: number of rows of the table into which ids are hashed.
-      values: maximum values per slot; others are dropped.
+      lines: lines in blocks of ``block_of(batch_size)``.
+      batch_size: samples per batch, over all ranks.
+      rows: number of rows of the table.
+      values: maximum values per slot; further values are dropped.
       seed: decides the order.
       shuffle: False keeps the order of the file.
     """
@@ -49,7 +49,7 @@ class SlotBatches:
 
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
-        """Return (rows, ids per row) of the one kind of batch."""
+        """(samples, ids per sample) of a batch, the only shape."""
         return [(self._batch, self._lines.columns.slots * self._values)]
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
@@ -57,7 +57,7 @@ class SlotBatches:
         return -(-len(self._lines) // self._batch)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on; blocks before are not read."""
+        """Yield the batches of ``epoch`` from ``start`` on, without reading earlier blocks."""
         columns, batches_per_block = self._lines.columns, self._lines.block // self._batch
         first = start // batches_per_block
         begin = (start - first * batches_per_block) * self._batch
@@ -81,26 +81,26 @@ def batch_of(
     sample_ids: np.ndarray,
     size: int,
 ) -> Batch:
-    """Return a batch of ``size`` rows, the last ones padding.
+    """Return a batch of ``size`` samples, filled up with padding.
 
     Args:
-      parsed: samples, at least one.
+      parsed: at least one sample.
       columns: columns of a sample.
       rows: number of rows of the table.
       values: maximum values per slot.
       sample_ids: int64 [samples].
-      size: B.
+      size: B, samples per batch.
 
     Returns:
-      ``numbers``: float32 [B, columns], log(1 + x) of the line's; ``ids``: int64 [B, slots,
-      values], rows of the table, -1 without a value; ``labels``, ``weights``: float32 [B];
+      ``numbers``: float32 [B, numbers], log(1 + x) of each number; ``ids``: int64 [B, slots,
+      values], rows of the table, -1 for missing values; ``labels``, ``weights``: float32 [B];
       ``sample_ids``: int64 [B].
     """
     count = len(parsed)
     labels = np.zeros(size, np.float32)
     labels[:count] = [label for label, _, _ in parsed]
     numbers = np.zeros((size, columns.numbers), np.float32)
-    # Criteo has counts, a few of them -1 or -2.
+    # Criteo's numbers are counts, but a few are -1 or -2.
     raw = np.array([row for _, row, _ in parsed], np.float64).reshape(count, columns.numbers)
     numbers[:count] = np.log1p(np.maximum(raw, 0.0))
     hashes = np.full((size, columns.slots, values), -1, np.int64)
@@ -117,7 +117,7 @@ def batch_of(
 
 
 def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
-    """Return rows of one table for all slots, from hashes of values and the number of the slot."""
+    """Return rows of the table for hashes of values; each slot has different rows for a value."""
     slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
     with np.errstate(over="ignore"):
         mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))

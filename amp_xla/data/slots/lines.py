@@ -1,8 +1,8 @@
-"""Lines of samples: label, numbers, slots, with tabs between them, as in Criteo's files.
+"""Lines of samples: label, numbers and slots, separated by tabs, as in Criteo's files.
 
-A file is read once before training: its lines are checked and counted, its content is hashed, and
-the offsets of blocks of lines are kept. Later a block is read when it is needed, so a file of any
-size takes the memory of one block.
+A file is read once before training, to check and count its lines, hash its content and record where
+blocks of lines begin. Later each block is read when it is needed, so a file of any size takes only
+the memory of one block.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 from amp_xla.data.text.lines import opened
 from amp_xla.errors import DataError
 
-Parsed = Tuple[float, List[float], List[int]]  # label, numbers, hashes of slots x values (-1: none)
+# Label, numbers, and the hashes of each slot's values in one list; -1 = no value
+Parsed = Tuple[float, List[float], List[int]]
 
 
 class Columns(NamedTuple):
-    """Columns after the label: first the numbers, then the slots."""
+    """How many columns after the label are numbers, and how many after these are slots."""
 
     numbers: int
     slots: int
 
 
 class LineError(DataError):
-    """A line that cannot be used; ``index`` counts lines from 0."""
+    """An unusable line; ``index`` counts lines from 0, the message from 1."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"line {index + 1}: {reason}")
@@ -38,11 +39,11 @@ class Lines:
     """The checked lines of bytes or of a file, which may be compressed.
 
     Args:
-      path: path of the file; with ``content`` only its name.
-      numbers: how many columns after the label are numbers; the rest are slots.
+      path: path of the file; if there is ``content``, only a name for messages.
+      numbers: how many columns after the label are numbers; the others are slots.
       block: lines per block.
-      content: the lines themselves.
-      columns: required columns; None = those of the first line.
+      content: the content, read instead of a file.
+      columns: required columns; None = as in the first line.
 
     Attributes:
       columns: columns of every line.
@@ -90,8 +91,8 @@ class Lines:
         if tabs and tabs <= numbers:
             raise LineError(
                 0,
-                f"{tabs} columns after the label, of which {numbers} are numbers, leave no slot; "
-                f"--numbers gives the columns of numbers",
+                f"{tabs} columns after the label; {numbers} of them are numbers, which leaves no "
+                f"slot; --numbers sets how many are numbers",
             )
         return Columns(numbers, tabs - numbers)
 
@@ -115,10 +116,10 @@ class Lines:
 
 
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
-    """Return label, numbers and hashes of a line; its label may be empty, and is not checked.
+    """Return label, numbers and hashes of a line; an empty label is 0.
 
     Raises:
-      LineError: a column too many or too few, or no finite number where one is required.
+      LineError: there are too many or too few columns, or a number is not finite.
     """
     label, *fields = line.rstrip(b"\r\n").split(b"\t")
     if len(fields) != sum(columns):
@@ -131,7 +132,9 @@ def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Pa
             numbers.append(math.nan)
         if not math.isfinite(numbers[-1]):
             text = field[:20].decode("utf-8", "replace")
-            raise LineError(index, f"{text!r} is not a finite number; allowed: a number or nothing")
+            raise LineError(
+                index, f"{text!r} is not a finite number; allowed: a number, or nothing for 0"
+            )
     hashes: List[int] = []
     for slot in fields[columns.numbers :]:
         parts = [slot] if values == 1 else slot.split(b" ")[:values]

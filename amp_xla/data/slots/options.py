@@ -31,7 +31,7 @@ class SlotFiles:
     dev: Annotated[Optional[str], MAY_CHANGE] = None
     """dev file, in the same format; needed with --train"""
     numbers: Annotated[Optional[int], within(at_least=0)] = None
-    """columns of numbers after the label; none = 13 as in Criteo's files, built-in 0"""
+    """how many columns after the label are numbers; none = 13 as in Criteo's files, built-in 0"""
     values: Annotated[Optional[int], within(at_least=1)] = None
     """maximum values per slot, separated by spaces; none = 1, built-in 64"""
 
@@ -56,7 +56,7 @@ class SlotFiles:
         return train, Lines(self.dev, numbers, block, columns=train.columns), self.values or 1
 
     def examples(self, path: str) -> Tuple[List[str], List[str]]:
-        """Return the lines that ``predict`` answers, and their labels.
+        """Return input lines for ``predict``, and their labels.
 
         Raises:
           DataError: the file cannot be read.
@@ -66,17 +66,18 @@ class SlotFiles:
 
 
 def two_packages() -> Tuple[bytes, bytes]:
-    """Return training and dev lines of a label and two slots: from which package are two texts?
+    """Return training and dev lines of a label and two slots, made from pairs of docstrings.
 
-    Both docstrings of a sample belong to one of the two packages with most docstrings; the words of
-    each are one slot. Each docstring is the first of eight samples; no docstring is in both parts.
+    Both docstrings of a sample belong to the same package, one of the two with most docstrings; the
+    label is which one. The words of each docstring are a slot. Each docstring is the first of eight
+    samples; no docstring is in both parts.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)
     names = sorted(name for name, _ in common)
     seen: Set[str] = set()
     for texts in corpora.pydoc():
-        sides: List[Dict[str, None]] = [{} for _ in names]  # each text once
+        sides: List[Dict[str, None]] = [{} for _ in names]  # texts of each package, without copies
         for text, label in zip(texts.texts, texts.labels or []):
             # Texts that differ only in punctuation are the same text here.
             words = " ".join(_WORDS.findall(text.lower()))

@@ -19,13 +19,13 @@ from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
-PACKAGES = 12  # classes: the packages with most docstrings
+PACKAGES = 12  # labels: the packages with most docstrings
 DEV_SHARE = 0.15
-MIN_WORDS = 3  # "See also" and the like belong to every package
+MIN_WORDS = 3  # shorter texts, such as "See also", occur in every package
 # Tests document nothing; the others are not the standard library.
 SKIPPED = frozenset("test tests testing idle_test site-packages dist-packages __pycache__".split())
 PACKAGE_BYTES = 2_000_000  # about a tenth of it are docstrings
-GROUP = 50  # files per task of a process
+GROUP = 50  # files per task of a worker process
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -35,8 +35,8 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
     removed from its texts, and white space becomes single spaces. The SHA-256 of a text decides
-    whether it is a dev text, so copies are never in both parts. Copies within a package count
-    once; texts of several packages are left out.
+    whether it is a dev text, so copies are never in both parts. Copies within a package count once.
+    Texts that occur in several packages are left out.
     """
     root = stdlib or sysconfig.get_paths()["stdlib"]
     by_package: Dict[str, List[str]] = {}
@@ -50,15 +50,16 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     labels = sorted(name for name in largest if by_package[name])
     if len(labels) < 2:
         raise DataError(
-            f"{root}: no standard library with docstrings (found: {', '.join(labels) or 'none'}); "
-            "a Python with its .py files is needed, or --train FILE and --dev FILE"
+            f"{root}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
+            "built-in corpus needs a Python with the .py files of its standard library; or give "
+            "--train FILE and --dev FILE"
         )
 
     owners: Dict[str, Set[str]] = collections.defaultdict(set)
     for label in labels:
-        own_name = re.compile(re.escape(label), re.IGNORECASE)
+        package_name = re.compile(re.escape(label), re.IGNORECASE)
         for text in by_package[label]:
-            text = " ".join(own_name.sub(" ", text).split())
+            text = " ".join(package_name.sub(" ", text).split())
             if len(text.split()) >= MIN_WORDS:
                 owners[text].add(label)
     train, dev = (Dataset(texts, labels=names) for texts, names in sides(owners))
@@ -66,8 +67,15 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
 
 
 def sides(values: Dict[str, Set[str]]) -> List[Tuple[List[str], List[str]]]:
-    """Return the training and the dev texts that have one value, and the values."""
-    samples = sorted((text, min(some)) for text, some in values.items() if len(some) == 1)
+    """Split texts into training and dev texts, and leave out texts with several values.
+
+    Args:
+      values: text -> its values, such as labels.
+
+    Returns:
+      (texts, value of each text) of the training part and of the dev part.
+    """
+    samples = sorted((text, min(each)) for text, each in values.items() if len(each) == 1)
     parts = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
     return [([text for text, _ in part], [value for _, value in part]) for part in parts]
 
@@ -99,7 +107,7 @@ def _pairs(data: Dataset) -> Dataset:
 
 
 def is_dev(text: str) -> bool:
-    """Return whether a text is a dev text, which depends on the text alone."""
+    """Return whether a text is a dev text; this depends on the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
 
@@ -112,13 +120,13 @@ def python_files(folder: str) -> Iterator[str]:
 
 
 def parsed(path: str) -> Optional[ast.Module]:
-    """Return the syntax tree of a file, None if it is not Python 3.
+    """Return the syntax tree of a file, or None if it is not Python 3.
 
-    It is not imported: nothing runs, and missing modules do not matter.
+    The file is only parsed, so no code runs and missing modules do not matter.
     """
     try:
         with open(path, "rb") as handle, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old escapes
+            warnings.simplefilter("ignore")  # invalid escapes in old files
             return ast.parse(handle.read())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -142,8 +150,8 @@ def _public(node: ast.AST) -> Iterator[str]:
 def package_files() -> List[List[Tuple[str, str]]]:
     """Return groups of (package, path of a .py file): the standard library, then other packages.
 
-    Of a package with more than ``PACKAGE_BYTES`` every n-th file is taken, else half of the text
-    would be TensorFlow's documentation.
+    If a package has more than ``PACKAGE_BYTES``, only every n-th file is taken. Otherwise half of
+    the text would be TensorFlow's documentation.
     """
     packages: Dict[str, List[str]] = {}
     paths = sysconfig.get_paths()
@@ -161,7 +169,7 @@ def package_files() -> List[List[Tuple[str, str]]]:
 
 
 def docstrings(group: List[Tuple[str, str]]) -> List[str]:
-    """Return all docstrings of a few words or more, except ``pydoc``'s dev texts, in one line each.
+    """Return the docstrings of files, one line each, without short ones and ``pydoc``'s dev texts.
 
     Args:
       group: (package, path of a .py file).
@@ -171,7 +179,7 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
         package_name = re.compile(re.escape(package), re.IGNORECASE)
         for text in _all(parsed(path)):
             text = " ".join(text.split())
-            # ``pydoc`` removes a package's name first.
+            # ``pydoc`` removes the package's name before it chooses the dev texts.
             without_name = " ".join(package_name.sub(" ", text).split())
             if len(text.split()) >= MIN_WORDS and not is_dev(without_name):
                 texts.append(text)

@@ -1,8 +1,8 @@
-"""Built-in texts: docstrings with entities, and docstrings with the names of what they document.
+"""Built-in texts: docstrings with entities, and docstrings with the name of the function or class.
 
 The entities are names of parameters, classes, functions and constants. They come from the code that
-a docstring documents, not from a list of words: "name" is a parameter if the function has one of
-this name, else it is a word. Markup is removed.
+a docstring documents, not from a list of words: "name" is a parameter if the function has a
+parameter of this name, else it is a word. Markup is removed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from amp_xla.data.text.entities import Entity, pack
 from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 
-WORDS = (6, 60)  # of a paragraph
-DESCRIPTION = (4, 41)  # words of a text with a name, up to the second
+WORDS = (6, 60)  # fewest and most words of a paragraph with entities
+DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(\(\))?")
 WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-NO_NAMES = frozenset("self cls a A I".split())  # the last three are English
+NO_NAMES = frozenset("self cls a A I".split())  # the last three are English words
 Definition = DOCUMENTED[1:]
 
 
@@ -32,8 +32,8 @@ Definition = DOCUMENTED[1:]
 def texts() -> Tuple[Dataset, Dataset]:
     """Return training and dev texts: paragraphs of docstrings of Python's standard library.
 
-    The same in every run of one Python version. The SHA-256 of a text decides whether it is a dev
-    text. A text with other entities elsewhere is left out.
+    They are the same in every run of one Python version. The SHA-256 of a text decides whether it
+    is a dev text. A text that occurs several times with different entities is left out.
     """
     trees = list(filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))))
     classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
@@ -46,39 +46,39 @@ def texts() -> Tuple[Dataset, Dataset]:
             elif isinstance(node, ast.Assign):
                 names = [t.id for t in node.targets if isinstance(t, ast.Name)]
                 constants.update(name for name in names if re.fullmatch("[A-Z][A-Z_0-9]+", name))
-    found: Dict[str, Set[str]] = {}
+    labels: Dict[str, Set[str]] = {}
     for tree in trees:
         for paragraph, parameters in _paragraphs(tree):
             text, entities = _marked(paragraph, parameters, classes, constants - classes)
             if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
-                found.setdefault(text, set()).add(pack(entities))
-    train, dev = (Dataset(texts, labels=labels) for texts, labels in sides(found))
+                labels.setdefault(text, set()).add(pack(entities))
+    train, dev = (Dataset(texts, labels=values) for texts, values in sides(labels))
     return train, dev
 
 
 @functools.lru_cache(maxsize=None)
 def names() -> Tuple[Dataset, Dataset]:
-    """Return training and dev texts with targets: what a function or class does, and its name.
+    """Return training and dev texts: descriptions of functions and classes; targets: their names.
 
     A text is the first paragraph of a docstring of Python's standard library; its target is the
     name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a
     dev text. A text with several names is left out.
     """
-    found: Dict[str, Set[str]] = {}
+    targets: Dict[str, Set[str]] = {}
     for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
         for node in ast.walk(tree):
             if isinstance(node, Definition) and not node.name.startswith("__"):
                 paragraph = re.split(r"\n\s*\n", ast.get_docstring(node) or "")[0]
                 text = " ".join(MARKUP.sub("", paragraph).split())
                 words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
-                if len(text.split()) in range(*DESCRIPTION) and words and not text_problem(text):
-                    found.setdefault(text, set()).add(words)
-    train, dev = (Dataset(texts, pairs=names) for texts, names in sides(found))
+                if len(text.split()) in DESCRIPTION and words and not text_problem(text):
+                    targets.setdefault(text, set()).add(words)
+    train, dev = (Dataset(texts, pairs=names) for texts, names in sides(targets))
     return train, dev
 
 
 def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:
-    """Yield the paragraphs of docstrings, with the parameters of what they document."""
+    """Yield the paragraphs of docstrings, with the parameters of the function or class."""
     for node in ast.walk(tree):
         if isinstance(node, Definition):
             text = ast.get_docstring(node) or ""

@@ -10,13 +10,13 @@ from amp_xla.data.text.lines import BadLine, every_line
 from amp_xla.data.text.readers import Dataset, collected, is_json, json_object, text_value
 from amp_xla.errors import DataError
 
-DOCUMENT = "-DOCSTART-"  # a line between the documents of CoNLL 2003
+DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
 TAG = re.compile(r"O|[BIESM]-.*\S")
 SCHEMES = ("BI", "BIES", "BMES")
 
 
 class Entity(NamedTuple):
-    """A part of a text: ``text[start:end]`` is the entity."""
+    """An entity of a text: the characters ``text[start:end]``."""
 
     start: int
     end: int
@@ -24,7 +24,7 @@ class Entity(NamedTuple):
 
 
 def pack(entities: Sequence[Entity]) -> str:
-    """Return entities as JSON, ``[[start, end, label], ...]``, each once, in order."""
+    """Return entities as JSON, ``[[start, end, label], ...]``, sorted and without duplicates."""
     return json.dumps(sorted(set(entities)), ensure_ascii=False)
 
 
@@ -34,9 +34,9 @@ def unpack(label: str) -> List[Entity]:
 
 
 def chunks(tags: Sequence[str]) -> List[Entity]:
-    """Return the entities of BIO, BIOES or BMES tags; start and end count tags.
+    """Return the entities of BIO, BIOES or BMES tags; start and end are positions in ``tags``.
 
-    Where tags contradict each other, as I after O, an entity begins, as in seqeval.
+    An invalid sequence, such as I after O, begins a new entity, as in seqeval.
     """
     entities: List[Entity] = []
     begin, before, label = 0, "O", ""
@@ -54,23 +54,23 @@ def chunks(tags: Sequence[str]) -> List[Entity]:
 def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     """Read a file of texts with entities; its name and its first line show the format.
 
-    - a token and its tag per line, between them tabs or spaces and any other columns; a blank
-      line ends a text. Tags are BIO, BIOES or BMES.
+    - columns separated by tabs or spaces: first the token, last its tag (BIO, BIOES or BMES); a
+      blank line ends a text.
     - one JSON object per line (``.jsonl``, ``.json``, or a first line that starts with ``{``):
       ``{"text": ..., "entities": [[start, end, label], ...]}``, positions in characters.
 
-    Tokens are joined by spaces; without, if each is one character, as in Chinese.
+    Tokens are joined by spaces, or without spaces if each token is one character, as in Chinese.
 
     Args:
       path: the file; ``-`` is standard input.
-      nested: False = entities that overlap are an error.
+      nested: False = overlapping entities are an error.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
 
     Returns:
-      Texts; the label of each is its entities as ``pack`` writes them.
+      The texts; the label of a text is its entities as ``pack`` writes them.
 
     Raises:
-      DataError: The file is missing or empty, its tags are of two schemes, or it has bad lines.
+      DataError: The file is missing or empty, mixes two tagging schemes, or has bad lines.
     """
     lines, bad = every_line(path)
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -86,7 +86,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
             if other.start < one.end and not nested:
                 raise ValueError(
                     f"entities {one.start}:{one.end} and {other.start}:{other.end} overlap, which "
-                    "only the heads of spans take: --head global_pointer"
+                    "this head cannot predict; use --head global_pointer"
                 )
         return text, None, pack(entities)
 
@@ -98,7 +98,7 @@ def _from_json(line: str) -> Tuple[str, List[Entity]]:
     text = text_value(record, "text", "text")
     entities = record.get("entities")
     if not isinstance(entities, list):
-        raise ValueError("no list 'entities'")
+        raise ValueError("no list 'entities' in this object")
     for entity in entities:
         if not (
             isinstance(entity, list)
@@ -108,7 +108,7 @@ def _from_json(line: str) -> Tuple[str, List[Entity]]:
         ):
             raise ValueError(
                 f"entity {json.dumps(entity)[:60]}; needed: [start, end, label] "
-                f"with 0 <= start < end <= {len(text)}, the characters of the text"
+                f"with 0 <= start < end <= {len(text)}, the length of the text in characters"
             )
     return text, [Entity(*entity) for entity in entities]
 
@@ -116,9 +116,9 @@ def _from_json(line: str) -> Tuple[str, List[Entity]]:
 def _columns(
     path: str, lines: Sequence[str], bad: List[BadLine]
 ) -> Iterator[Tuple[int, Any]]:  # fmt: skip
-    """Yield number of the first line, tokens and tags of each text; append bad lines to ``bad``."""
+    """Yield (number of its first line, (tokens, tags)) per text; append bad lines to ``bad``."""
     refused = {line.line for line in bad}
-    first_line: Dict[str, int] = {}  # of each kind of tag
+    first_line: Dict[str, int] = {}  # kind of tag, such as B -> first line that has it
     tokens: List[str] = []
     tags: List[str] = []
     begin, broken = 1, False
@@ -131,9 +131,9 @@ def _columns(
                 yield begin, (tokens, tags)
             tokens, tags, begin, broken = [], [], number + 1, False
         elif len(cells) < 2 or not cells[0].strip() or not TAG.fullmatch(cells[-1].strip()):
-            found = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
+            shown = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
             needed = "a token and its tag: O, or B-, I-, E-, S- or M- and a label"
-            bad.append(BadLine(path, number, f"{found}; needed: {needed}"))
+            bad.append(BadLine(path, number, f"{shown}; needed: {needed}"))
             broken = True
         else:
             tokens.append(cells[0].strip())

@@ -1,4 +1,4 @@
-"""Label names to ids 0..n-1 and back."""
+"""Labels: their names and numbers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import numpy as np
 from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
 
-SHOWN = 20
-MANY = 100  # samples; from here on mostly different labels are a mistake
-MANY_NUMBERS = 20  # different numbers that are hardly names of classes
+SHOWN = 20  # maximum number of labels listed in a message
+MANY = 100  # with this many samples, mostly different labels are an error
+MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,17 +29,17 @@ class Labels:
 
     @classmethod
     def fit(cls, labels: Sequence[str]) -> Labels:
-        """Return each distinct label, numbers by value (2 before 10), then text by code point.
+        """Return the distinct labels: numbers by value (2 before 10), then text by code point.
 
         Raises:
-          DataError: There is only one label, or nearly each sample has a different one.
+          DataError: There is only one label, or more than half of many samples have different ones.
         """
         names = set(labels)
         if len(names) < 2:
             only = ", ".join(map(repr, sorted(names))) or "none"
             raise DataError(
                 f"training data: {len(labels):,} samples with only this label: {only}; at least "
-                "two different ones are needed. Is --label-field right?"
+                "two different labels are needed. Is --label-field right?"
             )
         if len(labels) >= MANY and len(names) > len(labels) / 2:
             raise DataError(
@@ -53,7 +53,7 @@ class Labels:
         """Return the ids of labels, int32 [len(labels)].
 
         Raises:
-          DataError: A label was not in ``fit``.
+          DataError: A label does not occur in the training texts.
         """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
@@ -66,10 +66,10 @@ class Labels:
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 
     def multi_hot(self, labels: Sequence[Sequence[str]]) -> np.ndarray:
-        """Return 1 for each label of each sample, int8 [samples, len(self)].
+        """Return int8 [samples, len(self)]: 1 for each label of a sample, else 0.
 
         Raises:
-          DataError: A label was not in ``fit``.
+          DataError: A label does not occur in the training texts.
         """
         hot = np.zeros((len(labels), len(self)), np.int8)
         samples = np.repeat(np.arange(len(labels)), [len(names) for names in labels])
@@ -77,13 +77,13 @@ class Labels:
         return hot
 
     def warnings(self, dev_labels: Sequence[str]) -> str:
-        """Return warning lines, each after a line break: labels not in dev, numbers as classes."""
+        """Return warnings, each after a line break: labels missing in dev, numbers as labels."""
         lines = ""
         missing = sorted(set(self.names) - set(dev_labels), key=_order)
         if missing:
             lines += (
                 f"\nwarning: {len(missing)} of {len(self)} labels never occur in the dev texts, so "
-                f"nothing measures them: {_listed(missing)}; is a file sorted by label?"
+                f"their accuracy is not measured: {_listed(missing)}; is a file sorted by label?"
             )
         numbers = [_order(name)[1] for name in self.names if _order(name)[0] == 0]
         finite = [number for number in numbers if math.isfinite(number)]
@@ -91,17 +91,17 @@ class Labels:
         if len(finite) == len(self) and (fractions or len(self) > MANY_NUMBERS):
             lines += (
                 f"\nwarning: all labels are numbers ({_listed(self.names[:3])}, ...): they become "
-                f"{len(self)} classes; values are not predicted"
+                f"{len(self)} classes; the model does not predict values between them"
             )
         return lines
 
     def encoded(self) -> bytes:
-        """Return the content of ``labels.json``: the names in id order."""
+        """Return the names as a JSON list, the content of ``labels.json``."""
         return json.dumps(list(self.names), ensure_ascii=False, indent=1).encode() + b"\n"
 
     @classmethod
     def load(cls, path: str) -> Labels:
-        """Read a file of ``encoded``.
+        """Read a file that ``encoded`` wrote.
 
         Raises:
           DataError: The file cannot be read, or is not a JSON list of different strings.
@@ -110,10 +110,12 @@ class Labels:
         try:
             names = json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}: not a label list: {error}") from None
+            raise DataError(f"{path}: not a list of labels: {error}") from None
         is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
         if not is_list or len(set(names)) < len(names):
-            raise DataError(f"{path}: not a label list; needed: a JSON list of different strings")
+            raise DataError(
+                f"{path}: not a list of labels; needed: a JSON list of different strings"
+            )
         return cls(tuple(names))
 
 

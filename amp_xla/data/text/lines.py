@@ -1,4 +1,4 @@
-"""Text files, compressed or not; their lines, and which of them are not UTF-8 text."""
+"""Text files, compressed or not: their lines, and lines that are not UTF-8 text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Line = Tuple[int, str]
 
 
 class BadLine(NamedTuple):
-    """An unusable line: ``line`` counts from 1, ``reason`` describes it."""
+    """An unusable line: its number from 1, and the reason."""
 
     path: str
     line: int
@@ -62,7 +62,8 @@ def opened(path: str) -> Iterator[Any]:
             f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
         ) from None
     except damage as error:
-        reason = getattr(error, "strerror", None)  # a folder, no permission, a loop of links
+        # Only errors of the system have a text, such as "Is a directory"; others mean damage.
+        reason = getattr(error, "strerror", None)
         problem = f"cannot be read: {reason}" if reason else f"damaged {kind} file: {error}"
         raise DataError(f"{path}: {problem}") from None
 
@@ -84,16 +85,16 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
-    """Return the non-blank lines of ``every_line`` as (number from 1, text), and the bad ones."""
+    """Return the lines that are not blank, as (number from 1, text), and the bad lines."""
     lines, bad = every_line(path)
     return [(number, text) for number, text in enumerate(lines, start=1) if text.strip()], bad
 
 
 def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
-    r"""Return all lines, blank ones too, and those that are not UTF-8 text, empty in the list.
+    r"""Return all lines of a file, including blank ones, and the lines that are not UTF-8 text.
 
-    Only ``\n`` ends a line; carriage returns before it and a byte order mark are dropped. ``-`` is
-    standard input.
+    A line that is not UTF-8 text is an empty string in the first list. Only ``\n`` ends a line;
+    carriage returns before it and a byte order mark are dropped. ``-`` is standard input.
 
     Raises:
       DataError: The file is missing, unreadable, damaged or UTF-16.
@@ -125,28 +126,28 @@ def decoded(raw: bytes) -> str:
         byte = f"0x{raw[error.start]:02x}"
         raise ValueError(f"is not UTF-8: byte {error.start + 1} is {byte}") from None
     if "\0" in text:
-        raise ValueError("holds a NUL byte")
+        raise ValueError("contains a NUL byte")
     return text
 
 
 def text_problem(text: str) -> Optional[str]:
-    """Return why a text cannot be used, or None."""
+    """Return the reason why a text cannot be used, or None if it can."""
     if "\0" in text:
-        return "holds a NUL character"
+        return "contains a NUL character"
     try:
         text.encode("utf-8")
-    except UnicodeEncodeError as error:  # JSON's \ud800 without its other half
+    except UnicodeEncodeError as error:  # such as \ud800 in JSON, without its second half
         return f"character {error.start + 1} is half a surrogate pair"
     return None
 
 
 def plain_name(path: str) -> str:
-    """Return the name of a file without the ending of compressed files."""
+    """Return a file name without .gz, .bz2 or .zst."""
     return os.path.splitext(path)[0] if path.endswith(COMPRESSED) else path
 
 
 def called(path: str) -> str:
-    """Return the name of a file in messages."""
+    """Return how messages name a file."""
     return "standard input" if path == "-" else path
 
 
@@ -157,5 +158,5 @@ def refuse_utf16(path: str, data: bytes) -> None:
     if data[:2] in UTF16_MARKS or (len(begin) > 3 and 4 * zeros > len(begin)):
         raise DataError(
             f"{called(path)}: the file is UTF-16; UTF-8 is needed "
-            f"(iconv -f UTF-16 -t UTF-8 {path} > new-file)"
+            f"(iconv -f UTF-16 -t UTF-8 {path} > new-file converts it)"
         )

@@ -1,4 +1,4 @@
-"""Options of recipes that train on texts: the files, and the vocabulary."""
+"""Options of recipes that train on texts: files and vocabulary."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Files:
     dev: Annotated[Optional[str], MAY_CHANGE] = None
     """dev file, in the same format; needed with --train"""
     on_bad_line: Literal["error", "skip"] = "error"
-    """for unusable lines: stop, or leave them out"""
+    """what to do with unusable lines: stop, or leave them out"""
     train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
     """share of the training data to use; the seed decides which"""
 
     @property
     def separator(self) -> Optional[str]:
-        """Text between the labels of a sample; None = each has one label."""
+        """Text between the labels of a sample; None = one label per sample."""
         return None
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
-        """Return the training and dev texts that every machine has."""
+        """Return the built-in training and dev texts."""
         raise NotImplementedError
 
     def dataset(self, path: str) -> Dataset:
@@ -47,10 +47,10 @@ class Files:
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
-        """Return training and dev texts, of the built-in corpus if no files are given.
+        """Return training and dev texts; the built-in ones if no files are given.
 
         Args:
-          seed: decides which ``train_fraction``.
+          seed: decides which texts ``train_fraction`` takes.
           training: arguments of ``dataset`` for the training file.
 
         Raises:
@@ -68,7 +68,7 @@ class Files:
         return train, dev
 
     def examples(self, path: str) -> Tuple[List[str], List[str]]:
-        """Return the lines that ``predict`` answers, and the right answers: labels or targets.
+        """Return input lines for ``predict``, and the correct answers: labels or targets.
 
         Raises:
           DataError: The file cannot be read.
@@ -123,13 +123,13 @@ class MultiLabelTextFiles(TextFiles):
     """Training texts and dev texts."""
 
     multilabel: Optional[str] = None
-    """text between labels, e.g. a comma: a text then has any number of them; none = one label"""
+    """separator of labels, e.g. a comma: a text may have any number of labels; none = one label"""
 
     def __post_init__(self) -> None:
         if self.multilabel is not None and not self.multilabel.strip():
             raise SettingsError(
-                f"--multilabel {self.multilabel!r}: allowed is a separator of labels, such as "
-                ", or |"
+                f"--multilabel {self.multilabel!r}: allowed is the character between labels, such "
+                "as , or |"
             )
 
     @property
@@ -187,7 +187,7 @@ class TaggedFiles(Files):
     dev: Annotated[Optional[str], MAY_CHANGE] = None
     """dev file, in one of these formats; needed with --train"""
     on_bad_line: Literal["error", "skip"] = "error"
-    """for unusable lines: stop, or leave their texts out"""
+    """what to do with unusable lines: stop, or leave their texts out"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         return documented.texts()
@@ -209,10 +209,10 @@ class VocabularyOptions:
     vocab_size: Annotated[int, within(at_least=32)] = 8000
     """size of the vocabulary that is trained without --vocab"""
     lowercase: bool = True
-    """lower-case the text and strip accents, as uncased BERT (with --bert: as its folder says)"""
+    """lower-case the text and strip accents, as uncased BERT; with --bert: as its folder sets"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
-        """Return the tokenizer of ``bert``'s folder, of ``vocab``, or one trained on ``texts``."""
+        """Return the tokenizer of folder ``bert``, of ``vocab``, or one trained on ``texts``."""
         if bert:
             return Tokenizer.of_folder(bert, self.lowercase)
         if self.vocab:
@@ -220,5 +220,5 @@ class VocabularyOptions:
         return Tokenizer.train(texts, self.vocab_size, lowercase=self.lowercase)
 
     def defaults(self, bert: Optional[str]) -> Dict[str, Any]:
-        """Return the settings that the folder of ``bert`` replaces: whether to lower-case."""
+        """Return defaults from the folder ``bert``: whether to lower-case."""
         return {"lowercase": pretrained_vocabulary.rules(bert).lowercase} if bert else {}

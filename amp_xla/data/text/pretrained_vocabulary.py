@@ -1,4 +1,4 @@
-"""Vocabulary and rules of the tokenizer in a folder of pretrained weights or of a checkpoint."""
+"""Tokenizers of pretrained weights and of checkpoints: vocabulary and rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from amp_xla.process.progress import note
 
 SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
 _HF = "hugging_face"
-# Part of tokenizer.json -> the kind that this project has
+# Part of tokenizer.json -> the only type supported here
 _PARTS = {
     "model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer",
 }  # fmt: skip
@@ -32,7 +32,7 @@ def path(folder: str) -> str:
 
 
 def read(folder: str) -> Tuple[List[str], Rules]:
-    """Return the tokens in order of their ids, and the rules.
+    """Return the tokens in the order of their ids, and the rules.
 
     Raises:
       DataError: a file is missing or damaged, or is of another kind of tokenizer.
@@ -43,9 +43,9 @@ def read(folder: str) -> Tuple[List[str], Rules]:
 
 
 def rules(folder: str) -> Rules:
-    """Return the rules: ``tokenizer_config.json`` has priority over ``tokenizer.json``.
+    """Return the tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
 
-    Without a ``bert_config.json`` the folder is Hugging Face's, and so are the rules.
+    Hugging Face's rules apply if there is a ``tokenizer.json``, or no ``bert_config.json``.
 
     Raises:
       DataError: a file is damaged, or is of another kind of tokenizer.
@@ -63,7 +63,7 @@ def rules(folder: str) -> Rules:
     if kind.startswith("RoFormer"):
         note(
             f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
-            "Chinese is cut into characters, for which these weights were trained less"
+            "Chinese is cut into characters, so results may be worse"
         )
     google = normalizer is None and os.path.isfile(os.path.join(folder, "bert_config.json"))
     of_checkpoint = settings_of.get("rules")
@@ -79,35 +79,35 @@ def settings(rules: Rules) -> Dict[str, Any]:
 
 
 def _normalizer(source: str) -> Optional[Dict[str, Any]]:
-    """Return the settings of characters in a ``tokenizer.json``; None if there is no such file."""
+    """Return the normalizer's settings in a ``tokenizer.json``; None if there is no such file."""
     whole = json_file(source)
     if not whole:
         return None
     parts = {part: whole.get(part) or {} for part in _PARTS}
-    if "continuing_subword_prefix" in parts["model"]:  # old files do not name its type
+    if "continuing_subword_prefix" in parts["model"]:  # old files do not name the model's type
         parts["model"].setdefault("type", _PARTS["model"])
     for part, kind in _PARTS.items():
-        other = parts[part].get("type")
-        if other != kind:
-            raise DataError(f"{source}: its {part} is {other}; only BERT's {kind} is supported")
+        actual = parts[part].get("type")
+        if actual != kind:
+            raise DataError(f"{source}: its {part} is {actual}; only BERT's {kind} is supported")
     return dict(parts["normalizer"])
 
 
 def _tokens(source: str) -> List[str]:
-    """Return the tokens of a ``tokenizer.json``; an unused id gets one that no text has."""
+    """Return the tokens of a ``tokenizer.json``; unused ids get tokens that occur in no text."""
     whole = json_file(source)
     ids: Dict[str, int] = dict(whole["model"]["vocab"])
     ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
-    # A space within would end the token in vocab.txt; no word has one.
+    # In vocab.txt a space would end the token. Words have no spaces, so replacing it is safe.
     tokens = {number: "\u2581".join(token.split(" ")) for token, number in ids.items()}
     return [tokens.get(number, f"[none{number}]") for number in range(max(tokens, default=-1) + 1)]
 
 
 def json_file(source: str) -> Dict[str, Any]:
-    """Return the JSON object of a file; empty if there is no such file.
+    """Return the JSON object in a file; an empty one if there is no such file.
 
     Raises:
-      DataError: it cannot be read, or is something else.
+      DataError: the file cannot be read, or is not a JSON object.
     """
     try:
         with open(source, encoding="utf-8-sig") as file:

@@ -21,20 +21,20 @@ from amp_xla.data.text.lines import (
 from amp_xla.errors import DataError
 
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
-EXAMINED = 100  # JSON lines whose keys are collected: the first line may lack one
+EXAMINED = 100  # keys of this many JSON lines are collected: the first line may lack a key
 SHOWN_BAD_LINES = 5
-# Names of so many columns without a header
+# Number of columns in a file without a header -> their names
 WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
-LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # fields to need
+LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # required fields
 KNOWN_OTHERS = ("index", "id", "idx")
 
 
 class Known(NamedTuple):
-    """Names of fields that need no flag.
+    """Names of fields that are recognized without a flag.
 
     Attributes:
-      texts: of (text, second text or ""); the first match wins.
-      labels: of labels.
+      texts: (name of the text, name of the second text or ""); the first pair in a file is used.
+      labels: names of the label.
     """
 
     texts: Sequence[Tuple[str, str]]
@@ -64,7 +64,7 @@ TARGETS = Known(
 
 
 class Fields(NamedTuple):
-    """Names of the fields to read; None = no second text, or not given by a flag."""
+    """Names of the fields to read; None = there is no such field, or no flag names it."""
 
     text: Optional[str]
     pair: Optional[str]
@@ -93,7 +93,7 @@ class Dataset:
             digest.update(b"-" if column is None else b"%d:" % len(column))
             for value in column or ():
                 data = value.encode("utf-8", "surrogatepass")
-                digest.update(b"%d:" % len(data))  # length first: ["ab"] is not ["a", "b"]
+                digest.update(b"%d:" % len(data))  # so that ["ab"] and ["a", "b"] differ
                 digest.update(data)
         return digest.hexdigest()
 
@@ -139,18 +139,18 @@ def read(
       text_field, pair_field, label_field: names of columns or keys; None = the usual ones. In a
         file without a header, column numbers from 0.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
-      needs: names of ``Fields`` that each sample must have; the others are read if they are there.
+      needs: names of ``Fields`` that a file must have; other fields are read if they exist.
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
-      separator: text between the labels of a sample, which may have none, or in JSON a list; None =
-        a sample has one label.
-      known: the usual names.
+      separator: text between the labels of a sample, which in JSON may be a list; a sample may have
+        no label. None = each sample has one label.
+      known: names that need no flag.
 
     Raises:
       DataError: The file is missing or empty, lacks a field, or has bad lines.
     """
     lines, bad = read_lines(path)
     if not lines:
-        return collected(path, (), list, bad, on_bad_line)  # which raises
+        return collected(path, (), list, bad, on_bad_line)  # raises
     given = Fields(text_field, pair_field, label_field)
     if is_json(path, lines[0][1]):
         columns = _keys(path, lines)
@@ -190,7 +190,7 @@ def collected(
       path, on_bad_line: as for ``read``.
       places: line number and content of each sample.
       sample: content -> text, second text and label; raises ``ValueError`` with the reason.
-      bad: other unusable lines.
+      bad: lines already known to be unusable.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -211,7 +211,7 @@ def collected(
 def _columns(
     path: str, first: Line, given: Fields, needs: Sequence[str], known: Known
 ) -> Tuple[List[str], bool]:
-    """Return the names of the columns between tabs, and whether the first line has them."""
+    """Return the names of the columns, and whether the first line is a header."""
     number, line = first
     cells = [name.strip() for name in line.split("\t")]
     header = _is_header(cells, known)
@@ -235,11 +235,11 @@ def _columns(
 
 
 def _cells(columns: Sequence[str], line: str) -> Dict[str, Any]:
-    """Return the values between tabs by column. Nothing is quoted, as in GLUE."""
+    """Return the value of each column. Quotation marks have no meaning, as in GLUE."""
     cells = line.split("\t")
     if len(cells) != len(columns):
         raise ValueError(f"{_count(cells)}, not {len(columns)}")
-    return dict(zip(reversed(columns), reversed(cells)))  # of equal names the first
+    return dict(zip(reversed(columns), reversed(cells)))  # the first of two equal names
 
 
 def _count(columns: Sequence[str]) -> str:
@@ -251,11 +251,11 @@ def _keys(path: str, lines: Sequence[Line]) -> List[str]:
     number, first = lines[0]
     if first.lstrip().startswith("["):
         raise DataError(
-            f"{path}: one JSON array; one object per line is needed (jq -c '.[]' writes it so)"
+            f"{path} is one JSON array; one object per line is needed (jq -c '.[]' converts it)"
         )
     keys: Dict[str, None] = {}
     for _, line in lines[:EXAMINED]:
-        with contextlib.suppress(ValueError):  # reported with its number later
+        with contextlib.suppress(ValueError):  # reported later, with the line number
             keys.update(dict.fromkeys(json_object(line)))
     if not keys:
         raise DataError(
@@ -278,7 +278,7 @@ def json_object(line: str) -> Dict[str, Any]:
 def text_value(
     record: Dict[str, Any], field: str, kind: str, separator: Optional[str] = None
 ) -> str:
-    """Return a text, or a label, which may be a number or a boolean in JSON.
+    """Return the text in a field, or a label, which may be a number or a boolean in JSON.
 
     Raises:
       ValueError: the field is missing, empty or of another type.
@@ -290,7 +290,7 @@ def text_value(
         parts = value if isinstance(value, list) else split(value, separator)
         names = [text_value({field: part}, field, kind) for part in parts]
         if any(separator in name for name in names):
-            raise ValueError(f"{field}: a label has {separator!r}, which separates labels")
+            raise ValueError(f"{field}: a label contains {separator!r}, which separates labels")
         return separator.join(names)
     allowed = "a text is a string"
     if kind == "label":
@@ -308,13 +308,13 @@ def text_value(
 
 
 def split(labels: Any, separator: str) -> List[Any]:
-    """Return the labels of a sample that are not blank; a label may be a number."""
+    """Split a text into labels, without blank ones; a number is one label."""
     parts = labels.split(separator) if isinstance(labels, str) else [labels]
     return [part for part in parts if not isinstance(part, str) or part.strip()]
 
 
 def _number(value: str, field: Optional[str]) -> str:
-    """Return the shortest text of a finite number."""
+    """Return a finite number as text, in the shortest form."""
     try:
         number = float(value)
     except ValueError:
@@ -340,10 +340,10 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
 def _choose(
     path: str, columns: Sequence[str], given: Fields, needs: Sequence[str], known: Known
 ) -> Fields:
-    """Return the fields to read: those ``given`` by flags, and known names for the others.
+    """Return the fields to read: those named by flags (``given``), else known names.
 
     Raises:
-      DataError: A name is missing; the message lists ``columns``.
+      DataError: A required field is missing; the message lists ``columns``.
     """
     names = ", ".join(map(repr, columns))
     for kind, name in zip(Fields._fields, given):

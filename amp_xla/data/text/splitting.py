@@ -1,8 +1,8 @@
-"""Texts cut into words, by bert4keras' rules for characters or by Hugging Face's.
+"""Split texts into words, by the rules of bert4keras or of Hugging Face.
 
-bert4keras' rules (what is a space, punctuation, CJK, dropped) differ from the BertNormalizer of HF
-tokenizers in places: private-use and newly assigned characters. So they are one table for
-`str.translate`, and Hugging Face's are what its library does.
+The rules decide which characters are spaces, punctuation or CJK, and which are dropped. They differ
+for private-use and newly assigned characters. bert4keras' rules are a table for `str.translate`;
+Hugging Face's library applies its own.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 
 class Rules(NamedTuple):
-    """Rules that cut a text into words.
+    """Rules for splitting a text into words.
 
     Attributes:
-      lowercase: lower-case the text; bert4keras also strips accents then.
-      hugging_face: rules of Hugging Face's library instead of bert4keras'. Only there:
-      strip_accents: None = if ``lowercase``.
-      chinese: put spaces around Chinese characters.
+      lowercase: lower-case the text; with bert4keras' rules, also strip accents.
+      hugging_face: use the rules of Hugging Face's library, not bert4keras'.
+      strip_accents: only for Hugging Face's rules: strip accents; None = same as ``lowercase``.
+      chinese: only for Hugging Face's rules: put spaces around Chinese characters.
     """
 
     lowercase: bool = True
@@ -31,16 +31,16 @@ class Rules(NamedTuple):
 
     @property
     def word_max_chars(self) -> int:
-        """Maximum length of a word that is split into pieces."""
+        """Maximum characters of a word that is cut into pieces."""
         return 100 if self.hugging_face else 200  # bert4keras' word_maxlen
 
     def splitter(self) -> Callable[[str], List[str]]:
-        """Return a function: text -> words."""
+        """Return a function from a text to its words."""
         return HuggingFaceSplitter(self) if self.hugging_face else WordSplitter(self.lowercase)
 
 
 class _Characters(Dict[int, str]):
-    """Code point -> replacement, filled as characters turn up (bert4keras `_tokenize`)."""
+    """Code point -> replacement, computed at the first look-up, as bert4keras' `_tokenize` does."""
 
     def __init__(self, drop_marks: bool) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def _is_cjk(code: int) -> bool:
 
 
 class WordSplitter:
-    """Splits texts into words: optionally lower case without accents; separates symbols and CJK."""
+    """Splits texts by bert4keras' rules: symbols and CJK characters are words."""
 
     def __init__(self, lowercase: bool) -> None:
         self._lowercase = lowercase
@@ -109,7 +109,7 @@ class HuggingFaceSplitter:
 
 
 class _Breaks(Dict[int, str]):
-    """Code point -> itself, a space, or itself between spaces, as the library splits there."""
+    """Code point -> the character, a space, or the character between spaces, as Hugging Face."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """WordPiece ids equal to bert4keras' Tokenizer or to Hugging Face's, for many texts at once.
 
-HF tokenizers cuts each *distinct* word into pieces once. Text that spells "[SEP]" is text.
+HF tokenizers cuts each *distinct* word into pieces once. "[SEP]" in a text is ordinary text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amp_xla.data.text.splitting import Rules, WordSplitter
 from amp_xla.data.text.vocabulary import load_vocab, train_vocab, warnings
 from amp_xla.errors import DataError
 
-MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then forget and start again
+MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then the cache is emptied
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 MASK = "[MASK]"
 REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -32,9 +32,9 @@ REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 class Encoded:
     """Token ids of many texts, ragged: row i is `token_ids[offsets[i]:offsets[i + 1]]`.
 
-    token_ids: int32 [tokens]; offsets: int64 [rows + 1]; first_lengths: int32 [rows], the tokens of
-    segment 0 ([CLS] first [SEP]), the rest is segment 1 (second [SEP]); texts: rows per sample, 2
-    for pairs whose texts are encoded separately.
+    token_ids: int32 [tokens]; offsets: int64 [rows + 1]; first_lengths: int32 [rows], the tokens
+    in segment 0 ([CLS] first [SEP]), the other tokens are segment 1 (second [SEP]); texts: rows per
+    sample, 2 for pairs whose texts are encoded separately.
     """
 
     token_ids: np.ndarray
@@ -44,7 +44,7 @@ class Encoded:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
-        """Return rows of ids; ``firsts``: tokens of segment 0 of each, None = all."""
+        """Return rows of ids; ``firsts``: number of tokens in segment 0 of each row, None = all."""
         sizes = list(map(len, rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
         first_lengths = np.array(sizes if firsts is None else firsts, np.int32)
@@ -55,7 +55,7 @@ class Encoded:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [samples]: tokens of each, [CLS] and [SEP] counted, of its longest row."""
+        """int64 [samples]: tokens in the longest row of each sample, with [CLS] and [SEP]."""
         return np.diff(self.offsets).reshape(-1, self.texts).max(1)
 
     def row(self, i: int) -> Tuple[List[int], List[int]]:
@@ -71,8 +71,9 @@ class Tokenizer:
     Attributes:
       tokens: ``tokens[i]`` is the token with id i.
       vocab_size: number of ids, the rows of the embedding matrix.
-      pad_id, unk_id, cls_id, sep_id: [PAD], always 0; [UNK] for words that the vocabulary cannot
-        spell; [CLS], first token of each sample; [SEP], which ends each text.
+      pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0; of [UNK], for words that the
+        vocabulary cannot spell; of [CLS], the first token of each sample; of [SEP], which ends
+        each text.
     """
 
     def __init__(
@@ -91,22 +92,22 @@ class Tokenizer:
         if missing:
             raise DataError(
                 f"{where}: {len(self.tokens):,} tokens without {', '.join(missing)}; a BERT "
-                f"vocabulary has one token per line and {', '.join(REQUIRED)} among them"
+                f"vocabulary has one token per line, including {', '.join(REQUIRED)}"
             )
         if self._ids["[PAD]"] != 0:
             raise DataError(
-                f"{where}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be the first, because "
+                f"{where}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, because "
                 "bert4keras uses id 0 for padding"
             )
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
         self._words = _Words(self._ids, self.rules)
         self._split = self.rules.splitter()
-        self._sizes: Dict[str, int] = {}  # of each character in words
+        self._sizes: Dict[str, int] = {}  # character -> its number of characters after splitting
 
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
-        """Read a Google-format ``vocab.txt``: one token per line, its id the line number from 0."""
+        """Read a ``vocab.txt``: one token per line; the id is the line number from 0."""
         return cls(load_vocab(vocab_path), lowercase, source=vocab_path)
 
     @classmethod
@@ -119,7 +120,7 @@ class Tokenizer:
 
     @classmethod
     def from_assets(cls, asset: Callable[[str], str]) -> Tokenizer:
-        """Read the files of ``assets``; ``asset`` returns the path of each by its name."""
+        """Read the files written from ``assets``; ``asset`` maps a file name to its path."""
         return cls.of_folder(os.path.dirname(asset("tokenizer_config.json")))
 
     @classmethod
@@ -127,12 +128,12 @@ class Tokenizer:
         """Read the tokenizer of pretrained weights or of a checkpoint.
 
         Args:
-          folder: with ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and the settings in
-            ``tokenizer_config.json``, if any.
-          lowercase: overrides the folder's setting; None = the folder's, or True if it has none.
+          folder: has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
+            ``tokenizer_config.json``.
+          lowercase: overrides the folder's setting; None = the folder's setting, else True.
 
         Raises:
-          DataError: a file is missing or damaged, or is of another kind of tokenizer.
+          DataError: a file is missing or damaged, or belongs to another kind of tokenizer.
         """
         tokens, rules = pretrained_vocabulary.read(folder)
         if lowercase is not None:
@@ -141,7 +142,7 @@ class Tokenizer:
 
     @property
     def assets(self) -> Dict[str, bytes]:
-        """File name -> content: vocabulary and all other settings, for checkpoints."""
+        """File name -> content: vocabulary and settings, which checkpoints keep."""
         vocabulary = "".join(token + "\n" for token in self.tokens)
         settings = json.dumps(pretrained_vocabulary.settings(self.rules)) + "\n"
         return {"vocab.txt": vocabulary.encode(), "tokenizer_config.json": settings.encode()}
@@ -156,16 +157,16 @@ class Tokenizer:
     def mask_id(self) -> int:
         """Id of [MASK]; raises ``DataError`` if the vocabulary has none."""
         if MASK not in self._ids:
-            raise DataError("the vocabulary has no [MASK]; masked language modelling needs one")
+            raise DataError("the vocabulary has no [MASK], which masked language modelling needs")
         return self._ids[MASK]
 
     @property
     def hidden_id(self) -> int:
-        """Id that replaces a hidden token: [MASK], or [UNK] without one."""
+        """Id that replaces hidden tokens: [MASK], or [UNK] if the vocabulary has no [MASK]."""
         return self._ids.get(MASK, self.unk_id)
 
     def encode_masked(self, text: str) -> List[int]:
-        """Return ``[CLS] text [SEP]``; ``[MASK]`` in the text becomes the token of that name."""
+        """Return ``[CLS] text [SEP]``; ``[MASK]`` in the text becomes the special token."""
         first, *others = map(self.pieces, text.split(MASK))
         ids = [self.cls_id, *first]
         for part in others:
@@ -180,13 +181,15 @@ class Tokenizer:
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of each text.
 
-        A sample of more than ``max_length`` tokens loses tokens from the end of its text, a pair
-        always from its longer side, as in bert4keras' ``encode(maxlen=max_length)``. A pair that is
-        None leaves its text alone.
+        A sample of more than ``max_length`` tokens loses tokens from its end, or from the end of
+        the longer text of a pair, as in bert4keras' ``encode(maxlen=max_length)``. If an element of
+        ``pairs`` is None, its sample has one text.
         """
         least = 2 if pairs is None else 3
         if max_length is not None and max_length < least:
-            raise DataError(f"max_length is {max_length}; [CLS] and [SEP] alone take {least}")
+            raise DataError(
+                f"max_length is {max_length}, but [CLS] and [SEP] alone take {least} tokens"
+            )
         if pairs is not None and len(pairs) != len(texts):
             raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
         ids, ends, first_lengths = array.array("i"), [0], []
@@ -208,23 +211,24 @@ class Tokenizer:
     def encode_apart(
         self, texts: Sequence[str], pairs: Sequence[str], max_length: Optional[int] = None
     ) -> Encoded:
-        """Return ``[CLS] text [SEP]`` of both texts of each pair, cut as in ``encode``."""
+        """Return two rows ``[CLS] text [SEP]`` for each pair, cut as in ``encode``."""
         rows = [text for pair in zip(texts, pairs) for text in pair]
         return dataclasses.replace(self.encode(rows, max_length=max_length), texts=2)
 
     def pieces(self, text: str) -> List[int]:
-        """Return the ids of a text's pieces, without special tokens."""
+        """Return the ids of a text's word pieces, without special tokens."""
         if len(self._words) > MAX_KNOWN_WORDS:
             self._words.clear()
         return list(itertools.chain.from_iterable(map(self._words.__getitem__, self._split(text))))
 
     def placed_pieces(self, text: str) -> Tuple[List[int], List[int], List[int]]:
-        """Return the ids of ``pieces``, and of each the characters of the text: start, end.
+        """Return the ids of ``pieces``, and where each piece starts and ends in the text.
 
-        An accent that lower-casing removes belongs to the piece before it.
+        Starts and ends count characters. An accent that the splitter removes belongs to the piece
+        before it.
         """
         ids, starts, ends = self.pieces(text), [], []
-        # A character becomes as many characters in any text, so each can be split alone.
+        # Splitting changes a character independently of its neighbours, so its size is found alone.
         for char in set(text) - set(self._sizes):
             self._sizes[char] = sum(map(len, self._split(char)))
         places = [i for i, char in enumerate(text) for _ in range(self._sizes[char])]
@@ -232,7 +236,7 @@ class Tokenizer:
         for word in self._split(text):
             pieces, end = self._words[word], begin + len(word)
             for number, piece in enumerate(pieces):
-                whole = len(pieces) == 1  # also [UNK], which may be of any length
+                whole = len(pieces) == 1  # the whole word; also for [UNK], however long the word is
                 size = len(self.tokens[piece]) - (2 if number else 0)
                 last = end if whole else begin + size
                 starts.append(places[begin])
@@ -248,11 +252,12 @@ class Tokenizer:
 
 
 class _Words(Dict[str, List[int]]):
-    """Word -> ids of its pieces, each cut at the first look-up."""
+    """Word -> ids of its pieces, computed at the first look-up."""
 
     def __init__(self, ids: Dict[str, int], rules: Rules) -> None:
         super().__init__()
-        # Too long words are looked up whole in bert4keras, and unknown in Hugging Face.
+        # A word that is too long to cut is looked up whole in bert4keras, and is [UNK] in Hugging
+        # Face.
         self._whole = {} if rules.hugging_face else ids
         self._unknown, self._longest = ids["[UNK]"], rules.word_max_chars
         self._model = WordPiece(
@@ -260,7 +265,7 @@ class _Words(Dict[str, List[int]]):
         )
 
     def __missing__(self, word: str) -> List[int]:
-        # Half surrogate pairs cannot pass into Rust.
+        # Half a surrogate pair cannot be passed to Rust.
         if len(word) <= self._longest and not _SURROGATE.search(word):
             pieces = [token.id for token in self._model.tokenize(word)]
         else:

@@ -1,4 +1,4 @@
-"""WordPiece vocabularies: read, write, learn."""
+"""WordPiece vocabularies: reading, checking and training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from amp_xla.errors import DataError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut
-# The trainer takes words, not counts: a word is repeated, at most so often.
+# The trainer takes words without counts, so each word is repeated, at most this often.
 MAX_REPEATS = 100_000
-UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # shares of a text's tokens
+UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # above these shares of [UNK]: a warning, an error
 
 
 def load_vocab(path: str) -> List[str]:
-    """Return the tokens in id order. The id is the line number from 0, blank lines included."""
+    """Return the tokens of a file in the order of their ids; a blank line is a token, too."""
     try:
         text = read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -31,7 +31,7 @@ def load_vocab(path: str) -> List[str]:
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[-1] == "":
         lines.pop()
-    # The first word of a line, as in bert4keras: some files have counts after it.
+    # Only the first word of a line, as in bert4keras: some files have counts after the token.
     return [line.split()[0] if line.split() else line.strip() for line in lines]
 
 
@@ -41,7 +41,7 @@ def fingerprint(tokens: Sequence[str]) -> str:
 
 
 def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
-    """Return warning lines, each after a line break, if the vocabulary may be the wrong one.
+    """Return warnings, each after a line break, if the vocabulary may be wrong for the texts.
 
     Duplicate tokens are no error: some published vocabularies have them, and removing one would
     change all ids after it.
@@ -66,8 +66,8 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
     share = unknown / max(total, 1)
     if share > UNKNOWN_WARNED:
         message = (
-            f"{share:.0%} of the tokens of the training texts are [UNK]: is this the vocabulary "
-            "for their language, and --lowercase or --no-lowercase right for it?"
+            f"{share:.0%} of the tokens of the training texts are [UNK]: does the vocabulary fit "
+            "their language, and does it need --lowercase or --no-lowercase?"
         )
         if share > UNKNOWN_REFUSED:
             raise DataError(message)
@@ -78,8 +78,8 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
 def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> List[str]:
     """Return at most ``vocab_size`` tokens: special ones, frequent characters, learned pieces.
 
-    The order of the texts does not matter. HF tokenizers' trainer merges the most
-    frequent pair first, as long as a pair occurs twice.
+    HF tokenizers' trainer repeatedly merges the most frequent pair of pieces, as long as a pair
+    occurs twice. The result does not depend on the order of the texts.
     """
     counts: collections.Counter = collections.Counter()
     for words in words_of_texts:
@@ -87,8 +87,8 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
     room = vocab_size - len(SPECIAL_TOKENS)
     if not counts or room < 1:
         raise DataError(
-            f"a vocabulary of {vocab_size} tokens from {len(counts):,} distinct words; needed: "
-            f"more than {len(SPECIAL_TOKENS)} tokens, and text"
+            f"cannot train a vocabulary of {vocab_size} tokens on {len(counts):,} distinct words; "
+            f"needed: more than {len(SPECIAL_TOKENS)} tokens, and at least one word"
         )
     characters: collections.Counter = collections.Counter()
     for word, count in counts.items():
@@ -107,9 +107,8 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
         and word[0] in allowed
         and all("##" + char in allowed for char in word[1:])
     )
-    # The trainer numbers characters in the order of a hash map with a random key, and ids decide
-    # ties between pairs, so two runs would learn different vocabularies. Declaring the alphabet
-    # fixes the ids.
+    # The trainer numbers characters in random order, and ids decide ties between pairs, so two
+    # runs would learn different vocabularies. Declaring the alphabet fixes the ids.
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
@@ -118,7 +117,7 @@ def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> Lis
         limit_alphabet=len(set("".join(spellable))),
         show_progress=False,
     )
-    # After the use of threads each fork would print a warning.
+    # Without this, each fork after the use of threads would print a warning.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     scale = max(1, max(counts.values()) // MAX_REPEATS)
     hf = HFTokenizer(WordPiece(unk_token="[UNK]"))

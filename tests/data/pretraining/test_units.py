@@ -73,7 +73,7 @@ def test_several_fields_are_paragraphs_of_a_text(tmp_path):
     table.write_text("a\tb\tc\n")
     assert corpus_texts(table, field="0") == ["a"]
     assert corpus_texts(table, field="2,0") == ["c\na"]
-    with pytest.raises(DataError, match="3 tab-separated columns, none is number 3"):
+    with pytest.raises(DataError, match="3 tab-separated columns; none has number 3"):
         corpus_texts(table, field="0,3")
 
 
@@ -134,7 +134,7 @@ def test_utf16_is_named(tmp_path, encoding, suffix):
 
 
 @pytest.mark.parametrize(
-    "bad, message", [(b"\0", "holds a NUL byte"), (b"\xff\xfe", "is not UTF-8: byte 5 is 0xff")]
+    "bad, message", [(b"\0", "contains a NUL byte"), (b"\xff\xfe", "is not UTF-8: byte 5 is 0xff")]
 )
 def test_bad_text_is_named_or_left_out(tmp_path, bad, message):
     path = tmp_path / "bad.txt"

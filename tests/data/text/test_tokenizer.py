@@ -169,7 +169,7 @@ def test_lengths_too_short_are_errors(small: Tokenizer) -> None:
 def test_a_vocabulary_without_special_tokens_is_refused() -> None:
     with pytest.raises(DataError, match=r"v.txt: 3 tokens without \[CLS\], \[SEP\]"):
         Tokenizer(["[PAD]", "[UNK]", "a"], source="v.txt")
-    with pytest.raises(DataError, match=r"\[PAD\] is line 2; it must be the first"):
+    with pytest.raises(DataError, match=r"\[PAD\] is line 2; it must be line 1"):
         Tokenizer(["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
     with pytest.raises(DataError, match="masked language"):
         _ = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]).mask_id
