@@ -121,11 +121,11 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     ranks, amount = distributed.current(), config.length
     size, count = amount.global_batch, ranks.world.size
     accumulate = amount.accumulation(count)
-    phases = read(
+    phases, held = zip(*read(
         data, tokenizer, amount.plan(data.settings["length"]), size, config.heldout,
         config.objective, config.mask, config.mask_rate, config.seed,
-    )  # fmt: skip
-    batches = ranks.share(Phases(*(phase.batches for phase in phases)), accumulate)
+    ))  # fmt: skip
+    batches = ranks.share(Phases(*phases), accumulate)
     step_input = dropout.install(config.seed)
     lm = config.encoder.language_model(
         tokenizer.vocab_size, phases[-1].length, config.objective, not resume_from, len(phases) > 1
@@ -138,7 +138,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         topic = config.topic * (tf.cast(step_input // accumulate, tf.float32) / float(amount.steps))
         note("loss = mlm_loss + a growing weight x topic_loss: it may rise while both fall")
     loss, metrics = lm.loss(inputs, topic)
-    evaluate = held_out(lm, inputs, *(ranks.share(phase.held) for phase in reversed(phases)))
+    evaluate = held_out(lm, inputs, *map(ranks.share, reversed(held)))
     kind: Any = averaged(AdamW if config.optimizer == "adamw" else LAMB, config.average)
     optimizer, rate = config.update.scheduled(
         amount.steps, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
@@ -146,7 +146,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
-    border = phases[0].batches.steps_per_epoch()
+    border = phases[0].steps_per_epoch()
     note(
         f"global batch {size} = micro-batch {size / accumulate / count:g} x accumulation "
         f"{accumulate} x ranks {count}; {costs[0] * size / 1e9:.1f} GFLOP per update; "

@@ -2,9 +2,9 @@
 
 Position p of a run is sequence ``p % n`` of epoch ``p // n``, in an order that is a function of
 (seed, epoch); masks are a function of (seed, epoch, sequence). So a run resumes at any step without
-replaying earlier ones. Blocks of neighbouring sequences are shuffled, then the sequences within a
-group of blocks; so disks read in long stretches. A run may have two phases, of short sequences and
-then of long ones, as BERT's.
+replaying earlier ones. First blocks of neighbouring sequences are shuffled, then the sequences
+within a group of blocks, so that disks read in long stretches. A run may have two phases, of short
+sequences and then of long ones, as BERT's training had.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
-from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -24,13 +24,13 @@ from amp_xla.data.pretraining.prepared import SPLITS, Manifest, Sequences
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
-BLOCK, GROUP = 64, 1 << 14  # sequences
+BLOCK, GROUP = 64, 1 << 14  # sequences per block and per group
 AHEAD = 4  # batches that are prepared early
-_HELDOUT_ROWS = 16  # rows per held-out batch, for any global batch and number of ranks
+_HELDOUT_ROWS = 16  # maximum rows per held-out batch, for any number of ranks
 
 
 class Stream:
-    """The micro-batches of a run, or of a held-out split: B sequences of L tokens, K predicted.
+    """The batches of a run, or of a held-out split: B sequences of L tokens, K predicted.
 
     Arrays: ``token_ids``, ``segment_ids``: int32 [B, L]; ``positions``, ``labels``: int32 [B, K];
     ``weights``: float32 [B, K], 1 for labels and 0 for padding; ``sample_ids``: int64 [B].
@@ -39,12 +39,16 @@ class Stream:
       sequences: the prepared text.
       masking: for ``mlm``; else None.
       batch_size: B.
-      batches: number of batches; None = one epoch, its last batch padded with weight 0.
+      batches: number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
       seed: seed of order and segments.
       shuffle: False = order of the files.
       sep_id: for ``unilm``.
+
+    Attributes:
+      length: L.
+      predicted: K.
 
     Raises:
       DataError: no sequences.
@@ -55,7 +59,7 @@ class Stream:
         sequences: Sequences,
         masking: Optional[Masking],
         batch_size: int,
-        batches: Optional[int] = None,
+        batches: int,
         objective: str = "mlm",
         seed: int = 1,
         shuffle: bool = True,
@@ -64,29 +68,33 @@ class Stream:
         if not len(sequences):
             raise DataError("no sequences to read: prepare more text, part of which is held out")
         self._sequences, self._masking = sequences, masking
-        self._size, self._objective, self._seed = batch_size, objective, seed
+        self._size, self._batches = batch_size, batches
+        self._objective, self._seed = objective, seed
         self._shuffle, self._sep_id = shuffle, sep_id
-        self._once = batches is None
-        self._batches = -(-len(sequences) // batch_size) if batches is None else batches
+        self.length = sequences.length
+        self.predicted = masking.positions if masking and objective == "mlm" else self.length - 1
         self._order = functools.lru_cache(maxsize=2)(self._group)
         self._blocks = functools.lru_cache(maxsize=2)(self._block_order)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
         """(B, L), the only one."""
-        return [(self._size, self._sequences.length)]
+        return [(self._size, self.length)]
 
-    @property
-    def epochs(self) -> float:
-        """Epochs in the whole run."""
-        return self._batches * self._size / len(self._sequences)
+    def describe(self) -> str:
+        """Describe the number of updates, epochs and predicted positions."""
+        epochs = self._batches * self._size / len(self._sequences)
+        return (
+            f"{self._batches} updates = {epochs:.1f} epochs; {self.predicted} of {self.length} "
+            "positions predicted"
+        )
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the micro-batches of the whole run, which is one epoch for the training loop."""
+        """Return the number of batches of the whole run, one epoch for the training loop."""
         return self._batches
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yield micro-batches from ``start`` on, prepared early by a thread."""
+        """Yield batches from ``start`` on, prepared ahead by a thread."""
         waiting: Deque[Any] = collections.deque()
         with concurrent.futures.ThreadPoolExecutor(1, "pretraining-batches") as thread:
             for index in range(start, self._batches):
@@ -97,18 +105,12 @@ class Stream:
                 yield waiting.popleft().result()
 
     def batch(self, index: int) -> Batch:
-        """Return micro-batch ``index`` of the run."""
-        n = len(self._sequences)
-        end = (index + 1) * self._size
-        places = [
-            divmod(p, n) for p in range(index * self._size, min(end, n) if self._once else end)
-        ]
-        samples = np.array([self._number(epoch, place) for epoch, place in places], np.int64)
-        epochs = np.array([epoch for epoch, _ in places], np.int64)
-        # A batch has sequences of two epochs where one ends.
+        """Return batch ``index`` of the run."""
+        positions = np.arange(index * self._size, (index + 1) * self._size)
+        epochs, places = np.divmod(positions, len(self._sequences))
+        samples = np.array(list(map(self._number, epochs.tolist(), places.tolist())), np.int64)
+        # A batch may have sequences of several epochs.
         parts = [self._arrays(e, samples[epochs == e]) for e in np.unique(epochs).tolist()]
-        if len(places) < self._size:
-            parts.append(_padding(parts[0], self._size - len(places)))
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _number(self, epoch: int, place: int) -> int:
@@ -168,29 +170,6 @@ class Stream:
         return out, (second & (out != 0)).astype(np.int32)
 
 
-def _padding(like: Batch, rows: int) -> Batch:
-    arrays = {name: array[:1].repeat(rows, 0) for name, array in like.items()}
-    arrays["weights"][:] = 0.0
-    arrays["sample_ids"][:] = -1
-    return arrays
-
-
-class Phase(NamedTuple):
-    """Training and held-out batches of ``length`` tokens, ``predicted`` of which are predicted."""
-
-    length: int
-    predicted: int
-    batches: Stream
-    held: Stream
-
-    def describe(self) -> str:
-        """Return the number of updates, epochs and predicted positions."""
-        return (
-            f"{self.batches.steps_per_epoch()} updates = {self.batches.epochs:.1f} epochs; "
-            f"{self.predicted} of {self.length} positions predicted"
-        )
-
-
 def read(
     data: Manifest,
     tokenizer: Tokenizer,
@@ -201,15 +180,16 @@ def read(
     mask: str,
     mask_rate: float,
     seed: int,
-) -> List[Phase]:
-    """Return the phases of a run.
+) -> List[Tuple[Stream, Stream]]:
+    """Return training and held-out batches of each phase of a run.
 
     Args:
       data: the prepared text.
       tokenizer: its tokenizer.
       plan: (tokens per sequence, updates) of each phase.
       size: sequences per global batch.
-      heldout: maximum held-out sequences of the first length; later phases use as many tokens.
+      heldout: maximum held-out sequences of the first length; a later phase uses the same number of
+        tokens.
       objective, seed: as for ``Stream``.
       mask, mask_rate: ``unit`` and ``rate`` of ``Masking``.
 
@@ -217,26 +197,25 @@ def read(
       DataError: there are no sequences.
     """
     options: Dict[str, Any] = dict(objective=objective, sep_id=tokenizer.sep_id)
-    phases: List[Phase] = []
+    phases: List[Tuple[Stream, Stream]] = []
     for length, batches in plan:
-        texts = [Sequences(data, split, length) for split in SPLITS]
+        texts, held = (Sequences(data, split, length) for split in SPLITS)
         masking = Masking.of(tokenizer, length, mask_rate, mask, seed)
+        train = Stream(texts, masking, size, batches, seed=seed, **options)
         # Held-out masks are the same in all runs, so that their losses are comparable.
         fixed = dataclasses.replace(masking, seed=0)
-        most = min(heldout * plan[0][0] // length, len(texts[1]))
-        rows = min(size, _HELDOUT_ROWS)
-        train = Stream(texts[0], masking, size, batches, seed=seed, **options)
-        held = Stream(texts[1], fixed, rows, most // rows or None, seed=0, shuffle=False, **options)
-        predicted = masking.positions if objective == "mlm" else length - 1
-        phases.append(Phase(length, predicted, train, held))
+        count = min(heldout * plan[0][0] // length, len(held))
+        rows = max(1, min(size, _HELDOUT_ROWS, count))
+        held_out = Stream(held, fixed, rows, count // rows, seed=0, shuffle=False, **options)
+        phases.append((train, held_out))
     return phases
 
 
 class Phases:
-    """The micro-batches of several streams in sequence, with consecutive step numbers.
+    """The batches of several streams in sequence, with consecutive step numbers.
 
     Args:
-      streams: all with the same number of sequences per micro-batch.
+      streams: streams with the same number of sequences per batch.
     """
 
     def __init__(self, *streams: Stream) -> None:
@@ -244,15 +223,15 @@ class Phases:
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
-        """(B, L) of all."""
+        """(B, L) of each stream."""
         return [shape for stream in self._streams for shape in stream.shapes]
 
     def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the micro-batches of all."""
+        """Return the number of batches of all streams."""
         return sum(stream.steps_per_epoch() for stream in self._streams)
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yield micro-batches from ``start`` on."""
+        """Yield batches from ``start`` on."""
         for stream in self._streams:
             yield from stream.epoch(epoch, start)
             start = max(start - stream.steps_per_epoch(), 0)

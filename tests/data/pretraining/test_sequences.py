@@ -93,12 +93,6 @@ def test_a_run_starts_anywhere():
     np.testing.assert_array_equal(samples(whole), samples(stream(size=16, batches=200).epoch()))
 
 
-def test_one_epoch_pads_its_last_batch_with_weight_0():
-    batches = list(stream(n=70, size=32, batches=None, shuffle=False).epoch())
-    assert [int((b["sample_ids"] >= 0).sum()) for b in batches] == [32, 32, 6]
-    assert batches[-1]["token_ids"].shape == (32, LENGTH) and not batches[-1]["weights"][6:].any()
-
-
 def test_language_model_predicts_every_next_token():
     batch = stream(objective="lm").batch(0)
     assert batch["positions"].shape == (32, LENGTH - 1)
@@ -151,7 +145,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
     with pytest.raises(DataError, match="shard seven"):
         next(broken.epoch())
     with pytest.raises(DataError, match="held out"):
-        Stream(Rows(0), None, 4)
+        Stream(Rows(0), None, 4, 1)
 
 
 def test_a_phase_without_an_update_is_refused():
