@@ -1,17 +1,16 @@
-"""``amp-xla evaluate``: scores of runs on labelled samples, of language models on masked words."""
+"""``amp-xla evaluate``: scores of runs on labelled samples, of language models on masked text."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
-from typing import List, Optional
+from typing import Dict, List, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.commands.predict import SavedOptions, lines_of
 from amp_xla.config import parse, within
-from amp_xla.data.pretraining.cloze import ClozeBenchmark
+from amp_xla.data.pretraining.masking import MaskedTexts
 from amp_xla.data.text import corpora
 from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -22,12 +21,12 @@ from amp_xla.process.progress import note
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Score runs on labelled samples (--file), or pretrained models on masked words."""
+    """Score runs on labelled samples (--file), or pretrained models on masked text."""
 
     run: str = "runs/pretraining/latest"
-    """run folders, separated by commas; to score masked words, also folders that --bert takes"""
+    """run folders, separated by commas; to score masked text, also folders that --bert takes"""
     file: Optional[str] = None
-    """labelled samples in the format of the training file; none = masked words"""
+    """labelled samples in the format of the training file; none = masked text"""
     errors: Annotated[int, within(at_least=0)] = 100
     """with --file: maximum number of lines in errors.tsv, worst first"""
     json: bool = False
@@ -37,24 +36,21 @@ class Config:
     """texts, one per line; none = built-in texts that no recipe trains on"""
     texts: Annotated[int, within(at_least=1)] = 512
     """number of texts to use, from the start of the file"""
-    pseudo: Annotated[int, within(at_least=0)] = 32
-    """number of texts for the pseudo-perplexity, which needs one pass per word; 0 = none"""
     length: Annotated[int, within(8, 512)] = 128
-    """maximum tokens per text, in every vocabulary"""
-    mask_rate: Annotated[float, within(above=0, at_most=1)] = 0.15
-    """share of a text's words that are masked at the same time"""
+    """maximum tokens per text; longer texts are cut"""
+    mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
+    """share of the tokens to predict, in whole words"""
     lowercase: bool = True
     """for folders without tokenizer_config.json: lower-case the text, as uncased BERT does"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """seed of the masked words, or of the bootstrap"""
+    """seed of the masks, or of the bootstrap"""
 
 
 def main(argv: List[str]) -> int:
     """Print the scores on labelled samples, or a table in Markdown with a row per folder.
 
-    Loss (nats) and accuracy of the table are per whole word. Words that one of the vocabularies
-    cannot spell are never masked. So the rows of a table are comparable, and also the tables of
-    models with the same vocabulary.
+    Loss (nats) and accuracy of the table are per masked token, as in training. So only models with
+    the same vocabulary can be compared.
     """
     config = parse(Config, argv, "amp-xla evaluate RUN")
     folders = folders_of(config.run)
@@ -68,32 +64,38 @@ def main(argv: List[str]) -> int:
         texts = corpora.pydoc()[1].texts
     else:
         texts = [line for line in lines_of(config.text_file) if line.strip()]
-    texts = texts[: config.texts]
-    benchmark = ClozeBenchmark.of(texts, tokenizers, config.length)
-    note(
-        f"{len(benchmark.texts):,} of {len(texts):,} texts; {benchmark.unknown:.1%} of their words "
-        "are never masked, since a vocabulary cannot spell them"
-    )
+    if not texts:
+        raise AmpXlaError(f"{config.text_file} has no text")
+    if any(tokenizer.tokens != tokenizers[0].tokens for tokenizer in tokenizers):
+        note("warning: losses of models with different vocabularies cannot be compared")
     from amp_xla.backend import configuring
 
     configuring.resolve(precision="fp32", xla="off")
-    from amp_xla.models.scoring import Scorer
-
-    rows = []
+    rows = [["model", "masked tokens", "loss", "accuracy"], ["---", "---:", "---:", "---:"]]
     for folder, tokenizer in zip(folders, tokenizers):
-        scorer = Scorer(str(folder), tokenizer.vocab_size, config.length)
-        together = scorer(benchmark.together(tokenizer, config.mask_rate, config.seed))
-        means = (together.loss, together.accuracy)
-        row = [str(folder), f"{together.words:,}", *(f"{value:.4f}" for value in means)]
-        if config.pseudo:
-            alone = scorer(benchmark.one_by_one(tokenizer, config.pseudo))
-            row.append(f"{math.exp(min(alone.loss, 50.0)):.2f}")
-        rows.append(row)
-    head = ["model", "masked words", "loss", "accuracy"]
-    head += ["pseudo-perplexity"] * bool(config.pseudo)
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    output.lines(f"| {' | '.join(row)} |" for row in [head, rule, *rows])
+        masked = MaskedTexts(
+            texts[: config.texts], tokenizer, config.length, config.mask_rate, config.seed
+        )
+        means = _score(str(folder), tokenizer.vocab_size, config.length, masked)
+        scores = [f"{means[name]:.4f}" for name in ("loss", "accuracy")]
+        rows.append([str(folder), f"{masked.tokens:,}", *scores])
+    output.lines(f"| {' | '.join(row)} |" for row in rows)
     return 0
+
+
+def _score(folder: str, vocab_size: int, length: int, masked: MaskedTexts) -> Dict[str, float]:
+    """Return the means over masked tokens of the language model in a folder."""
+    from amp_xla.backend import K
+    from amp_xla.models import dropout
+    from amp_xla.models.language_model import LanguageModel
+    from amp_xla.models.options import bert_config
+    from amp_xla.training.evaluation import held_out
+
+    K.clear_session()
+    config = bert_config(vocab_size, 1, 64, 1, length, 0.0)  # the folder has the true sizes
+    with dropout.inference():
+        language_model = LanguageModel(config, length, bert=folder)
+    return held_out(language_model, language_model.placeholders(), masked)()
 
 
 def folders_of(names: str) -> List[Path]:
@@ -123,7 +125,6 @@ def _tokenizer(path: Path, lowercase: bool) -> Tokenizer:
     settings = json_file(str(path / "tokenizer_config.json"))
     lowercase = bool(settings.get("do_lower_case", lowercase))
     tokenizer = Tokenizer.load(str(path / "vocab.txt"), lowercase)
-    _ = tokenizer.mask_id  # raises if the vocabulary has none
     vocab_size = json_file(str(path / "bert_config.json")).get("vocab_size")
     if vocab_size != tokenizer.vocab_size:
         raise AmpXlaError(

@@ -8,16 +8,20 @@ and a fixed number of positions, slightly above the mean, is enough.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Tuple
+from typing import Iterator, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.batches.order import uniform
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.pretraining.words import Cutter
 from amp_xla.data.text.tokenizer import Tokenizer
 
 # Longer "words", such as hashes and paths, are masked in parts of this many tokens.
 LONGEST_WORD = 8
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+_ROWS = 16  # texts per batch of ``MaskedTexts``
 
 _SHUFFLE, _OFFSET, _ACTION, _TOKEN = range(4)  # streams of random numbers
 
@@ -151,3 +155,33 @@ def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
         lost = units[row][chosen[row] & beyond]
         chosen[row] &= ~np.isin(units[row], lost)
     return chosen
+
+
+class MaskedTexts:
+    """Batches of texts, one per row, cut to ``length`` tokens, with masked whole words.
+
+    Args:
+      texts: the texts.
+      tokenizer, length, rate, seed: as for ``Masking.of``.
+
+    Attributes:
+      tokens: number of masked tokens.
+    """
+
+    def __init__(
+        self, texts: Sequence[str], tokenizer: Tokenizer, length: int, rate: float, seed: int
+    ) -> None:
+        cut = Cutter(tokenizer, "pieces")
+        ids = np.zeros((len(texts), length), np.int32)
+        for row, text in zip(ids, texts):
+            tokens = [tokenizer.cls_id, *cut(text)[: length - 2], tokenizer.sep_id]
+            row[: len(tokens)] = tokens
+        masking = Masking.of(tokenizer, length, rate, "word", seed)
+        masked = masking(np.abs(ids), ids >= 0, 0, np.arange(len(texts)))
+        self.tokens = int(masked.weights.sum())
+        self._arrays = {**masked._asdict(), "segment_ids": np.zeros_like(ids)}
+
+    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches from ``start`` on, the same in every epoch."""
+        for begin in range(start * _ROWS, len(self._arrays["token_ids"]), _ROWS):
+            yield {name: array[begin : begin + _ROWS] for name, array in self._arrays.items()}
