@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from amp_xla.data.batches.protocol import Batch, MappedBatches
-from amp_xla.data.batches.token_dropout import TokenDropout
+from amp_xla.data.batches.token_dropout import token_dropout
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import Files, VocabularyOptions
 from amp_xla.data.text.readers import Dataset, split
@@ -32,7 +32,7 @@ class Labelled(NamedTuple):
     dev: Dataset
     labels: Any
     tokenizer: Tokenizer
-    batches: TokenDropout
+    batches: Any
     dev_batches: Any
     description: str
     ids: Any = None
@@ -98,7 +98,7 @@ class Preparation(NamedTuple):
         batches, dev_batches = self.options.make(*encoded, *answers, self.seed)
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
-        batches = TokenDropout(batches, self.token_dropout, tokenizer, self.seed)
+        batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
         description = (
             f"{counts}, {tokenizer.vocab_size} tokens; {batches.describe()}"
             f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded[0])}{warnings}"
@@ -109,11 +109,7 @@ class Preparation(NamedTuple):
 
 
 def read(files: Files, how: Preparation) -> Labelled:
-    """Read the files, or the built-in corpus if there are none.
-
-    Raises:
-      DataError: A file cannot be read, or cannot be trained on.
-    """
+    """Read the files, or the built-in corpus if there are none."""
     parts = train, dev = files.read(how.seed)
     separator = files.separator
     names, dev_names = (

@@ -37,11 +37,7 @@ class Scale:
 
     @classmethod
     def fit(cls, labels: Sequence[str]) -> Scale:
-        """Return the scale of ``labels``.
-
-        Raises:
-          DataError: all labels are the same.
-        """
+        """Return the scale of ``labels``."""
         names = set(labels)
         values = [float(name) for name in names]
         if len(names) < 2:
@@ -62,11 +58,7 @@ class Scale:
 
     @classmethod
     def load(cls, path: str) -> Scale:
-        """Read a file that ``encoded`` wrote.
-
-        Raises:
-          DataError: the file is damaged.
-        """
+        """Read a file that ``encoded`` wrote."""
         try:
             return cls(**json.loads(read_bytes(path).decode("utf-8")))
         except (ValueError, TypeError) as error:
@@ -84,9 +76,6 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
     Args:
       method: decides which fields a training file needs, and how pairs are encoded.
       files, how: as for ``labelled.read``.
-
-    Raises:
-      DataError: a file cannot be read, or cannot be trained on.
     """
     train, dev = files.read(how.seed, needs=NEEDS.get(method, LABELLED_PAIRS))
     lines = len(train)

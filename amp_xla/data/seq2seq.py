@@ -82,29 +82,29 @@ def encode(
       The rows; the number of tokens of the longest target, including its [SEP]; and a line break
       and a warning if texts were cut, else an empty string.
     """
-    room = options.max_target - 1
-    pieces = [tokenizer.pieces(text) for text in data.pairs or []]
-    sources = framed(tokenizer, data.texts, options.max_source + 1)
-    cut = [len(row) > options.max_source for row in sources]
-    sources = [[*row[:-2], row[-1]] if long else row for row, long in zip(sources, cut)]
-    rows = [[*row, *ids[:room], tokenizer.sep_id] for row, ids in zip(sources, pieces)]
-    cut_targets = sum(len(ids) > room for ids in pieces)
+    cls, sep = tokenizer.cls_id, tokenizer.sep_id
+    source_room, target_room = options.max_source - 2, options.max_target - 1
+    sources, targets = (
+        list(map(tokenizer.pieces, side)) for side in (data.texts, data.pairs or [])
+    )
+    rows = [
+        [cls, *source[:source_room], sep, *target[:target_room], sep]
+        for source, target in zip(sources, targets)
+    ]
+    cut = sum(len(source) > source_room for source in sources)
+    cut_targets = sum(len(target) > target_room for target in targets)
     warning = ""
-    if any(cut) or cut_targets:
+    if cut or cut_targets:
         warning = (
-            f"\nwarning: {sum(cut):,} sources and {cut_targets:,} targets of {len(rows):,} {kind} "
-            "texts are cut (--max-length, --max-target)"
+            f"\nwarning: {cut:,} sources and {cut_targets:,} targets of {len(rows):,} {kind} texts "
+            "are cut (--max-length, --max-target)"
         )
-    encoded = Encoded.of(rows, list(map(len, sources)))
+    encoded = Encoded.of(rows, [min(len(source), source_room) + 2 for source in sources])
     return encoded, int((encoded.lengths - encoded.first_lengths).max()), warning
 
 
 def read(files: TargetFiles, how: Preparation) -> Labelled:
-    """Read the files, or the built-in corpus if there are none, as ``labelled.read`` does.
-
-    Raises:
-      DataError: A file cannot be read, or cannot be trained on.
-    """
+    """Read the files, or the built-in corpus if there are none, as ``labelled.read`` does."""
     parts = train, dev = files.read(how.seed)
     tokenizer = how.tokenizer([*train.texts, *(train.pairs or [])])
     encoded, longest, cut = zip(

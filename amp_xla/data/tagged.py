@@ -137,9 +137,6 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
     Args:
       files, how: as for ``labelled.read``.
       head: name of the model's head; a flat head allows no nested entities in training.
-
-    Raises:
-      DataError: A file cannot be read, or cannot be trained on.
     """
     parts = train, dev = files.read(how.seed, nested=not is_flat(head))
     names, dev_names = (

@@ -17,36 +17,109 @@ from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
 
 
-class Samples:
-    """The samples of a corpus.
+def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
+    """Return ``sample_ids`` with empty rows, -1, appended up to ``rows``."""
+    missing = np.full((rows - len(sample_ids), *sample_ids.shape[1:]), -1, np.int64)
+    return np.concatenate([sample_ids, missing])
+
+
+class Batches:
+    """The batches of a corpus, one sample per row; follows ``BatchSource``.
+
+    Samples of a bucket that do not fill a batch join the next longer bucket.
 
     Args:
       encoded: token ids of each sample.
       label_ids: int or float [samples], or [samples, labels] for multi-label targets; None = no
         labels.
-
-    Raises:
-      DataError: There are no samples, or the number of labels differs.
+      lengths: bucket lengths in tokens; a sample goes to the shortest bucket that holds it.
+      batch_size: rows of a batch.
+      seed: decides the order.
+      shuffle: False keeps the order of the corpus within each bucket, shortest bucket first.
     """
 
-    def __init__(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> None:
-        if not len(encoded):
-            raise DataError("no samples to make batches of")
-        if label_ids is not None and len(label_ids) != len(encoded):
-            raise DataError(f"{len(encoded):,} samples but {len(label_ids):,} labels")
-        self.lengths, self.texts = encoded.lengths, encoded.texts
-        self._tokens = encoded.token_ids
+    slots = 1  # samples per row
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        label_ids: Optional[np.ndarray] = None,
+        lengths: Sequence[int] = (96,),
+        batch_size: int = 32,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        self.encoded = encoded
         self._labels = None if label_ids is None else np.asarray(label_ids)
         # Sample id -1 marks an empty place in a batch. As an index, -1 reads the last element, so a
         # sample without tokens is appended.
         self._begins = encoded.offsets.astype(np.int64)
         self._sizes = np.append(np.diff(encoded.offsets), 0)
         self._first_sizes = np.append(encoded.first_lengths, 0)
+        self.rows, self._seed, self._shuffle = batch_size, seed, shuffle
+        self.lengths = sorted({int(length) for length in lengths})
+        longest = int(encoded.lengths.max())
+        if not self.lengths or longest > self.lengths[-1]:
+            raise DataError(
+                f"rows of {self.lengths} tokens, but a sample has {longest} tokens; cut samples "
+                "with max_length, or choose the lengths from all samples"
+            )
+        self._prepare()
+        # All epochs have batches of these lengths, in different orders.
+        self._batch_lengths = [length for length, _ in self._plan(0)]
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+    def _prepare(self) -> None:
+        """Compute what all epochs have in common."""
+        self._bucket = np.searchsorted(self.lengths, self.encoded.lengths)
 
-    def gather(self, sample_ids: np.ndarray, length: int) -> Batch:
+    def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> Batches:
+        """Return unshuffled batches of other samples, such as dev texts, in the same shapes."""
+        return type(self)(encoded, label_ids, self.lengths, self.rows, shuffle=False)
+
+    @property
+    def shapes(self) -> List[Tuple[int, int]]:
+        """(rows, length) of each kind of batch, shortest first."""
+        return [(self.rows, length) for length in sorted(set(self._batch_lengths))]
+
+    @property
+    def padding_share(self) -> float:
+        """Share of padding tokens in an epoch, including rows of weight 0."""
+        rows = self.rows * self.encoded.texts
+        return 1.0 - len(self.encoded.token_ids) / (rows * sum(self._batch_lengths))
+
+    def describe(self) -> str:
+        """Return one line about padding and shapes."""
+        shapes = ", ".join(f"{rows}x{length}" for rows, length in self.shapes)
+        plural = "" if len(self.shapes) == 1 else "s"
+        return f"padding {self.padding_share:.1%}, {len(self.shapes)} shape{plural}: {shapes}"
+
+    def steps_per_epoch(self, epoch: int = 0) -> int:
+        """Return the number of batches per epoch, the same in every epoch."""
+        return len(self._batch_lengths)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of ``epoch`` from ``start`` on; ``_gather`` describes the arrays."""
+        for length, sample_ids in self._plan(epoch)[start:]:
+            yield self._gather(filled(sample_ids, self.rows), length)
+
+    def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
+        """Return length and sample ids of each batch of an epoch, in order."""
+        source = generator(self._seed, epoch)
+        order = np.arange(len(self.encoded))
+        if self._shuffle:
+            source.shuffle(order)
+        buckets = self._bucket[order]
+        plan, rest = [], order[:0]
+        for number, length in enumerate(self.lengths):
+            members = np.concatenate([rest, order[buckets == number]])
+            end = len(members)
+            if length != self.lengths[-1]:
+                end -= end % self.rows
+            rest = members[end:]
+            plan += [(length, members[i : i + self.rows]) for i in range(0, end, self.rows)]
+        return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan
+
+    def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
         """Return the arrays of a batch.
 
         Args:
@@ -62,10 +135,10 @@ class Samples:
           counted from 0 in each sample; and ``slots``: int32 [R, L], the place in the row of the
           sample that a token belongs to, -1 for padding.
         """
-        grid = sample_ids.reshape(len(sample_ids), -1)
-        shape = (len(grid), *[self.texts] * (self.texts > 1), length)
-        if self.texts > 1:
-            grid = np.where(grid < 0, -1, self.texts * grid + np.arange(self.texts)).reshape(-1, 1)
+        grid, texts = sample_ids.reshape(len(sample_ids), -1), self.encoded.texts
+        shape = (len(grid), *[texts] * (texts > 1), length)
+        if texts > 1:
+            grid = np.where(grid < 0, -1, texts * grid + np.arange(texts)).reshape(-1, 1)
         sizes = self._sizes[grid]
         ends = sizes.cumsum(1)
         columns = np.arange(length)
@@ -74,7 +147,7 @@ class Samples:
         slots = np.minimum(slots, grid.shape[1] - 1)
         owners = np.take_along_axis(grid, slots, 1)
         positions = columns - np.take_along_axis(ends - sizes, slots, 1)
-        token_ids = self._tokens[np.where(inside, self._begins[owners] + positions, 0)]
+        token_ids = self.encoded.token_ids[np.where(inside, self._begins[owners] + positions, 0)]
         segment_ids = inside & (positions >= self._first_sizes[owners])
         batch = {
             "token_ids": np.where(inside, token_ids, 0).astype(np.int32).reshape(shape),
@@ -90,107 +163,3 @@ class Samples:
             batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
             batch["slots"] = np.where(inside, slots, -1).astype(np.int32)
         return batch
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens of all samples."""
-        return len(self._tokens)
-
-
-def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
-    """Return ``sample_ids`` with empty rows, -1, appended up to ``rows``."""
-    missing = np.full((rows - len(sample_ids), *sample_ids.shape[1:]), -1, np.int64)
-    return np.concatenate([sample_ids, missing])
-
-
-class Batches:
-    """The batches of a corpus, one sample per row; follows ``BatchSource``.
-
-    Samples of a bucket that do not fill a batch join the next longer bucket.
-
-    Args:
-      encoded: token ids of each sample.
-      label_ids: int or float [samples]; None = no labels.
-      lengths: bucket lengths in tokens; a sample goes to the shortest bucket that holds it.
-      batch_size: rows of a batch.
-      seed: decides the order.
-      shuffle: False keeps the order of the corpus within each bucket, shortest bucket first.
-
-    Raises:
-      DataError: The corpus is empty, or a sample is longer than every bucket.
-    """
-
-    slots = 1  # samples per row
-
-    def __init__(
-        self,
-        encoded: Encoded,
-        label_ids: Optional[np.ndarray] = None,
-        lengths: Sequence[int] = (96,),
-        batch_size: int = 32,
-        seed: int = 0,
-        shuffle: bool = True,
-    ) -> None:
-        self.samples = Samples(encoded, label_ids)
-        self.rows, self._seed, self._shuffle = batch_size, seed, shuffle
-        self.lengths = sorted({int(length) for length in lengths})
-        longest = int(self.samples.lengths.max())
-        if not self.lengths or longest > self.lengths[-1]:
-            raise DataError(
-                f"rows of {self.lengths} tokens, but a sample has {longest} tokens; cut samples "
-                "with max_length, or choose the lengths from all samples"
-            )
-        self._prepare()
-        # All epochs have batches of these lengths, in different orders.
-        self._batch_lengths = [length for length, _ in self._plan(0)]
-
-    def _prepare(self) -> None:
-        """Compute what all epochs have in common."""
-        self._bucket = np.searchsorted(self.lengths, self.samples.lengths)
-
-    def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> Batches:
-        """Return unshuffled batches of other samples, such as dev texts, in the same shapes."""
-        return type(self)(encoded, label_ids, self.lengths, self.rows, shuffle=False)
-
-    @property
-    def shapes(self) -> List[Tuple[int, int]]:
-        """(rows, length) of each kind of batch, shortest first."""
-        return [(self.rows, length) for length in sorted(set(self._batch_lengths))]
-
-    @property
-    def padding_share(self) -> float:
-        """Share of padding tokens in an epoch, including rows of weight 0."""
-        rows = self.rows * self.samples.texts
-        return 1.0 - self.samples.tokens / (rows * sum(self._batch_lengths))
-
-    def describe(self) -> str:
-        """Return one line about padding and shapes."""
-        shapes = ", ".join(f"{rows}x{length}" for rows, length in self.shapes)
-        plural = "" if len(self.shapes) == 1 else "s"
-        return f"padding {self.padding_share:.1%}, {len(self.shapes)} shape{plural}: {shapes}"
-
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the number of batches per epoch, the same in every epoch."""
-        return len(self._batch_lengths)
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on; arrays as in ``Samples.gather``."""
-        for length, sample_ids in self._plan(epoch)[start:]:
-            yield self.samples.gather(filled(sample_ids, self.rows), length)
-
-    def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
-        """Return length and sample ids of each batch of an epoch, in order."""
-        source = generator(self._seed, epoch)
-        order = np.arange(len(self.samples))
-        if self._shuffle:
-            source.shuffle(order)
-        buckets = self._bucket[order]
-        plan, rest = [], order[:0]
-        for number, length in enumerate(self.lengths):
-            members = np.concatenate([rest, order[buckets == number]])
-            end = len(members)
-            if length != self.lengths[-1]:
-                end -= end % self.rows
-            rest = members[end:]
-            plan += [(length, members[i : i + self.rows]) for i in range(0, end, self.rows)]
-        return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan

@@ -39,9 +39,6 @@ class PackedBatches(Batches):
     Attributes:
       rows: R, rows of a step.
       slots: S, maximum samples per row, at least 2.
-
-    Raises:
-      DataError: The corpus is empty, or a sample is longer than a row.
     """
 
     def __init__(
@@ -59,10 +56,10 @@ class PackedBatches(Batches):
 
     def _prepare(self) -> None:
         """Decide which lengths share a row."""
-        counts = np.bincount(self.samples.lengths).tolist()
+        counts = np.bincount(self.encoded.lengths).tolist()
         if self._shape is None:
             self.slots, patterns = _fewest_slots(counts, self.lengths[0])
-            self.rows = max(1, round(len(patterns) * self.rows / len(self.samples)))
+            self.rows = max(1, round(len(patterns) * self.rows / len(self.encoded)))
         else:
             self.rows, self.slots = self._shape
             patterns = pack(counts, self.lengths[0], self.slots)
@@ -71,7 +68,7 @@ class PackedBatches(Batches):
         for row, pattern in zip(sizes, patterns):
             row[: len(pattern)] = pattern
         order = np.argsort(sizes.reshape(-1), kind="stable")
-        self._slots_by_length = order[len(order) - len(self.samples) :]
+        self._slots_by_length = order[len(order) - len(self.encoded) :]
         self._planned_rows = len(patterns)
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> PackedBatches:
@@ -81,17 +78,17 @@ class PackedBatches(Batches):
 
     def describe(self) -> str:
         """Return one line about padding, shape, and samples per step."""
-        per_step = len(self.samples) / self.steps_per_epoch()
+        per_step = len(self.encoded) / self.steps_per_epoch()
         return f"{super().describe()}, packed, about {per_step:.0f} samples per step"
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
         """Return length and sample ids, [R, S], of each batch of an epoch, in order."""
         source = generator(self._seed, epoch)
-        samples = np.arange(len(self.samples))
+        samples = np.arange(len(self.encoded))
         if self._shuffle:
             source.shuffle(samples)
         members: np.ndarray = np.full(self._planned_rows * self.slots, -1, np.int64)
-        by_length = np.argsort(self.samples.lengths[samples], kind="stable")
+        by_length = np.argsort(self.encoded.lengths[samples], kind="stable")
         members[self._slots_by_length] = samples[by_length]
         # Empty rows are spread over the epoch, too.
         steps = -(-self._planned_rows // self.rows)

@@ -18,8 +18,8 @@ from amp_xla.data.text.tokenizer import Tokenizer
 _STREAM = 1  # last part of the random seed, so that order and dropout draw different numbers
 
 
-class TokenDropout(MappedBatches):
-    """``batches`` with a share of ordinary tokens replaced by [MASK], or [UNK] without [MASK].
+def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:
+    """Replace a share of the ordinary tokens by [MASK], or by [UNK] without [MASK].
 
     The choice of tokens depends on (seed, epoch, step).
 
@@ -29,17 +29,14 @@ class TokenDropout(MappedBatches):
       tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
       seed: decides which tokens are hidden.
     """
+    special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
 
-    def __init__(self, batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> None:
-        super().__init__(batches, self._hide)
-        self._rate, self._seed, self._hidden = rate, seed, tokenizer.hidden_id
-        self._special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
-
-    def _hide(self, batch: Batch, epoch: int, step: int) -> Batch:
-        if not self._rate:
-            return batch
+    def hide(batch: Batch, epoch: int, step: int) -> Batch:
         token_ids = batch["token_ids"]
-        source = generator(self._seed, epoch, step, _STREAM)
-        hidden = source.random_sample(token_ids.shape) < self._rate
-        hidden &= ~np.isin(token_ids, self._special)
-        return {**batch, "token_ids": np.where(hidden, self._hidden, token_ids).astype(np.int32)}
+        source = generator(seed, epoch, step, _STREAM)
+        hidden = source.random_sample(token_ids.shape) < rate
+        hidden &= ~np.isin(token_ids, special)
+        masked = np.where(hidden, tokenizer.hidden_id, token_ids).astype(np.int32)
+        return {**batch, "token_ids": masked}
+
+    return MappedBatches(batches, hide) if rate else batches

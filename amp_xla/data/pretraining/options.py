@@ -27,11 +27,7 @@ class LengthOptions:
     """maximum sequences per micro-batch on each rank"""
 
     def plan(self, length: int) -> List[Tuple[int, int]]:
-        """Return (tokens per sequence, updates) of each phase, the first of the prepared length.
-
-        Raises:
-          DataError: a phase has no update.
-        """
+        """Return (tokens per sequence, updates) of each phase, the first of the prepared length."""
         if self.phase2_length is None:
             return [(length, self.steps)]
         last = round(self.steps * self.phase2_share)

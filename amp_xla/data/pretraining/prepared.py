@@ -82,11 +82,7 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: str) -> Manifest:
-        """Return the manifest of a prepared folder.
-
-        Raises:
-          DataError: the folder is not prepared.
-        """
+        """Return the manifest of a prepared folder."""
         manifest = json_file(os.path.join(folder, MANIFEST))
         if not manifest:
             raise DataError(f"{folder} is not prepared; run: amp-xla prepare CORPUS {folder}")
@@ -94,11 +90,7 @@ class Manifest:
 
     @classmethod
     def collect(cls, folder: str, names: List[str]) -> Optional[Manifest]:
-        """Write and return the manifest of all units; None while some are missing.
-
-        Raises:
-          DataError: the corpus has no text to train on.
-        """
+        """Write and return the manifest of all units; None while some are missing."""
         units = [unit for unit in (finished(folder, name) for name in names) if unit]
         if len(units) < len(names):
             return None
@@ -179,9 +171,6 @@ class Sequences:
         """Return sequences by number: their ids, int32 [count, L], and True at word starts.
 
         Special tokens and padding count as word starts, and so does the first token of the text.
-
-        Raises:
-          DataError: a file is damaged; the message names it.
         """
         numbers = np.asarray(numbers, np.int64)
         files = np.searchsorted(self._ends, numbers, side="right") - 1

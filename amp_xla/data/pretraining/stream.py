@@ -49,9 +49,6 @@ class Stream:
     Attributes:
       length: L.
       predicted: K.
-
-    Raises:
-      DataError: no sequences.
     """
 
     def __init__(
@@ -192,9 +189,6 @@ def read(
         tokens.
       objective, seed: as for ``Stream``.
       mask, mask_rate: ``unit`` and ``rate`` of ``Masking``.
-
-    Raises:
-      DataError: there are no sequences.
     """
     options: Dict[str, Any] = dict(objective=objective, sep_id=tokenizer.sep_id)
     phases: List[Tuple[Stream, Stream]] = []

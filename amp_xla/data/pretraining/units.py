@@ -69,9 +69,6 @@ def files_of(corpus: str) -> List[str]:
 
     Args:
       corpus: files, folders and globs, separated by commas.
-
-    Raises:
-      DataError: a pattern matches nothing, or a file is not a regular file.
     """
     files: Dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in corpus.split(","))):
@@ -103,11 +100,7 @@ def _has_known_name(path: str) -> bool:
 
 
 def units(files: List[str], reading: Reading) -> Iterator[Unit]:
-    """Yield the units of a corpus in order.
-
-    Raises:
-      DataError: a file cannot be read, is damaged, or UTF-16.
-    """
+    """Yield the units of a corpus in order."""
     total = sum(map(os.path.getsize, files))
     target = min(max(total // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
     for number, path in enumerate(files):

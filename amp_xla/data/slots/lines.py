@@ -47,9 +47,6 @@ class Lines:
 
     Attributes:
       columns: columns of every line.
-
-    Raises:
-      DataError: the file cannot be read, has no lines, or has a wrong line.
     """
 
     def __init__(

@@ -36,11 +36,7 @@ class SlotFiles:
     """maximum values per slot, separated by spaces; none = 1, built-in 64"""
 
     def read(self, batch_size: int) -> Tuple[Lines, Lines, int]:
-        """Return training lines, dev lines and values per slot.
-
-        Raises:
-          DataError: only one file is given, or a line is wrong.
-        """
+        """Return training lines, dev lines and values per slot."""
         block = block_of(batch_size)
         if (self.train is None) != (self.dev is None):
             raise DataError("--train and --dev belong together: give both, or neither")
@@ -56,11 +52,7 @@ class SlotFiles:
         return train, Lines(self.dev, numbers, block, columns=train.columns), self.values or 1
 
     def examples(self, path: str) -> Tuple[List[str], List[str]]:
-        """Return input lines for ``predict``, and their labels.
-
-        Raises:
-          DataError: the file cannot be read.
-        """
+        """Return input lines for ``predict``, and their labels."""
         lines = [text for _, text in read_lines(path)[0]]
         return lines, [line.partition("\t")[0] for line in lines]
 

@@ -68,9 +68,6 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
     Returns:
       The texts; the label of a text is its entities as ``pack`` writes them.
-
-    Raises:
-      DataError: The file is missing or empty, mixes two tagging schemes, or has bad lines.
     """
     lines, bad = every_line(path)
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]

@@ -50,11 +50,7 @@ class Labels:
         return cls(tuple(sorted(names, key=_order)))
 
     def ids(self, labels: Sequence[str]) -> np.ndarray:
-        """Return the ids of labels, int32 [len(labels)].
-
-        Raises:
-          DataError: A label does not occur in the training texts.
-        """
+        """Return the ids of labels, int32 [len(labels)]."""
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
         if unseen:
@@ -66,11 +62,7 @@ class Labels:
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 
     def multi_hot(self, labels: Sequence[Sequence[str]]) -> np.ndarray:
-        """Return int8 [samples, len(self)]: 1 for each label of a sample, else 0.
-
-        Raises:
-          DataError: A label does not occur in the training texts.
-        """
+        """Return int8 [samples, len(self)]: 1 for each label of a sample, else 0."""
         hot = np.zeros((len(labels), len(self)), np.int8)
         samples = np.repeat(np.arange(len(labels)), [len(names) for names in labels])
         hot[samples, self.ids([name for names in labels for name in names])] = 1
@@ -101,11 +93,7 @@ class Labels:
 
     @classmethod
     def load(cls, path: str) -> Labels:
-        """Read a file that ``encoded`` wrote.
-
-        Raises:
-          DataError: The file cannot be read, or is not a JSON list of different strings.
-        """
+        """Read a file that ``encoded`` wrote."""
         content = read_bytes(path)
         try:
             names = json.loads(content.decode("utf-8"))

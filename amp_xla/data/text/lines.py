@@ -38,9 +38,6 @@ def opened(path: str) -> Iterator[Any]:
     """Open a file, a pipe or, for ``-``, standard input, to read its decompressed bytes.
 
     gzip is recognized by its first two bytes, bzip2 and Zstandard by the name.
-
-    Raises:
-      DataError: It does not exist, cannot be read, or is damaged.
     """
     damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error)
     kind = ""
@@ -95,9 +92,6 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
 
     A line that is not UTF-8 text is an empty string in the first list. Only ``\n`` ends a line;
     carriage returns before it and a byte order mark are dropped. ``-`` is standard input.
-
-    Raises:
-      DataError: The file is missing, unreadable, damaged or UTF-16.
     """
     data = read_bytes(path)
     refuse_utf16(path, data)

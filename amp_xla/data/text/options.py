@@ -52,9 +52,6 @@ class Files:
         Args:
           seed: decides which texts ``train_fraction`` takes.
           training: arguments of ``dataset`` for the training file.
-
-        Raises:
-          DataError: Only one file is given, or a file cannot be read.
         """
         if (self.train is None) != (self.dev is None):
             raise DataError("--train and --dev belong together: give both, or neither")
@@ -68,11 +65,7 @@ class Files:
         return train, dev
 
     def examples(self, path: str) -> Tuple[List[str], List[str]]:
-        """Return input lines for ``predict``, and the correct answers: labels or targets.
-
-        Raises:
-          DataError: The file cannot be read.
-        """
+        """Return input lines for ``predict``, and the correct answers: labels or targets."""
         data = self.dataset(path)
         columns = [data.texts, *filter(None, [data.labels and data.pairs])]
         lines = ["\t".join(re.sub(r"[\t\r\n]", " ", t) for t in row) for row in zip(*columns)]

@@ -32,11 +32,7 @@ def path(folder: str) -> str:
 
 
 def read(folder: str) -> Tuple[List[str], Rules]:
-    """Return the tokens in the order of their ids, and the rules.
-
-    Raises:
-      DataError: a file is missing or damaged, or is of another kind of tokenizer.
-    """
+    """Return the tokens in the order of their ids, and the rules."""
     source, how = path(folder), rules(folder)
     tokens = _tokens(source) if os.path.basename(source) == WHOLE else load_vocab(source)
     return tokens, how
@@ -46,9 +42,6 @@ def rules(folder: str) -> Rules:
     """Return the tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
 
     Hugging Face's rules apply if there is a ``tokenizer.json``, or no ``bert_config.json``.
-
-    Raises:
-      DataError: a file is damaged, or is of another kind of tokenizer.
     """
     settings_of = json_file(os.path.join(folder, SETTINGS))
     normalizer = _normalizer(os.path.join(folder, WHOLE))
@@ -104,11 +97,7 @@ def _tokens(source: str) -> List[str]:
 
 
 def json_file(source: str) -> Dict[str, Any]:
-    """Return the JSON object in a file; an empty one if there is no such file.
-
-    Raises:
-      DataError: the file cannot be read, or is not a JSON object.
-    """
+    """Return the JSON object in a file; an empty one if there is no such file."""
     try:
         with open(source, encoding="utf-8-sig") as file:
             content = json.load(file)

@@ -144,9 +144,6 @@ def read(
       separator: text between the labels of a sample, which in JSON may be a list; a sample may have
         no label. None = each sample has one label.
       known: names that need no flag.
-
-    Raises:
-      DataError: The file is missing or empty, lacks a field, or has bad lines.
     """
     lines, bad = read_lines(path)
     if not lines:
@@ -340,11 +337,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
 def _choose(
     path: str, columns: Sequence[str], given: Fields, needs: Sequence[str], known: Known
 ) -> Fields:
-    """Return the fields to read: those named by flags (``given``), else known names.
-
-    Raises:
-      DataError: A required field is missing; the message lists ``columns``.
-    """
+    """Return the fields to read: those named by flags (``given``), else known names."""
     names = ", ".join(map(repr, columns))
     for kind, name in zip(Fields._fields, given):
         if name is not None and name not in columns:

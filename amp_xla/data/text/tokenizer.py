@@ -131,9 +131,6 @@ class Tokenizer:
           folder: has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
             ``tokenizer_config.json``.
           lowercase: overrides the folder's setting; None = the folder's setting, else True.
-
-        Raises:
-          DataError: a file is missing or damaged, or belongs to another kind of tokenizer.
         """
         tokens, rules = pretrained_vocabulary.read(folder)
         if lowercase is not None:
@@ -185,13 +182,6 @@ class Tokenizer:
         the longer text of a pair, as in bert4keras' ``encode(maxlen=max_length)``. If an element of
         ``pairs`` is None, its sample has one text.
         """
-        least = 2 if pairs is None else 3
-        if max_length is not None and max_length < least:
-            raise DataError(
-                f"max_length is {max_length}, but [CLS] and [SEP] alone take {least} tokens"
-            )
-        if pairs is not None and len(pairs) != len(texts):
-            raise DataError(f"{len(texts):,} texts but {len(pairs):,} second texts")
         ids, ends, first_lengths = array.array("i"), [0], []
         for text, pair in zip(texts, itertools.repeat(None) if pairs is None else pairs):
             first, second = self.pieces(text), self.pieces(pair or "")

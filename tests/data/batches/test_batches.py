@@ -124,19 +124,6 @@ def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options: A
         train.like(*encoded([41]))
 
 
-def test_impossible_samples_are_refused() -> None:
-    samples, labels = encoded([5, 9])
-    for build, message in (
-        (lambda: Batches(samples, lengths=[8]), "9 tokens"),
-        (lambda: Batches(samples, lengths=[]), "9 tokens"),
-        (lambda: Batches(samples, labels[:1]), "2 samples but 1 labels"),
-        (lambda: Batches(encoded([])[0]), "no samples"),
-        (lambda: PackedBatches(samples, length=8), "a sample has 9"),
-    ):
-        with pytest.raises(DataError, match=message):
-            build()
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [(dict(lengths=[16, 24, 40]), "01b8380de5c5"), (dict(shape=None), "e1699741f381")],

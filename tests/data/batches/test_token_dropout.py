@@ -7,7 +7,7 @@ import pytest
 
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
-from amp_xla.data.batches.token_dropout import TokenDropout
+from amp_xla.data.batches.token_dropout import token_dropout
 from amp_xla.data.text.tokenizer import Tokenizer
 
 WORDS = [f"word{i}" for i in range(200)]
@@ -30,7 +30,7 @@ BATCHES = pytest.mark.parametrize("batches", kinds(), ids=["buckets", "packed"])
 @BATCHES
 def test_a_share_of_the_ordinary_tokens_is_hidden_and_nothing_else_changes(batches):
     hidden, ordinary = 0, 0
-    for before, after in zip(batches.epoch(1), TokenDropout(batches, 0.1, TOKENIZER).epoch(1)):
+    for before, after in zip(batches.epoch(1), token_dropout(batches, 0.1, TOKENIZER).epoch(1)):
         changed = before["token_ids"] != after["token_ids"]
         assert (after["token_ids"][changed] == MASK).all()
         assert (before["token_ids"][changed] > MASK).all()
@@ -44,10 +44,10 @@ def test_a_share_of_the_ordinary_tokens_is_hidden_and_nothing_else_changes(batch
 
 @BATCHES
 def test_a_step_is_a_function_of_seed_and_epoch(batches):
-    noisy = TokenDropout(batches, 0.2, TOKENIZER, seed=3)
+    noisy = token_dropout(batches, 0.2, TOKENIZER, seed=3)
     whole = [b["token_ids"] for b in noisy.epoch(2)]
     for start in (0, 1, len(whole) - 1):
         for now, then in zip(noisy.epoch(2, start), whole[start:]):
             np.testing.assert_array_equal(now["token_ids"], then)
-    other = [b["token_ids"] for b in TokenDropout(batches, 0.2, TOKENIZER, seed=4).epoch(2)]
+    other = [b["token_ids"] for b in token_dropout(batches, 0.2, TOKENIZER, seed=4).epoch(2)]
     assert any((a != b).any() for a, b in zip(whole, other))

@@ -152,20 +152,6 @@ def test_a_word_too_long_to_cut_is_looked_up_whole() -> None:
     assert ids == [[4], [4] + [5] * 199, [6], [1]]
 
 
-@pytest.fixture(scope="module")
-def small() -> Tokenizer:
-    return Tokenizer.train(["the cat sat on the mat 你好 世界 hello, world!"] * 3, 60)
-
-
-def test_lengths_too_short_are_errors(small: Tokenizer) -> None:
-    with pytest.raises(DataError, match=r"max_length.*1"):
-        small.encode(["a"], max_length=1)
-    with pytest.raises(DataError, match=r"max_length.*2"):
-        small.encode(["a"], ["b"], max_length=2)
-    with pytest.raises(DataError, match="1 texts but 2 second"):
-        small.encode(["a"], ["b", "c"])
-
-
 def test_a_vocabulary_without_special_tokens_is_refused() -> None:
     with pytest.raises(DataError, match=r"v.txt: 3 tokens without \[CLS\], \[SEP\]"):
         Tokenizer(["[PAD]", "[UNK]", "a"], source="v.txt")
