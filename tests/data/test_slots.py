@@ -90,23 +90,6 @@ def test_refused_before_anything_trains(file: Any, lines: List[str], says: str) 
         Lines(file(lines), 1, 8)
 
 
-def test_gzip_is_known_by_content_and_damage_is_named(file: Any, tmp_path: Path) -> None:
-    text = criteo(500)
-    path = Path(file(text, "d.gz"))
-    data = path.read_bytes()
-    renamed = tmp_path / "renamed.tsv"
-    renamed.write_bytes(data)
-    assert Lines(str(renamed), 13, 64).fingerprint() == Lines(file(text), 13, 64).fingerprint()
-    flipped = bytearray(data)
-    flipped[len(data) // 2] ^= 16
-    for damaged in (data[:-2000], bytes(flipped)):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"d\.gz"):
-            Lines(str(path), 13, 64)
-    with pytest.raises(DataError, match="no such file"):
-        Lines(str(tmp_path / "none.tsv"), 13, 64)
-
-
 def test_auc_is_the_share_of_pairs_in_order() -> None:
     labels = DRAW.rand(200) > 0.6
     scores = DRAW.randint(0, 30, 200) / 7.0  # with ties

@@ -248,14 +248,6 @@ def test_an_empty_corpus_is_an_error_and_leaves_no_manifest(tmp_path, vocab):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_vocabulary_without_mask_is_refused_before_the_work(tmp_path, corpus):
-    path = tmp_path / "plain.txt"
-    path.write_text("\n".join(SPECIAL[:4] + WORDS))
-    with pytest.raises(DataError, match=r"no \[MASK\]"):
-        prepared(tmp_path, str(path), corpus)
-    assert not contents(tmp_path / "out")
-
-
 def test_a_full_disk_leaves_nothing_that_looks_whole(tmp_path, vocab, corpus):
     # The kernel refuses to let any file grow beyond 8 KB: the error that a full disk gives.
     def limit():

@@ -82,17 +82,6 @@ def test_every_epoch_has_every_sequence_once(n):
     assert n < 3 or (first != sorted(first) and first != second)
 
 
-def test_a_run_starts_anywhere():
-    whole = list(stream().epoch())
-    assert len(whole) == 100 and all(len(b["sample_ids"]) == 32 for b in whole)
-    for start in (1, 31, 32, 99):
-        again = next(stream().epoch(start=start))
-        for name, value in whole[start].items():
-            np.testing.assert_array_equal(again[name], value)
-    # Small micro-batches divide the same order.
-    np.testing.assert_array_equal(samples(whole), samples(stream(size=16, batches=200).epoch()))
-
-
 def test_language_model_predicts_every_next_token():
     batch = stream(objective="lm").batch(0)
     assert batch["positions"].shape == (32, LENGTH - 1)
@@ -126,12 +115,15 @@ def test_phases_follow_each_other_and_a_run_starts_anywhere():
     assert [b["token_ids"].shape for b in whole] == [(32, LENGTH)] * 20 + [(32, 2 * LENGTH)] * 7
     assert phases.steps_per_epoch() == 27
     assert phases.shapes == [(32, LENGTH), (32, 2 * LENGTH)]
-    for start in (1, 19, 20, 21, 26):
+    for start in (1, 19, 20, 26):
         again = list(phases.epoch(start=start))
         assert len(again) == 27 - start
         for name, value in whole[start].items():
             np.testing.assert_array_equal(again[0][name], value)
     assert not list(phases.epoch(start=27))
+    # Smaller batches divide the same order.
+    expected = samples(stream(size=16, batches=40).epoch())
+    np.testing.assert_array_equal(samples(whole[:20]), expected)
 
 
 def test_the_reading_thread_ends_and_its_errors_come_out():

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, List
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import Dataset, read
@@ -161,8 +159,10 @@ def test_unusable_files(
 
 def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     packed = gzip.compress(rows(TEXTS, LABELS).encode() * 50)
+    flipped = packed[:60] + bytes([packed[60] ^ 16]) + packed[61:]
     for content, reason in (
         (packed[:-20], "damaged gzip"),
+        (flipped, "damaged gzip"),
         (b"a\t1\n", "damaged gzip file: Not a gzipped file"),
     ):
         (tmp_path / "a.tsv.gz").write_bytes(content)
@@ -177,27 +177,6 @@ def test_a_pipe_is_read() -> None:
     path = f"/dev/fd/{reading}"
     assert TextFiles(train=path).count() == 0 and read(path).texts == TEXTS
     os.close(reading)
-
-
-words = st.text(
-    st.characters(blacklist_categories=["Cs"], blacklist_characters="\0\t\n\r{[-"), min_size=1
-).filter(lambda text: text.strip() == text and not text.startswith("\ufeff"))
-samples = st.lists(st.tuples(words, words, words), min_size=1, max_size=8)
-
-
-@given(samples)
-@settings(max_examples=50)
-def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
-    folder = tmp_path_factory.mktemp("round_trip")
-    texts, pairs, labels = (list(column) for column in zip(*data))
-    names = {"text_field": "s", "pair_field": "p", "label_field": "l"}
-    tsv = write(folder / "a.tsv", "s\tp\tl\n" + rows(texts, pairs, labels))
-    lines = write(folder / "a.jsonl.gz", objects(s=texts, p=pairs, l=labels))
-    expected = Dataset(texts, pairs, labels)
-    for path in (tsv, lines):
-        result = read(path, **names)
-        assert (result.texts, result.pairs, result.labels) == (texts, pairs, labels)
-        assert result.fingerprint() == expected.fingerprint()
 
 
 def test_fingerprint_sees_where_a_text_ends() -> None:
