@@ -26,7 +26,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data.pretraining import prepare
-from amp_xla.data.pretraining.masking import special_ids
+from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.pretraining.stream import Phases, read
@@ -122,8 +122,8 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     size, count = amount.global_batch, ranks.world.size
     accumulate = amount.accumulation(count)
     phases, held = zip(*read(
-        data, tokenizer, amount.plan(data.settings["length"]), size, config.heldout,
-        config.objective, config.mask, config.mask_rate, config.seed,
+        data, amount.plan(data.settings["length"]), size, config.heldout, config.objective,
+        Masking(tokenizer, config.mask_rate, config.mask, config.seed),
     ))  # fmt: skip
     batches = ranks.share(Phases(*phases), accumulate)
     step_input = dropout.install(config.seed)
@@ -131,7 +131,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         tokenizer.vocab_size, phases[-1].length, config.objective, not resume_from, len(phases) > 1
     )
     if config.encoder.informed and not resume_from:
-        lm.start_from_counts(Sequences(data), special_ids(tokenizer), config.seed)
+        lm.start_from_counts(Sequences(data), tokenizer.special_ids, config.seed)
     inputs = lm.placeholders()
     topic = None
     if config.topic and config.objective == "mlm":  # other objectives see the words to predict

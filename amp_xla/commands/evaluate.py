@@ -10,7 +10,7 @@ from typing_extensions import Annotated
 
 from amp_xla.commands.predict import SavedOptions, lines_of
 from amp_xla.config import parse, within
-from amp_xla.data.pretraining.masking import MaskedTexts
+from amp_xla.data.pretraining.masking import MaskedTexts, Masking
 from amp_xla.data.text import corpora
 from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -73,9 +73,8 @@ def main(argv: List[str]) -> int:
     configuring.resolve(precision="fp32", xla="off")
     rows = [["model", "masked tokens", "loss", "accuracy"], ["---", "---:", "---:", "---:"]]
     for folder, tokenizer in zip(folders, tokenizers):
-        masked = MaskedTexts(
-            texts[: config.texts], tokenizer, config.length, config.mask_rate, config.seed
-        )
+        masking = Masking(tokenizer, config.mask_rate, seed=config.seed)
+        masked = MaskedTexts(texts[: config.texts], config.length, masking)
         means = _score(str(folder), tokenizer.vocab_size, config.length, masked)
         scores = [f"{means[name]:.4f}" for name in ("loss", "accuracy")]
         rows.append([str(folder), f"{masked.tokens:,}", *scores])

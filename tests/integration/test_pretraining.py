@@ -125,9 +125,9 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
 
     run = place.folder / WHOLE
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
-    masking = Masking.of(tokenizer, 32, Config.mask_rate, Config.mask, seed=0)
+    masking = Masking(tokenizer, Config.mask_rate, Config.mask, seed=0)
     held = Sequences(Manifest.load(str(place.folder / "data")), "heldout")
-    (batch,) = Stream(held, masking, 16, 1, seed=0, shuffle=False).epoch(0)
+    (batch,) = Stream(held, masking, 16, 1, shuffle=False).epoch(0)
     names = [name for name, _ in backend.tf.train.list_variables(str(run / "bert_model.ckpt"))]
     expected = ["bert/embeddings/word_embeddings", "cls/predictions/output_bias",
                 "bert/encoder/layer_2/attention/output/LayerNorm/gamma"]  # fmt: skip
@@ -146,7 +146,7 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
 
 
 def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
-    from amp_xla.data.pretraining.masking import MaskedTexts
+    from amp_xla.data.pretraining.masking import MaskedTexts, Masking
     from amp_xla.data.text.tokenizer import Tokenizer
 
     run = place.folder / WHOLE
@@ -157,7 +157,7 @@ def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
     head, _, one, other = (row[0].strip("| ").split(" | ") for row in rows)
     assert head == ["model", "masked tokens", "loss", "accuracy"] and one[1:] == other[1:]
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
-    masked = MaskedTexts(texts, tokenizer, 32, 0.3, seed=1)
+    masked = MaskedTexts(texts, 32, Masking(tokenizer, 0.3))
     batches = list(masked.epoch())
     whole = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     assert int(one[1]) == masked.tokens == whole["weights"].sum() > 20

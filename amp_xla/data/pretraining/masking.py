@@ -8,7 +8,7 @@ and a fixed number of positions, slightly above the mean, is enough.
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterator, NamedTuple, Sequence, Tuple
+from typing import Iterator, NamedTuple, Sequence
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from amp_xla.data.text.tokenizer import Tokenizer
 
 # Longer "words", such as hashes and paths, are masked in parts of this many tokens.
 LONGEST_WORD = 8
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 _ROWS = 16  # texts per batch of ``MaskedTexts``
 
@@ -39,47 +38,30 @@ class Masked(NamedTuple):
     weights: np.ndarray
 
 
-def special_ids(tokenizer: Tokenizer) -> Tuple[int, ...]:
-    """Return the ids that are never masked."""
-    return tuple(i for i, token in enumerate(tokenizer.tokens) if token in SPECIAL)
-
-
 @dataclasses.dataclass(frozen=True)
 class Masking:
     """Random masks of sequences.
 
     Args:
-      mask_id: id of [MASK].
-      special_ids: ids that are never masked and never replace a token.
-      vocab_size: number of ids; each that is not special may replace a token.
-      length: L, tokens per sequence.
+      tokenizer: tokenizer of the sequences. Its special tokens are never masked, and never replace
+        a token.
       rate: share of the tokens to predict, 0 to 0.5.
       unit: ``word`` or ``token``.
       seed: seed of the run.
     """
 
-    mask_id: int
-    special_ids: Tuple[int, ...]
-    vocab_size: int
-    length: int
+    tokenizer: Tokenizer
     rate: float = 0.15
     unit: str = "word"
     seed: int = 1
 
-    @classmethod
-    def of(cls, tokenizer: Tokenizer, length: int, rate: float, unit: str, seed: int) -> Masking:
-        """Return the masking for a tokenizer; ``DataError`` if its vocabulary has no [MASK]."""
-        special = special_ids(tokenizer)
-        return cls(tokenizer.mask_id, special, tokenizer.vocab_size, length, rate, unit, seed)
-
-    @property
-    def positions(self) -> int:
-        """K, predicted positions per sequence: at most 4/3 of the mean number of masked tokens.
+    def positions(self, length: int) -> int:
+        """Return K, the predicted positions per sequence: at most 4/3 of the mean number of masks.
 
         K is a multiple of 8 if possible. At the usual rate of 15%, at most 20% of the positions go
         through the vocabulary projection.
         """
-        mean = self.length * self.rate
+        mean = length * self.rate
         limit = int(mean * 4 / 3)
         aligned = limit // 8 * 8
         return max(1, aligned if aligned >= 1.2 * mean else limit)
@@ -96,21 +78,27 @@ class Masking:
           samples: int64 [B], numbers of the sequences.
         """
         token_ids = np.asarray(token_ids, np.int32)
-        maskable = ~np.isin(token_ids, self.special_ids)
+        length, special = token_ids.shape[1], self.tokenizer.special_ids
+
+        def draw(stream: int, count: int = length) -> np.ndarray:
+            return uniform(samples, count, self.seed, epoch, stream)
+
+        maskable = ~np.isin(token_ids, special)
         units = self._units(starts, maskable)
-        chosen = self._choose(units, maskable, epoch, samples)
-        chosen = _fit(chosen, units, self.positions)
-        action = self._uniform(epoch, samples, _ACTION)
-        masked = np.where(chosen & (action < 0.8), self.mask_id, token_ids)
-        masked = np.where(chosen & (action >= 0.9), self._random(epoch, samples), masked)
+        chosen = self._choose(units, maskable, draw(_SHUFFLE), draw(_OFFSET, 1))
+        chosen = _fit(chosen, units, self.positions(length))
+        action = draw(_ACTION)
+        masked = np.where(chosen & (action < 0.8), self.tokenizer.mask_id, token_ids)
+        ordinary = np.setdiff1d(np.arange(self.tokenizer.vocab_size), special)
+        random = ordinary[(draw(_TOKEN) * len(ordinary)).astype(np.int64)]
+        masked = np.where(chosen & (action >= 0.9), random, masked)
         # A stable sort puts chosen columns first, in order.
-        order = np.argsort(~chosen, axis=1, kind="stable")[:, : self.positions].astype(np.int32)
+        order = np.argsort(~chosen, axis=1, kind="stable")[:, : self.positions(length)]
         weights = np.take_along_axis(chosen, order, 1).astype(np.float32)
         labels = np.take_along_axis(token_ids, order, 1)
-        keep = weights > 0
-        return Masked(
-            masked.astype(np.int32), order * keep, (labels * keep).astype(np.int32), weights
-        )
+        keep = (weights > 0).astype(np.int32)
+        positions = order.astype(np.int32) * keep
+        return Masked(masked.astype(np.int32), positions, labels * keep, weights)
 
     def _units(self, starts: np.ndarray, maskable: np.ndarray) -> np.ndarray:
         """Return int64 [B, L]: the number of each token's unit, from 0 in every row."""
@@ -122,26 +110,17 @@ class Masking:
         return np.cumsum(starts | ((columns - begin) % LONGEST_WORD == 0), 1) - 1
 
     def _choose(
-        self, units: np.ndarray, maskable: np.ndarray, epoch: int, samples: np.ndarray
+        self, units: np.ndarray, maskable: np.ndarray, shuffle: np.ndarray, offset: np.ndarray
     ) -> np.ndarray:
+        """Return bool [B, L], True for masked tokens; ``shuffle`` and ``offset`` are random."""
         rows, length = units.shape
         flat = (units + np.arange(rows)[:, None] * length).reshape(-1)
         sizes = np.bincount(flat, maskable.reshape(-1), rows * length).reshape(rows, length)
-        key = np.where(sizes > 0, sizes + self._uniform(epoch, samples, _SHUFFLE), np.inf)
-        order = np.argsort(key, 1)
-        offset = self._uniform(epoch, samples, _OFFSET, 1)
+        order = np.argsort(np.where(sizes > 0, sizes + shuffle, np.inf), 1)
         steps = np.floor(np.arange(length + 1) * self.rate + offset)
         drawn = np.zeros((rows, length), bool)
         np.put_along_axis(drawn, order, np.diff(steps, axis=1) > 0, 1)
         return np.take_along_axis(drawn, units, 1) & maskable
-
-    def _random(self, epoch: int, samples: np.ndarray) -> np.ndarray:
-        """Return int64 [B, L]: ordinary tokens, uniformly distributed."""
-        allowed = np.setdiff1d(np.arange(self.vocab_size), self.special_ids)
-        return allowed[(self._uniform(epoch, samples, _TOKEN) * len(allowed)).astype(np.int64)]
-
-    def _uniform(self, epoch: int, samples: np.ndarray, stream: int, count: int = 0) -> np.ndarray:
-        return uniform(samples, count or self.length, self.seed, epoch, stream)
 
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
@@ -158,25 +137,24 @@ def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
 
 
 class MaskedTexts:
-    """Batches of texts, one per row, cut to ``length`` tokens, with masked whole words.
+    """Batches of masked texts: rows of ``length`` tokens with one text each.
 
     Args:
       texts: the texts.
-      tokenizer, length, rate, seed: as for ``Masking.of``.
+      length: L.
+      masking: the masks to draw.
 
     Attributes:
       tokens: number of masked tokens.
     """
 
-    def __init__(
-        self, texts: Sequence[str], tokenizer: Tokenizer, length: int, rate: float, seed: int
-    ) -> None:
+    def __init__(self, texts: Sequence[str], length: int, masking: Masking) -> None:
+        tokenizer = masking.tokenizer
         cut = Cutter(tokenizer, "pieces")
         ids = np.zeros((len(texts), length), np.int32)
         for row, text in zip(ids, texts):
             tokens = [tokenizer.cls_id, *cut(text)[: length - 2], tokenizer.sep_id]
             row[: len(tokens)] = tokens
-        masking = Masking.of(tokenizer, length, rate, "word", seed)
         masked = masking(np.abs(ids), ids >= 0, 0, np.arange(len(texts)))
         self.tokens = int(masked.weights.sum())
         self._arrays = {**masked._asdict(), "segment_ids": np.zeros_like(ids)}

@@ -13,7 +13,7 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
-from typing import Any, Deque, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from amp_xla.data.batches.order import permutation, uniform
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import SPLITS, Manifest, Sequences
-from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
 BLOCK, GROUP = 64, 1 << 14  # sequences per block and per group
@@ -37,14 +36,12 @@ class Stream:
 
     Args:
       sequences: the prepared text.
-      masking: for ``mlm``; else None.
+      masking: masks for ``mlm``; its tokenizer and seed are also those of other objectives.
       batch_size: B.
       batches: number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
-      seed: seed of order and segments.
       shuffle: False = order of the files.
-      sep_id: for ``unilm``.
 
     Attributes:
       length: L.
@@ -54,22 +51,19 @@ class Stream:
     def __init__(
         self,
         sequences: Sequences,
-        masking: Optional[Masking],
+        masking: Masking,
         batch_size: int,
         batches: int,
         objective: str = "mlm",
-        seed: int = 1,
         shuffle: bool = True,
-        sep_id: int = 0,
     ) -> None:
         if not len(sequences):
             raise DataError("no sequences to read: prepare more text, part of which is held out")
         self._sequences, self._masking = sequences, masking
         self._size, self._batches = batch_size, batches
-        self._objective, self._seed = objective, seed
-        self._shuffle, self._sep_id = shuffle, sep_id
-        self.length = sequences.length
-        self.predicted = masking.positions if masking and objective == "mlm" else self.length - 1
+        self._objective, self._seed, self._shuffle = objective, masking.seed, shuffle
+        self.length = length = sequences.length
+        self.predicted = masking.positions(length) if objective == "mlm" else length - 1
         self._order = functools.lru_cache(maxsize=2)(self._group)
         self._blocks = functools.lru_cache(maxsize=2)(self._block_order)
 
@@ -134,7 +128,6 @@ class Stream:
         ids, starts = self._sequences.read(samples)
         segments = np.zeros_like(ids)
         if self._objective == "mlm":
-            assert self._masking is not None
             masked = self._masking(ids, starts, epoch, samples)
             return {**masked._asdict(), "segment_ids": segments, "sample_ids": samples}
         if self._objective == "unilm":
@@ -163,44 +156,37 @@ class Stream:
         columns = np.arange(length)
         second = columns[None, :] > border[:, None]
         out = np.take_along_axis(ids, columns[None, :] - second, 1)
-        out[np.arange(len(ids)), border] = self._sep_id
+        out[np.arange(len(ids)), border] = self._masking.tokenizer.sep_id
         return out, (second & (out != 0)).astype(np.int32)
 
 
 def read(
     data: Manifest,
-    tokenizer: Tokenizer,
     plan: Sequence[Tuple[int, int]],
     size: int,
     heldout: int,
     objective: str,
-    mask: str,
-    mask_rate: float,
-    seed: int,
+    masking: Masking,
 ) -> List[Tuple[Stream, Stream]]:
     """Return training and held-out batches of each phase of a run.
 
     Args:
       data: the prepared text.
-      tokenizer: its tokenizer.
       plan: (tokens per sequence, updates) of each phase.
       size: sequences per global batch.
       heldout: maximum held-out sequences of the first length; a later phase uses the same number of
         tokens.
-      objective, seed: as for ``Stream``.
-      mask, mask_rate: ``unit`` and ``rate`` of ``Masking``.
+      objective, masking: as for ``Stream``.
     """
-    options: Dict[str, Any] = dict(objective=objective, sep_id=tokenizer.sep_id)
+    # Held-out masks are the same in all runs, so that their losses are comparable.
+    fixed = dataclasses.replace(masking, seed=0)
     phases: List[Tuple[Stream, Stream]] = []
     for length, batches in plan:
         texts, held = (Sequences(data, split, length) for split in SPLITS)
-        masking = Masking.of(tokenizer, length, mask_rate, mask, seed)
-        train = Stream(texts, masking, size, batches, seed=seed, **options)
-        # Held-out masks are the same in all runs, so that their losses are comparable.
-        fixed = dataclasses.replace(masking, seed=0)
+        train = Stream(texts, masking, size, batches, objective)
         count = min(heldout * plan[0][0] // length, len(held))
         rows = max(1, min(size, _HELDOUT_ROWS, count))
-        held_out = Stream(held, fixed, rows, count // rows, seed=0, shuffle=False, **options)
+        held_out = Stream(held, fixed, rows, count // rows, objective, shuffle=False)
         phases.append((train, held_out))
     return phases
 

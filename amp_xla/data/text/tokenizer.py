@@ -19,7 +19,7 @@ from tokenizers.models import WordPiece
 
 from amp_xla.data.text import pretrained_vocabulary
 from amp_xla.data.text.splitting import Rules, WordSplitter
-from amp_xla.data.text.vocabulary import load_vocab, train_vocab, warnings
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, load_vocab, train_vocab, warnings
 from amp_xla.errors import DataError
 
 MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then the cache is emptied
@@ -71,6 +71,7 @@ class Tokenizer:
     Attributes:
       tokens: ``tokens[i]`` is the token with id i.
       vocab_size: number of ids, the rows of the embedding matrix.
+      special_ids: ids of all special tokens, also of [MASK] if there is one.
       pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0; of [UNK], for words that the
         vocabulary cannot spell; of [CLS], the first token of each sample; of [SEP], which ends
         each text.
@@ -101,6 +102,7 @@ class Tokenizer:
             )
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
+        self.special_ids = [self._ids[t] for t in SPECIAL_TOKENS if t in self._ids]
         self._words = _Words(self._ids, self.rules)
         self._split = self.rules.splitter()
         self._sizes: Dict[str, int] = {}  # character -> its number of characters after splitting

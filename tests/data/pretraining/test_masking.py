@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from amp_xla.data.pretraining.masking import Masking
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.once
 
@@ -15,8 +17,7 @@ VOCAB, LENGTH = 1000, 128
 
 
 def masking(**changes):
-    return Masking(**{**dict(mask_id=MASK, special_ids=(PAD, UNK, CLS, SEP, MASK),
-                             vocab_size=VOCAB, length=LENGTH), **changes})  # fmt: skip
+    return Masking(Tokenizer([*SPECIAL_TOKENS, *map(str, range(5, VOCAB))]), **changes)
 
 
 def text(rows, seed=0, longest=6):

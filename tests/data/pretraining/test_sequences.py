@@ -15,6 +15,7 @@ from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences, write_stream
 from amp_xla.data.pretraining.stream import Phases, Stream
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import DataError
 
 CLS, SEP, LENGTH = 2, 3, 16
@@ -25,8 +26,7 @@ def test_documents_come_back_whole_in_any_length(tmp_path_factory, files):
     """Documents of several files; a token above 60 continues the word before it."""
     folder = tmp_path_factory.mktemp("prepared")
     signed = [[[-t if t > 60 else t for t in d] for d in documents] for documents in files]
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *(f"token{i}" for i in range(96))]
-    tokenizer = Tokenizer(tokens)
+    tokenizer = masking(95).tokenizer
     units = [
         {"train": write_stream(str(folder / f"{i}.npy"), [np.array(d) for d in file], tokenizer)}
         for i, file in enumerate(signed)
@@ -65,9 +65,13 @@ class Rows:
         return part, np.ones_like(part, bool)
 
 
+def masking(n):
+    """Masks of a vocabulary with n ordinary tokens."""
+    return Masking(Tokenizer([*SPECIAL_TOKENS, *(f"token{i}" for i in range(n))]))
+
+
 def stream(n=1000, size=32, batches=100, **options):
-    mask = Masking(4, tuple(range(5)), 5 + n, LENGTH)
-    return Stream(Rows(n), mask, size, batches, **options)
+    return Stream(Rows(n), masking(n), size, batches, **options)
 
 
 def samples(batches):
@@ -90,7 +94,7 @@ def test_language_model_predicts_every_next_token():
 
 
 def test_unilm_predicts_the_second_segment_after_a_border():
-    batch = stream(objective="unilm", sep_id=SEP).batch(0)
+    batch = stream(objective="unilm").batch(0)
     rows = Rows(1000)
     borders = set()
     names = ("token_ids", "segment_ids", "weights", "labels", "sample_ids")
@@ -108,8 +112,7 @@ def test_unilm_predicts_the_second_segment_after_a_border():
 
 
 def test_phases_follow_each_other_and_a_run_starts_anywhere():
-    mask = Masking(4, tuple(range(5)), 1005, 2 * LENGTH)
-    long = Stream(Rows(300, 2 * LENGTH), mask, 32, 7)
+    long = Stream(Rows(300, 2 * LENGTH), masking(1000), 32, 7)
     phases = Phases(stream(batches=20), long)
     whole = list(phases.epoch())
     assert [b["token_ids"].shape for b in whole] == [(32, LENGTH)] * 20 + [(32, 2 * LENGTH)] * 7
@@ -137,7 +140,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
     with pytest.raises(DataError, match="shard seven"):
         next(broken.epoch())
     with pytest.raises(DataError, match="held out"):
-        Stream(Rows(0), None, 4, 1)
+        Stream(Rows(0), masking(1), 4, 1)
 
 
 def test_a_phase_without_an_update_is_refused():
