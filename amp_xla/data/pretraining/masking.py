@@ -8,7 +8,7 @@ and a fixed number of positions, slightly above the mean, is enough.
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterator, NamedTuple, Sequence
+from typing import Iterator, Sequence
 
 import numpy as np
 
@@ -23,19 +23,6 @@ LONGEST_WORD = 8
 _ROWS = 16  # texts per batch of ``MaskedTexts``
 
 _SHUFFLE, _OFFSET, _ACTION, _TOKEN = range(4)  # streams of random numbers
-
-
-class Masked(NamedTuple):
-    """B masked sequences of L tokens with K predicted positions each.
-
-    token_ids: int32 [B, L], with masks; positions: int32 [B, K], ascending, then 0; labels:
-    int32 [B, K], the original tokens; weights: float32 [B, K], 1 for labels, 0 for padding.
-    """
-
-    token_ids: np.ndarray
-    positions: np.ndarray
-    labels: np.ndarray
-    weights: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,14 +55,19 @@ class Masking:
 
     def __call__(
         self, token_ids: np.ndarray, starts: np.ndarray, epoch: int, samples: np.ndarray
-    ) -> Masked:
-        """Mask B sequences.
+    ) -> Batch:
+        """Mask B sequences of L tokens, in which K positions are predicted.
 
         Args:
           token_ids: int [B, L].
           starts: bool [B, L], True at word starts.
           epoch: number of the epoch.
           samples: int64 [B], numbers of the sequences.
+
+        Returns:
+          ``token_ids``: int32 [B, L], with masks; ``positions``: int32 [B, K], ascending, then 0;
+          ``labels``: int32 [B, K], the original tokens; ``weights``: float32 [B, K], 1 for labels,
+          0 for padding; ``segment_ids``: int32 [B, L], zeros; ``sample_ids``: ``samples``.
         """
         token_ids = np.asarray(token_ids, np.int32)
         length, special = token_ids.shape[1], self.tokenizer.special_ids
@@ -98,7 +90,11 @@ class Masking:
         labels = np.take_along_axis(token_ids, order, 1)
         keep = (weights > 0).astype(np.int32)
         positions = order.astype(np.int32) * keep
-        return Masked(masked.astype(np.int32), positions, labels * keep, weights)
+        return {
+            "token_ids": masked.astype(np.int32), "segment_ids": np.zeros_like(token_ids),
+            "positions": positions, "labels": labels * keep, "weights": weights,
+            "sample_ids": samples,
+        }  # fmt: skip
 
     def _units(self, starts: np.ndarray, maskable: np.ndarray) -> np.ndarray:
         """Return int64 [B, L]: the number of each token's unit, from 0 in every row."""
@@ -155,9 +151,8 @@ class MaskedTexts:
         for row, text in zip(ids, texts):
             tokens = [tokenizer.cls_id, *cut(text)[: length - 2], tokenizer.sep_id]
             row[: len(tokens)] = tokens
-        masked = masking(np.abs(ids), ids >= 0, 0, np.arange(len(texts)))
-        self.tokens = int(masked.weights.sum())
-        self._arrays = {**masked._asdict(), "segment_ids": np.zeros_like(ids)}
+        self._arrays = masking(np.abs(ids), ids >= 0, 0, np.arange(len(texts)))
+        self.tokens = int(self._arrays["weights"].sum())
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield the batches from ``start`` on, the same in every epoch."""

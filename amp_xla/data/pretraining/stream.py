@@ -126,10 +126,9 @@ class Stream:
 
     def _arrays(self, epoch: int, samples: np.ndarray) -> Batch:
         ids, starts = self._sequences.read(samples)
-        segments = np.zeros_like(ids)
         if self._objective == "mlm":
-            masked = self._masking(ids, starts, epoch, samples)
-            return {**masked._asdict(), "segment_ids": segments, "sample_ids": samples}
+            return self._masking(ids, starts, epoch, samples)
+        segments = np.zeros_like(ids)
         if self._objective == "unilm":
             ids, segments = self._two_segments(ids, epoch, samples)
         labels = ids[:, 1:]

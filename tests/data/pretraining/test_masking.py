@@ -42,8 +42,8 @@ def below(statistic, freedom):
 
 def masked_tokens(result, ids):
     where = np.zeros(ids.shape, bool)
-    rows, columns = np.nonzero(result.weights)
-    where[rows, result.positions[rows, columns]] = True
+    rows, columns = np.nonzero(result["weights"])
+    where[rows, result["positions"][rows, columns]] = True
     return where
 
 
@@ -58,12 +58,12 @@ def test_rates_on_a_hundred_thousand_tokens(unit):
     assert not (where & ~ordinary).any()
     share = where.sum() / n
     assert abs(share - 0.15) < 0.003, share
-    new, old = result.token_ids[where], ids[where]
+    new, old = result["token_ids"][where], ids[where]
     random = (new != MASK) & (new != old)
     counts = np.array([(new == MASK).sum(), random.sum(), (new == old).sum()])
     expected = np.array([0.8, 0.1 * (1 - 1 / (VOCAB - 5)), 0.1]) * where.sum()
     assert below(((counts - expected) ** 2 / expected).sum(), 2), counts / where.sum()
-    assert (result.token_ids[~where] == ids[~where]).all()
+    assert (result["token_ids"][~where] == ids[~where]).all()
     # Replacements are any ordinary token, each as likely.
     bins = np.bincount((new[random] - 5) * 20 // (VOCAB - 5), minlength=20)
     assert new[random].min() > MASK and below(((bins - bins.mean()) ** 2 / bins.mean()).sum(), 19)
@@ -76,28 +76,29 @@ def test_masks_depend_on_seed_pass_and_sequence_alone(unit):
     whole = mask(ids, starts, 5, np.arange(100, 112))
     for rows in ([3], [11, 2], list(range(5, 12))):
         part = mask(ids[rows], starts[rows], 5, 100 + np.array(rows))
-        for one, other in zip(part, whole):
-            np.testing.assert_array_equal(one, other[rows])
+        for name, array in part.items():
+            np.testing.assert_array_equal(array, whole[name][rows])
     others = [masking(unit=unit, seed=8)(ids, starts, 5, np.arange(100, 112)),
               mask(ids, starts, 6, np.arange(100, 112)),
               mask(ids, starts, 5, np.arange(12))]  # fmt: skip
     for other in others:
-        assert (other.positions != whole.positions).any()
+        assert (other["positions"] != whole["positions"]).any()
 
 
 def test_labels_are_what_stood_there_and_the_room_is_fixed():
     ids, starts = text(500)
     result = masking()(ids, starts, 0, np.arange(500))
-    assert result.positions.shape == result.labels.shape == (500, 24)
+    assert result["positions"].shape == result["labels"].shape == (500, 24)
     assert 0.2 * LENGTH >= 24
-    counts = result.weights.sum(1)
+    counts = result["weights"].sum(1)
     assert counts.max() <= 24 and (counts[:-1] >= 12).all()
-    real = result.weights > 0
+    real = result["weights"] > 0
     np.testing.assert_array_equal(
-        np.take_along_axis(ids, result.positions, 1)[real], result.labels[real]
+        np.take_along_axis(ids, result["positions"], 1)[real], result["labels"][real]
     )
-    assert not result.positions[~real].any() and not result.labels[~real].any()
-    assert [a.dtype for a in result] == [np.int32, np.int32, np.int32, np.float32]
+    assert not result["positions"][~real].any() and not result["labels"][~real].any()
+    names = ("token_ids", "positions", "labels", "weights")
+    assert [result[a].dtype for a in names] == [np.int32, np.int32, np.int32, np.float32]
 
 
 def test_a_word_longer_than_the_room_is_masked_in_part_and_never_overflows():
@@ -106,4 +107,4 @@ def test_a_word_longer_than_the_room_is_masked_in_part_and_never_overflows():
     starts = np.zeros((4, LENGTH), bool)
     starts[:, [0, 1, LENGTH - 1]] = True
     result = masking()(ids, starts, 0, np.arange(4))
-    assert (result.weights.sum(1) <= 24).all() and result.weights.sum() > 0
+    assert (result["weights"].sum(1) <= 24).all() and result["weights"].sum() > 0
