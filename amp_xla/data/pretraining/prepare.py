@@ -205,9 +205,9 @@ def _copies(config: Config, files: List[str], pool: Pool) -> Dict[str, np.ndarra
         return {}
     note("looking for copies of documents ...")
     reading = config.reading
-    found, total = selection.copies(units(files, reading), reading, pool, config.dedup == "near")
-    note(f"{sum(map(len, found.values())):,} of {total:,} documents are copies and are left out")
-    return found
+    copies, total = selection.copies(units(files, reading), reading, pool, config.dedup == "near")
+    note(f"{sum(map(len, copies.values())):,} of {total:,} documents are copies and are left out")
+    return copies
 
 
 def _built_in(config: Config, pool: Pool) -> str:

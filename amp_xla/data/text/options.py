@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from typing import Any, ClassVar, Dict, List, Optional, Sequence, Sized, Tuple
+from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
@@ -72,18 +72,18 @@ class Files:
         return lines, data.labels or data.pairs or []
 
     def count(self) -> int:
-        """Return about how many training texts there are, 0 = unknown."""
-        texts: Sized = ()
-        with contextlib.suppress(DataError):  # whoever reads the texts reports it
+        """Estimate the number of training texts; 0 = unknown."""
+        number = 0
+        with contextlib.suppress(DataError):  # reported when the texts are read
             if self.train is None:
-                texts = self.built_in()[0]
+                number = len(self.built_in()[0])
             elif os.path.isfile(self.train):  # a pipe can be read only once
-                texts = self.about(self.train)
-        return int(len(texts) * self.train_fraction)
+                number = self.texts_in(self.train)
+        return int(number * self.train_fraction)
 
-    def about(self, path: str) -> Sized:
-        """Return as many things as a file has texts, about."""
-        return every_line(path)[0]
+    def texts_in(self, path: str) -> int:
+        """Estimate the number of texts in a file."""
+        return len(every_line(path)[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,8 +189,8 @@ class TaggedFiles(Files):
         """Return the texts of a file; see ``entities.read``."""
         return entities.read(path, nested, self.on_bad_line)
 
-    def about(self, path: str) -> Sized:
-        return entities.read(path, on_bad_line="skip")
+    def texts_in(self, path: str) -> int:
+        return len(entities.read(path, on_bad_line="skip"))
 
 
 @dataclasses.dataclass(frozen=True)

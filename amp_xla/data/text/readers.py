@@ -148,15 +148,15 @@ def read(
     lines, bad = read_lines(path)
     if not lines:
         return collected(path, (), list, bad, on_bad_line)  # raises
-    given = Fields(text_field, pair_field, label_field)
+    requested = Fields(text_field, pair_field, label_field)
     if is_json(path, lines[0][1]):
         columns = _keys(path, lines)
         parse = json_object
     else:
-        columns, has_header = _columns(path, lines[0], given, needs, known)
+        columns, has_header = _columns(path, lines[0], requested, needs, known)
         lines = lines[1:] if has_header else lines
         parse = functools.partial(_cells, columns)
-    fields = _choose(path, columns, given, needs, known)
+    fields = _choose(path, columns, requested, needs, known)
 
     def sample(line: str) -> List[Optional[str]]:
         record = parse(line)
@@ -206,13 +206,13 @@ def collected(
 
 
 def _columns(
-    path: str, first: Line, given: Fields, needs: Sequence[str], known: Known
+    path: str, first: Line, requested: Fields, needs: Sequence[str], known: Known
 ) -> Tuple[List[str], bool]:
     """Return the names of the columns, and whether the first line is a header."""
     number, line = first
     cells = [name.strip() for name in line.split("\t")]
     header = _is_header(cells, known)
-    names = [name for name in given if name is not None]
+    names = [name for name in requested if name is not None]
     if names and not header and all(map(str.isdigit, names)):
         return [str(i) for i in range(len(cells))], False
     if names or header:
@@ -335,15 +335,15 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
 
 
 def _choose(
-    path: str, columns: Sequence[str], given: Fields, needs: Sequence[str], known: Known
+    path: str, columns: Sequence[str], requested: Fields, needs: Sequence[str], known: Known
 ) -> Fields:
-    """Return the fields to read: those named by flags (``given``), else known names."""
+    """Return the fields to read: those named by flags (``requested``), else known names."""
     names = ", ".join(map(repr, columns))
-    for kind, name in zip(Fields._fields, given):
+    for kind, name in zip(Fields._fields, requested):
         if name is not None and name not in columns:
             raise DataError(f"{path}: no field {name!r} for --{kind}-field; found: {names}")
     lower = {name.strip().lower(): name for name in reversed(columns)}
-    text, pair, label = given
+    text, pair, label = requested
     if text is None:
         for usual, known_pair in known.texts:
             if usual in lower and (not known_pair or known_pair in lower):
