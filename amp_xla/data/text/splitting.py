@@ -99,24 +99,10 @@ class HuggingFaceSplitter:
             clean_text=True, handle_chinese_chars=rules.chinese,
             strip_accents=rules.strip_accents, lowercase=rules.lowercase,
         )  # fmt: skip
-        self._breaks = _Breaks()
+        self._pre_tokenizer = BertPreTokenizer()
 
     def __call__(self, text: str) -> List[str]:
-        # Half surrogate pairs cannot pass into Rust.
+        # Half a surrogate pair cannot be passed to Rust.
         clean = text.encode("utf-8", "ignore").decode("utf-8")
-        words = self._normalizer.normalize_str(clean).translate(self._breaks).split(" ")
-        return [word for word in words if word]
-
-
-class _Breaks(Dict[int, str]):
-    """Code point -> the character, a space, or the character between spaces, as Hugging Face."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._split = BertPreTokenizer()
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        words = [word for word, _ in self._split.pre_tokenize_str(f"a{char}a")]
-        self[code] = char if len(words) == 1 else " " if len(words) == 2 else f" {char} "
-        return self[code]
+        words = self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(clean))
+        return [word for word, _ in words]
