@@ -96,30 +96,23 @@ def test_sequences_hold_the_corpus_and_hardly_any_padding(tmp_path, vocab, corpu
     assert prepared(tmp_path, vocab, corpus) == manifest and stamps(tmp_path / "out") == before
 
 
-def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, vocab, corpus):
+def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, corpus):
+    """Each of them learns the same vocabulary."""
     corpus.write_text("\n".join(sentences(8000)) + "\n")  # several units of 256 KB
-    one = prepared(tmp_path, vocab, corpus)
-    expected = contents(one.folder)
-    assert len(expected) > 4
-    three = prepared(tmp_path, vocab, corpus, out="three", workers=3)
+
+    def run(out, **options):
+        return prepared(tmp_path, None, corpus, out=out, vocab_size=128, **options)
+
+    one = run("one")
+    expected, tokens = contents(one.folder), one.tokenizer().tokens
+    assert len(expected) > 4 and len(tokens) % 64 == 0 and tokens[:5] == SPECIAL
+    three = run("three", workers=3)
     assert contents(three.folder) == expected and three.units == one.units
-    assert prepared(tmp_path, vocab, corpus, out="shards", shard="1/2") is None
-    last = prepared(tmp_path, vocab, corpus, out="shards", shard="0/2")
-    assert contents(last.folder) == expected
-    assert last.units == one.units
-
-
-def test_shards_learn_the_same_vocabulary(tmp_path, corpus):
-    for part in ("1/2", "0/2"):
-        vocab = tmp_path / "out" / "vocab.txt"
-        if vocab.exists():
-            tokens = vocab.read_text().split()
-            vocab.unlink()
-        manifest = prepared(tmp_path, None, corpus, vocab_size=128, shard=part)
-    assert len(tokens) % 64 == 0 and tokens[:5] == SPECIAL
-    assert manifest.settings["vocab_size"] == len(tokens)
-    again = prepared(tmp_path, None, corpus, out="alone", vocab_size=128)
-    assert again.units == manifest.units and again.tokenizer().tokens == tokens
+    assert run("shards", shard="1/2") is None
+    (tmp_path / "shards" / "vocab.txt").unlink()
+    last = run("shards", shard="0/2")
+    assert contents(last.folder) == expected and last.units == one.units
+    assert last.tokenizer().tokens == tokens
 
 
 def run_command(*args, **options):
@@ -207,17 +200,13 @@ def test_a_lost_shard_is_made_again_and_a_damaged_one_named(tmp_path, vocab, cor
     Sequences(Manifest.load(manifest.folder)).read(numbers)
 
 
-def test_other_settings_do_not_mix_into_a_folder(tmp_path, vocab, corpus):
-    prepared(tmp_path, vocab, corpus)
+def test_a_folder_has_one_setting_and_one_corpus_known_by_its_content(tmp_path, vocab, corpus):
+    """A moved corpus is the same; one with another letter and the same size is not."""
+    first = prepared(tmp_path, vocab, corpus)
     with pytest.raises(DataError, match="length is 32, not 64"):
         prepared(tmp_path, vocab, corpus, length=64)
     with pytest.raises(DataError, match="not prepared"):
         Manifest.load(str(tmp_path / "elsewhere"))
-
-
-def test_a_corpus_is_known_by_its_content(tmp_path, vocab, corpus):
-    """A moved corpus is the same; one with another letter and the same size is not."""
-    first = prepared(tmp_path, vocab, corpus)
     moved = tmp_path / "elsewhere" / "renamed.txt"
     moved.parent.mkdir()
     shutil.move(str(corpus), str(moved))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
 
 import numpy as np
@@ -18,7 +16,7 @@ from amp_xla.errors import DataError
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory):
-    """Three files with 2,000 texts in all; each fourth is a copy of an earlier one."""
+    """Two files with 2,000 texts in all; each fourth is a copy of an earlier one."""
     folder = tmp_path_factory.mktemp("planted")
     rng = random.Random(1)
     texts, originals = [], []
@@ -29,11 +27,8 @@ def planted(tmp_path_factory):
         else:
             originals.append(f"text {i} " + " ".join(rng.choice("abcdefgh") * 3 for _ in range(30)))
             texts.append(originals[-1])
-    (folder / "a.txt").write_text("\n".join(texts[:700]) + "\n")
-    with gzip.open(str(folder / "b.txt.gz"), "wt") as file:
-        file.write("\n".join(texts[700:1400]) + "\n")
-    rows = (json.dumps({"text": text}) for text in texts[1400:])
-    (folder / "c.jsonl").write_text("\n".join(rows) + "\n")
+    for name, part in (("a", texts[:700]), ("b", texts[700:])):
+        (folder / f"{name}.txt").write_text("\n".join(part) + "\n")
     return folder, originals
 
 

@@ -110,9 +110,8 @@ def test_links_are_followed_once(tmp_path):
     (folder / "sub" / "a.txt").write_text("a text\n")
     (folder / "b.txt").symlink_to("sub/a.txt")
     (tmp_path / "link").symlink_to("corpus")
-    assert corpus_texts(tmp_path / "link") == ["a text"]
     (folder / "sub" / "loop").symlink_to("..")
-    assert corpus_texts(folder) == ["a text"]
+    assert corpus_texts(tmp_path / "link") == ["a text"]
     assert corpus_texts(f"{folder}/**/*.txt") == ["a text"]
 
 
