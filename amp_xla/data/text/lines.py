@@ -113,7 +113,7 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
 
 
 def decoded(raw: bytes) -> str:
-    """Return UTF-8 text; raise ``ValueError`` with the reason if it is not UTF-8."""
+    """Decode UTF-8; raise ``ValueError`` with the reason if that is impossible."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -141,7 +141,7 @@ def plain_name(path: str) -> str:
 
 
 def called(path: str) -> str:
-    """Return how messages name a file."""
+    """Return the name of a file for messages; ``-`` is standard input."""
     return "standard input" if path == "-" else path
 
 

@@ -44,7 +44,7 @@ class Encoded:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
-        """Return rows of ids; ``firsts``: number of tokens in segment 0 of each row, None = all."""
+        """Join rows of ids; ``firsts``: number of tokens in segment 0 of each row, None = all."""
         sizes = list(map(len, rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
         first_lengths = np.array(sizes if firsts is None else firsts, np.int32)
@@ -59,7 +59,7 @@ class Encoded:
         return np.diff(self.offsets).reshape(-1, self.texts).max(1)
 
     def row(self, i: int) -> Tuple[List[int], List[int]]:
-        """(token ids, segment ids) of row i as lists: what bert4keras' `encode` returns."""
+        """Return (token ids, segment ids) of row i as lists, as bert4keras' `encode` does."""
         ids = self.token_ids[self.offsets[i] : self.offsets[i + 1]].tolist()
         first = int(self.first_lengths[i])
         return ids, [0] * first + [1] * (len(ids) - first)
