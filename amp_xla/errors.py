@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class AmpXlaError(Exception):
-    """Base of all errors that a user can fix; printed as one line."""
+    """The base class of all errors that a user can fix. They are printed as one line."""
 
 
 class SettingsError(AmpXlaError, ValueError):
@@ -12,7 +12,7 @@ class SettingsError(AmpXlaError, ValueError):
 
 
 class SetupOrderError(AmpXlaError, RuntimeError):
-    """A setting comes too late: TensorFlow has read its variables."""
+    """A setting comes too late, because TensorFlow has already read the environment."""
 
 
 class DataError(AmpXlaError, ValueError):
@@ -24,10 +24,10 @@ class UnsupportedError(AmpXlaError, RuntimeError):
 
 
 class NothingConvertedError(AmpXlaError, RuntimeError):
-    """Mixed precision is on and possible, but no node runs in half precision."""
+    """Mixed precision is on and the device supports it, but no node runs in half precision."""
 
 
 class RankLost(AmpXlaError):
-    """Another rank has ended or does not answer."""
+    """Another rank has ended or does not respond."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: run the same command with --resume

@@ -73,15 +73,15 @@ def recipe_name(recipe: str) -> str:
 
 
 def own_recipe(recipe: str) -> str:
-    """Return the recipe name from a run's files if it is one of this project's recipes.
+    """Check that the recipe name from a run's files is one of this project's; return it.
 
     Raises:
-      AmpXlaError: it is not, and nothing is imported by a name from a file.
+      AmpXlaError: the name is another one, which could import any code.
     """
     known = own_recipes()
     if recipe in known:
         return recipe
     raise AmpXlaError(
-        f"the run is of recipe {recipe!r}, not one of this project's ({', '.join(known)}); "
+        f"recipe {recipe!r} trained the run; this project has {', '.join(known)}; if it is yours, "
         f"give its path: --recipe path/to/{Path(str(recipe)).name}.py"
     )

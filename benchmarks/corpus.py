@@ -1,4 +1,4 @@
-"""The token ids that all contestants train on, in a file that NumPy alone can read."""
+"""The token ids on which all contestants train, in a file that needs only NumPy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Concatenated samples: sample i is ``ids[offsets[i]:offsets[i + 1]]`` with ``labels[i]``."""
+    """Samples in one array: sample i is ``ids[offsets[i]:offsets[i + 1]]`` with ``labels[i]``."""
 
     ids: Any
     offsets: Any
@@ -22,7 +22,7 @@ class Tokens:
 
 
 def save(path: str, train: Tokens, dev: Tokens, vocab_size: int) -> None:
-    """Write both sets and the size of the vocabulary."""
+    """Write training set, dev set and vocabulary size."""
     arrays = {f"train_{k}": v for k, v in dataclasses.asdict(train).items()}
     arrays.update({f"dev_{k}": v for k, v in dataclasses.asdict(dev).items()})
     np.savez(path, vocab_size=np.int64(vocab_size), **arrays)
@@ -39,7 +39,7 @@ def load(path: str) -> Any:
 
 
 def pad(samples: Any) -> Any:
-    """Return int64 [B, longest], zero-padded, as the collation of both peers does."""
+    """Pad samples with zeros to the longest, int64 [B, longest], as both peers do."""
     out = np.zeros((len(samples), max(len(s) for s in samples)), np.int64)
     for row, sample in zip(out, samples):
         row[: len(sample)] = sample

@@ -3,7 +3,7 @@
     python -m benchmarks.draw docs/results/peers.md samples/s docs/pictures/peers.svg
     python -m benchmarks.draw docs/results/ranks.md median docs/pictures/ranks.svg --title ms
 
-The bars are the first table of the page that has the column; names are in its first column.
+It draws the first table of the page that has this column; names are in the table's first column.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ STYLE = """text { font: 13px system-ui, sans-serif; fill: #1f2328 } rect { fill:
 
 
 def read(page: Path, column: str) -> List[Tuple[str, float]]:
-    """Return (name, value) of the rows of the first table with ``column`` that have one number.
+    """Return (name, value) of each row with a number in ``column``, in the first such table.
 
     Raises:
-      SystemExit: no table of the page has the column.
+      SystemExit: no table of the page has numbers in this column.
     """
     rows: List[Tuple[str, float]] = []
     place = None
@@ -46,7 +46,7 @@ def read(page: Path, column: str) -> List[Tuple[str, float]]:
 
 
 def draw(rows: List[Tuple[str, float]], title: str) -> str:
-    """Return an SVG image; bars of this project stand out."""
+    """Return an SVG image, in which bars of this project have another color."""
     height = ROW * (len(rows) + 1) + 8
     most = max(value for _, value in rows)
     left = LETTER * max(len(name) for name, _ in rows) + 10
@@ -72,12 +72,12 @@ def main() -> None:
     """Write the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("page", type=Path, help="such as docs/results/peers.md")
-    parser.add_argument("column", help="its values are the bars")
+    parser.add_argument("column", help="column with the lengths of the bars")
     parser.add_argument("out", type=Path, help="picture to write, .svg")
-    parser.add_argument("--title", help="of the picture (default: the column)")
-    given = parser.parse_args()
-    picture = draw(read(given.page, given.column), given.title or given.column)
-    durable.replace(given.out, picture.encode())
+    parser.add_argument("--title", help="title of the picture (default: the column)")
+    args = parser.parse_args()
+    picture = draw(read(args.page, args.column), args.title or args.column)
+    durable.replace(args.out, picture.encode())
 
 
 if __name__ == "__main__":

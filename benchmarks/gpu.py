@@ -48,7 +48,7 @@ TINY = {"tiny at 16": {**BASE, "layers": 1, "hidden": 64, "vocab_size": 200, "ma
 TEXTS = ("padded", "packed")  # the classification recipe on real texts, BERT-base at 384
 BATCHES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4)
 FMHA = {"XLA_FLAGS": "--xla_gpu_enable_cudnn_fmha=true"}
-# Dense TFLOP/s of tensor cores, half precision and TF32, from NVIDIA's data sheets.
+# Dense TFLOP/s of the tensor cores in half precision and in TF32, from NVIDIA's data sheets.
 PEAKS = {
     "V100": (125, 16), "T4": (65, 8), "A100": (312, 156), "A30": (165, 82), "A10": (125, 62),
     "L40S": (362, 183), "L4": (121, 60), "H100": (989, 494), "H200": (989, 494),
@@ -58,7 +58,7 @@ HEAD = ("contestant", "batch", "sequences/s", "step ms", "TFLOP/s", "of peak", "
 
 
 class Contestant(NamedTuple):
-    """One way to train; ``xla`` None is PyTorch."""
+    """One way to train; ``xla`` is None for PyTorch."""
 
     precision: str
     xla: Optional[str] = "off"
@@ -82,29 +82,30 @@ CONTESTANTS: Dict[str, Contestant] = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Compare this project with PyTorch on a GPU; the same command continues."""
+    """Compare this project with PyTorch on a GPU. The same command measures missing rows."""
 
     steps: Annotated[int, within(at_least=1)] = 20
     """timed steps per row"""
     peer: str = str(PEERS_PYTHON)
-    """command of a Python that has torch and transformers"""
+    """command that starts a Python with torch and transformers"""
     only: str = ""
-    """rows whose name contains one of these, separated by semicolons (default: all)"""
+    """rows whose name contains one of these texts, separated by semicolons (default: all)"""
     batch_size: Annotated[int, within(at_least=0)] = 0
     """sequences per step (0: the largest batch that fits)"""
     timeout: Annotated[float, within(above=0)] = 600.0
-    """seconds to wait for one answer"""
+    """maximum seconds for one measurement"""
     out: str = ""
-    """where to write .json and .md (default: docs/results/gpu; with --trial: runs/gpu)"""
+    """path without .json and .md of the files to write (default: docs/results/gpu; with --trial:
+    runs/gpu)"""
     trial: bool = False
-    """test this command with a tiny model, also on a CPU; the figures are no result"""
+    """test this command with a tiny model, on any machine; the figures mean nothing"""
     render: bool = False
-    """measure nothing, write the page from the record"""
+    """measure nothing, only write the page again from the record"""
 
 
 @dataclasses.dataclass
 class Row:
-    """The measurement of one contestant on one shape; ``machine`` names device and versions."""
+    """The measurement of a contestant on a shape; ``machine`` has device and versions."""
 
     shape: str
     contestant: str
@@ -150,7 +151,7 @@ def plan(trial: bool) -> List[Tuple[str, str]]:
 def measure(
     config: Config, here: machine.Machine, rows: Dict[Tuple[str, str], Row], out: Path
 ) -> None:
-    """Measure the rows of the plan that ``rows`` lacks, and write after each."""
+    """Measure the rows that are missing in ``rows``; write the record after each."""
     pairs = [pair for pair in plan(config.trial) if named(", ".join(pair), config.only)]
     if not pairs:
         names = "; ".join(", ".join(pair) for pair in plan(config.trial))
@@ -176,7 +177,7 @@ def measure(
 
 
 def batches(trial: bool, rows: Dict[Tuple[str, str], Row], row: Row) -> List[int]:
-    """Return batch sizes to try, starting at twice the largest that another contestant fitted."""
+    """Return batch sizes to try; the first is twice the largest that fitted for others."""
     if trial:
         return [4]
     fitted = [other.batch for other in rows.values() if other.shape == row.shape and other.seconds]
@@ -184,7 +185,7 @@ def batches(trial: bool, rows: Dict[Tuple[str, str], Row], row: Row) -> List[int
 
 
 def fill(row: Row, config: Config) -> None:
-    """Measure one row with its batch in a process."""
+    """Measure a row in a new process."""
     contestant = CONTESTANTS[row.contestant]
     try:
         child = Child(command(row, config), dict(contestant.environ))
@@ -232,7 +233,7 @@ def command(row: Row, config: Config) -> List[str]:
 
 
 def read(out: Path) -> Dict[Tuple[str, str], Row]:
-    """Return the rows of a record; none if the file is missing.
+    """Return the rows of a record; an empty dictionary if the file is missing.
 
     Raises:
       AmpXlaError: the file is not a record.
@@ -255,7 +256,7 @@ def write(rows: Dict[Tuple[str, str], Row], out: Path, trial: bool) -> None:
 
 
 def render(rows: Dict[Tuple[str, str], Row], trial: bool) -> str:
-    """Return the page."""
+    """Return the page in Markdown."""
     introduction = (__doc__ or "").split("\n\n", 2)
     lines = ["# On a GPU: results", ""]
     if trial:
@@ -273,7 +274,7 @@ def render(rows: Dict[Tuple[str, str], Row], trial: bool) -> str:
 
 
 def cells(row: Row) -> List[str]:
-    """Return a row of the table."""
+    """Return the cells of a row of the table."""
     if not row.seconds:
         return [row.contestant, str(row.batch), "-", "-", "-", "-", "-", row.status]
     rate, share = "-", "-"

@@ -1,4 +1,4 @@
-"""The harness of the benchmarks: processes take turns; medians, ratios and a JSON record."""
+"""The harness of the benchmarks: contestants take turns; it writes a table and a record."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HEAD = ("contestant", "samples/s", "spread", "first row is (half of the rounds)"
 
 @dataclasses.dataclass
 class Result:
-    """The measurements of one contestant; lists have one value per round, step_ms one per step."""
+    """The measurements of a contestant: one value per round, in ``step_ms`` one per step."""
 
     samples_per_second: List[float] = dataclasses.field(default_factory=list)
     tokens_per_second: List[float] = dataclasses.field(default_factory=list)
@@ -42,7 +42,7 @@ class Result:
     status: str = "ok"
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Add the answer to ``steps``."""
+        """Add the answer to the command ``steps``."""
         seconds = sum(answer["seconds"])
         self.samples_per_second.append(answer["samples"] / seconds)
         self.tokens_per_second.append(answer["tokens"] / seconds)
@@ -55,8 +55,8 @@ class Child:
     """A process that answers the commands of ``benchmarks.serve``.
 
     Args:
-      command: its command line.
-      environ: variables on top of a clean environment.
+      command: command line of the process.
+      environ: variables to add to a clean environment.
     """
 
     def __init__(self, command: Sequence[str], environ: Optional[Dict[str, str]] = None) -> None:
@@ -73,7 +73,7 @@ class Child:
         self._listener.start()
 
     def _listen(self) -> None:
-        """Collect answers, and None at the end; the process may print other lines."""
+        """Collect answers, then None; skip other lines that the process prints."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(MARK.encode()):
@@ -87,7 +87,7 @@ class Child:
           ChildEnded: the process ended, or did not answer within ``seconds`` and was killed.
         """
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # if it has ended, ``answer`` reports how
+        with contextlib.suppress(BrokenPipeError):  # ``answer`` reports how it ended
             self._process.stdin.write((json.dumps(command) + "\n").encode())
             self._process.stdin.flush()
         return self.answer(seconds)
@@ -129,14 +129,14 @@ def say(text: str) -> None:
 def alternate(
     commands: Mapping[str, Sequence[str]], rounds: int, steps: int, timeout: float, epochs: int = 0
 ) -> Dict[str, Result]:
-    """Measure contestants in turn, A B B A A B ..., so that a slow moment slows all of them.
+    """Measure contestants in turn, A B B A A B ..., so that a slow moment affects all of them.
 
     Args:
       commands: name -> command line of a process that answers as ``benchmarks.serve`` does.
-      rounds: turns of each contestant.
+      rounds: number of turns of each contestant.
       steps: timed steps per turn.
-      timeout: longest wait for one answer, in seconds.
-      epochs: train for so many epochs instead, one contestant after the other.
+      timeout: maximum seconds to wait for one answer.
+      epochs: if not 0, train for this number of epochs instead, one contestant after the other.
     """
     results = {name: Result() for name in commands}
     children: Dict[str, Child] = {}
@@ -179,7 +179,7 @@ def alternate(
 
 
 def render(results: Mapping[str, Result]) -> str:
-    """Return the table; ratios are the first contestant's rate over the row's, round by round."""
+    """Return the table; a ratio is the first row's rate / the row's rate in the same round."""
     first = next(iter(results.values())).samples_per_second
     body = []
     for name, result in results.items():
@@ -226,5 +226,5 @@ def write(out: str, module: str, config: Any, results: Mapping[str, Any], text: 
 
 
 def named(name: str, only: str) -> bool:
-    """Return whether ``--only``, parts of names separated by semicolons, selects a row."""
+    """Return whether a name contains one of the texts in ``only``, separated by semicolons."""
     return any(part.strip() in name for part in only.split(";"))

@@ -1,7 +1,7 @@
 """Contestants on a masked language model: this project, and Hugging Face's ``BertForMaskedLM``.
 
-Same shape, dropout on, the same made-up sequences. Hugging Face's computes logits at each position,
-as its users run it, with AdamW and clipping at 1.
+Both have the same shape, dropout, and the same made-up sequences. Hugging Face's model is used as
+its users do: logits at each position, AdamW, gradients clipped at norm 1.
 
     python -m benchmarks.masked_lm ours '{"precision": "amp", ...}'
 """
@@ -32,9 +32,9 @@ def batch(shape: Mapping[str, Any]) -> serve.Batch:
 
 
 def model_flops(shape: Mapping[str, Any]) -> float:
-    """Return the FLOPs that one step's matrix products need: forward, and twice that backward.
+    """Return the FLOPs of a step's matrix products: forward, and twice as many backward.
 
-    The vocabulary counts at the masked positions only, also for a model that computes it at all.
+    Logits count at masked positions only, even for a model that computes them at all positions.
     """
     layers, hidden, length = shape["layers"], shape["hidden"], shape["max_length"]
     tokens = shape["batch_size"] * length
@@ -44,7 +44,7 @@ def model_flops(shape: Mapping[str, Any]) -> float:
 
 
 def ours(shape: Mapping[str, Any]) -> serve.Contestant:
-    """Return this project's side, built as the pretraining recipe builds it."""
+    """Return this project's contestant, built as in the pretraining recipe."""
     from amp_xla.backend import configuring
 
     resolved = configuring.resolve(precision=shape["precision"], xla=shape["xla"])
@@ -98,7 +98,7 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
 
 
 def hugging_face(shape: Mapping[str, Any]) -> serve.Contestant:
-    """Return ``BertForMaskedLM``: fused AdamW, float32 or bfloat16 autocast, maybe compiled."""
+    """Return ``BertForMaskedLM`` with fused AdamW, in float32 or bfloat16, optionally compiled."""
     import torch
     from transformers import BertForMaskedLM
 
@@ -123,7 +123,7 @@ def hugging_face(shape: Mapping[str, Any]) -> serve.Contestant:
 
 
 def main() -> int:
-    """Build one side and answer commands."""
+    """Build a contestant and answer commands."""
     side, shape = sys.argv[1], json.loads(sys.argv[2])
     contestant = {"ours": ours, "hugging_face": hugging_face}[side](shape)
 

@@ -1,10 +1,10 @@
-"""How fast is a step, compared with plain bert4keras and Hugging Face on PyTorch?
+"""How fast is a training step, compared with plain bert4keras and Hugging Face on PyTorch?
 
     python -m benchmarks.peers --train a.tsv --dev b.tsv --vocab vocab.txt
     python -m benchmarks.peers --task pretraining --rounds 12 --steps 3
 
-The timed batches are at equal distances between the shortest and the longest of an epoch. Samples
-per second include the making of batches.
+The timed batches are evenly spaced between the shortest and the longest batch of an epoch. Samples
+per second include the time to make batches.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Config:
     """Compare this project with plain bert4keras and Hugging Face on PyTorch."""
 
     task: Literal["classification", "pretraining"] = "classification"
-    """pretraining: the masked language model's step, on made-up sequences"""
+    """pretraining: a step of the masked language model, on made-up sequences"""
     train: Optional[str] = None
-    """training file (default: the built-in corpus)"""
+    """training file (default: built-in corpus)"""
     dev: Optional[str] = None
     """file to evaluate on"""
     vocab: Optional[str] = None
@@ -47,9 +47,9 @@ class Config:
     hidden: Annotated[int, within(at_least=8)] = 512
     """hidden size, a multiple of 64"""
     batch_size: Annotated[int, within(at_least=0)] = 0
-    """samples per step (0: 32, for pretraining 16)"""
+    """samples per step (0: 32, or 16 for pretraining)"""
     max_length: Annotated[int, within(at_least=0)] = 0
-    """tokens per sample (0: 256, for pretraining 128)"""
+    """maximum tokens per sample (0: 256, or 128 for pretraining)"""
     vocab_size: Annotated[int, within(at_least=32)] = 21128
     """size of the vocabulary for pretraining"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
@@ -61,19 +61,19 @@ class Config:
     rounds: Annotated[int, within(at_least=1)] = 3
     """rounds per contestant"""
     epochs: Annotated[int, within(at_least=0)] = 0
-    """instead of timing, train for this number of epochs and compare dev accuracies"""
+    """if not 0: train for this number of epochs and compare dev accuracies, instead of timing"""
     xla: str = "off"
-    """XLA modes of this project, separated by semicolons"""
+    """XLA modes to measure for this project, separated by semicolons"""
     shapes: str = "6"
-    """numbers of padded lengths of this project, separated by semicolons"""
+    """values of --shapes to measure for this project, separated by semicolons"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """seed of weights, order and dropout"""
     only: str = ""
-    """contestants whose name contains one of these, separated by semicolons (default: all)"""
+    """contestants whose name contains one of these texts, separated by semicolons (default: all)"""
     timeout: Annotated[float, within(above=0)] = 3600.0
-    """seconds to wait for one answer"""
+    """maximum seconds for one measurement"""
     out: str = "runs/peers"
-    """where to write .json and .md"""
+    """path without .json and .md of the files to write"""
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ def main() -> int:
 
 
 def write_corpus(config: Config, path: str) -> Dict[str, Any]:
-    """Write the recipe's token ids to ``path``; return the shape for the peers."""
+    """Write the recipe's token ids to ``path``; return the model's shape for the peers."""
     from amp_xla.data.text.labels import Labels
     from recipes import classification
 

@@ -1,7 +1,7 @@
-"""Contestant: bert4keras as its examples use it: DataGenerator, sequence_padding, Adam, float32.
+"""Contestant: bert4keras as in its examples: DataGenerator, sequence_padding, Adam, float32.
 
-No header, no switches. On TensorFlow 2.17 bert4keras imports only with legacy Keras under its old
-names; that alone comes from ``amp_xla.backend``.
+Nothing is set by this project. On TensorFlow 2.17 bert4keras needs Keras 2 under its old name, and
+only for this ``amp_xla.backend`` is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A recipe of this project as a contestant of the harness."""
+"""Contestant: a recipe of this project."""
 
 from __future__ import annotations
 

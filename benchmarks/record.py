@@ -1,9 +1,9 @@
-"""What does a recipe reach with its defaults? The answer goes into docs/results/recorded.json.
+"""Train a recipe with its defaults and write the result into docs/results/recorded.json.
 
     python -m benchmarks.record --recipe classification
 
-A test compares README and the recipe's docstring with that file. A record replaces the one of the
-same recipe and runtime; its minutes are those of the whole command.
+Tests compare README and the recipe's docstring with this file. A new record replaces that of the
+same recipe and runtime. The minutes are those of the whole command.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from amp_xla.speed import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs" / "results" / "recorded.json"
-# Recipe -> (key in metrics.jsonl, its name for readers, the best of them).
+# Recipe -> (field in metrics.jsonl, name for readers, function that picks the best value).
 RESULTS: Dict[str, Any] = {
     "classification": ("dev_accuracy", "dev accuracy", max),
     "tagging": ("dev_f1", "dev F1", max),
@@ -49,7 +49,7 @@ class Config:
 
 
 def main() -> int:
-    """Train, record, and print the lines for docstring and README."""
+    """Train, write the record, and print the lines for docstring and README."""
     config = parse(Config, prog="python -m benchmarks.record")
     with tempfile.TemporaryDirectory() as folder:
         began = time.monotonic()
@@ -92,7 +92,7 @@ def describe(recipe: str, run: Path, seconds: float) -> Dict[str, Any]:
 
 
 def keep(record: Dict[str, Any], path: Path = RECORDS) -> None:
-    """Write ``record`` in place of the one of the same recipe and runtime."""
+    """Write ``record``; it replaces the record of the same recipe and runtime."""
     same = ("recipe", "runtime")
     records = [r for r in load(path) if any(r[key] != record[key] for key in same)] + [record]
     records.sort(key=lambda r: [r[key] for key in same])

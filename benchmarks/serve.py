@@ -1,8 +1,8 @@
-"""The measured side of a benchmark: answers commands, whichever library it measures.
+"""The process of a contestant: answers the commands of the harness, for any library.
 
 It reads one JSON command per line and writes one JSON answer per line:
 
-    {"do": "warm", "sample": 8}     compile, and choose 8 batches of the epoch
+    {"do": "warm", "sample": 8}     choose 8 batches of an epoch, and compile the step for them
     {"do": "steps", "steps": 8}     time training steps on them
     {"do": "train", "epochs": 3}    train instead, then evaluate
     {"do": "end"}                   report peak memory and exit
@@ -19,14 +19,14 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tu
 
 from amp_xla.speed.child import peak_resident, reply
 
-Batch = Tuple[Any, ...]  # token ids [B, L], one entry per sample, more for the step
+Batch = Tuple[Any, ...]  # token ids [B, L], an array [B], and other values for the step
 
 
 class Contestant(NamedTuple):
-    """One side of a comparison.
+    """The training step of a contestant.
 
     Attributes:
-      step: takes one training step and returns its loss.
+      step: runs one training step and returns its loss.
       facts: values to report after the warm-up.
       peak: returns the peak memory in bytes.
     """
@@ -48,7 +48,7 @@ def serve(
       epoch: returns the batches of an epoch by its number.
       contestant: see ``Contestant``.
       accuracy: evaluates on the dev set.
-      warm_steps: steps on each chosen batch before anything is timed.
+      warm_steps: untimed steps on each chosen batch.
     """
     feeds: Iterator[Batch] = iter(())
     making = 0.0
@@ -80,7 +80,7 @@ def serve(
 
 
 def evenly(sizes: Sequence[int], count: int) -> List[int]:
-    """Return ``count`` positions at equal distances from the smallest size to the largest."""
+    """Return ``count`` indices of sizes, evenly spaced from the smallest to the largest size."""
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
     if count >= len(order):
         return order
@@ -90,7 +90,7 @@ def evenly(sizes: Sequence[int], count: int) -> List[int]:
 def timed(
     feeds: Iterator[Batch], step: Callable[[Batch], float], count: int, making: float
 ) -> Dict[str, Any]:
-    """Time ``count`` steps; ``making`` is the seconds that one batch takes to make."""
+    """Time ``count`` steps; ``making`` is the time to make a batch, in seconds."""
     seconds, samples, tokens, loss = [], 0, 0, math.nan
     cpu = time.process_time()
     for batch in itertools.islice(feeds, count):

@@ -1,4 +1,4 @@
-"""Parts of the Hugging Face contestants."""
+"""Functions that both Hugging Face contestants use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from amp_xla.speed.child import peak_resident
 
 
 def bert_config(shape: Mapping[str, Any], vocab_size: int) -> Any:
-    """Return the configuration of the common model: heads of 64, exact GELU."""
+    """Return the BERT configuration: heads of size 64, exact GELU."""
     from transformers import BertConfig
 
     return BertConfig(
@@ -33,7 +33,7 @@ def autocast(precision: str, device: str) -> Any:
 
 
 def peak() -> int:
-    """Return the peak memory in bytes: the GPU's if there is one."""
+    """Return the peak memory in bytes: of the GPU if there is one, else of the process."""
     import torch
 
     gpu = torch.cuda.is_available()

@@ -1,8 +1,7 @@
-"""Contestant: Hugging Face transformers on PyTorch, as its Trainer would run it.
+"""Contestant: Hugging Face transformers on PyTorch, trained as by its Trainer.
 
-AdamW, linear schedule, clipping at 1; float32 or bfloat16 autocast; batches padded to their
-longest, of random texts or (``group``) of similar length by the Trainer's sampler. Runs in
-.venvs/peers.
+AdamW, linear schedule, gradients clipped at norm 1; float32 or bfloat16 autocast. Batches are
+padded to their longest text; ``group`` groups texts of similar length, by the Trainer's sampler.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Keras' mixed precision guide as a script: model.fit under a policy, TensorFlow 2.x.
+"""The example of Keras' mixed precision guide: model.fit under a policy, on TensorFlow 2.x.
 
     python examples/keras_fit.py --policy mixed_float16
 
-Its model (784-4096-4096-10, batches of 8192) on digits that are made up: ten patterns with noise.
+The guide's model (784-4096-4096-10, batches of 8192) trains on made-up digits: patterns with noise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import resource
 import time
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Keras 2, whose optimizers these wrap
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # Keras 2, which LossScaleOptimizer wraps
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
@@ -26,14 +26,16 @@ def options():
     parser.add_argument("--policy", default="mixed_float16",
                         choices=["float32", "mixed_float16", "mixed_bfloat16"])  # fmt: skip
     parser.add_argument("--width", type=int, default=4096, help="units of both hidden layers")
-    parser.add_argument("--batch", type=int, default=8192, help="samples a step")
-    parser.add_argument("--samples", type=int, default=60_000, help="to train on")
-    parser.add_argument("--epochs", type=int, default=5, help="2 or more: the first is not timed")
+    parser.add_argument("--batch", type=int, default=8192, help="samples per step")
+    parser.add_argument("--samples", type=int, default=60_000, help="training samples")
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="at least 2: the first epoch is not timed"
+    )
     return parser.parse_args()
 
 
 def digits(samples, seed):
-    """float32 [samples, 784] and their labels 0 to 9."""
+    """Return images, float32 [samples, 784], and their labels 0 to 9."""
     patterns = np.random.RandomState(0).rand(10, 784)
     random = np.random.RandomState(seed)
     labels = random.randint(0, 10, samples)
@@ -46,7 +48,7 @@ def build(width):
     x = tf.keras.layers.Dense(width, activation="relu", name="dense_1")(inputs)
     x = tf.keras.layers.Dense(width, activation="relu", name="dense_2")(x)
     x = tf.keras.layers.Dense(10, name="dense_logits")(x)
-    # The last layer in float32: a softmax of rounded logits is far off.
+    # The last layer computes in float32, as a softmax of rounded logits is inaccurate.
     outputs = tf.keras.layers.Activation("softmax", dtype="float32", name="predictions")(x)
     return tf.keras.Model(inputs, outputs)
 
@@ -68,7 +70,9 @@ def main():
     seconds = (time.perf_counter() - began) / ((args.epochs - 1) * -(-args.samples // args.batch))
     _, accuracy = model.evaluate(*digits(10_000, 2), batch_size=args.batch, verbose=0)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"{1e3 * seconds:.0f} ms a step, {memory:.1f} GB resident, test accuracy {accuracy:.4f}")
+    print(
+        f"{1e3 * seconds:.0f} ms per step, {memory:.1f} GB resident, test accuracy {accuracy:.4f}"
+    )
     if policy.compute_dtype == "float16":
         print(f"loss scale {float(optimizer.loss_scale):g}")
 

@@ -14,7 +14,7 @@ import sys
 PEOPLE = "张伟 王芳 李娜 刘洋 陈杰 杨静 赵磊 黄敏 周涛 吴霞 徐强 孙丽".split()
 CITIES = "北京 上海 广州 深圳 成都 杭州 武汉 西安 南京 重庆".split()
 COMPANIES = "蓝天航空 东方书店 长江银行 新星软件 红叶医院 大同大学 华丰食品 海河汽车".split()
-# Kind of event -> its texts, its (subject, predicate, object).
+# Kind of event -> texts, and the (subject, predicate, object) triples in them.
 EVENTS = {
     "birth": (
         [
@@ -46,7 +46,7 @@ PREDICATES = sorted({p for _, triples in EVENTS.values() for _, p, _ in triples}
 
 
 def news(count, seed):
-    """Return ``count`` dicts: event, text, entities (start, end, kind), spo_list."""
+    """Return ``count`` dicts with event, text, entities (start, end, kind) and spo_list."""
     draw, samples = random.Random(seed), []
     for _ in range(count):
         event = draw.choice(sorted(EVENTS))
@@ -70,9 +70,9 @@ def news(count, seed):
 
 
 def bert_files():
-    """Return (config_path, checkpoint_path, dict_path) of the checkpoint's folder in sys.argv.
+    """Return (config_path, checkpoint_path, dict_path) of the folder in sys.argv.
 
-    Without one: a small configuration and a vocabulary of characters, and None for the weights.
+    Without a folder: a small configuration, None for the weights, and a vocabulary of characters.
     """
     if len(sys.argv) > 1:
         names = ("bert_config.json", "bert_model.ckpt", "vocab.txt")

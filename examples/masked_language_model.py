@@ -36,7 +36,7 @@ def masked(token_ids):
 
 
 class Batches(DataGenerator):
-    """Batches of masked token ids, segment ids, token ids and what is masked."""
+    """Batches of masked token ids, segment ids, original token ids and the mask."""
 
     def __iter__(self, random=False):
         token_ids = []
@@ -50,7 +50,7 @@ class Batches(DataGenerator):
 
 
 class CrossEntropy(Loss):
-    """The loss of the masked tokens; ``accuracy`` is theirs too."""
+    """The mean loss and accuracy of the masked tokens."""
 
     def compute_loss(self, inputs, mask=None):
         token_ids, chosen, probabilities = inputs
@@ -74,7 +74,7 @@ model.compile(optimizer=LossScaleOptimizer(Adam(learning_rate), 1000))
 
 
 class Evaluator(keras.callbacks.Callback):
-    """Fill the masks of other texts after each epoch."""
+    """Measure the accuracy on the masks of other texts after each epoch."""
 
     def on_epoch_end(self, epoch, logs=None):
         right = []

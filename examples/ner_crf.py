@@ -56,7 +56,7 @@ class Batches(keras.utils.Sequence):
         return batch[:2], batch[2]
 
     def on_epoch_end(self):
-        np.random.shuffle(self.data)  # Run seeds it for each epoch
+        np.random.shuffle(self.data)  # Run seeds np.random for each epoch
 
 
 bert = build_transformer_model(config_path, checkpoint_path)
@@ -66,7 +66,7 @@ model = keras.models.Model(bert.input, CRF(output))
 trans = CRF.trans
 
 
-def accuracy(y_true, y_pred):  # TensorFlow 2.17's Keras takes no method
+def accuracy(y_true, y_pred):  # a function: Keras of TensorFlow 2.17 takes no method
     return CRF.sparse_accuracy(y_true, y_pred)
 
 

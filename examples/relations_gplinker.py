@@ -15,7 +15,7 @@ from bert4keras.snippets import DataGenerator, sequence_padding, to_array
 from bert4keras.tokenizers import Tokenizer
 from made_up import PREDICATES, bert_files, news
 
-maxlen, batch_size, epochs, most = 24, 16, 10, 4  # most triples of one predicate in a text
+maxlen, batch_size, epochs, most = 24, 16, 10, 4  # most: maximum triples of one predicate in a text
 config_path, checkpoint_path, dict_path = bert_files()
 learning_rate, head_size = (1e-5, 64) if checkpoint_path else (2e-3, 16)
 tf.compat.v1.set_random_seed(1)  # the first weights
@@ -27,7 +27,7 @@ tokenizer = Tokenizer(dict_path, do_lower_case=True)
 
 
 def search(name, sequence):
-    """Return the places of the first and last token of a name in a text, or None."""
+    """Return the positions of the first and last token of a name in a text, or None."""
     ids = tokenizer.encode(name)[0][1:-1]
     for i in range(len(sequence) - len(ids) + 1):
         if sequence[i : i + len(ids)] == ids:
@@ -61,7 +61,7 @@ class Batches(DataGenerator):
 
 
 def cross_entropy(y_true, y_pred):
-    """Return the loss of labels that are lists of places, padded with (0, 0)."""
+    """Return the loss for labels that are lists of positions, padded with (0, 0)."""
     shape = K.shape(y_pred)
     y_true = y_true[..., 0] * K.cast(shape[2], K.floatx()) + y_true[..., 1]
     y_pred = K.reshape(y_pred, (shape[0], -1, K.prod(shape[2:])))

@@ -1,4 +1,4 @@
-"""Do two sentences mean the same? As bert4keras' task_sentence_similarity_lcqmc.py does it.
+"""Sentence similarity, as bert4keras' task_sentence_similarity_lcqmc.py does it.
 
 python examples/similarity.py [chinese_L-12_H-768_A-12]
 horovodrun -np 2 python examples/similarity.py    # on several GPUs, or several processes of a CPU
@@ -25,12 +25,12 @@ np.random.seed(1)  # the order of the data
 
 
 def pairs(count, seed):
-    """Return (text 1, text 2, label), 1 for the same kind of event, as LCQMC's lines are."""
+    """Return (text 1, text 2, label) as in LCQMC; label 1 = the same kind of event."""
     first, second = news(count, seed), news(count, seed + 1)
     return [(a["text"], b["text"], int(a["event"] == b["event"])) for a, b in zip(first, second)]
 
 
-# Each rank has its own share of the pairs; all need the same number of batches.
+# Each rank trains on a different part of the pairs, with the same number of batches.
 train_data, valid_data = pairs(640, 1)[world().rank :: world().size], pairs(100, 3)
 tokenizer = Tokenizer(dict_path, do_lower_case=True)
 
@@ -55,7 +55,7 @@ class Batches(keras.utils.Sequence):
         return inputs, np.array(labels)
 
     def on_epoch_end(self):
-        np.random.shuffle(self.data)  # Run seeds it for each epoch
+        np.random.shuffle(self.data)  # Run seeds np.random for each epoch
 
 
 bert = build_transformer_model(

@@ -1,4 +1,4 @@
-"""One file, one training job."""
+"""Recipes: each file is one training job."""
 
 import sys
 

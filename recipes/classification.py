@@ -44,20 +44,20 @@ class Config(ClassifierConfig):
     batches: PackedBatchOptions = PackedBatchOptions()
     update: TransformerUpdateOptions = TransformerUpdateOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
-    """micro-batches per update, each of --batch-size"""
+    """micro-batches per update; each has --batch-size samples"""
     class_weights: Optional[str] = None
-    """weights of labels in the loss: balanced (by frequency), or e.g. spam=5,ham=0.5; none = 1"""
+    """weights of labels in the loss: balanced (inverse frequency), or spam=5,ham=0.5; none = 1"""
     tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``ClassifierConfig``, without smoothing of several labels."""
+        """Return the defaults of ``ClassifierConfig``; without label smoothing for --multilabel."""
         several = self.files.multilabel is not None
         return {**super().defaults(), **({"label_smoothing": 0.0} if several else {})}
 
     @property
     def loop(self) -> LoopOptions:
-        """The loop's options; accuracy, or micro-F1, decides which checkpoint is best."""
+        """The loop's options; accuracy (or micro-F1) decides which checkpoint is best."""
         several = self.files.multilabel is not None
         return dataclasses.replace(super().loop, monitor="micro_f1" if several else self.monitor)
 
@@ -66,7 +66,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     """Build the job up to the first step."""
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
-    # TensorFlow reads the precision when it is imported, so what imports it comes after.
+    # TensorFlow reads the precision at its import, so the imports follow here.
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
     from amp_xla.training import distributed, job
@@ -141,7 +141,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
 
 
 def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line, in the precision that is resolved."""
+    """Return the probability of each label for each line; precision is already set."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

@@ -2,7 +2,7 @@
 
     make train RECIPE=keras_classification
 
-trains a small BERT from scratch on TensorFlow 2, its precision by a Keras policy.
+trains a small BERT from scratch on TensorFlow 2, in mixed precision by a Keras policy.
 TensorFlow 2.17.1: dev accuracy 0.9022, seed 1, mixed_bfloat16, 2.4 minutes; 2-core Xeon, shared;
 2026-11-23.
 
@@ -36,18 +36,22 @@ class Config(ClassifierConfig):
 
     recipe = "keras_classification"
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
-    """Keras policy; none = by AMP_XLA_PRECISION, whose amp is the mixed one of this machine"""
+    """Keras policy; none = by AMP_XLA_PRECISION, where amp means mixed_float16 on a GPU, else
+    mixed_bfloat16"""
     loss_scale: Optional[str] = None
-    """a number (1 = off) or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, else 1"""
+    """loss scale: a number (1 = off) or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16
+    and 1 otherwise"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """none = AMP_XLA_XLA, else off"""
+    """XLA mode; none = AMP_XLA_XLA, else off"""
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
     config = parse(Config, argv, "python -m recipes.keras_classification")
     if world().size > 1:
-        raise SettingsError("NP: model.fit trains in one process; RECIPE=classification in several")
+        raise SettingsError(
+            "NP: this recipe trains in one process; RECIPE=classification trains on several ranks"
+        )
     folder = RunFolder(config.recipe, config.run.name, resume=config.run.resume)
     try:
         fit(config, folder)
@@ -56,10 +60,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     return 0
 
 
-def fit(given: Config, folder: RunFolder) -> None:
-    """Build the model and train it; a resumed run has the vocabulary of its checkpoint."""
+def fit(unpinned: Config, folder: RunFolder) -> None:
+    """Build the model and train it; a resumed run uses the vocabulary of its checkpoint."""
     resume_from = folder.newest()
-    config = resume_from.pinned(given) if resume_from else given
+    config = resume_from.pinned(unpinned) if resume_from else unpinned
     policy, scale = precision(config)
     from amp_xla.backend import tf
     from amp_xla.callbacks.recipe import RecipeRun
@@ -91,7 +95,7 @@ def fit(given: Config, folder: RunFolder) -> None:
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     run = RecipeRun(
-        folder, given, config.loop, data.batches, keras_batch, step_input,
+        folder, unpinned, config.loop, data.batches, keras_batch, step_input,
         evaluate=scores(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
         assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
@@ -103,8 +107,8 @@ def fit(given: Config, folder: RunFolder) -> None:
 def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
     """Return inputs, labels and weights for ``fit``.
 
-    Keras divides by the number of rows. The weights are scaled so that padding rows do not count
-    and the loss is the mean over the other rows.
+    Keras divides the loss by the number of rows, which includes padding rows of weight 0. The
+    weights are scaled so that the loss is the mean over the other rows.
     """
     weights = batch["weights"]
     weights = weights * (len(weights) / max(float(weights.sum()), 1e-6))
@@ -112,7 +116,7 @@ def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
 
 
 def precision(config: Config) -> Tuple[str, Any]:
-    """Apply the settings and the Keras policy; return the policy and the loss scale."""
+    """Apply the settings and set the Keras policy; return the policy and the loss scale."""
     from amp_xla import backend
     from amp_xla.backend import configuring
     from amp_xla.settings import Settings, default_loss_scale
@@ -121,18 +125,18 @@ def precision(config: Config) -> Tuple[str, Any]:
     requested = Settings.from_environment(os.environ, **switches).precision
     if config.policy is not None:
         requested = "amp" if config.policy != "float32" else "fp32"
-    # A policy changes the layers, the rewrite changes the graph: never both.
+    # The policy replaces the graph rewrite, which is off in tf32.
     resolved = configuring.resolve(
         **switches, precision="tf32" if requested == "amp" else requested
     )
     if backend.kind() == "tf1":
         raise UnsupportedError(
-            "recipes.keras_classification needs the Keras policies of TensorFlow 2, and this is "
-            "1.15: give RUNTIME=tf2, or stay here with RECIPE=classification, the same job"
+            "RECIPE=keras_classification needs the Keras policies of TensorFlow 2, found 1.15: use "
+            "RUNTIME=tf2, or stay here with RECIPE=classification, the same job"
         )
     half = resolved.machine_half
     name = config.policy or (f"mixed_{half}" if requested == "amp" and half else "float32")
-    if name == "mixed_float16":  # which holds neither bert4keras' 1e12 nor Keras' 1e-7
+    if name == "mixed_float16":  # bert4keras' 1e12 and Keras' 1e-7 do not fit float16
         resolved = configuring.resolve(**switches, precision="tf32", infinity=1e4, epsilon=1e-5)
     from amp_xla.backend import keras  # noqa: F401  # sets graph mode before the policy
     from amp_xla.precision.compat.keras import set_policy
@@ -174,7 +178,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
 
 
 def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``: float32, constants of the run's policy."""
+    """Return the model for ``amp-xla export``, in float32 with the constants of the run."""
     from amp_xla.backend import configuring
 
     half = checkpoint.identity["data"].get("policy") == "mixed_float16"

@@ -49,31 +49,33 @@ class Config:
     """Pretrain a language model."""
 
     preset: Annotated[Optional[presets.Preset], MAY_CHANGE] = None
-    """published defaults; quick = for a laptop; none = roberta for base and large, else quick"""
+    """defaults of a paper, or quick for a laptop; none = roberta if --model is base or large, else
+    quick"""
     data: Optional[str] = None
     """folder written by `amp-xla prepare`; none = the built-in corpus, prepared once in .cache"""
     objective: Literal["mlm", "lm", "unilm"] = "mlm"
-    """masked words (RoBERTa), the next token (GPT), or the second of two segments (UniLM)"""
+    """what to predict: mlm = masked words (RoBERTa), lm = the next token (GPT), unilm = the second
+    of two segments (UniLM)"""
     mask: Literal["word", "token"] = "word"
-    """unit of masking; masks are new in every epoch"""
+    """mask whole words or single tokens; each epoch has new masks"""
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
-    """share of the tokens to predict: 80% become [MASK], 10% a random token, 10% stay"""
+    """share of the tokens to predict: 80% of them become [MASK], 10% a random token, 10% stay"""
     topic: Annotated[float, within(at_least=0)] = 1.0
-    """final weight of the bag-of-words loss; 0 = none"""
+    """weight of the bag-of-words loss at the end of training; 0 = no such loss"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
-    """use lamb for global batches of thousands"""
+    """optimizer; lamb is for global batches of thousands of samples"""
     beta2: Annotated[float, within(above=0, below=1)] = 0.999
     """decay of Adam's second moments"""
     adam_epsilon: Annotated[float, within(above=0)] = 1e-6
-    """epsilon of Adam"""
+    """epsilon of Adam, added to the denominator"""
     decay: Literal["linear", "cosine", "constant"] = "linear"
-    """decay of the learning rate after the warm-up"""
+    """shape of the learning rate's decay after the warm-up"""
     average: Annotated[float, within(at_least=0, below=1)] = 0.0
-    """decay of a moving average of the weights, e.g. 0.999, used to evaluate and save; 0 = none"""
+    """decay of the moving average of weights for evaluation and export, e.g. 0.999; 0 = off"""
     heldout: Annotated[int, within(at_least=1)] = 512
     """maximum number of held-out sequences to evaluate on"""
     seed: Seed = 1
-    """seed of weights, order, masks and dropout"""
+    """seed of weights, order of samples, masks and dropout"""
     length: LengthOptions = LengthOptions()
     encoder: LanguageModelOptions = LanguageModelOptions()
     update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=1e-3, warmup=0.06)
@@ -88,7 +90,7 @@ class Config:
 
 
 def get_data(config: Config) -> Manifest:
-    """Return the prepared text; prepare the built-in corpus if needed."""
+    """Return the prepared text of ``--data``; without it, prepare the built-in corpus once."""
     if config.data is not None:
         return Manifest.load(config.data)
     out = f".cache/pretraining/docstrings-{prepare.FORMAT}-python{sys.version.split()[0]}"
@@ -134,9 +136,11 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         lm.start_from_counts(Sequences(data), tokenizer.special_ids, config.seed)
     inputs = lm.placeholders()
     topic = None
-    if config.topic and config.objective == "mlm":  # other objectives see the words to predict
+    if config.topic and config.objective == "mlm":  # in others, inputs contain the words to predict
         topic = config.topic * (tf.cast(step_input // accumulate, tf.float32) / float(amount.steps))
-        note("loss = mlm_loss + a growing weight x topic_loss: it may rise while both fall")
+        note(
+            "loss = mlm_loss + weight x topic_loss; the weight grows: loss may rise while both fall"
+        )
     loss, metrics = lm.loss(inputs, topic)
     evaluate = held_out(lm, inputs, *map(ranks.share, reversed(held)))
     kind: Any = averaged(AdamW if config.optimizer == "adamw" else LAMB, config.average)
@@ -146,7 +150,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
-    border = phases[0].steps_per_epoch()
+    first_phase = phases[0].steps_per_epoch()
     note(
         f"global batch {size} = micro-batch {size / accumulate / count:g} x accumulation "
         f"{accumulate} x ranks {count}; {costs[0] * size / 1e9:.1f} GFLOP per update; "
@@ -157,7 +161,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         {**tokenizer.assets, "bert_config.json": lm.architecture()}, resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=used_by(lm.write_checkpoint, optimizer, lm.weights),
-        rates={"model_flops_per_second": lambda step: costs[step > border] / count},
+        rates={"model_flops_per_second": lambda step: costs[step > first_phase] / count},
     )  # fmt: skip
 
 
@@ -171,7 +175,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Filling]]:
-    """Return the ``top`` most likely tokens of each [MASK] of each text; the others stay masked."""
+    """Return the ``top`` most likely tokens for each [MASK]; the other [MASK]s stay."""
     config = checkpoint.config(Config)
     config.precision_options.resolve_for_answers()
     from amp_xla.training import filling

@@ -1,12 +1,12 @@
-"""Recommendation: an embedding table spread over ranks, DLRM or DeepFM above it, clicks by AUC.
+"""Recommendation: predict clicks by DLRM or DeepFM, with an embedding table spread over ranks.
 
     make train RECIPE=recommendation NP=2
 
-trains on a built-in task: from which of two packages of Python's library are two docstrings?
+trains on a built-in task, evaluated by AUC: from which of two packages are two docstrings?
 
     make train RECIPE=recommendation NP=8 ARGS="--train day_0.gz --dev day_1.gz --rows 50000000 --batch-size 65536"
 
-trains on Criteo's files: label, 13 numbers, 26 slots, with tabs between them. docs/tables.md has more.
+trains on Criteo's files: label, 13 numbers and 26 slots, separated by tabs (docs/tables.md).
 """  # noqa: E501
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ class Config:
 
     files: SlotFiles = SlotFiles()
     batch_size: Annotated[int, within(at_least=1)] = 128
-    """samples per step, over all ranks; on GPUs 8,192 to 65,536"""
+    """samples per step of all ranks together; on GPUs use 8,192 to 65,536"""
     table_optimizer: Literal["lazy_adam", "adam"] = "lazy_adam"
-    """lazy_adam updates the rows of a batch; adam updates all rows in every step"""
+    """optimizer of the table: lazy_adam updates only the rows in the batch, adam all rows"""
     epochs: Annotated[int, within(1, 10**6)] = 2
-    """passes over the training data"""
+    """number of passes over the training data"""
     patience: Annotated[int, within(at_least=0)] = 0
-    """evaluations without improvement before early stopping; 0 = never"""
+    """stop after this number of evaluations without improvement; 0 = never"""
     seed: Seed = 1
-    """seed of weights and order"""
+    """seed of weights and order of samples"""
     model: TowerOptions = TowerOptions()
     update: UpdateOptions = UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
     precision_options: PrecisionOptions = PrecisionOptions()
@@ -119,7 +119,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probabilities of 0 and 1 for each line; its label is ignored and may be empty."""
+    """Return the probabilities of 0 and 1 for each line; labels are ignored and may be empty."""
     config = checkpoint.config(Config)
     columns, values = _columns(checkpoint)
     parsed = []
@@ -162,7 +162,7 @@ def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
 
 
 def _inference(checkpoint: Checkpoint, columns: Columns, values: int) -> Tuple[Any, Any]:
-    """Return inputs and outputs by name of a model with a checkpoint's weights, in one process."""
+    """Return inputs and outputs by name of a model with the weights of a checkpoint."""
     config = checkpoint.config(Config)
     config.precision_options.resolve_for_answers()
     from amp_xla.backend import tf
@@ -177,7 +177,7 @@ def _inference(checkpoint: Checkpoint, columns: Columns, values: int) -> Tuple[A
 
 
 def _model(config: Config, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
-    """Return placeholders by name, model and logits; ``rows`` is the table's initializer."""
+    """Return placeholders by name, model and logits; ``rows`` is the initializer of the table."""
     from amp_xla.backend import tf
     from amp_xla.models.recommender import Recommender
     from amp_xla.sok.layers import new_table

@@ -1,11 +1,11 @@
-"""Generation: a BERT reads a source and writes a target, as a UniLM.
+"""Text generation: a BERT reads a source text and writes a target text (UniLM).
 
     make train RECIPE=seq2seq
 
 trains a small BERT from scratch: from the first paragraph of a docstring of Python's library to the
-name of the function or class, in words. Without a model (Python 3.12, `benchmarks/first_words.py`
-of revision 6c424ec) the first three words of a text have ROUGE-L 0.1769 on the dev texts, the name
-of the most similar training text has 0.2563.
+name of the function or class, split into words. For comparison, on the dev texts the first three
+words of the paragraph have ROUGE-L 0.1769, and the name of the most similar training text 0.2563
+(Python 3.12, `benchmarks/first_words.py` of revision 6c424ec).
 TensorFlow 2.17.1: dev ROUGE-L 0.3039, seed 1, 4.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
 load 5; 2026-11-26. The machine was shared; CPU time 4.7 minutes.
 
@@ -35,7 +35,7 @@ from amp_xla.training.options import ClassifierOptions, PrecisionOptions, Transf
 
 @dataclasses.dataclass(frozen=True)
 class Config(ClassifierConfig):
-    """Train a model that writes a text for a text."""
+    """Train a model that generates a target text for each source text."""
 
     recipe = "seq2seq"
     monitor = "rouge_l"
@@ -45,7 +45,7 @@ class Config(ClassifierConfig):
     training: ClassifierOptions = ClassifierOptions(epochs=10)
     update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=1e-3)
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
-    """micro-batches per update, each of --batch-size"""
+    """micro-batches per update; each has --batch-size samples"""
     precision_options: PrecisionOptions = PrecisionOptions()
 
     @property
@@ -95,7 +95,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(
     checkpoint: Checkpoint, lines: List[str], generation: GenerationOptions = GenerationOptions()
 ) -> List[str]:
-    """Return the text that is generated for each line."""
+    """Return the generated text for each line."""
     config = checkpoint.config(Config)
     config.precision_options.resolve_for_answers()
     from amp_xla.training import seq2seq

@@ -2,12 +2,11 @@
 
     make train RECIPE=similarity
 
-trains a small BERT from scratch by CoSENT: do two docstrings come from one package of Python's
-library? Words that both have tell little, so that which words belong together must be learned: the
-cosine of TF-IDF has Spearman 0.1198 and accuracy 0.5587 on the same dev pairs (Python 3.12,
-`benchmarks/tf_idf.py` of revision 6c424ec; 0.1644 and 0.5823 on Python 3.7's library). The runs
-below have accuracy 0.6797 and 0.7000, with the threshold chosen on the dev pairs; the machine was
-shared.
+trains a small BERT from scratch by CoSENT: are two docstrings from the same package of Python's
+library? Common words tell little here: on the same dev pairs the cosine of TF-IDF has Spearman
+0.1198 and accuracy 0.5587 (Python 3.12, `benchmarks/tf_idf.py` of revision 6c424ec; 0.1644 and
+0.5823 on Python 3.7's library). The runs below have accuracy 0.6797 and 0.7000, with the threshold
+chosen on the dev pairs. The machine was shared.
 TensorFlow 1.15.5: dev Spearman 0.3866, seed 1, 3.2 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
 load 4; 2026-11-25.
 TensorFlow 2.17.1: dev Spearman 0.4401, seed 1, 2.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
@@ -53,11 +52,11 @@ class Config(ClassifierConfig):
     training: ClassifierOptions = ClassifierOptions(epochs=2)
     update: TransformerUpdateOptions = TransformerUpdateOptions()
     method: pairs.Method = "cosent"
-    """cross-encoder: both texts in one row; others: one vector per text. cosent ranks cosines by
-    label; simcse takes the other texts of a micro-batch as negatives; unsupervised-simcse pairs
-    each text with itself"""
+    """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
+    trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
+    unsupervised-simcse needs no labels and pairs each text with itself"""
     accumulate: Annotated[int, within(at_least=1)] = 1
-    """micro-batches per update, each of --batch-size; pairs are compared within a micro-batch"""
+    """micro-batches per update, each of --batch-size pairs, which are compared with each other"""
     tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
 
@@ -127,7 +126,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Any:
-    """Return the ``Scores`` of lines, each two texts with a tab between them."""
+    """Return the ``Scores`` of lines; each line is two texts with a tab between."""
     config = checkpoint.config(Config)
     texts, others = pairs.split(lines)
     config.precision_options.resolve_for_answers()

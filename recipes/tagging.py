@@ -1,11 +1,11 @@
-"""Named entities: a BERT encoder and a softmax, a CRF, a GlobalPointer or an efficient one.
+"""Named entities: a BERT encoder with a softmax, a CRF or an (efficient) GlobalPointer.
 
     make train RECIPE=tagging
 
 trains a small BERT from scratch: which words of a docstring name a parameter, a class, a function
-or a constant? A dictionary, each word with its most frequent label in training, has dev F1 0.633
-(`benchmarks/dictionary_tagger.py` of revision 6c424ec). The machine was shared; CPU time 7.0 and
-4.8 minutes.
+or a constant? For comparison, a dictionary with the most frequent label of each training word has
+dev F1 0.633 (`benchmarks/dictionary_tagger.py` of revision 6c424ec). The machine was shared; CPU
+time 7.0 and 4.8 minutes.
 TensorFlow 1.15.5: dev F1 0.6694, seed 1, 6.3 minutes; AMD EPYC with AVX-512 BF16, 2 cores, load 6;
 2026-11-25.
 TensorFlow 2.17.1: dev F1 0.6699, seed 1, 4.6 minutes; AMD EPYC with AVX-512 BF16, 2 cores, load 6;
@@ -41,7 +41,7 @@ class Config(TaggerConfig):
     vocabulary: VocabularyOptions = VocabularyOptions(lowercase=False)
     update: TransformerUpdateOptions = TransformerUpdateOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
-    """micro-batches per update, each of --batch-size"""
+    """micro-batches per update; each has --batch-size samples"""
     tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
 
@@ -102,7 +102,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
-    """Return the entities of each line, a text."""
+    """Return the entities of each line; a line is a text."""
     config = checkpoint.config(Config)
     config.precision_options.resolve_for_answers()
     from amp_xla.models import dropout

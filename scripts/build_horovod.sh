@@ -3,9 +3,9 @@
 #
 #   scripts/build_horovod.sh tf1|tf2
 #
-# Horovod compiles against the installed TensorFlow, so there is no wheel to download. The one built
-# here has TensorFlow and Gloo, no MPI and no NCCL: for tests and CPU runs. It is cached in
-# .cache/wheels/<runtime>. NVIDIA's containers have a Horovod with NCCL, which stays.
+# Horovod compiles against the installed TensorFlow, so there is no wheel to download. The wheel built
+# here has TensorFlow and Gloo, but no MPI and no NCCL: it is for tests and CPU runs. It is cached in
+# .cache/wheels/<runtime>. The Horovod of NVIDIA's containers, which has NCCL, is not replaced.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -28,7 +28,7 @@ python=$(./amp-xla env --runtime "$runtime")
 requirements=$root/requirements/horovod.txt
 version=$(sed -n 's/^horovod==//p' "$requirements")
 
-# A second builder waits for the first.
+# Two builds of one runtime run one after the other.
 mkdir -p "$root/.cache"
 exec 9>"$root/.cache/horovod-$runtime.lock"
 flock 9
@@ -69,10 +69,10 @@ if ! compgen -G "$wheels/horovod-$version-*.whl" >/dev/null; then
     echo "building horovod $version for $tensorflow, $tag (about a minute on 2 cores) ..." >&2
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    # pip, because uv builds no wheel of a named release; cmake below 4, which Horovod's files need.
+    # pip, because uv cannot build a wheel of a release; cmake below 4, as Horovod's files need it.
     "$uv" pip install --quiet --python "$python" --target "$work/tools" \
         'pip==24.0' 'cmake==3.27.9' 'wheel==0.42.0'
-    # Half the time of Horovod's own -O3 -g; tests and CPU runs need neither.
+    # This takes half the time of Horovod's -O3 -g, which tests and CPU runs do not need.
     printf '#!/bin/sh\nexec g++ "$@" -O1 -g0\n' >"$work/tools/bin/c++"
     chmod +x "$work/tools/bin/c++"
     if ! env PYTHONPATH="$work/tools" PATH="$work/tools/bin:$PATH" CXX="$work/tools/bin/c++" \
@@ -88,6 +88,6 @@ fi
 
 "$uv" pip install --quiet --python "$python" --find-links "$wheels" --only-binary horovod \
     --requirement "$requirements"
-works || fail "Horovod was installed for $runtime and does not import." \
+works || fail "Horovod was installed for $runtime but cannot be imported." \
     "Next: $python -c 'import horovod.tensorflow'"
 echo "horovod for $runtime: ready"

@@ -1,6 +1,6 @@
-"""Refuse an unsupported base image, the first step of an image's build.
+"""Refuse an unsupported base image. This is the first step of an image's build.
 
-Each Python 3 can read this file. The packages that an image lacks are locked for these Pythons.
+The syntax of this file is valid on any Python 3. There are lock files for the supported Pythons.
 """
 
 import sys
@@ -23,7 +23,7 @@ def refuse(reason: str) -> int:
 
 
 def main() -> int:
-    """Return 0 if a supported TensorFlow can be here; container_install looks for it."""
+    """Return 0 if this Python is supported; container_install checks TensorFlow."""
     minor = tuple(sys.version_info[:2])
     if minor != (3, 8) and minor not in TF2_LOCKS:
         return refuse("Python " + ".".join(map(str, minor)))

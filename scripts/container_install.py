@@ -1,10 +1,10 @@
 """Add the packages that this project needs to a Python with TensorFlow; change no others.
 
-`python -m scripts.container_install`, in the Dockerfile and behind `make env` inside a container.
-A container's TensorFlow was built against its numpy, h5py and protobuf, so dependencies are not
-resolved: missing packages are installed at their locked version with `--no-deps`. If `pip check`
-says that a package of the lock is too old for a new one, it is replaced and named. Any other change
-of an installed version is an error and fails the image's build.
+The Dockerfile runs `python -m scripts.container_install`, and so does `make env` in a container. A
+container's TensorFlow was built against its numpy, h5py and protobuf. Therefore dependencies are
+not resolved: missing packages are installed at their locked version with `--no-deps`. An installed
+package is replaced only if it is in the lock and `pip check` reports that a new package needs a
+later version. Any other change of an installed version fails the image's build.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scripts.environment.installed import canonical, distributions, runtime_of, 
 from scripts.environment.pythons import probe
 
 ROOT = Path(__file__).resolve().parents[1]
-# TensorFlow was built against these: no lock of additions may name them.
+# TensorFlow was built against these packages, so no container lock may have them.
 PROTECTED = re.compile(
     r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|grpcio|horovod|jax.*|nvidia-.*)"
 )
@@ -37,7 +37,10 @@ def main() -> int:
     """Install into the Python that runs this; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument(
-        "--runtime", default="auto", choices=["auto", "tf1", "tf2"], help="refuse any other"
+        "--runtime",
+        default="auto",
+        choices=["auto", "tf1", "tf2"],
+        help="refuse a TensorFlow of another runtime",
     )
     parser.add_argument("--dry-run", action="store_true", help="only list what would be installed")
     options = parser.parse_args()
@@ -50,10 +53,10 @@ def main() -> int:
 
 
 def install(python: str, request: str, root: Path, dry_run: bool = False) -> None:
-    """Add what requirements/container-<runtime>.txt locks and `python` lacks.
+    """Install the packages of requirements/container-<runtime>.txt that `python` lacks.
 
     Raises:
-      SetupError: no TensorFlow, not the `request`ed one, or a package of the base changed.
+      SetupError: TensorFlow is missing or not the `request`ed one, or another package changed.
     """
     base = distributions(python)
     version = tensorflow_version(python, base)
@@ -68,7 +71,7 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
     folder = root / "requirements"
     pins = fit_keras(read_lock(folder / lock_for(runtime, python)), version, folder)
     missing = {name: pin for name, pin in pins.items() if name not in base}
-    print(f"TensorFlow {version} ({runtime}) and the other packages of this Python stay")
+    print(f"TensorFlow {version} ({runtime}) and other installed packages are not changed")
     print(f"to install: {_names(missing) or 'nothing'}", flush=True)
     if dry_run or not missing:
         return
@@ -82,7 +85,9 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
         new = pip_check(python) - complaints
     compare(base, distributions(python), replaced)
     if new:
-        raise SetupError("base and additions do not fit:\n  " + "\n  ".join(sorted(new)))
+        raise SetupError(
+            "installed and new packages do not fit together:\n  " + "\n  ".join(sorted(new))
+        )
     print(f"installed {len(missing)}; {len(base) - len(replaced)} of the base are unchanged")
 
 
@@ -126,7 +131,7 @@ def _lines(path: Path) -> List[str]:
 def fit_keras(
     pins: Mapping[str, str], tensorflow: str, folder: Path = ROOT / "requirements"
 ) -> Dict[str, str]:
-    """Pin the tf-keras of the installed TensorFlow; before 2.14 Keras 2 is inside TensorFlow."""
+    """Pin the tf-keras that fits TensorFlow, or none before 2.14, which contains Keras 2."""
     fitted = {name: pin for name, pin in pins.items() if name != "tf-keras"}
     major, minor = map(int, tensorflow.split(".")[:2])
     if (major, minor) >= (2, 14):
@@ -140,7 +145,7 @@ def fit_keras(
 def too_old(
     complaints: Iterable[str], pins: Mapping[str, str], added: Container[str]
 ) -> Dict[str, str]:
-    """Return the pins of packages of the base that are too old for one of the `added`."""
+    """Return the pins of installed packages that are too old for one of the `added` packages."""
     replaced = {}
     for complaint in complaints:
         match = TOO_OLD.match(complaint)
@@ -163,7 +168,7 @@ def compare(before: Mapping[str, str], after: Mapping[str, str], replaced: Conta
 
 
 def pip_check(python: str) -> Set[str]:
-    """Return pip's complaints about distributions that do not fit together."""
+    """Return the lines of `pip check` about packages that do not fit together."""
     done = subprocess.run(
         [python, "-m", "pip", "check", "--disable-pip-version-check"],
         stdout=subprocess.PIPE,
@@ -179,7 +184,7 @@ def _names(pins: Mapping[str, str]) -> str:
 
 
 def _pip_install(python: str, pins: Mapping[str, str]) -> None:
-    """Install exactly these; pip checks the hashes of those that have some."""
+    """Install exactly `pins`; pip checks the hashes of those with hashes."""
     for hashed in (False, True):
         chosen = [pin for pin in pins.values() if ("--hash" in pin) == hashed]
         if not chosen:
@@ -196,9 +201,9 @@ def _pip_install(python: str, pins: Mapping[str, str]) -> None:
 
 def _environment() -> Dict[str, str]:
     environment = dict(os.environ)
-    # NVIDIA's images constrain pip to their own versions, which `compare` checks more strictly.
+    # NVIDIA's images constrain pip to the installed versions; `compare` checks this more strictly.
     environment.pop("PIP_CONSTRAINT", None)
-    # Ubuntu 24.04's Python refuses pip outside a virtual environment; a container is isolated.
+    # Ubuntu 24.04's Python refuses pip outside a virtual environment, which a container replaces.
     environment["PIP_BREAK_SYSTEM_PACKAGES"] = "1"
     environment["PIP_ROOT_USER_ACTION"] = "ignore"
     return environment

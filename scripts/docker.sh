@@ -5,12 +5,12 @@
 #   docker.sh train --recipe NAME -- FLAGS OF THE RECIPE
 #   docker.sh shell [-- COMMAND]
 #
-# Environment variables: RUNTIME (auto, tf1, tf2), BASE_IMAGE, IMAGE (name of the built image), GPUS
-# (all, none, or indices: 0,1), DATA (one or several folders to mount read-only at the same path), RUNS
-# (default: runs), NP (ranks), ENGINE (docker, podman, apptainer; default: docker, else podman).
+# Variables: RUNTIME (auto, tf1, tf2), BASE_IMAGE, IMAGE (name of the image to build), GPUS (all, none,
+# or indices like 0,1), DATA (folders to mount read-only at the same path), RUNS (folder for runs;
+# default: runs), NP (number of ranks), ENGINE (docker, podman, apptainer; default: docker, else podman).
 #
 # Files after --train, --dev, --bert, --vocab, --data, --file, --corpus or --warm-start are mounted
-# read-only at their own path, the folder after --out to be written. Paths below RUNS are mounted anyway.
+# read-only at the same path, and the folder after --out writable. RUNS is always mounted.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -18,11 +18,11 @@ repository=nvcr.io/nvidia/tensorflow
 tf1_image=$repository:23.03-tf1-py3
 tf2_image=$repository:25.02-tf2-py3
 workspace=/workspace/amp_xla
-# Settings of TensorFlow, CUDA, NCCL and Horovod. Not every TF_*: Terraform has secrets there.
+# Settings of TensorFlow, CUDA, NCCL and Horovod. Not every TF_*, as Terraform stores secrets there.
 settings='^(AMP_XLA_[A-Z_]+|TF_(CPP|XLA|ENABLE|DISABLE|GPU|CUDNN|FORCE_GPU|NUM|USE|DETERMINISTIC)_\w+'
 settings+='|TF_(AUTO_MIXED_PRECISION\w*|KERAS|CONFIG)|XLA_FLAGS|NVIDIA_TF32_OVERRIDE'
 settings+='|CUDA_(VISIBLE_DEVICES|DEVICE_ORDER|CACHE_\w+|LAUNCH_BLOCKING)|(NCCL|HOROVOD|KMP|OMP)_\w+)$'
-stop_seconds=300 # an orderly stop writes a checkpoint; BERT-large's has 4 GB
+stop_seconds=300 # for writing a checkpoint; that of BERT-large has 4 GB
 
 fail() {
     printf 'error: %s\n' "$1" >&2
@@ -53,7 +53,7 @@ choose_image() { # sets runtime, base_image and image
     [[ $runtime == auto || -z $of_name || $of_name == "$runtime" ]] ||
         fail "RUNTIME=$runtime, but BASE_IMAGE=$base_image is a $of_name image." \
             "Give RUNTIME=$of_name, or leave BASE_IMAGE out."
-    if [[ $runtime == auto ]]; then # an image whose name does not tell stays auto; no image is tf1's
+    if [[ $runtime == auto ]]; then # auto stays if the image name does not show it; no image: tf1
         [[ -n $base_image ]] && runtime=${of_name:-auto} || runtime=tf1
     fi
     [[ -n $base_image ]] || { [[ $runtime == tf2 ]] && base_image=$tf2_image || base_image=$tf1_image; }
@@ -62,7 +62,7 @@ choose_image() { # sets runtime, base_image and image
     check_name IMAGE "$image"
 }
 
-check_name() { # check_name VARIABLE IMAGE: a name, which docker cannot take for an option
+check_name() { # check_name VARIABLE IMAGE: refuse what docker could read as an option
     [[ $2 =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] ||
         fail "$1=$2 is not an image's name. Names look like $tf1_image."
 }
@@ -93,7 +93,7 @@ build() {
         build_sif "$revision"
         return
     fi
-    # A second tag with the revision, so that a run's run.json leads to its image. Tags allow no +.
+    # The second tag has the revision, which a run's run.json also has. A tag cannot contain +.
     name=${image%@*}
     [[ ${name##*/} != *:* ]] || name=${name%:*}
     printf 'building %s from %s (its first download is about 6 GB) ...\n' "$image" "$base_image" >&2
@@ -104,7 +104,7 @@ build() {
             "If it could not pull $base_image: $engine pull $base_image"
 }
 
-build_sif() { # build_sif REVISION: sets image, a file named after its content, built once
+build_sif() { # build_sif REVISION: builds a file once per base and revision; sets image
     image=$root/.cache/apptainer/$runtime-$(basename "${base_image//[:@]/-}")-$1.sif
     [[ $1 == *+ || $1 == unknown || ! -e $image ]] || return 0
     mkdir -p "${image%/*}"
@@ -149,7 +149,7 @@ check_gpus() {
 
 data_folders() { # adds DATA to readable
     local folders=() folder
-    if [[ -e ${DATA:-} ]]; then # one, whose name may have spaces
+    if [[ -e ${DATA:-} ]]; then # one folder, whose name may have spaces
         folders=("$DATA")
     else
         read -r -d '' -a folders <<<"${DATA:-}" || true
@@ -160,7 +160,7 @@ data_folders() { # adds DATA to readable
     done
 }
 
-place_files() { # place_files ARGUMENT...: sets arguments, with the container's paths; adds to readable, writable
+place_files() { # place_files ARGUMENT...: sets arguments with paths of the container; extends readable and writable
     local word flag=''
     for word in "$@"; do
         if [[ $word == --*=* ]]; then
@@ -190,8 +190,8 @@ place_file() { # place_file FLAG VALUE: sets placed, the path in the container
         writable+=("$path")
     else
         [[ -e $path ]] ||
-            fail "$1 $2: no such file or folder here, and a container has only what is mounted." \
-                "DATA=<folder> mounts more of them."
+            fail "$1 $2: no such file or folder here, so it cannot be mounted." \
+                "DATA=<folder> mounts other folders."
         readable+=("$path")
     fi
 }
@@ -205,7 +205,7 @@ mount() { # mount FOLDER PLACE [ro]: adds it to `options`
     fi
 }
 
-run_sif() { # run_sif COMMAND...: as this user; of the environment only settings are passed on
+run_sif() { # run_sif COMMAND...: runs in the image as this user, with settings as its only variables
     local options=(--cleanenv --pwd "$workspace" --bind "$runs:$workspace/runs") path name
     ((${#gpus[@]} == 0)) || options+=(--nv)
     for path in "${readable[@]}" "${writable[@]}"; do
@@ -216,7 +216,7 @@ run_sif() { # run_sif COMMAND...: as this user; of the environment only settings
     exec apptainer exec "${options[@]}" "$image" "$@"
 }
 
-run() { # run COMMAND...: in the image, as this user
+run() { # run COMMAND...: runs in the image as this user
     local passed=() name folder
     [[ $engine != apptainer || ! ${GPUS:-all} =~ ^[0-9] ]] || export CUDA_VISIBLE_DEVICES=$GPUS
     while IFS= read -r name; do

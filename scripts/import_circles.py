@@ -1,7 +1,7 @@
-"""A contract for import-linter: no circle between files, also of imports inside functions.
+"""A contract for import-linter: no circular imports, not even by imports inside functions.
 
-import-linter's ``acyclic_siblings`` compares the files of one folder; it misses a circle between a
-package's ``__init__.py`` and a file of the package.
+import-linter's ``acyclic_siblings`` compares only files of one folder, so it misses a circle
+between a package's ``__init__.py`` and a file of the package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlinter import Contract, ContractCheck, output
 
 
 class NoCircles(Contract):
-    """Broken if modules of the root packages import each other in a circle."""
+    """A contract that is broken if modules of the root packages import each other in a circle."""
 
     def check(self, graph: Any, verbose: bool) -> ContractCheck:
         imports = {m: set(graph.find_modules_directly_imported_by(m)) for m in graph.modules}
@@ -26,12 +26,12 @@ class NoCircles(Contract):
 
 
 def circles(imported: Dict[str, Set[str]]) -> Iterator[List[str]]:
-    """Yield circles of modules until none is left; each loses one import."""
+    """Yield circles of modules; remove one import from each until none is left."""
     while True:
         try:
             TopologicalSorter(imported).prepare()
             return
         except CycleError as error:
-            circle = error.args[1]  # each imports the one before it; the first comes again last
+            circle = error.args[1]  # each module imports the one before it; last = first
             yield circle[1:]
             imported[circle[1]].discard(circle[0])

@@ -2,9 +2,9 @@
 
     model.fit(..., callbacks=[amp_xla.callbacks.Run("runs/ner", resume=True)])
 
-Forward, backward and update are Keras'. Import this module above the code that builds the model:
-then the masks of Keras' ``Dropout`` depend on the step, so that a resumed run repeats them. The
-import also patches Keras' ``fit`` and ``fit_generator`` to train with a ``Run``.
+Keras still computes gradients and updates. Import this module before the model is built: the import
+makes the masks of Keras' ``Dropout`` depend on the step, so that a resumed run repeats them, and
+patches Keras' ``fit`` and ``fit_generator`` so that they work with a ``Run``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from amp_xla.training import distributed
 __all__ = ("Run",)
 
 
-def _handing_over(method: Any) -> Any:
-    """Return a ``fit`` that hands a call with a ``Run`` among its callbacks over to it."""
+def _with_run(method: Any) -> Any:
+    """Return Keras' ``fit``, changed to call ``Run.fit`` if a ``Run`` is among its callbacks."""
     signature = inspect.signature(method)
 
     @functools.wraps(method)
@@ -50,4 +50,4 @@ if world().size > 1:
     distributed.join()
 dropout.make_repeatable()
 for _name in ("fit", "fit_generator"):
-    setattr(backend.graph_model(), _name, _handing_over(getattr(backend.graph_model(), _name)))
+    setattr(backend.graph_model(), _name, _with_run(getattr(backend.graph_model(), _name)))

@@ -1,7 +1,7 @@
-"""The batches of ``fit`` from any position on, in an order that a resumed run repeats.
+"""The batches of ``fit``, from any position on, in an order that a resumed run repeats.
 
 A position is the number of a batch, counted from 0 over the whole run. ``numpy.random`` and
-``random`` are seeded by the run's seed and the position, so data that shuffle by them repeat.
+``random`` are seeded from the run's seed and the position, so that data shuffled by them repeat.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from amp_xla.process.progress import note
 
 
 class Source(Protocol):
-    """Batches by position.
+    """Batches that can be read from any position on.
 
     Attributes:
       steps: batches per epoch of ``fit``.
@@ -30,26 +30,28 @@ class Source(Protocol):
     steps: int
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
-        """Yield the batches from ``position`` on, as Keras takes them."""
+        """Yield the batches from ``position`` on, as tuples for Keras."""
 
 
 def source(given: Mapping[str, Any]) -> Source:
-    """Return the batches that ``fit`` was given.
+    """Return the source of the batches that were passed to ``fit``.
 
     Args:
       given: the arguments of ``fit`` or ``fit_generator`` by name.
 
     Raises:
-      UnsupportedError: a kind of data whose order cannot be repeated.
+      UnsupportedError: the order of this kind of data cannot be repeated.
     """
     data = given["generator"] if "generator" in given else given["x"]
     steps = given["steps_per_epoch"]
     if isinstance(data, keras.utils.Sequence):
-        shuffle = bool(given["shuffle"]) and given["workers"] > 0  # without workers Keras does not
+        shuffle = (
+            bool(given["shuffle"]) and given["workers"] > 0
+        )  # Keras does not shuffle with workers=0
         return Sequences(data, steps or len(data), shuffle)
     if inspect.isgenerator(data):
         if not steps:
-            raise UnsupportedError("a generator needs steps_per_epoch, as in Keras without Run")
+            raise UnsupportedError("fit with a generator needs steps_per_epoch, as without Run")
         return Generator(data, steps)
     arrays = (data, given.get("y"), given.get("sample_weight"))
     leaves = backend.tensorflow().nest.flatten(data)
@@ -58,8 +60,8 @@ def source(given: Mapping[str, Any]) -> Source:
             arrays, given["batch_size"] or 32, bool(given["shuffle"]), given["validation_split"]
         )
     raise UnsupportedError(
-        f"Run trains on a keras.utils.Sequence, a generator with steps_per_epoch, or numpy arrays "
-        f"without it; found {type(data).__name__}{' with steps_per_epoch' if steps else ''}"
+        f"data of type {type(data).__name__}{' with steps_per_epoch' if steps else ''}; Run allows "
+        f"a keras.utils.Sequence, a generator with steps_per_epoch, or numpy arrays without it"
     )
 
 
@@ -69,12 +71,12 @@ def _seed(*numbers: int) -> None:
 
 
 class Sequences:
-    """Batches of a ``keras.utils.Sequence``; those before a position are not read.
+    """Batches of a ``keras.utils.Sequence``; a resumed run does not read earlier batches again.
 
     Args:
       sequence: its ``on_epoch_end`` is called after each pass; a resumed run repeats the calls.
-      steps: per epoch of ``fit``; may differ from the length.
-      shuffle: take the batches of each pass in a new order.
+      steps: batches per epoch of ``fit``; may differ from the length of ``sequence``.
+      shuffle: whether each pass takes the batches in a new order.
     """
 
     def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
@@ -92,16 +94,16 @@ class Sequences:
             order = np.arange(count)
             if self._shuffle:
                 np.random.RandomState([seed, passes]).shuffle(order)
-            _seed(seed, passes, index)  # for batches that are augmented at random
+            _seed(seed, passes, index)  # for sequences that draw random numbers in a batch
             yield self._sequence[int(order[index])]
             position += 1
 
 
 class Generator:
-    """Batches of a generator.
+    """Batches of a generator, which is seeded at the start of each epoch.
 
-    It is seeded at the start of each epoch. ``forfit()`` of a bert4keras ``DataGenerator`` that has
-    ``steps`` batches starts at any epoch; another one is read again from its first batch.
+    bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
+    resumed run reads any other generator again from its first batch.
     """
 
     def __init__(self, generator: Any, steps: int) -> None:
@@ -110,7 +112,7 @@ class Generator:
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         number = position // self.steps * self.steps if self._starts_over() else 0
         if position - number:
-            note(f"reading {position - number} batches of the generator that were trained before")
+            note(f"skipping {position - number} batches of the generator that were trained before")
         while True:
             if number % self.steps == 0:
                 _seed(seed, number // self.steps)
@@ -118,15 +120,15 @@ class Generator:
                 batch = next(self._generator)
             except StopIteration:
                 raise DataError(
-                    f"the generator ended after {number} batches; it must go on for all epochs, "
-                    f"as `while True:` or bert4keras' forfit() does"
+                    f"the generator ended after {number} batches; it must yield batches for all "
+                    f"epochs, e.g. in `while True:` or by bert4keras' forfit()"
                 ) from None
             number += 1
             if number > position:
                 yield batch
 
     def _starts_over(self) -> bool:
-        """Return whether each epoch is one whole pass of a bert4keras ``DataGenerator``."""
+        """Return whether each epoch is exactly one pass of a new bert4keras ``DataGenerator``."""
         known = backend.bert4keras("snippets").DataGenerator
         frame, code = self._generator.gi_frame, self._generator.gi_code
         if frame is None or code is not known.forfit.__code__:
@@ -139,13 +141,13 @@ class Arrays:
     """Batches of NumPy arrays.
 
     Args:
-      arrays: nested lists or dictionaries: inputs, targets and sample weights; None = not given.
+      arrays: inputs, targets and sample weights, each None, an array, or nested arrays.
       size: samples per batch.
-      shuffle: take the samples of each epoch in a new order.
-      held_out: share of the samples, the last ones, for validation.
+      shuffle: whether each epoch takes the samples in a new order.
+      held_out: share of the samples, taken from the end, that is used for validation.
 
     Attributes:
-      validation: those; None without any.
+      validation: arrays of the held-out samples; None if there are none.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ def _rows(arrays: Any, rows: Any) -> Any:
 
 
 class Feed:
-    """The batches that Keras gets; the next one is read while a step runs.
+    """The batches as a generator for Keras; reads the next batch while a step runs.
 
     Args:
       source: source of the batches.
@@ -196,14 +198,14 @@ class Feed:
 
     @property
     def first(self) -> Tuple[Any, ...]:
-        """The first batch: inputs, and if there are any targets and sample weights."""
+        """The first batch: inputs; targets and sample weights if there are any."""
         return self._first if isinstance(self._first, tuple) else (self._first,)
 
     def generator(self) -> Iterator[Any]:
         """Yield the batches for ``fit``.
 
-        Keras counts the batches of a resumed epoch from its first, so the first one here is
-        repeated for those that were trained before.
+        Keras starts a resumed epoch with its first batch. In place of the batches that were trained
+        before, this repeats the first one; ``FitStep.skip`` does not train on them.
         """
         for _ in range(self._position % self._steps):
             yield self._first
@@ -214,7 +216,7 @@ class Feed:
             self.batch = next(self._batches) if ahead is None else ahead.result()
 
     def read_ahead(self) -> None:
-        """Start to read the next batch, unless an epoch ends here: then callbacks come first."""
+        """Start reading the next batch, unless the epoch ends here: then callbacks come first."""
         if (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)
 
@@ -228,7 +230,7 @@ class Feed:
 
 
 def arguments(source: Source, feed: Feed, given: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the arguments that make ``fit`` take its batches from ``feed``."""
+    """Return the arguments of ``fit``, changed so that it takes its batches from ``feed``."""
     changes: Dict[str, Any] = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
     changes["steps_per_epoch"] = source.steps
     none = {"y": None, "sample_weight": None, "batch_size": None, "validation_split": 0.0}

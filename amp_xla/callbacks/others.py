@@ -1,7 +1,7 @@
-"""State of the other callbacks of a ``fit``: their attributes that are numbers, text or lists.
+"""State of the other callbacks of ``fit``: attributes that are numbers, texts, lists or dicts.
 
-EarlyStopping's patience, ReduceLROnPlateau's best loss, ModelCheckpoint's and an evaluator's best
-score live in attributes. A checkpoint holds those that changed since ``fit`` began.
+Attributes hold, for example, EarlyStopping's patience and an evaluator's best score. A checkpoint
+has those that changed since ``fit`` began.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _LARGEST = 1 << 16  # characters of JSON in an attribute
 
 
 class Others:
-    """The other callbacks of a ``fit``.
+    """All callbacks of ``fit`` except ``Run``.
 
     Args:
-      callbacks: in their order, after Keras has called each ``on_train_begin``.
+      callbacks: the callbacks, after Keras has called ``on_train_begin`` of each.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
@@ -33,25 +33,25 @@ class Others:
 
     @property
     def early_stopped(self) -> bool:
-        """True if an EarlyStopping has ended the run."""
+        """Whether an EarlyStopping has ended the run."""
         stopping = [c for c in self._callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
         return any(callback.stopped_epoch > 0 for callback in stopping)
 
     def silence(self) -> None:
-        """Hide the next batches from the callbacks: they were trained before."""
+        """Do not call the callbacks for the next batches, which were trained before."""
         for callback in self._callbacks:
             for hook in _BATCH_HOOKS:
                 setattr(callback, hook, _nothing)
 
     def rejoin(self, states: Any) -> None:
-        """Show batches to the callbacks again, after restoring what ``state`` returned."""
+        """Call the callbacks for batches again; restore the ``states`` of a checkpoint."""
         for callback in self._callbacks:
             for hook in _BATCH_HOOKS:
                 delattr(callback, hook)
         self.restore(states)
 
     def state(self) -> List[Dict[str, Any]]:
-        """Return the JSON-able state of each callback; None for one that holds arrays."""
+        """Return class and state of each callback for JSON; state None = it holds arrays."""
         states = []
         for callback, initial, arrays in zip(self._callbacks, self._initial, self._arrays):
             changed: Optional[Dict[str, Any]] = {
@@ -65,7 +65,7 @@ class Others:
         return states
 
     def restore(self, states: Any) -> None:
-        """Restore what ``state`` returned, by class and order; report callbacks with arrays."""
+        """Restore the result of ``state``, by class and order; report callbacks with arrays."""
         left = list(states)
         for callback, initial in zip(self._callbacks, self._initial):
             name = type(callback).__name__
@@ -74,7 +74,7 @@ class Others:
                 continue
             left.remove(saved)
             if saved["state"] is None:
-                note(f"{name} holds arrays, which are not in the checkpoint: it is not restored")
+                note(f"{name} is not restored: it holds arrays, which checkpoints do not save")
                 continue
             for attribute, value in saved["state"].items():
                 if attribute in initial:
@@ -82,7 +82,7 @@ class Others:
 
 
 def _attributes(callback: Any) -> Dict[str, str]:
-    """Return name -> JSON of the attributes that are plain values."""
+    """Return name -> JSON of each attribute that JSON can hold."""
     texts = {}
     for name, value in vars(callback).items():
         if name in _KERAS:
@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:
 
 
 def _arrays(callback: Any) -> Set[str]:
-    """Return names of the attributes that are arrays or lists of arrays."""
+    """Return the names of attributes that are arrays or lists of arrays."""
     return {
         name
         for name, value in vars(callback).items()

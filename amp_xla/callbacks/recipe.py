@@ -18,14 +18,14 @@ Convert = Callable[[Batch], Any]
 
 
 class RecipeRun(Run):
-    """A recipe's run; ``model.fit(epochs=..., callbacks=[run])`` gets its batches from it.
+    """The ``Run`` of a recipe, which also provides the batches of ``model.fit``.
 
     Args:
-      folder: the run's folder.
-      config: the recipe's configuration, saved and compared on resume.
-      options: length, intervals and early stopping.
+      folder: the run folder.
+      config: the recipe's configuration, which is saved, and compared on resume.
+      options: number of epochs, intervals and early stopping.
       batches: the training batches.
-      convert: batch -> inputs, labels and weights for ``fit``.
+      convert: turns a batch into inputs, labels and weights for ``fit``.
       step_input: placeholder of the step number, see ``dropout.install``.
       evaluate: returns dev metrics by name.
       assets: file name -> content of the files needed for prediction.
@@ -67,7 +67,7 @@ class RecipeRun(Run):
 
 
 class _Converted:
-    """A recipe's batches in the form that ``fit`` takes."""
+    """A recipe's batches, converted for ``fit``."""
 
     def __init__(self, batches: BatchSource, convert: Convert) -> None:
         self._batches, self._convert = batches, convert

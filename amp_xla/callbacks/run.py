@@ -1,4 +1,4 @@
-"""The callback ``Run``; between two batches it does what the training loop of the recipes does."""
+"""The callback ``Run``, which calls the training loop of the recipes between Keras' batches."""
 
 from __future__ import annotations
 
@@ -25,42 +25,49 @@ from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder, ScriptFolder
 from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
-_LOWER = ("loss", "error", "mae", "mse", "perplexity")  # names of values of which less is better
-# The part of a checkpoint that belongs to ``fit``, before the first one.
+_LOWER = (
+    "loss",
+    "error",
+    "mae",
+    "mse",
+    "perplexity",
+)  # in names of values for which lower is better
+# State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {"seed": None, "loss_sum": 0.0, "metrics": [], "callbacks": []}
-# Callbacks that write files: with several ranks on the first one.
+# Callbacks that write files. With several ranks, only the first rank calls them.
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard")
 
 
 @dataclasses.dataclass(frozen=True)
 class Script:
-    """Configuration of a script without flags."""
+    """Configuration of a run that a script started, without a recipe's flags."""
 
     run: RunOptions = RunOptions()
 
 
 class Run(keras.callbacks.Callback):
-    """A run folder, checkpoints and an exact resume for ``fit``; it may stand anywhere in the list.
+    """A run folder, checkpoints and an exact resume for ``fit``; any place in the list is right.
 
-    ``fit`` begins with the first batch, or with the batch after the newest checkpoint. Its data are
-    a ``keras.utils.Sequence``, a generator or NumPy arrays. Their order depends on the run's
-    seed, which is drawn from ``numpy.random`` when the run begins. The logs of each epoch also
-    have ``loss_scale`` and ``skipped_steps``.
+    ``fit`` begins with the first batch, or with the batch after the newest checkpoint. The data are
+    a ``keras.utils.Sequence``, a generator or NumPy arrays. The order of the data depends on the
+    run's seed, which is drawn from ``numpy.random`` when the run begins. ``Run`` adds
+    ``loss_scale`` and ``skipped_steps`` to the logs of each epoch.
 
     Args:
-      folder: the run's folder, such as ``runs/ner``.
+      folder: path of the run folder, such as ``runs/ner``.
       resume: continue from the newest whole checkpoint in ``folder``, if there is one.
-      monitor: log whose value decides which checkpoint is best; None = ``val_loss``, else the first
-        ``val_`` value. Lower is better for loss, error, mae, mse and perplexity.
+      monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
+        without it the first ``val_`` value. Lower is better if the name contains loss, error, mae,
+        mse or perplexity.
       checkpoint_every: steps between checkpoints; 0 = after each epoch and every 10 minutes.
-      keep: newest checkpoints to keep, besides the best.
-      on_nonfinite: ``skip`` such steps, ``report`` the operation that the first one began with, or
-        ``stop``.
+      keep: number of newest checkpoints to keep, besides the best one.
+      on_nonfinite: what to do at a step that is not finite: ``skip`` it; skip it and ``report`` the
+        first operation that was not finite; or ``stop``.
       log_every: steps between lines of metrics.jsonl.
-      force_resume: resume although settings or versions differ.
+      force_resume: resume even if settings or versions differ.
 
     Raises:
-      AmpXlaError: the folder holds a run already, or cannot be used.
+      AmpXlaError: the folder already has a run and ``resume`` is False, or it cannot be used.
     """
 
     def __init__(
@@ -91,7 +98,7 @@ class Run(keras.callbacks.Callback):
         self._step: Any = None
         self._loop: Any = None
 
-    # -- what recipes have in another way -------------------------------------------------------
+    # -- parts that ``RecipeRun`` replaces -------------------------------------------------------
 
     step_input: Optional[Any] = None  # placeholder of the step number
     evaluate: Optional[Callable[[], Mapping[str, float]]] = None
@@ -100,7 +107,7 @@ class Run(keras.callbacks.Callback):
         return data.source(given)
 
     def options(self, given: Mapping[str, Any]) -> LoopOptions:
-        """Return the length of the run, intervals, and what decides which checkpoint is best."""
+        """Return the number of epochs, the intervals, and the monitor of the best checkpoint."""
         name = (self._monitor or "val_loss").replace("val_", "", 1)
         return LoopOptions(given["epochs"], self._log_every, 0, name, _higher_is_better(name))
 
@@ -111,25 +118,27 @@ class Run(keras.callbacks.Callback):
         )  # fmt: skip
 
     def samples(self, rows: int) -> int:
-        """Return the number of samples in the current batch, which has so many rows."""
+        """Return the number of samples in the current batch; ``rows`` counts padding rows, too."""
         return rows
 
     # -- fit ------------------------------------------------------------------------------------
 
     def fit(self, fit: Callable[..., Any], model: Any, given: Dict[str, Any]) -> Any:
-        """Call Keras' ``fit`` or ``fit_generator`` as this run; return what it returns.
+        """Call Keras' ``fit`` or ``fit_generator`` with this callback; return its result.
 
         Args:
           fit: the method of the model's class.
           model: a compiled model.
-          given: all its arguments by name.
+          given: all arguments of ``fit`` by name.
 
         Raises:
           SystemExit: a signal arrived, or another rank was lost; a checkpoint was written first.
-          AmpXlaError: the data, the checkpoint or the numbers do not allow this run.
+          AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
         """
         if self._loop is not None:
-            raise AmpXlaError(f"the Run of {self.folder.path} has ended; make another one")
+            raise AmpXlaError(
+                f"the Run of {self.folder.path} has ended; create a new Run for another fit"
+            )
         self.in_fit = True
         try:
             with self._open:
@@ -143,7 +152,7 @@ class Run(keras.callbacks.Callback):
             self.in_fit = False
 
     def _begin(self, model: Any, given: Dict[str, Any]) -> Dict[str, Any]:
-        """Restore the checkpoint of a resumed run; return the arguments of ``fit``."""
+        """Start the run or restore its checkpoint; return the changed arguments of ``fit``."""
         self._open.callback(self.folder.close)
         self._watch = self._open.enter_context(SignalWatch())
         with self._watch.immediately("before the first step; nothing was lost", True):
@@ -184,7 +193,7 @@ class Run(keras.callbacks.Callback):
         drawn = self._ranks.from_first(lambda: int(np.random.randint(2**31 - 1)))
         self._seed = drawn if self._saved["seed"] is None else self._saved["seed"]
         self._resumed_at = -1 if state is None else state.step
-        over = epoch >= given["epochs"]  # then the first batch shows what the batches are like
+        over = epoch >= given["epochs"]  # FitStep needs a batch even if none is left to train
         position = 0 if over else epoch * self._source.steps + skip
         self._feed = Feed(self._source, self._seed, position)
         self._open.callback(self._feed.close)
@@ -197,7 +206,7 @@ class Run(keras.callbacks.Callback):
         self._loop.more_state = self._more_state
         if state is None:
             self._loop.state.epoch = epoch
-        if self.evaluate is None:  # Keras' validation after the last step of an epoch is lost
+        if self.evaluate is None:  # Keras validates only at the end of an epoch
             self._loop.state.evaluate_due = False
         self._step.begin(skip, float(self._saved["loss_sum"]))
         rates = _rates(model) if skip else []
@@ -206,7 +215,7 @@ class Run(keras.callbacks.Callback):
             self._within_epoch += zip(_metric_variables(model), self._saved["metrics"])
 
     def _requests(self) -> Tuple[bool, bool]:
-        """Return whether this rank wants to stop, and to save."""
+        """Return whether this rank has received a signal, and whether a checkpoint is due."""
         due = self._ranks.first and self._loop.checkpoint_is_due(ahead=1)
         return self._watch.received is not None, due
 
@@ -225,19 +234,19 @@ class Run(keras.callbacks.Callback):
     _others: Optional[Others] = None
 
     def others_began(self, others: Sequence[Any]) -> None:
-        """Restore the other callbacks after their ``on_train_begin``."""
+        """Restore the state of the other callbacks, after their ``on_train_begin``."""
         self._others = Others(others)
         self._others.restore(self._saved["callbacks"])
         if self._step.skip:
             self._others.silence()
         if self._others.early_stopped:
-            note("EarlyStopping has ended this run already")
+            note("EarlyStopping has already ended this run")
             self.model.stop_training = True
         if self._loop.over:
             self.model.stop_training = True
 
     def _rejoin(self) -> None:
-        """Restore what Keras and the other callbacks changed at the start of a resumed epoch."""
+        """Undo what Keras and callbacks changed at the start of an epoch that is resumed."""
         backend.K.batch_set_value(self._within_epoch)
         assert self._others is not None
         self._others.rejoin(self._saved["callbacks"])
@@ -251,7 +260,7 @@ class Run(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Begin the sum of the epoch's losses."""
+        """Set the sum of the epoch's losses to 0."""
         if not self._step.skip:
             self._step.begin(0, 0.0)
 
@@ -260,7 +269,7 @@ class Run(keras.callbacks.Callback):
         self._step.number = self._loop.state.step
 
     def after_batch(self, logs: Mapping[str, Any]) -> None:
-        """Log the step; evaluate, save and stop if due. The other callbacks have seen it."""
+        """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
         step, loop = self._step, self._loop
         if step.skip:
             step.skip -= 1
@@ -268,7 +277,9 @@ class Run(keras.callbacks.Callback):
                 self._rejoin()
             return
         if self.model.train_function is not step:
-            raise AmpXlaError("some batches have sample weights, and the first one has none")
+            raise AmpXlaError(
+                "some batches have sample weights and the first one has none; give weights to all"
+            )
         result = step.result(logs["loss"])
         loop.engine.remember(step.fed, step.number, step.masks)
         loop.after_step(result, self.samples(int(logs["size"])), self._source.steps)
@@ -278,7 +289,7 @@ class Run(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Average the logs over ranks, and add to them."""
+        """Average the logs over ranks; add ``loss_scale`` and ``skipped_steps``."""
         logs = {} if logs is None else logs
         if self._ranks.several:
             values = self._ranks.gather({name: float(value) for name, value in logs.items()})
@@ -286,7 +297,7 @@ class Run(keras.callbacks.Callback):
         logs["loss_scale"], logs["skipped_steps"] = self._step.scale, self._loop.state.skipped
 
     def after_epoch(self, logs: Mapping[str, Any]) -> None:
-        """Take the values of Keras' validation, and save. The other callbacks have seen them."""
+        """Read the values of Keras' validation, and save. Called after all other callbacks."""
         loop, model = self._loop, self.model
         model.stop_training = any(self._ranks.gather(bool(model.stop_training)))
         if loop.state.evaluate_due:
@@ -308,8 +319,8 @@ class Run(keras.callbacks.Callback):
             return
         if self._monitor is not None:
             raise AmpXlaError(
-                f"Run(monitor={self._monitor!r}): the logs of an epoch have no such value; they "
-                f"have {', '.join(f'val_{name}' for name in self._validation)}"
+                f"Run(monitor={self._monitor!r}): the epoch logs have no such value; allowed: "
+                f"{', '.join(f'val_{name}' for name in self._validation)}"
             )
         name = next(iter(self._validation))
         self._loop.options = dataclasses.replace(
@@ -328,7 +339,7 @@ class Run(keras.callbacks.Callback):
 
 
 class _Last(keras.callbacks.Callback):
-    """Passes the calls on to ``Run`` after all other callbacks."""
+    """The last callback: calls ``Run`` after all other callbacks."""
 
     def __init__(self, run: Run, others: Sequence[Any]) -> None:
         super().__init__()

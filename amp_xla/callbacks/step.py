@@ -1,4 +1,4 @@
-"""The train function of a compiled Keras model, with the interface of a training step."""
+"""Keras' train function with the interface of ``TrainStep``, for the training loop."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from amp_xla.training.step import counted
 
 
 class FitStep:
-    """The train function of a compiled Keras model; ``close`` restores the original.
+    """A replacement of a model's train function; ``close`` restores the original.
 
     Args:
       model: a compiled model.
-      feed: the batches of ``fit``; the first one shows whether they have sample weights.
-      class_weight: as given to ``fit``.
-      seed: seed of dropout masks.
-      requests: returns whether this rank wants to stop, and to save.
-      step_input: placeholder of the step's number; None if the model's dropout needs none.
+      feed: the batches of ``fit``; the first batch shows whether there are sample weights.
+      class_weight: the argument of ``fit``.
+      seed: seed of the dropout masks.
+      requests: returns whether this rank has received a signal, and whether a checkpoint is due.
+      step_input: placeholder of the step number; None = that of the model's Keras dropout.
 
     Attributes:
       number: number of the current step.
-      skip: batches to come that were trained before the run was resumed.
-      loss_sum: sum of the losses of the epoch's steps, as Keras computes it.
+      skip: number of next batches that were trained before the run was resumed.
+      loss_sum: sum of the epoch's losses, as Keras adds it up.
     """
 
     def __init__(
@@ -58,16 +58,16 @@ class FitStep:
         self._feed, self._seed, self._requests = feed, seed, requests
         self._ranks = distributed.current()
         self._average_over_ranks()
-        # Keras creates the optimizer's variables in the first batch, too late to restore them from
-        # a checkpoint, and creates them again when the first weighted batch arrives.
+        # Keras would create the optimizer's variables at the first batch, too late to restore them
+        # from a checkpoint, and again at the first batch with sample weights.
         _, _, weights = model._standardize_user_data(*feed.first, class_weight=class_weight)
         model._update_sample_weight_modes(sample_weights=weights)
         model._make_train_function()
         self._whole, function = model.train_function, _inside(model)
         if function is None:
             raise AmpXlaError(
-                "model.train_function was replaced by a function that does not call Keras' own; "
-                "Run needs it: keep it in a variable of that function and call it"
+                "model.train_function was replaced by a function that does not call Keras' train "
+                "function, which Run needs: keep it in a variable of the new function and call it"
             )
         self.function = function
         self.train_op = function.updates_op
@@ -83,7 +83,7 @@ class FitStep:
         function.run_metadata = tf.RunMetadata()
         model.train_function = self
 
-    # what others read from Keras' function
+    # Attributes of Keras' train function that other code reads
     @property
     def inputs(self) -> List[Any]:
         """Placeholders of Keras' function and of this step."""
@@ -95,7 +95,7 @@ class FitStep:
 
     @property
     def masks(self) -> int:
-        """Number that the dropout masks of this step depend on."""
+        """The number on which the dropout masks of this step depend."""
         return self.number if self._has_step else (self._seed << 31) + self.number
 
     def _average_over_ranks(self) -> None:
@@ -109,9 +109,9 @@ class FitStep:
         if not isinstance(self.optimizer, LossScaleOptimizer):
             name = type(self.optimizer).__name__
             raise AmpXlaError(
-                f"{self._ranks.world.size} ranks train together, and {name} averages no gradients; "
+                f"{self._ranks.world.size} ranks train together, but {name} averages no gradients; "
                 f"compile with optimizer=LossScaleOptimizer({name}(...)) of "
-                f"amp_xla.precision.optimizer (a second argument None: without loss scaling)"
+                f"amp_xla.precision.optimizer; None as second argument: without loss scaling"
             )
         inner = inner_of(self.optimizer.inner)
         # Horovod's DistributedOptimizer has its own get_gradients.
@@ -121,15 +121,15 @@ class FitStep:
             self.optimizer._reduce = Reduction(self._ranks.hvd, mean=True)
             if getattr(self.model, "train_function", None) is not None:
                 raise AmpXlaError(
-                    "the model's train function was made before Run, without the averages over "
-                    "ranks; make the optimizer as LossScaleOptimizer(..., reduce="
+                    "the model's train function was built before fit, without averages over ranks; "
+                    "create the optimizer as LossScaleOptimizer(..., reduce="
                     "amp_xla.precision.agreement.horovod_mean())"
                 )
 
     def _add_fetches(self) -> None:
         optimizer = self.optimizer
         with tf.control_dependencies([self.train_op]):
-            # Keras counts a skipped step too: this was the rate of the one just taken.
+            # Keras has counted this step, also if it was skipped; -1 gives the rate it used.
             fetches = {"learning_rate": _rate(optimizer, -1)}
             applied = getattr(optimizer, "applied_steps", optimizer.iterations)
             fetches["applied"] = applied.read_value()
@@ -141,7 +141,7 @@ class FitStep:
             self._fetch(name, tensor)
 
     def _add_figures(self) -> None:
-        """Add the mean loss, and the requests to stop and to save, of all ranks."""
+        """Fetch, for all ranks, the mean loss and the sums of requests to stop and to save."""
         hvd: Any = self._ranks.hvd
         requests = tf.placeholder(tf.float32, [2])
         loss = tf.cast(self.function.outputs[0], tf.float32) / float(self._ranks.world.size)
@@ -157,7 +157,8 @@ class FitStep:
     def __call__(self, inputs: Any) -> List[Any]:
         """Run the step; return the result of Keras' train function.
 
-        For batches that were trained before the loss is their sum, then 0: Keras adds it up.
+        Batches that were trained before are skipped. Keras adds up losses, so the first of them
+        returns the sum of their losses and the others 0.
         """
         function = self.function
         if self.skip:
@@ -188,14 +189,14 @@ class FitStep:
         fetches = [*function.outputs, *function.fetches, function.updates_op]
         self.executed = counted(function.run_metadata, backend.session(), fetches)
         function.run_options = function.run_metadata = None
-        function._callable_fn = None  # else Keras keeps calling the traced one
+        function._callable_fn = None  # else Keras would go on tracing
 
     def begin(self, skip: int, loss_sum: float) -> None:
         """Continue an epoch after ``skip`` batches whose losses add up to ``loss_sum``."""
         self.skip, self.loss_sum, self._sum_left = skip, loss_sum, loss_sum
 
     def result(self, loss: float) -> StepResult:
-        """Return the result of the step just taken; ``loss`` is from Keras."""
+        """Return the result of the last step; ``loss`` is Keras'."""
         fetched = self._fetched
         self.scale = float(fetched.get("loss_scale", 1.0))
         requests = tuple(fetched["figures"][1:]) if "figures" in fetched else ()
@@ -218,7 +219,7 @@ class FitStep:
 
 
 def _inside(model: Any) -> Optional[Any]:
-    """Return Keras' train function; adversarial training wraps it in another function."""
+    """Return Keras' train function, which adversarial training wraps in another function."""
     function = model.train_function
     if hasattr(function, "updates_op"):
         return function
@@ -257,7 +258,7 @@ class FitJob(Job):
         """Compare the executed graph with Keras' policy, or with the settings if it is float32.
 
         Raises:
-          NothingConvertedError, UnsupportedError: it ran something else.
+          NothingConvertedError, UnsupportedError: the executed graph differs from them.
         """
         mixed_precision = getattr(keras, "mixed_precision", None)
         policy = getattr(mixed_precision, "global_policy", None)
@@ -272,7 +273,7 @@ class FitJob(Job):
 
 
 class Steps:
-    """Batches that only Keras sees."""
+    """The number of batches per epoch, in place of batches, which Keras reads itself."""
 
     shapes = ()
 

@@ -9,7 +9,7 @@ class Command(NamedTuple):
 
     Attributes:
       module: its module; ``main(argv)`` returns the exit code.
-      positional: flags whose values may be given first and without the flag.
+      positional: flags that may be omitted if their values come first, in this order.
       summary: one line of help.
     """
 
@@ -21,14 +21,24 @@ class Command(NamedTuple):
 COMMANDS: Dict[str, Command] = {
     "train": Command("amp_xla.commands.train", ("recipe",), "train a recipe"),
     "ranks": Command("amp_xla.commands.ranks", ("recipe",), "train on several GPUs or machines"),
-    "predict": Command("amp_xla.commands.predict", ("run", "file"), "label text with a run"),
+    "predict": Command(
+        "amp_xla.commands.predict", ("run", "file"), "label text with a trained model"
+    ),
     "fill": Command("amp_xla.commands.fill", ("run",), "fill in the [MASK]s of a text"),
     "evaluate": Command(
-        "amp_xla.commands.evaluate", ("run",), "score runs on labelled text, or pretrained models"
+        "amp_xla.commands.evaluate",
+        ("run",),
+        "score runs on labelled text, or pretrained models on masked words",
     ),
-    "runs": Command("amp_xla.commands.runs", ("folder",), "list runs and what they reached"),
-    "report": Command("amp_xla.commands.report", ("run",), "draw runs as a page: report.html"),
-    "export": Command("amp_xla.commands.export", ("run",), "write a run for other programs"),
+    "runs": Command(
+        "amp_xla.commands.runs", ("folder",), "list runs with state, best value and settings"
+    ),
+    "report": Command(
+        "amp_xla.commands.report", ("run",), "write report.html with the curves of runs"
+    ),
+    "export": Command(
+        "amp_xla.commands.export", ("run",), "convert a trained model for other programs"
+    ),
     "verify": Command("amp_xla.commands.verify", ("run",), "check the checkpoints of a run"),
     "prepare": Command(
         "amp_xla.data.pretraining.prepare", ("corpus", "out"), "turn text into pretraining data"
@@ -57,7 +67,7 @@ def usage(program: str) -> str:
 
 
 def unknown_command(name: str) -> str:
-    """Return the error line for a command that does not exist."""
+    """Return the error message for an unknown command."""
     close = difflib.get_close_matches(name, COMMANDS, 1)
     hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(COMMANDS)}"
     return f"error: unknown command {name!r}; {hint}"

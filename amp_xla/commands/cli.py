@@ -33,9 +33,9 @@ def _run(name: str, words: List[str]) -> int:
 
 
 def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:
-    """Name the leading values: ``RUN FILE`` -> ``--run RUN --file FILE``.
+    """Put flags before the values at the start: ``RUN FILE`` -> ``--run RUN --file FILE``.
 
-    ``evaluate`` takes several runs, which become one value with commas.
+    A command whose only value is RUN takes several, which are joined by commas.
 
     Raises:
       AmpXlaError: there are more values than ``names``.

@@ -1,7 +1,7 @@
-"""``amp-xla doctor``: can this machine train bert4keras with mixed precision and XLA?
+"""``amp-xla doctor``: check whether this machine can train with mixed precision and XLA.
 
 Each finding says what was found, why it matters and, if something is wrong, how to fix it. The exit
-code is 1 if something will fail, else 0.
+code is 1 if training would fail, else 0.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Level = Literal["ok", "note", "warning", "error"]
 IN_CONTAINER = Path("/.dockerenv")
 TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
-# The oldest driver for NVIDIA's container 23.03; older branches work on data-center GPUs through
-# the compatibility package inside the container. docs/doctor.md has older containers and sources.
+# NVIDIA's container 23.03 needs at least DRIVER. Data-center GPUs also work with some older driver
+# branches, through a compatibility package in the container. docs/doctor.md lists other containers.
 DRIVER = (530, 30)
 DATACENTER_DRIVERS = ((450, 51), (470, 57), (510, 47), (515, 65), (525, 85))
 # Names in nvidia-smi. GeForce, TITAN and workstation cards have no compatibility package.
@@ -53,7 +53,7 @@ class Config:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """``what`` was found about a subject, ``why`` it matters, and how to ``fix`` it."""
+    """A result of a check: ``what`` was found, ``why`` it matters, and how to ``fix`` it."""
 
     level: Level
     about: str
@@ -92,7 +92,7 @@ def examine(environ: Mapping[str, str]) -> List[Finding]:
         what = f"not installed for {sys.executable}"
         # An environment for JAX is complete without it.
         level: Level = "note" if importlib.util.find_spec("jax") is not None else "error"
-        why = "recipes and most commands need it; amp_xla.precision.jax works without"
+        why = "recipes and most commands need it; amp_xla.precision.jax does not"
         findings.append(Finding(level, "TensorFlow", what, why, environment_command()))
     else:
         try:
@@ -100,7 +100,7 @@ def examine(environ: Mapping[str, str]) -> List[Finding]:
         except subprocess.CalledProcessError as error:
             text = error.stderr.decode(errors="replace")
             what = f"cannot be imported: {text.strip().splitlines()[-1]}"
-            why = "nothing can be trained here"
+            why = "training is impossible without TensorFlow"
             findings.append(Finding("error", "TensorFlow", what, why, environment_command()))
     if machine is not None:
         usable = environ.get(DEVICE) != "cpu" and not seen.hidden
@@ -147,16 +147,18 @@ def _abilities(gpu: Gpu) -> Finding:
 
 
 def driver(gpu: Gpu) -> Finding:
-    """Compare the driver with what the container of TensorFlow 1.15 needs."""
+    """Compare the driver with the oldest one that the container of TensorFlow 1.15 supports."""
     version = nvidia.version(gpu.driver)[:2]
     if not version:
-        return Finding("note", "driver", "driver version unknown", "cannot be compared")
+        return Finding(
+            "note", "driver", "driver version unknown", "the container may need a newer one"
+        )
     needed = f"NVIDIA's container 23.03 needs {DRIVER[0]}.{DRIVER[1]} or newer"
     branch = any(b[0] == version[0] and b <= version for b in DATACENTER_DRIVERS)
     if version >= DRIVER or (branch and DATACENTER & {*gpu.name.replace("-", " ").split()}):
-        why = "" if version >= DRIVER else "; on data-center GPUs this branch, too"
+        why = "" if version >= DRIVER else "; data-center GPUs also work with this branch"
         return Finding("ok", "driver", gpu.driver, needed + why)
-    fix = f"install driver {DRIVER[0]} or newer, or take an older container from docs/doctor.md"
+    fix = f"install driver {DRIVER[0]} or newer, or use an older container; see docs/doctor.md"
     return Finding("error", "driver", f"{gpu.driver} is too old", needed, fix)
 
 
@@ -165,7 +167,7 @@ def tensorflow(machine: Machine, gpus: Sequence[Gpu], environ: Mapping[str, str]
     if machine.fork:
         what, why = f"{machine.tensorflow}, NVIDIA's build", "has XLA Lite (AMP_XLA_XLA=lite)"
     else:
-        what, why = f"{machine.tensorflow}, stock build", "mixed precision through its sessions"
+        what, why = f"{machine.tensorflow}, stock build", "mixed precision is set in its sessions"
         why += ", no XLA Lite" if "lite" in machine.absent else ""
     findings = [Finding("ok", "TensorFlow", what, why)]
     if gpus and not machine.gpu:
@@ -180,8 +182,8 @@ def tensorflow(machine: Machine, gpus: Sequence[Gpu], environ: Mapping[str, str]
         why = "AMP_XLA_PRECISION=amp trains in float32 here"
         findings.append(Finding("note", "TensorFlow", what, why, fix))
     if nvidia.version(machine.bert4keras) < backend.SAFE_MASKS:
-        why = "masks with 1e12, which is NaN in float16: `import amp_xla.setup` sets 1e4; CRF and "
-        why += "MEMM work with neither and are refused in float16"
+        why = "masks with 1e12, which overflows in float16; `import amp_xla.setup` sets 1e4. CRF "
+        why += "and MEMM need larger values, so they are refused in float16"
         fix = "for CRF or MEMM: pip install --no-deps bert4keras==0.11.5, or AMP_XLA_PRECISION=tf32"
         findings.append(Finding("note", "bert4keras", machine.bert4keras, why, fix))
     else:
@@ -202,27 +204,29 @@ def environment(environ: Mapping[str, str], machine: Optional[Machine]) -> List[
     if not problems:
         half = machine.half_dtype or None if machine else None
         what = Precision.of(settings, half).describe()
-        return [Finding("ok", "environment", what, "no variable is misspelt or contradicts")]
-    why, fix = "training stops at once with this", "unset the variable, or correct its value"
+        return [
+            Finding("ok", "environment", what, "no variable is misspelt or contradicts another")
+        ]
+    why, fix = "training stops with this error", "unset the variable, or correct its value"
     return [Finding("error", "environment", text, why, fix) for text in problems]
 
 
 def docker() -> Finding:
     """Return a finding about Docker and NVIDIA's runtime."""
     if IN_CONTAINER.exists():
-        return Finding("ok", "Docker", "inside a container", "nothing to check from in here")
+        return Finding("ok", "Docker", "inside a container", "Docker is checked outside only")
     if shutil.which("docker") is None:
         fix = "https://docs.docker.com/engine/install/"
         return Finding("note", "Docker", "not installed", "containers need it", fix)
     code, out = nvidia.run(["docker", "info", "--format", "{{json .Runtimes}}"])
     if code != 0:
-        what = f"does not answer: {out.strip().splitlines()[-1] if out.strip() else code}"
+        what = f"does not respond: {out.strip().splitlines()[-1] if out.strip() else code}"
         fix = "sudo systemctl start docker; sudo usermod -aG docker $USER, then log in again"
         return Finding("error", "Docker", what, "no container can be started", fix)
     if "nvidia" not in out:
         level: Level = "error" if shutil.which("nvidia-smi") else "note"
         fix = "sudo apt-get install nvidia-container-toolkit && sudo nvidia-ctk runtime configure "
         fix += "--runtime=docker && sudo systemctl restart docker"
-        what = "runs, without NVIDIA's runtime"
+        what = "running without NVIDIA's runtime"
         return Finding(level, "Docker", what, "containers would not see a GPU", fix)
-    return Finding("ok", "Docker", "runs, with NVIDIA's runtime", "containers see the GPUs")
+    return Finding("ok", "Docker", "running with NVIDIA's runtime", "containers see the GPUs")

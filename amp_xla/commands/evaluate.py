@@ -1,4 +1,4 @@
-"""``amp-xla evaluate``: scores of runs on labelled samples, of language models on masked text."""
+"""``amp-xla evaluate``: score runs on labelled samples, or language models on masked text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Config:
     """Score runs on labelled samples (--file), or pretrained models on masked text."""
 
     run: str = "runs/pretraining/latest"
-    """run folders, separated by commas; to score masked text, also folders that --bert takes"""
+    """run folders, separated by commas; for masked text also BERT folders in Google's format"""
     file: Optional[str] = None
-    """labelled samples in the format of the training file; none = masked text"""
+    """labelled samples in the format of the training file; none = score masked text instead"""
     errors: Annotated[int, within(at_least=0)] = 100
     """with --file: maximum number of lines in errors.tsv, worst first"""
     json: bool = False
@@ -43,13 +43,13 @@ class Config:
     lowercase: bool = True
     """for folders without tokenizer_config.json: lower-case the text, as uncased BERT does"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """seed of the masks, or of the bootstrap"""
+    """seed for the masks, or for the bootstrap"""
 
 
 def main(argv: List[str]) -> int:
     """Print the scores on labelled samples, or a table in Markdown with a row per folder.
 
-    Loss (nats) and accuracy of the table are per masked token, as in training. So only models with
+    In the table, loss (nats) and accuracy are per masked token, as in training. So only models with
     the same vocabulary can be compared.
     """
     config = parse(Config, argv, "amp-xla evaluate RUN")

@@ -1,4 +1,4 @@
-"""``amp-xla export``: a trained model in the format of another program."""
+"""``amp-xla export``: write a trained model in the format of another program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WRITERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Write a trained model for other programs, and compare its outputs with the run's."""
+    """Write a trained model for other programs; check that its outputs are those of the run."""
 
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
@@ -42,31 +42,35 @@ def main(argv: List[str]) -> int:
     """Run the command."""
     config = parse(Config, argv, "amp-xla export RUN")
     saved, recipe = config.saved.load(config.run)
-    own: Any = getattr(recipe, "export", None)
+    export: Any = getattr(recipe, "export", None)
     exportable: Any = getattr(recipe, "exportable", None)
-    if own is None and exportable is None:
+    if export is None and exportable is None:
         raise AmpXlaError(f"{config.run}: recipe {saved.recipe} cannot export")
-    if own is not None and (config.format, config.dtype) != ("savedmodel", "fp32"):
+    if export is not None and (config.format, config.dtype) != ("savedmodel", "fp32"):
         raise AmpXlaError(
-            f"{config.run}: recipe {saved.recipe} is written with --format savedmodel and --dtype "
-            f"fp32 only; found: {config.format}, {config.dtype}"
+            f"--format {config.format} --dtype {config.dtype}: recipe {saved.recipe} allows only "
+            f"--format savedmodel --dtype fp32"
         )
     half = "-fp16" if config.dtype == "fp16" else ""
-    name = "export" if own is not None else f"export-{config.format}{half}"
+    name = "export" if export is not None else f"export-{config.format}{half}"
     folder = Path(config.run, name) if config.to is None else Path(config.to)
     if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
-    if own is not None:
-        signature = _whole(folder, lambda temporary: own(saved, temporary))
+    if export is not None:
+        signature = _all_or_nothing(folder, lambda temporary: export(saved, temporary))
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
     model = exportable(saved)
     if model.graph is None and config.format != "hf":
-        raise AmpXlaError(f"{config.run}: recipe {saved.recipe} is written with --format hf only")
+        raise AmpXlaError(
+            f"--format {config.format}: recipe {saved.recipe} allows only --format hf"
+        )
     writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
-    most = _whole(folder, lambda temporary: _compared(model, writer, temporary, config.dtype))
-    within = f"its outputs equal the run's within {most:.1g}"
-    head = f"written: {folder}, from {saved.path.name}; {within}"
+    difference = _all_or_nothing(
+        folder, lambda temporary: _compared(model, writer, temporary, config.dtype)
+    )
+    head = f"written: {folder}, from {saved.path.name}; "
+    head += f"its outputs differ from the run's by at most {difference:.1g}"
     output.lines([head, *writer.describe(model, folder)])
     return 0
 
@@ -78,15 +82,15 @@ def _compared(model: Any, writer: Any, folder: Path, dtype: str) -> float:
     samples = model.samples()
     expected = model.run(*samples)
     writer.write(model, folder, dtype)
-    load = getattr(writer, "load", model.reload)  # the project's reader reads what --bert can
+    load = getattr(writer, "load", model.reload)  # `reload` reads the formats of --bert
     return compare(expected, load(folder)(*samples), dtype)
 
 
-def _whole(folder: Path, write: Callable[[Path], Any]) -> Any:
-    """Let ``write`` fill a temporary folder, and rename it to ``folder``.
+def _all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
+    """Let ``write`` fill a temporary folder, rename it to ``folder``, return ``write``'s result.
 
     Raises:
-      AmpXlaError: the disk is full; nothing is left.
+      AmpXlaError: the disk is full; the temporary folder was removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = folder.with_name(f"{durable.TEMPORARY}{folder.name}")
@@ -97,7 +101,7 @@ def _whole(folder: Path, write: Callable[[Path], Any]) -> Any:
             (durable.sync_folder if path.is_dir() else durable.sync_file)(path)
         durable.publish(temporary, folder)
     except Exception as error:
-        full = [text for text in _FULL if text in str(error)]  # TensorFlow has its own classes
+        full = [text for text in _FULL if text in str(error)]  # TensorFlow raises no OSError
         if full:
             raise AmpXlaError(f"cannot write {folder}: {full[0]}") from error
         raise

@@ -1,4 +1,4 @@
-"""``amp-xla fill``: predictions of a pretrained model for [MASK]."""
+"""``amp-xla fill``: let a pretrained model predict the tokens behind [MASK]."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from amp_xla.process import output
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Fill in the masked words of a text with a pretrained run."""
+    """Fill in the masked words of a text with a pretrained model."""
 
     run: str = "runs/pretraining/latest"
     """run folder, as printed at the end of training"""
     text: Optional[str] = None
-    """a text with a [MASK] per token to predict"""
+    """text in which a [MASK] stands for each token to predict"""
     file: Optional[str] = None
-    """texts, one per line, instead of --text; none = standard input"""
+    """file with one text per line, instead of --text; none = standard input"""
     top: Annotated[int, within(1, 1000)] = 5
-    """predictions per [MASK]"""
+    """number of predictions to print per [MASK]"""
     saved: SavedOptions = SavedOptions()
 
 
 def main(argv: List[str]) -> int:
     """Print probability, token and completed text, separated by tabs, most likely first.
 
-    One [MASK] is filled in at a time. A blank line separates two texts.
+    A completed text has one [MASK] filled in; the others stay. A blank line separates two texts.
     """
     config = parse(Config, argv, "amp-xla fill RUN")
     if config.text is not None and config.file is not None:
-        raise AmpXlaError("--text and --file: give one of them")
+        raise AmpXlaError("--text and --file exclude each other; give one of them")
     advice = "give a pretraining run: amp-xla fill runs/pretraining/latest"
     saved, fill = config.saved.open(config.run, "fill", advice)
     lines = [config.text] if config.text is not None else lines_of(config.file)

@@ -1,7 +1,7 @@
-"""``amp-xla header``: the settings as a block to paste on top of a bert4keras script.
+"""``amp-xla header``: print the settings as a block to paste on top of a bert4keras script.
 
-The block imports nothing of this package. It cannot check what a run really did, nor unscale
-gradients and skip steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
+The block does not need this package. It cannot check the executed graph, unscale gradients or skip
+steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _WHY: Dict[str, str] = {
 }
 _XLA_WHY = {
     "on": "XLA; keep batch shapes few and fixed",
-    "no_lazy": "XLA, every cluster compiled at first sight",
-    "lite": "XLA Lite: only what XLA can fuse (not on stock 1.15)",
+    "no_lazy": "XLA; each cluster is compiled when it first runs",
+    "lite": "XLA Lite: compiles only what XLA can fuse (not in stock 1.15)",
 }
 _CODE_WIDTH = 72
 _REWRITE = {
@@ -43,8 +43,8 @@ _REWRITE = {
     ],
 }
 _REFUSE_CRF = [
-    "    import bert4keras.layers  # whose CRF and MEMM would train on unmasked padding",
-    "    def refuse(*args, **kwargs):  # in their place",
+    "    import bert4keras.layers  # its CRF and MEMM would not mask padding",
+    "    def refuse(*args, **kwargs):  # replaces both",
     '        raise NotImplementedError("CRF and MEMM need bert4keras 0.11.5, or a header with '
     '--precision tf32")  # they recognise padding by a score below -1e6',
     "    bert4keras.layers.ConditionalRandomField = refuse  # the CRF",
@@ -60,23 +60,23 @@ _SCALING = [
 _LEGACY_KERAS = [
     "import sys, tf_keras  # Keras 2, which bert4keras is written for",
     "tf.compat.v1.disable_eager_execution()  # the rewrite and bert4keras work on graphs",
-    'sys.modules["keras"] = tf_keras  # what bert4keras gets from `import keras`',
+    'sys.modules["keras"] = tf_keras  # for `import keras` in bert4keras',
     'for name in ("backend", "layers", "models", "optimizers", "initializers", "activations"):'
-    "  # and from `from keras.x import y`",
-    '    sys.modules["keras." + name] = getattr(tf_keras, name)  # one module each',
+    "  # for `from keras.x import y`",
+    '    sys.modules["keras." + name] = getattr(tf_keras, name)  # the module of tf_keras',
     "for name, value in vars(tf_keras.optimizers.legacy).items():"
     "  # bert4keras subclasses the old optimizers",
     "    if isinstance(value, type):  # classes only",
     "        setattr(tf_keras.optimizers, name, value)  # Optimizer is legacy.Optimizer",
-    "        setattr(tf.keras.optimizers, name, value)  # the same by its other name",
+    "        setattr(tf.keras.optimizers, name, value)  # the same for tf.keras",
     "from tf_keras.src.backend import RandomGenerator  # draws the initial weights",
-    "set_rng_type = RandomGenerator._set_rng_type  # without the next three lines the query,",
+    "set_rng_type = RandomGenerator._set_rng_type  # without the next lines query, key and value",
     "RandomGenerator._set_rng_type = lambda self, kind, **more: set_rng_type("
-    "  # key and value kernels of an untrained attention layer",
+    "  # kernels of an untrained attention layer would start out equal:",
     '    self, "legacy_stateful" if kind == "stateless" and not self._seed else kind, **more'
-    "  # would start out equal",
-    ")  # ... and the warning about it is answered by the line below",
-    'import warnings; warnings.filterwarnings("ignore", "The initializer")  # see above',
+    "  # one initializer without a seed returns the same numbers each time",
+    ")  # the next line hides the warning about this",
+    'import warnings; warnings.filterwarnings("ignore", "The initializer")  # fixed above',
 ]
 
 
@@ -85,19 +85,19 @@ class Config:
     """Print the block to paste on top of a bert4keras script."""
 
     runtime: Optional[Literal["tf1", "tf2"]] = None
-    """TensorFlow of the script: 1.15 or 2.x with tf-keras; none = the one installed here"""
+    """TensorFlow of the script: tf1 = 1.15, tf2 = 2.x with tf-keras; none = the installed one"""
     precision: Literal["fp32", "tf32", "amp"] = "amp"
-    """float32, TF32, or mixed precision by the graph rewrite"""
+    """fp32: float32; tf32: TF32 on GPUs; amp: mixed precision by the graph rewrite"""
     xla: Literal["off", "on", "no_lazy", "lite"] = "off"
-    """XLA mode"""
+    """XLA mode; see docs/switches.md"""
     infinity: Annotated[Optional[float], within(above=0)] = None
-    """mask value of bert4keras; none = 1e4 for amp, else bert4keras' own"""
+    """mask value of bert4keras; none = 1e4 for amp, else bert4keras' default"""
     epsilon: Annotated[Optional[float], within(above=0)] = None
-    """Keras' fuzz factor; none = 1e-5 for amp, else Keras' own"""
+    """epsilon of Keras; none = 1e-5 for amp, else Keras' default"""
     loss_scale: Optional[str] = None
-    """factor of the loss; none = 1000 for amp"""
+    """number by which the loss is multiplied; none = 1000 for amp, else 1"""
     gpu: bool = True
-    """--no-gpu adds the flag that XLA needs on a CPU"""
+    """--no-gpu: the script runs on a CPU, where XLA needs another flag"""
 
 
 def block(config: Config) -> str:
@@ -105,12 +105,12 @@ def block(config: Config) -> str:
 
     Raises:
       SettingsError: a value is not allowed.
-      UnsupportedError: a dynamic loss scale, which no header can do.
+      UnsupportedError: the loss scale is dynamic, which a header cannot implement.
     """
     chosen = dataclasses.asdict(config)
     runtime, gpu = chosen.pop("runtime") or installed_runtime(), chosen.pop("gpu")
     settings = Settings.from_environment({}, **chosen)
-    # A header for amp is written for a GPU; the same constants do no harm in bfloat16.
+    # Constants for float16 on a GPU, which do no harm in bfloat16 on a CPU.
     precision = Precision.of(settings, "float16")
     if precision.loss_scale == "dynamic":
         raise UnsupportedError(
@@ -123,17 +123,17 @@ def block(config: Config) -> str:
     lines += _constants(precision)
     if precision.loss_scale != 1:
         scale = f"LOSS_SCALE = {precision.loss_scale:g}"
-        lines += [f"{scale}  # lifts small gradients out of float16's underflow", *_SCALING]
+        lines += [f"{scale}  # keeps small gradients above float16's smallest number", *_SCALING]
     title = (
         f"# ---- amp_xla header for TensorFlow {'1.15' if runtime == 'tf1' else '2.x'}: "
         f"{precision.describe()}, loss scale {plain(precision.loss_scale)} ----"
     )
-    end = "# ---- end of header; the script goes on below ----"
+    end = "# ---- end of header; the script follows ----"
     return "\n".join([title, *_aligned(lines), end, ""])
 
 
 def installed_runtime() -> str:
-    """Return ``tf1`` or ``tf2`` by the installed packages; without TensorFlow by the Python."""
+    """Return ``tf1`` or ``tf2``, from the installed packages or, without them, from the Python."""
     if importlib.util.find_spec("tensorflow") is None:
         return "tf1" if sys.version_info < (3, 9) else "tf2"
     return "tf2" if importlib.util.find_spec("tf_keras") is not None else "tf1"
@@ -167,15 +167,15 @@ def _tensorflow(runtime: str) -> List[str]:
     version, other = ("1.15", "tf2") if runtime == "tf1" else ("2.", "tf1")
     lines = [
         "import tensorflow as tf  # only now",
-        f'if not tf.__version__.startswith("{version}"):  # bert4keras needs another block there',
+        f'if not tf.__version__.startswith("{version}"):  # each TensorFlow needs its own block',
         f'    raise SystemExit(f"this header is for TensorFlow {version.rstrip(".")}, found '
-        f'{{tf.__version__}}: use amp-xla header --runtime {other}")  # and stop',
+        f'{{tf.__version__}}: use amp-xla header --runtime {other}")  # stop',
     ]
     return lines if runtime == "tf1" else lines + _LEGACY_KERAS
 
 
 def _constants(precision: Precision) -> List[str]:
-    lines = ["from bert4keras.backend import K  # the backend of bert4keras, as it chose it"]
+    lines = ["from bert4keras.backend import K  # the Keras backend that bert4keras uses"]
     if precision.infinity is not None:
         lines += [
             'if hasattr(K, "set_infinity"):  # bert4keras 0.10.8-0.11.4, not 0.11.5',
@@ -184,7 +184,7 @@ def _constants(precision: Precision) -> List[str]:
         if precision.infinity <= 1e6:
             lines += _REFUSE_CRF
     if precision.epsilon is not None:
-        lines.append(f"K.set_epsilon({precision.epsilon:g})  # is not zero in float16")
+        lines.append(f"K.set_epsilon({precision.epsilon:g})  # 1e-7 is too small for float16")
     return lines
 
 

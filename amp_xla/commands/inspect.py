@@ -1,9 +1,10 @@
-"""The command ``inspect``: what mixed precision converts in a recipe or a script, on any machine.
+"""``amp-xla inspect``: show what mixed precision converts in a recipe or a script.
 
     amp-xla inspect classification -- --layers 12
     amp-xla inspect my_script.py:build_model --batch make_batch
 
-Flags after ``--`` belong to the recipe or script. It prints tables and writes ``amp.json``.
+Flags after ``--`` belong to the recipe or script. The command prints tables and writes
+``amp.json``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
     model, batches = config.open(words)
-    from amp_xla.diagnose import inspect  # imports TensorFlow, which the recipe has set up
+    from amp_xla.diagnose import inspect  # imports TensorFlow, after `open` has set the precision
 
     report = inspect(model, next(batches) if batches else None)
     config.write("inspect", "amp.json", report)

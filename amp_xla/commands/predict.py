@@ -1,4 +1,4 @@
-"""``amp-xla predict``: labels or entities of new text, from a file or from standard input."""
+"""``amp-xla predict``: predict labels, entities, scores or texts for new text."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Checkpoint, find
 
-Row = Tuple[List[str], Dict[str, Any]]  # the answer to a text: as columns, and as JSON
+Row = Tuple[
+    List[str], Dict[str, Any]
+]  # prediction for one text: columns, and fields of a JSON object
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedOptions:
-    """The checkpoint of a run, and the run's recipe."""
+    """The options that choose a checkpoint of a run, and the recipe's code."""
 
     checkpoint: Optional[str] = None
-    """name of a checkpoint in the run folder; none = best"""
+    """name of a checkpoint in the run folder, e.g. step-00000200; none = the best"""
     recipe: Optional[str] = None
-    """path of the recipe's file, if the recipe is your own; none = the run's"""
+    """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Any]:
         """Return the checkpoint and the recipe's module."""
@@ -45,25 +47,25 @@ class SavedOptions:
           AmpXlaError: the recipe has no such function; the message ends with ``advice``.
         """
         saved, recipe = self.load(run)
-        found = getattr(recipe, function, None)
-        if found is None:
+        entry = getattr(recipe, function, None)
+        if entry is None:
             name = self.recipe or saved.recipe
             raise AmpXlaError(f"{run}: recipe {name} cannot {function}; {advice}")
-        return saved, found
+        return saved, entry
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Label new text with a trained run."""
+    """Label new text with a trained model."""
 
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """one text per line, or two with a tab between; may be gzipped; none = standard input"""
+    """file: a text per line, or two with a tab between; may be gzipped; none = standard input"""
     json: bool = False
-    """print a JSON object per line, with the probability of each label, or with the entities"""
+    """print one JSON object per line, with all probabilities, or with the entities"""
     query: Optional[str] = None
-    """rank the lines of the file, the most similar to this text first (similarity runs)"""
+    """text to compare with each line: print the most similar lines first (similarity runs only)"""
     saved: SavedOptions = SavedOptions()
     generation: GenerationOptions = GenerationOptions()
 
@@ -71,23 +73,23 @@ class Config:
 def main(argv: List[str]) -> int:
     """Print label, probability and text, separated by tabs, or with ``--json`` as JSON lines.
 
-    A tagger prints its entities, ``start:end label words``, separated by tabs; seq2seq runs print
-    the text they generate. Line i of the output belongs to line i of the input; for a blank line it
-    is blank, or a JSON object with the label null. Similarity runs print a score, after the label
-    if there is one; ``--query`` sorts the lines by score.
+    Taggers print entities as ``start:end label words``, separated by tabs. Seq2seq runs print the
+    generated text. Similarity runs print a score, after the label if there is one. Line i of the
+    output belongs to line i of the input; a blank line gives a blank line, or a JSON object with
+    the label null. Only ``--query`` changes the order: it sorts by score.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     if config.query is None:
         advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
         saved, predict = config.saved.open(config.run, "predict", advice)
     else:
-        saved, rank = config.saved.open(config.run, "rank", "--query needs a run of similarity")
+        saved, rank = config.saved.open(config.run, "rank", "--query needs a similarity run")
         predict = functools.partial(rank, query=config.query)
     if "generation" in inspect.signature(predict).parameters:
         predict = functools.partial(predict, generation=config.generation)
     elif config.generation != GenerationOptions():
         raise AmpXlaError(
-            f"--beams, --top-k, ...: {config.run} is a run of {saved.recipe}; seq2seq is needed"
+            f"{config.run} is a {saved.recipe} run; --beams, --top-k and others need a seq2seq run"
         )
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
@@ -99,8 +101,8 @@ def main(argv: List[str]) -> int:
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
-    several = bool(rows) and "labels" in rows[0][1]
-    answer = functools.partial(_json, several=several) if config.json else _text
+    multi_label = bool(rows) and "labels" in rows[0][1]
+    answer = functools.partial(_json, multi_label=multi_label) if config.json else _text
     if config.query is None:
         row_of = dict(zip(numbers, rows))
         output.lines(answer(text, row_of.get(number)) for number, text in enumerate(lines, 1))
@@ -117,14 +119,14 @@ def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
     if isinstance(answers[0], str):
         return [([output.printable(answer)], {"generated": answer}) for answer in answers]
     if not isinstance(answers, tuple):
-        return [_tagged(found, text) for found, text in zip(answers, texts)]
+        return [_tagged(entities, text) for entities, text in zip(answers, texts)]
     names, chances, *separator = answers
     return [_labelled(names, row, text, *separator) for row, text in zip(chances, texts)]
 
 
-def _tagged(found: Any, text: str) -> Row:
-    words = (f"{e.start}:{e.end} {e.label} {text[e.start : e.end]}" for e in found)
-    return [output.printable(word.replace("\t", " ")) for word in words], {"entities": found}
+def _tagged(entities: Any, text: str) -> Row:
+    words = (f"{e.start}:{e.end} {e.label} {text[e.start : e.end]}" for e in entities)
+    return [output.printable(word.replace("\t", " ")) for word in words], {"entities": entities}
 
 
 def _labelled(
@@ -145,20 +147,20 @@ def _text(text: str, row: Optional[Row]) -> str:
     return "" if row is None else "\t".join(row[0])
 
 
-def _json(text: str, row: Optional[Row], several: bool = False) -> str:
-    """Return a prediction as a JSON object; None = the text is blank."""
-    blank = {"labels" if several else "label": None}
+def _json(text: str, row: Optional[Row], multi_label: bool = False) -> str:
+    """Return a prediction as a JSON object; ``row`` is None for a blank text."""
+    blank = {"labels" if multi_label else "label": None}
     record = {**(blank if row is None else row[1]), "text": text}
     line = json.dumps(record, ensure_ascii=False)
-    # Output escapes control characters in a form that JSON does not have.
+    # ``output.lines`` would escape control characters as \x1b, which is not JSON.
     return line if line.isprintable() else json.dumps(record)
 
 
 def lines_of(file: Optional[str]) -> List[str]:
-    """Return all lines of a file, or of standard input without one.
+    """Return all lines of a file, or of standard input if ``file`` is None.
 
     Raises:
-      AmpXlaError: A line is not UTF-8 text.
+      AmpXlaError: a line is not UTF-8 text.
     """
     if file is None and sys.stdin is not None and sys.stdin.isatty():
         print("type texts, one per line; end with Ctrl-D", file=sys.stderr)

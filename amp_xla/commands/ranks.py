@@ -3,9 +3,9 @@
     make train RECIPE=classification NP=2
     make train RECIPE=classification NP=16 HOSTS=a:8,b:8
 
-Starts the recipe's command once per rank, shows the output of rank 0, forwards signals, and ends
-all ranks if one fails. mpirun can start the recipe's command itself, and srun this command: with
-HOSTS=slurm each task becomes a rank (scripts/slurm/train.sbatch).
+It starts the recipe's command once per rank, shows the output of rank 0, forwards signals, and ends
+all ranks if one fails. mpirun replaces it. Under srun, each task runs it with HOSTS=slurm and
+becomes one rank (scripts/slurm/train.sbatch).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
 _GRACE_SECONDS = 12.0
 _KEPT_LINES = 40
-# Environment variables for remote ranks. In a container sshd does not pass on its PATHs.
+# Environment variables to set on remote hosts. sshd in a container passes on none, not even PATH.
 _TRAVELS = re.compile(
     r"^(AMP_XLA_|TF_|NCCL_|HOROVOD_|CUDA_VISIBLE_DEVICES|XLA_FLAGS|PYTHONPATH|(LD_LIBRARY_)?PATH$)"
 )
@@ -48,10 +48,10 @@ class Config:
     """Train a recipe on several ranks. After `--`: the recipe's flags."""
 
     np: str = "auto"
-    """number of ranks; auto = number of GPUs of this machine"""
+    """number of ranks; auto = one per GPU of this machine"""
     hosts: Optional[str] = None
-    """machines and ranks on each, e.g. a:8,b:8, reached by ssh; none = this machine; slurm =
-    this process is a task of srun and becomes one rank"""
+    """machines and their numbers of ranks, e.g. a:8,b:8, started by ssh; none = this machine;
+    slurm = this process, a task of srun, becomes one rank"""
     recipe: str = "classification"
     """name of a recipe, or path of its file"""
 
@@ -73,37 +73,44 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return Launcher(command, count, config.hosts).wait()
 
 
-def _count(asked: str, hosts: Optional[str]) -> int:
+def _count(np: str, hosts: Optional[str]) -> int:
+    """Return the number of ranks from the values of ``--np`` and ``--hosts``."""
     if hosts is not None:
         parts = [part.partition(":") for part in hosts.split(",")]
         if not all(host and slots.isdecimal() and int(slots) for host, _, slots in parts):
-            raise AmpXlaError(f"hosts {hosts!r}: allowed is NAME:RANKS,NAME:RANKS, e.g. a:8,b:8")
+            raise AmpXlaError(f"--hosts {hosts!r}; allowed: NAME:RANKS,NAME:RANKS, e.g. a:8,b:8")
         names = [host for host, _, _ in parts]
-        double = [name for name in names if names.count(name) > 1]
-        if double:
-            raise AmpXlaError(f"hosts {hosts}: {double[0]} occurs twice; name each machine once")
+        repeated = [name for name in names if names.count(name) > 1]
+        if repeated:
+            raise AmpXlaError(f"--hosts {hosts} has {repeated[0]} twice; name each machine once")
         total = sum(int(slots) for _, _, slots in parts)
-        if asked not in ("auto", str(total)):
-            raise AmpXlaError(f"{asked} ranks, but the hosts {hosts} have {total}")
+        if np not in ("auto", str(total)):
+            raise AmpXlaError(f"--np {np}, but --hosts {hosts} has {total} ranks; leave --np out")
         return total
-    if asked == "auto":
+    if np == "auto":
         gpus = len(nvidia.look(os.environ).gpus)
         if not gpus:
-            raise AmpXlaError("--np auto: the driver lists no GPU; give a number, e.g. 2")
+            raise AmpXlaError(
+                "--np auto needs a GPU, and the driver lists none; give a number, e.g. 2"
+            )
         return gpus
-    if not asked.isdecimal() or not int(asked):
-        raise AmpXlaError(f"{asked!r} ranks; allowed: auto, or a whole number of at least 1")
-    return int(asked)
+    if not np.isdecimal() or not int(np):
+        raise AmpXlaError(f"--np {np!r}; allowed: auto, or a whole number of at least 1")
+    return int(np)
 
 
 def _need_horovod(count: int) -> None:
-    """Build Horovod if this checkout's environment has none."""
+    """Build Horovod if this checkout's environment does not have it.
+
+    Raises:
+      AmpXlaError: another environment lacks Horovod, or the build failed.
+    """
     if importlib.util.find_spec("horovod") is not None:
         return
     if not in_checkout() or Path(sys.prefix).parent != ROOT / ".venvs":
         raise AmpXlaError(
-            f"{count} ranks need Horovod, and {sys.executable} has none; NVIDIA's containers have "
-            f"it, and docs/ranks.md says how to build it"
+            f"{count} ranks need Horovod, which {sys.executable} does not have; docs/ranks.md "
+            f"shows how to build it, and NVIDIA's containers have it"
         )
     runtime = Path(sys.prefix).name.partition("-")[0]  # tf2-cuda is tf2 on a GPU
     build = [str(ROOT / "scripts" / "build_horovod.sh"), runtime]
@@ -113,11 +120,11 @@ def _need_horovod(count: int) -> None:
 
 
 class Rank:
-    """One process.
+    """The process of one rank.
 
     Attributes:
-      code: exit code as a shell counts; None while it runs.
-      lines: last lines of its output; not of rank 0, which writes to the terminal.
+      code: exit code as in a shell (128 + the signal's number); None while it runs.
+      lines: last lines of its output; empty for rank 0, which writes to the terminal.
     """
 
     def __init__(self, number: int, host: str, words: List[str]) -> None:
@@ -127,7 +134,7 @@ class Rank:
         pipe = subprocess.PIPE if number else None
         self._process = subprocess.Popen(
             words,
-            stdin=subprocess.PIPE,  # its end tells the rank that the launcher is gone
+            stdin=subprocess.PIPE,  # closes if the launcher is killed; then the rank stops
             stdout=pipe,
             stderr=pipe and subprocess.STDOUT,
             start_new_session=True,  # the launcher forwards Ctrl-C
@@ -154,6 +161,7 @@ class Rank:
                 os.killpg(self._process.pid, number)
 
     def why(self) -> str:
+        """Return why it ended: its error line, the signal, or the exit code and its last line."""
         errors = [line for line in self.lines if line.startswith("error: ")]
         if errors:
             return errors[-1][len("error: ") :]
@@ -166,7 +174,13 @@ class Rank:
 
 
 class Launcher:
-    """All ranks of a run, on ``hosts`` as Horovod writes them, or on this host."""
+    """The ranks of a run.
+
+    Args:
+      command: command of a rank.
+      count: number of ranks on this host, if ``hosts`` is None.
+      hosts: hosts as Horovod writes them, e.g. ``a:8,b:8``.
+    """
 
     def __init__(self, command: List[str], count: int, hosts: Optional[str]) -> None:
         from horovod.runner import gloo_run
@@ -175,15 +189,17 @@ class Launcher:
         names = sorted({slot.hostname for slot in plan})
         remote = [name for name in names if not _here(name)]
         if len(names) - len(remote) > 1:
-            raise AmpXlaError(f"hosts {hosts}: two names of this machine; name each machine once")
+            raise AmpXlaError(
+                f"--hosts {hosts} has two names of this machine; name each machine once"
+            )
         address, interface = slurm.route_to(remote[0]) if remote else ("127.0.0.1", "lo")
-        # Anyone who reaches this port can disturb the start of the ranks.
+        # The port has no password, so it listens only where the ranks need it.
         port = slurm.start_rendezvous(address, 0, plan)
         shared = gloo_run.create_run_env_vars(
             address, [os.environ.get("HOROVOD_GLOO_IFACE", interface)], port
         )
         self._received: Optional[Tuple[int, float]] = None
-        # The signal watch of a program without work to save would end this one.
+        # From here on signals go to the ranks; ``exit_code``'s watch would end this process.
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
             signal.signal(number, self._forward)
@@ -196,9 +212,9 @@ class Launcher:
             self.ranks.append(Rank(slot.rank, variables["HOROVOD_HOSTNAME"], words))
 
     def _forward(self, number: int, frame: Any) -> None:
-        """Forward the first signal to rank 0; kill all ranks at the second.
+        """Forward the first signal to rank 0; kill all ranks at the second signal.
 
-        The ranks agree on the step to stop after, so one of them is enough.
+        Rank 0 is enough, because the ranks agree on the step to stop after.
         """
         seconds = time.monotonic()
         if self._received is None:
@@ -210,7 +226,7 @@ class Launcher:
                 rank.send(signal.SIGKILL)
 
     def wait(self) -> int:
-        """Return, once all ranks have ended, the exit code of the first that failed."""
+        """Wait for all ranks to end; return the exit code of the first that failed, else 0."""
         try:
             while any(rank.code is None for rank in self.ranks):
                 failed = [rank.ended for rank in self.ranks if rank.code]
@@ -230,9 +246,9 @@ class Launcher:
         failed = [rank for rank in self.ranks if rank.code and rank not in silent]
         failed.sort(key=lambda rank: rank.ended)
         guilty = [rank for rank in failed if rank.code != RankLost.exit_code]
-        time.sleep(0.2)  # for the last lines
+        time.sleep(0.2)  # until the last lines have been read
         if guilty:
-            # Rank 0 has printed its own error, which the others may share.
+            # If several have the same exit code, report rank 0, which has printed its error.
             rank = min(guilty, key=lambda r: (r.code != guilty[0].code, r.number))
             if rank.number or (rank.code or 0) > 128:
                 why = rank.why()
@@ -241,7 +257,7 @@ class Launcher:
             return rank.code or 0
         if silent:
             names = " and ".join(f"rank {rank.number} on {rank.host}" for rank in silent)
-            _say(f"{names} did not answer, and was killed; continue with --resume")
+            _say(f"{names} did not respond and was killed; continue with --resume")
             return RankLost.exit_code
         return failed[0].code or 0 if failed else 0
 

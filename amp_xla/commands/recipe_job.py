@@ -1,4 +1,4 @@
-"""Builds a recipe's job or a script's model for inspection, as it would train on a float16 GPU."""
+"""Build what ``inspect`` and ``rehearse`` look at, as it would train on a GPU with float16."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from amp_xla.training.options import precision_options
 
 @dataclasses.dataclass(frozen=True)
 class SubjectOptions:
-    """The subject of a command, and the folder of its report."""
+    """The recipe or script that a command looks at, and the folder for its report."""
 
     recipe: str = "classification"
     """name of a recipe, path of its file, or my_script.py:build_model"""
     batch: Optional[str] = None
-    """batch of a script: its function or value; none = from build_model (inspect: or 32 x 128)"""
+    """name in the script of a batch, or of a function that returns it; none = the batch that
+    build_model returns; inspect can also make one up (32 rows of 128 tokens)"""
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 
@@ -34,11 +35,11 @@ class SubjectOptions:
 
         Args:
           words: flags of the recipe, or words of the script.
-          loss_scale: overrides the recipe's.
+          loss_scale: replaces the loss scale of the recipe.
 
         Raises:
-          AmpXlaError: no such recipe, script or batch; or a batch for a recipe, or
-            ``loss_scale`` for a script.
+          AmpXlaError: the recipe, script or batch does not exist; or a recipe has ``--batch``, or a
+            script ``loss_scale``.
         """
         note(f"building {self.recipe} ...")
         subject = _open(self.recipe, words, self.batch, loss_scale)
@@ -46,10 +47,10 @@ class SubjectOptions:
         return subject
 
     def write(self, command: str, name: str, report: Any) -> None:
-        """Print a report, and write its JSON."""
+        """Print a report, and write it as JSON to the file ``name`` of the command's folder."""
         script = Script.of(self.recipe)
-        name_of_run = recipe_name(script.path if script else self.recipe)
-        folder = Path(self.out or f"runs/{name_of_run}/{command}")
+        recipe = recipe_name(script.path if script else self.recipe)
+        folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
         path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
@@ -63,16 +64,16 @@ def _open(
     if script is None:
         if batch is not None:
             raise AmpXlaError(
-                f"--batch {batch}: {target} is a recipe, which has its own; allowed with "
+                f"--batch {batch}: {target} is a recipe, which has its own batches; --batch is for "
                 f"my_script.py:build_model"
             )
         job = open_job(target, words, loss_scale)
         return Subject(job, feeds(job))
     if loss_scale is not None:
         raise AmpXlaError(
-            f"--loss-scale {loss_scale}: the optimizer of {script} has its own; change it there"
+            f"--loss-scale {loss_scale}: the optimizer of {script} sets it; change it there"
         )
-    import amp_xla.setup  # noqa: F401  # before the script imports TensorFlow, if it does not do so
+    import amp_xla.setup  # noqa: F401  # for scripts that do not import it
 
     return build(script, words, batch)
 
@@ -83,10 +84,10 @@ def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None
     Args:
       recipe: name of a recipe, or path of its file.
       words: flags of the recipe.
-      loss_scale: overrides the recipe's.
+      loss_scale: replaces the loss scale of the recipe.
 
     Raises:
-      AmpXlaError: no such recipe, or ``words`` set another precision.
+      AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
     """
     module = recipe_module(recipe)
     config = parse(module.Config, list(words), f"python -m {module.__name__}")
@@ -105,7 +106,7 @@ def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:
-    """Yield training batches without end, as arrays in the order of the step's placeholders."""
+    """Yield training batches, epoch after epoch, as arrays in the order of the placeholders."""
     number = epoch = 0
     while True:
         for batch in job.batches.epoch(epoch, start=0):

@@ -1,10 +1,10 @@
-"""The command ``rehearse``: tries mixed-precision training out on a CPU.
+"""``amp-xla rehearse``: try out mixed-precision training on a CPU.
 
     amp-xla rehearse classification --steps 20 -- --layers 12
     amp-xla rehearse my_script.py:build_model --batch make_batch
 
-Flags after ``--`` belong to the recipe or script. It prints tables and writes ``rehearsal.json``.
-The exit code is 1 if mixed precision met a NaN or an infinity.
+Flags after ``--`` belong to the recipe or script. The command prints tables and writes
+``rehearsal.json``. The exit code is 1 if a NaN or an infinity occurred in mixed precision.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class Config(SubjectOptions):
     """Train in float32 and in emulated mixed precision, side by side. After `--`: recipe flags."""
 
     steps: Annotated[int, within(at_least=1)] = 20
-    """training steps"""
+    """number of training steps"""
     loss_scale: Optional[str] = None
-    """a number (1 = off) or dynamic, only for recipes; none = the recipe's"""
+    """loss scale, only for recipes: a number (1 = off) or dynamic; none = the recipe's"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Rehearse a recipe, print the tables and write the record."""
+    """Rehearse, print the tables and write the record; return 1 if a number was not finite."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla rehearse RECIPE")
     model, batches = config.open(words, config.loss_scale)
     if batches is None:
         raise AmpXlaError(
-            f"{config.recipe} returns no batch to train on; allowed: --batch with a function of "
-            f"the script, or a function that returns (model, batch)"
+            f"{config.recipe} returns no batch to train on; give --batch a name of the script, or "
+            f"return (model, batch)"
         )
     from amp_xla.diagnose import rehearsal
     from amp_xla.training.step import initialize_variables

@@ -1,4 +1,4 @@
-"""``amp-xla report``: the page of a run, or of several overlaid."""
+"""``amp-xla report``: write the page of a run, or one page that overlays several runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Config:
     run: str = "runs/classification/latest"
     """run folders, separated by commas; several are overlaid"""
     to: Optional[str] = None
-    """file to write; none = report.html in the run folder, or in the folder that all runs share"""
+    """file to write; none = report.html in the run folder, or in the parent folder of all runs"""
 
 
 def main(argv: List[str]) -> int:

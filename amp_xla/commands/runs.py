@@ -1,4 +1,4 @@
-"""``amp-xla runs``: a table of runs, the newest first."""
+"""``amp-xla runs``: print a table of runs, the newest first."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Config:
     """List runs: state, best value, steps, speed, age, and settings that are not defaults."""
 
     folder: str = "runs"
-    """folder of runs, or of one recipe's runs"""
+    """folder with the runs of all recipes, or of one recipe"""
     sort: Literal["age", "best", "steps", "speed"] = "age"
-    """the newest, the best of each metric, the longest or the fastest first"""
+    """order: newest run first, best value first (for each metric), most steps or fastest first"""
 
 
 def main(argv: List[str]) -> int:
@@ -49,7 +49,7 @@ def main(argv: List[str]) -> int:
 
 
 def _age(run: Record) -> float:
-    """Return the seconds since the run last wrote its log."""
+    """Return the seconds since the last write to the run's log."""
     log = run.path / "metrics.jsonl"
     return time.time() - (log if log.is_file() else run.path).stat().st_mtime
 

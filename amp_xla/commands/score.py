@@ -1,7 +1,7 @@
-"""``amp-xla evaluate RUN --file``: scores of runs on labelled samples, and their comparison.
+"""``amp-xla evaluate RUN --file``: score runs on labelled samples and compare them.
 
-Each run predicts in a separate process, with ``predict``, so runs of different frameworks can be
-compared. Results go into the run folders and into their reports.
+Each run predicts in a separate process, with ``amp-xla predict``, so that runs of different
+frameworks can be compared. Results go into the run folders and their reports.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ def score(
     Args:
       runs: run folders.
       file: labelled samples in the format of the training file.
-      saved: checkpoint and recipe.
+      saved: options that choose the checkpoint and the recipe.
       seed: seed of the bootstrap.
-      errors: maximum lines of ``errors.tsv``.
-      as_json: print JSON.
+      errors: maximum number of wrong predictions in ``errors.tsv``.
+      as_json: print the results as JSON.
     """
     every = [_answered(run, file, saved) for run in runs]
     if len(set(map(type, every))) > 1:
-        raise AmpXlaError("runs with different kinds of predictions cannot be compared")
+        raise AmpXlaError(
+            "the runs predict different things (labels, entities, ...), so they cannot be compared"
+        )
     results = [result_of(one, every, file, seed) for one in every]
     for one, result in zip(every, results):
         write(one, result, file, errors)
@@ -62,13 +64,13 @@ def score(
 
 
 def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
-    checkpoint, _ = saved.open(str(run), "predict", "so it has no labels to score")
+    checkpoint, _ = saved.open(str(run), "predict", "evaluate --file compares predictions")
     config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
     files: Any = getattr(config, "files", None)
     if not hasattr(files, "examples"):
-        raise AmpXlaError(f"{run}: its recipe reads no labelled files, so --file cannot be scored")
+        raise AmpXlaError(f"{run}: its recipe has no labelled files, so --file cannot be scored")
     if getattr(files, "separator", None) is not None:
-        raise AmpXlaError(f"{run}: --file cannot be scored for several labels per text")
+        raise AmpXlaError(f"{run} predicts several labels per text, for which --file has no scores")
     texts, wanted = files.examples(file)
     if not texts:
         raise AmpXlaError(f"{file} has no samples")
@@ -90,8 +92,8 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     unknown = sorted(labels_of_file - set(names))
     if unknown:
         raise AmpXlaError(
-            f"{file} has the label {unknown[0]!r}, which {run} has not been trained on; its "
-            f"labels: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            f"{file} has the label {unknown[0]!r}, which {run} does not know; labels of the run: "
+            f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         )
     if "entities" in first:
         number = {name: i for i, name in enumerate(names)}
@@ -109,7 +111,7 @@ def _predicted(
     launcher = ROOT / "amp-xla"
     program = [sys.executable, "-m", "amp_xla"]
     if launcher.is_file() and Path(sys.prefix).parent == ROOT / ".venvs":
-        program = [str(launcher)]  # which looks up the run's runtime
+        program = [str(launcher)]  # it chooses the runtime that trained the run
     words = ["predict", "--run", str(run), "--json", "--checkpoint", checkpoint.path.name]
     words += ["--recipe", saved.recipe] if saved.recipe else []
     data = "".join(f"{text}\n" for text in texts).encode("utf-8")
@@ -121,12 +123,12 @@ def _predicted(
         (i for i, answer in enumerate(answers, 1) if answer.get("label", "") is None), None
     )
     if blank:
-        raise AmpXlaError(f"sample {blank} has a blank text, which cannot be scored")
+        raise AmpXlaError(f"sample {blank} has a blank text; give each sample a text")
     return answers
 
 
 def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> Dict[str, Any]:
-    """Return the content of ``result.json``."""
+    """Return the content of ``result.json`` for one run."""
     return {
         "run": str(one.run), "file": file, "checkpoint": one.checkpoint,
         "samples": len(one.texts), "seed": seed, "per_label": [], "confusion": [],
@@ -136,7 +138,7 @@ def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> D
 
 
 def write(one: Answers, result: Dict[str, Any], file: str, errors: int) -> None:
-    """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
+    """Write ``result.json`` and ``errors.tsv`` into the run folder, and its report again."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
     folder = one.run / record.EVALUATIONS / (name or "file")
     head = "\t".join(one.columns)
@@ -177,13 +179,13 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 
 def _verdict(against: Dict[str, Any]) -> str:
-    """Return the comparison with another run as the end of a sentence."""
+    """Return the comparison with another run in words."""
     name = next(name for name in ("accuracy", "f1", "spearman", "rouge_l") if name in against)
-    p = against.get("p", 0.0)  # without a test the interval alone decides
+    p = against.get("p", 0.0)  # without McNemar's test, the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"
     interval += f", McNemar p {p:.3g}" if "p" in against else ""
-    verdict = "no difference is shown"
+    verdict = "no significant difference"
     if p < 0.05 and low > 0:
         verdict = "the first is better"
     elif p < 0.05 and high < 0:

@@ -1,4 +1,4 @@
-"""Scores of a run's predictions on labelled samples: labels, entities, similarities, texts."""
+"""Scores of predictions on labelled samples: one class per kind of prediction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Answers:
 
     Attributes:
       columns: column names of ``errors.tsv``.
-      wanted: the samples' labels, as read from the file.
+      wanted: the correct labels, as read from the file.
     """
 
     run: Path
@@ -32,7 +32,7 @@ class Answers:
     columns: ClassVar[Tuple[str, ...]]
 
     def rows(self) -> np.ndarray:
-        """Return what the scores depend on, a row per sample, [N, K]."""
+        """Return the numbers from which scores are computed, one row per sample, [N, K]."""
         raise NotImplementedError
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
@@ -40,11 +40,11 @@ class Answers:
         raise NotImplementedError
 
     def details(self) -> Dict[str, Any]:
-        """Return further fields of ``result.json``; ``metrics`` are scores without an interval."""
+        """Return other fields of ``result.json``; ``metrics`` has scores without an interval."""
         return {}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        """Return at most so many wrong predictions, the worst first."""
+        """Return at most ``most`` wrong predictions, the worst first."""
         raise NotImplementedError
 
     def result(self, seed: int) -> Dict[str, Any]:
@@ -54,11 +54,11 @@ class Answers:
         return {**details, "metrics": {**scores.bootstrap(self.rows(), self.score, seed), **single}}
 
     def against(self, other: Any, seed: int) -> Dict[str, Any]:
-        """Return how much higher the scores are than another run's on the same samples."""
+        """Return the differences between these scores and another run's, with intervals."""
         if (self.texts, list(self.wanted)) != (other.texts, list(other.wanted)):
             raise AmpXlaError(
-                f"{self.run} and {other.run} read different samples from the file, so they cannot "
-                f"be compared; --text-field and --label-field of their training decide"
+                f"{self.run} and {other.run} read different columns of the file (--text-field and "
+                f"--label-field of their training), so they cannot be compared"
             )
         rows_of_this = self.rows()
         width = rows_of_this.shape[1]
@@ -71,14 +71,14 @@ class Answers:
         return {"run": str(other.run), **scores.bootstrap(both, gain, seed)}
 
     def _listed(self, order: Iterable[int], *values: Sequence[Any]) -> List[Dict[str, Any]]:
-        """Return rows of ``errors.tsv`` for these samples."""
+        """Return the rows of ``errors.tsv`` for the samples in ``order``."""
         cells = ((i + 1, *(column[i] for column in values), self.texts[i]) for i in order)
         return [dict(zip(self.columns, row)) for row in cells]
 
 
 @dataclasses.dataclass(frozen=True)
 class Labelled(Answers):
-    """Predictions of a classifier; its errors begin with the least probable label.
+    """Predictions of a classifier; errors are sorted by the probability of the correct label.
 
     Attributes:
       names: labels of the run.
@@ -92,7 +92,7 @@ class Labelled(Answers):
     columns = ("sample", "label", "predicted", "probability", "probability_of_label", "text")
 
     def rows(self) -> np.ndarray:
-        """Return labels and predictions as numbers of ``names``, and the scores if there are."""
+        """Return label and prediction as indices into ``names``, and the score if there is one."""
         number = {name: i for i, name in enumerate(self.names)}
         columns = [np.array([number[label] for label in self.wanted]), self.chances.argmax(1)]
         return np.stack(columns + [self.scores] * (self.scores is not None), 1)
@@ -142,7 +142,7 @@ class Labelled(Answers):
 
 @dataclasses.dataclass(frozen=True)
 class Tagged(Answers):
-    """Predictions of a tagger; wrong and missed entities are in the order of the texts.
+    """Predictions of a tagger; errors are wrong and missed entities, in the order of the texts.
 
     Attributes:
       names: labels of the run.
@@ -183,10 +183,10 @@ class Tagged(Answers):
 
 @dataclasses.dataclass(frozen=True)
 class Scored(Answers):
-    """Scores of pairs; errors are the pairs whose rank is farthest from the label's.
+    """Predicted similarities; errors are sorted by the distance between their rank and the label's.
 
     Attributes:
-      values: scores of the run, float64 [N]; ``wanted`` are numbers.
+      values: predicted similarities, float64 [N]; ``wanted`` are numbers, too.
     """
 
     values: np.ndarray
@@ -206,11 +206,11 @@ class Scored(Answers):
 
 @dataclasses.dataclass(frozen=True)
 class Generated(Answers):
-    """Generated texts; errors are those with the lowest ROUGE-L.
+    """Generated texts; errors are sorted by ROUGE-L, the lowest first.
 
     Attributes:
-      found: texts of the run; ``wanted`` are the targets.
-      rouge: scores per text, see ``texts.rouge``.
+      found: generated texts; ``wanted`` are the target texts.
+      rouge: F1 of ROUGE-1, -2 and -L per text; see ``texts.rouge``.
     """
 
     found: Sequence[str]

@@ -1,4 +1,4 @@
-"""Builds the model of a user's script for inspection: ``my_script.py:build_model``."""
+"""Build the model of a user's script for ``inspect`` and ``rehearse``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from amp_xla.recipe import recipe_module
 
 
 class Script(NamedTuple):
-    """A script and the name of a function or model in it.
+    """A user's script, and the name of a function or model in it: ``my_script.py:build_model``.
 
     Attributes:
-      path: its file.
+      path: path of the script.
       name: the part after the colon.
     """
 
@@ -27,7 +27,7 @@ class Script(NamedTuple):
 
     @classmethod
     def of(cls, target: str) -> Optional[Script]:
-        """Return ``PATH.py:NAME`` split; None for a recipe."""
+        """Split ``PATH.py:NAME``; return None for the name of a recipe."""
         path, colon, name = target.rpartition(":")
         return cls(path, name) if colon and path.endswith(".py") else None
 
@@ -36,7 +36,7 @@ class Script(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A compiled Keras model, and its batches if any were given."""
+    """A compiled Keras model or a recipe's job, and its batches; None = no batches."""
 
     model: Any
     batches: Optional[Iterator[Any]]
@@ -46,16 +46,16 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
     """Import a script and build its model.
 
     Args:
-      script: ``name`` is a compiled Keras model, or a function that returns it or (it, batch).
-      words: the script's own words, its ``sys.argv[1:]``.
-      batch: name of a function or value of the script: a batch as for ``fit``, or batches.
+      script: its ``name`` is a compiled Keras model, or a function that returns model or
+        (model, batch).
+      words: ``sys.argv[1:]`` for the script.
+      batch: name of a batch as for ``fit`` or of batches, or of a function that returns them.
 
     Raises:
-      AmpXlaError: a file or name is missing, or is something else.
+      AmpXlaError: a file or name is missing, or has another type.
     """
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")
-    batches: Optional[Iterator[Any]] = None
     from amp_xla.backend import keras
     from amp_xla.backend.configuring import current
 
@@ -64,9 +64,10 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
     sys.argv[:] = [path, *words]
     module = recipe_module(path)
     model = _value(module, script)
+    batches: Optional[Iterator[Any]] = None
     if isinstance(model, tuple) and len(model) == 2:
-        model, own_batch = model
-        batches = batches or _batches(own_batch, f"the batch from {script}")
+        model, returned = model
+        batches = _batches(returned, f"the batch from {script}")
     if not isinstance(model, keras.models.Model):
         raise AmpXlaError(
             f"{script} is of type {type(model).__name__}; allowed: a compiled Keras model, a "

@@ -1,7 +1,7 @@
-"""Launching of ranks: Slurm's tasks as ranks, and Horovod's rendezvous server.
+"""Tasks of Slurm as ranks, and Horovod's rendezvous server.
 
-A task that ``srun`` started becomes a rank, without ssh, MPI or a launcher. Horovod also needs a
-server through which ranks exchange addresses: the task of rank 0 starts it.
+Each task of ``srun`` becomes a rank, without ssh, MPI or a launcher. Horovod needs a server through
+which the ranks exchange addresses; the first task starts it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,22 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from amp_xla.errors import AmpXlaError
 
-# The import of a container on another node takes minutes.
+# How long ranks wait for each other. A node may take minutes to unpack the container.
 _PATIENCE_SECONDS = 300.0
-# Below the range from which Linux chooses (32768 and up).
+# Linux gives ports from 32768 on to other programs.
 _PORTS = range(16384, 32768)
 
 
 class Task(NamedTuple):
-    """A task of a Slurm step: nodes of the step, tasks on each, this task's node and number."""
+    """A task of a Slurm step.
+
+    Attributes:
+      nodes: names of the step's nodes.
+      slots: number of tasks on each node.
+      node: index of this task's node.
+      local: number of this task on its node.
+      port: port of the rendezvous server.
+    """
 
     nodes: List[str]
     slots: List[int]
@@ -36,12 +44,16 @@ class Task(NamedTuple):
 
     @property
     def plan(self) -> str:
-        """Return the hosts as Horovod writes them: ``a:2,b:2``."""
+        """The nodes and their numbers of tasks as Horovod writes them: ``a:2,b:2``."""
         return ",".join(f"{node}:{slots}" for node, slots in zip(self.nodes, self.slots))
 
 
 def read(environ: Mapping[str, str]) -> Task:
-    """Read the task from the variables of ``srun``, or raise an error without them."""
+    """Read the task from the environment variables of ``srun``.
+
+    Raises:
+      AmpXlaError: ``srun`` did not start this process.
+    """
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
         slots = counts(environ["SLURM_STEP_TASKS_PER_NODE"])
@@ -52,7 +64,7 @@ def read(environ: Mapping[str, str]) -> Task:
             f"HOSTS=slurm, but srun did not start this process ({error}); use sbatch "
             f"scripts/slurm/train.sbatch"
         ) from None
-    # The same on each node; two steps of a job have two ports.
+    # Each node computes the same port, and each step of a job another one.
     port = int(
         environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT") or _PORTS[(job * 31 + step) % len(_PORTS)]
     )
@@ -60,7 +72,7 @@ def read(environ: Mapping[str, str]) -> Task:
 
 
 def expand(names: str) -> List[str]:
-    """Return the names in ``a[01-03,7],b``: a01, a02, a03, a7, b."""
+    """Expand a node list of Slurm: ``a[01-03,7],b`` gives a01, a02, a03, a7, b."""
     nodes: List[str] = []
     for word in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
         heads = [""]
@@ -80,7 +92,7 @@ def _numbers(ranges: str) -> List[str]:
 
 
 def counts(tasks: str) -> List[int]:
-    """Return the numbers in ``2(x3),1``: 2, 2, 2, 1."""
+    """Expand a list of task counts of Slurm: ``2(x3),1`` gives 2, 2, 2, 1."""
     slots: List[int] = []
     for part in tasks.split(","):
         count, _, times = part.rstrip(")").partition("(x")
@@ -100,7 +112,10 @@ def assign(hosts: str) -> List[Any]:
 def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
     """Start the server through which ranks exchange addresses; return its port.
 
-    Port 0 chooses a free one; ``plan`` is what ``assign`` returns.
+    Args:
+      address: address to listen on.
+      port: port to listen on; 0 = any free one.
+      plan: the result of ``assign``.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -111,7 +126,7 @@ def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
 
 
 def route_to(host: str) -> Tuple[str, str]:
-    """Return the address and the interface of this machine that reach ``host``."""
+    """Return the address and the network interface from which this machine reaches ``host``."""
     import psutil
 
     try:
@@ -123,7 +138,9 @@ def route_to(host: str) -> Tuple[str, str]:
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
             return address, name
-    raise AmpXlaError(f"no network interface has {address}; name one: HOROVOD_GLOO_IFACE=eth0")
+    raise AmpXlaError(
+        f"no network interface has the address {address}; set one: HOROVOD_GLOO_IFACE=eth0"
+    )
 
 
 def variables(task: Task, address: str, interface: str) -> Dict[str, str]:
@@ -137,14 +154,14 @@ def variables(task: Task, address: str, interface: str) -> Dict[str, str]:
 
 
 def join(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Start the rendezvous server, or wait for it; return the variables of this rank."""
+    """Start the rendezvous server or wait for it; return Horovod's variables for this rank."""
     task = read(environ)
     address, interface = "127.0.0.1", "lo"
     if len(task.nodes) > 1:
         address, interface = route_to(task.nodes[0 if task.node else 1])
         named = socket.gethostbyname(task.nodes[0])
         if task.node or not named.startswith("127."):
-            address = named  # all nodes connect to this one
+            address = named  # all nodes use the same address of the first one
     interface = environ.get("HOROVOD_GLOO_IFACE", interface)
     if task.node == task.local == 0:
         _open(task, address)
@@ -154,12 +171,12 @@ def join(environ: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _open(task: Task, address: str) -> None:
-    """Start ``serve`` in a process that ends with this one, which becomes rank 0."""
+    """Start ``serve`` in a child process, because this process becomes rank 0."""
     server = subprocess.Popen(
         [sys.executable, "-m", __name__, task.plan, address, str(task.port)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # Slurm waits for every process that holds the task's
+        stderr=subprocess.DEVNULL,  # else Slurm waits for this process to close the task's stderr
         start_new_session=True,
     )
     assert server.stdout is not None
@@ -169,7 +186,7 @@ def _open(task: Task, address: str) -> None:
         server.kill()
         server.wait()
         raise AmpXlaError(
-            f"port {task.port} of {task.nodes[0]}, the rendezvous of the ranks, is taken; choose "
+            f"port {task.port} of {task.nodes[0]}, where the ranks meet, is in use; choose "
             f"another: HOROVOD_GLOO_RENDEZVOUS_PORT=29400"
         )
 
@@ -183,9 +200,8 @@ def _wait_for(address: str, port: int, name: str) -> None:
         except OSError as error:
             if time.monotonic() > end:
                 raise AmpXlaError(
-                    f"rank 0 does not answer on {name}, port {port}, after "
-                    f"{_PATIENCE_SECONDS:.0f} s ({error.strerror or error}); it failed, or a "
-                    f"firewall blocks the port"
+                    f"rank 0 on {name}, port {port}, did not respond for {_PATIENCE_SECONDS:.0f} s "
+                    f"({error.strerror or error}); it failed, or a firewall blocks the port"
                 ) from error
         time.sleep(0.2)
 

@@ -1,4 +1,4 @@
-"""``amp-xla train RECIPE flags``: train a recipe; ``train RECIPE --help`` lists its flags."""
+"""``amp-xla train RECIPE FLAGS``: train a recipe. ``train RECIPE --help`` lists its flags."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Config:
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; return the exit code of the recipe's ``main``."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if "--" not in given and given[:1] == ["--recipe"]:
-        given.insert(2, "--")
-    own, words = split_words(given)
-    config = parse(Config, own, "amp-xla train RECIPE")
-    return int(recipe_module(config.recipe).main(words))
+    words = list(sys.argv[1:] if argv is None else argv)
+    if "--" not in words and words[:1] == ["--recipe"]:
+        words.insert(2, "--")
+    own_words, recipe_words = split_words(words)
+    config = parse(Config, own_words, "amp-xla train RECIPE")
+    return int(recipe_module(config.recipe).main(recipe_words))

@@ -1,4 +1,4 @@
-"""``amp-xla verify``: read each byte of a run's checkpoints and print which are whole."""
+"""``amp-xla verify``: read all files of a run's checkpoints and compare their checksums."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from amp_xla.training import checkpoint
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Check that a run's checkpoints are as they were written."""
+    """Check that the checkpoints of a run are undamaged."""
 
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
 
 
 def main(argv: List[str]) -> int:
-    """Run the command; return 0 if everything is whole, 1 if something is not."""
+    """Print the state of each checkpoint; return 1 if one is damaged, else 0."""
     config = parse(Config, argv, "amp-xla verify RUN")
     run = Path(config.run)
     folder = run / "checkpoints"
@@ -31,18 +31,18 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(f"{run} has no checkpoint; training prints the name of its run folder")
     best, damaged, whole = checkpoint.best(folder), 0, []
     for path in paths:
-        wrong = checkpoint.problems(path)
-        damaged += bool(wrong)
-        if not wrong:
+        problems = checkpoint.problems(path)
+        damaged += bool(problems)
+        if not problems:
             whole.append(path)
         size = sum(file.lstat().st_size for file in path.iterdir())
-        words = f"{'DAMAGED' if wrong else 'whole'}{', best' if path == best else ''}"
+        words = f"{'DAMAGED' if problems else 'whole'}{', best' if path == best else ''}"
         print(f"{path.name}  {words}  {size:,} bytes")
-        for line in wrong:
+        for line in problems:
             print(printable(f"    {line}"))
     for path in sorted(folder.iterdir()):
         if path.name.startswith((durable.TEMPORARY, "damaged-")):
-            print(printable(f"{path.name}  left over, not used"))
+            print(printable(f"{path.name}  unused leftover of an interrupted write"))
     if not whole:
         print("no checkpoint is whole: this run cannot be resumed")
     elif damaged:

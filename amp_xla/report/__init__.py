@@ -1,1 +1,1 @@
-"""Pages and figures from run folders, read as data: nothing in a folder is executed."""
+"""The report of runs. Run folders are read as data: no code from them is executed."""

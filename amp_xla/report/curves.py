@@ -1,7 +1,6 @@
-"""Curves as SVG paths: thinned, scaled and with round ticks.
+"""Curves as SVG paths, with fewer points and with axes.
 
-Paths are in a square of 1,000 by 1,000 that the page stretches, so text keeps its size and one file
-fits a phone and a wide screen.
+Paths are drawn in a square of 1,000 by 1,000 units, which the page stretches to the screen's width.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 
 MOST_POINTS = 2000
 _SIZE = 1000.0
-_LOG_RATIO = 50.0  # largest / smallest from which on an axis of positive numbers is logarithmic
+_LOG_RATIO = 50.0  # an axis is logarithmic if largest / smallest value is at least this
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,9 +21,9 @@ class Series:
     """One line of a figure.
 
     Args:
-      label: e.g. ``loss, smoothed``.
-      run: index of its run on the page.
-      x, y: float64 [N]; non-finite ``y`` are gaps.
+      label: name in the legend, e.g. ``loss, smoothed``.
+      run: index of the run on the page.
+      x, y: float64 [N]; points that are not finite are left out.
       style: ``line``, ``faint``, ``dots`` (a line with a dot per point) or ``steps``.
     """
 
@@ -36,7 +35,7 @@ class Series:
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndarray, np.ndarray]:
-    """Return at most ``most`` points: the first, the last, and minimum and maximum of equal parts.
+    """Return at most ``most`` points: first, last, and the extremes of parts of equal length.
 
     Args:
       x, y: float64 [N], without NaN.
@@ -53,7 +52,7 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndar
 
 
 def smoothed(y: np.ndarray, window: int) -> np.ndarray:
-    """Return the mean of the finite values in a window around each point; NaN if there is none."""
+    """Return the moving average of the finite values around each point; NaN if there are none."""
     finite = np.isfinite(y)
     total = np.concatenate([[0.0], np.where(finite, y, 0.0).cumsum()])
     count = np.concatenate([[0], finite.cumsum()])
@@ -65,7 +64,7 @@ def smoothed(y: np.ndarray, window: int) -> np.ndarray:
 
 
 def ticks(low: float, high: float, most: int = 6) -> List[float]:
-    """Return at most about ``most`` round numbers between ``low`` and ``high``."""
+    """Return about ``most`` round numbers between ``low`` and ``high``."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -77,7 +76,7 @@ def ticks(low: float, high: float, most: int = 6) -> List[float]:
 
 
 def short(value: float) -> str:
-    """Return a number as an axis shows it: ``1.5k``, ``0.25``, ``2e-5``."""
+    """Return a number as short text: ``1.5k``, ``0.25``, ``2e-5``."""
     if not math.isfinite(value):
         return str(value)
     size = abs(value)
@@ -95,8 +94,8 @@ class Axis:
 
     Args:
       values: float64 [N], finite, at least one.
-      fit: True = begin and end at the values, as an axis of steps does.
-      log: logarithmic if the values are positive and far apart.
+      fit: True = no margins around the values, as for an axis of steps.
+      log: True = logarithmic if all values are positive and far apart.
     """
 
     def __init__(self, values: np.ndarray, fit: bool = False, log: bool = False) -> None:
@@ -114,12 +113,12 @@ class Axis:
         self.low, self.high = low, high
 
     def __call__(self, values: Any) -> np.ndarray:
-        """Return where values are: 0 = low end, 1 = high end."""
+        """Return the positions of values on the axis: 0 = low end, 1 = high end."""
         scaled = np.log10(values) if self.log else np.asarray(values, np.float64)
         return (scaled - self.low) / (self.high - self.low)
 
     def ticks(self) -> List[Dict[str, Any]]:
-        """Return ``at`` (percent of the axis) and ``text`` of each tick."""
+        """Return the position ``at`` (in percent of the axis) and the ``text`` of each tick."""
         numbers = ticks(self.low, self.high)
         if self.log:
             whole = [t for t in numbers if t == int(t)]
@@ -135,15 +134,15 @@ def figure(
     log: bool = False,
     steps: float = 0.0,
 ) -> Optional[Dict[str, Any]]:
-    """Return what the page draws of one figure; None without a finite point.
+    """Return the data of a figure for the page's template; None if no point is finite.
 
     Args:
       title: heading.
-      series: lines, those of one run in order of importance.
-      summary: a sentence for readers who do not see the curve.
-      marks: (run, steps at which something happened).
-      log: the axis may be logarithmic.
-      steps: end of the axis of steps, the same for all figures of a page.
+      series: lines; those of one run in order of importance.
+      summary: description of the curves for screen readers.
+      marks: (run, skipped steps) pairs.
+      log: whether the y axis may be logarithmic.
+      steps: end of the x axis, the same for all figures of a page.
     """
     clean = []
     for line in series:
@@ -187,20 +186,20 @@ def figure(
 
 
 def _keys(series: Sequence[Series]) -> List[Tuple[str, str]]:
-    """Return label and style of each entry of a legend; none if all lines are of one kind."""
+    """Return label and style of each entry of the legend; empty if all lines have the same."""
     keys = [(line.label, "points" if line.style == "dots" else line.style) for line in series]
     return keys if len(set(keys)) > 1 else []
 
 
 def _path(x: np.ndarray, y: np.ndarray, steps: bool = False) -> str:
-    if steps:  # the value holds until the next one
+    if steps:  # horizontal lines from each value to the next
         x, y = np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
     points = [f"{a:.1f} {b:.1f}" for a, b in zip(x * _SIZE, y * _SIZE)]
     return "M" + "L".join(points if len(points) > 1 else points * 2)
 
 
 def _dots(x: np.ndarray, y: np.ndarray) -> str:
-    """Return a path of points, which round line ends make visible."""
+    """Return a path of lines of length 0, which round line ends turn into dots."""
     if len(x) > 60:
         return ""
     return "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x * _SIZE, y * _SIZE))

@@ -1,4 +1,4 @@
-"""Answers about a run: did it learn, is it at its best, mixed precision, what is wrong."""
+"""The report's answers about a run (did it learn, ...), and the problems found in it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from amp_xla.report.record import Record, dictionary, number
 
-_FEW = 3  # lines of the log from which on a trend is judged
+_FEW = 3  # a trend needs at least this many values
 
 
 class Answer(NamedTuple):
-    """An answer of the first screen. ``tone`` is ``good``, ``bad``, ``warn`` or ``plain``."""
+    """A question and answer at the top of the page; ``tone`` is good, bad, warn or plain."""
 
     question: str
     answer: str
@@ -22,12 +22,12 @@ class Answer(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Something that is wrong or may be better, and how to mend it.
+    """A problem or a possible improvement, and how to fix it.
 
     Attributes:
       level: ``error``, ``warning`` or ``note``.
-      what: a sentence.
-      fix: a sentence or a command; may be empty.
+      what: a sentence that describes it.
+      fix: a sentence or flags that help; may be empty.
     """
 
     level: str
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
 
 
 def answers(run: Record, findings: List[Finding]) -> List[Answer]:
-    """Return the four answers of the first screen."""
+    """Return the four answers at the top of the page."""
     serious = [f for f in findings if f.level != "note"]
     if not serious:
         wrong = Answer("Is anything wrong?", "Nothing found", "", "good" if run.steps else "plain")
@@ -52,7 +52,7 @@ def _cut(text: str, most: int = 110) -> str:
 
 
 def _ends(values: np.ndarray) -> Optional[Tuple[float, float]]:
-    """Return the means of the first and the last tenth of ``values``; None for too few."""
+    """Return the means of the first and the last tenth of ``values``; None if there are too few."""
     values = values[np.isfinite(values)]
     if len(values) < _FEW:
         return None
@@ -113,12 +113,12 @@ def _precision(run: Record) -> Answer:
 
 
 def words(field: str) -> str:
-    """Return the name of a logged field for people: ``dev_macro_f1`` -> ``dev macro f1``."""
+    """Return the name of a logged field for readers: ``dev_macro_f1`` -> ``dev macro F1``."""
     return field.replace("_", " ").replace("f1", "F1")
 
 
 def findings(run: Record) -> List[Finding]:
-    """Return what is wrong with a run, the worst first."""
+    """Return the problems of a run, the worst first."""
     problems = [*_state(run), *_numbers(run), *_learning(run)]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(problems, key=lambda finding: order[finding.level])
@@ -128,7 +128,13 @@ def _state(run: Record) -> List[Finding]:
     message = str(run.status.get("message", ""))
     again = f"the same command with --name {run.path.resolve().name} --resume continues"
     if run.state == "killed":
-        return [Finding("error", f"The run ended without a word after step {run.steps:,}.", again)]
+        return [
+            Finding(
+                "error",
+                f"The run ended without a message after step {run.steps:,}; was it killed?",
+                again,
+            )
+        ]
     if run.state == "failed":
         return [Finding("error", f"The run ended with an error: {message}", again)]
     if run.state == "stopped":
@@ -151,11 +157,15 @@ def _numbers(run: Record) -> List[Finding]:
     if bad.any():
         first = run.train["step"][int(bad.argmax())]
         what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
-        problems.append(Finding("error", what, "--on-nonfinite report names the operation"))
+        problems.append(
+            Finding(
+                "error", what, "--on-nonfinite report names the first operation that is not finite"
+            )
+        )
     for text in run.nonfinite[-1:]:
         problems.append(Finding("error", f"The overflow finder's report: {text.strip()}", ""))
     if run.damaged:
-        what = f"Unreadable lines in metrics.jsonl: {run.damaged:,}. A kill leaves one."
+        what = f"{run.damaged:,} lines of metrics.jsonl are unreadable. A killed run leaves one."
         problems.append(Finding("note", what, ""))
     return problems
 
@@ -165,7 +175,7 @@ def _learning(run: Record) -> List[Finding]:
     losses = run.train.get("loss", np.zeros(0))
     ends = _ends(losses) if np.isfinite(losses).all() else None
     if ends and run.steps >= 100 and ends[1] > 0.98 * ends[0]:
-        fix = "a lower --learning-rate if it rose, a higher one or more --epochs if it stood still"
+        fix = "if it rose, a lower --learning-rate; if not, a higher one or more --epochs"
         problems.append(Finding("warning", "The training loss did not fall.", fix))
     dev = run.dev.get("dev_loss", np.zeros(0))
     finite = np.flatnonzero(np.isfinite(dev))
@@ -173,7 +183,7 @@ def _learning(run: Record) -> List[Finding]:
         lowest = int(finite[dev[finite].argmin()])
         if lowest < finite[-1] and dev[finite[-1]] > 1.1 * dev[lowest]:
             what = (
-                f"The dev loss rises since step {run.dev['step'][lowest]:,.0f} "
+                f"The dev loss has risen since step {run.dev['step'][lowest]:,.0f} "
                 f"({dev[lowest]:.4g} → {dev[finite[-1]]:.4g}): the run overfits."
             )
             problems.append(Finding("warning", what, "--patience 2, fewer --epochs, or more data"))
@@ -194,7 +204,7 @@ def _learning(run: Record) -> List[Finding]:
 
 
 def differing(runs: List[Record]) -> Dict[str, List[Any]]:
-    """Return the settings in which runs differ: name -> value of each run, None if it has none."""
+    """Return the settings that differ between runs: name -> value of each run, None = not set."""
     names = dict.fromkeys(name for run in runs for name in run.config)
     values = {name: [run.config.get(name) for run in runs] for name in names}
     return {name: row for name, row in values.items() if any(v != row[0] for v in row)}

@@ -1,4 +1,4 @@
-"""``report.html``: one file with curves, tables and configuration of one run or of several."""
+"""``report.html``: one file with the curves, tables and configuration of one or several runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from amp_xla.report.record import Record, number
 
 REPORT = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
-# Control characters, surrogates, and marks that turn the direction of the text after them.
+# Control characters, surrogates, and marks that change the direction of the following text.
 _HIDDEN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
-_OWN_FIGURES = (
+_NO_OTHER_FIGURE = (
     "step", "epoch", "samples", "loss", "learning_rate", "loss_scale", "gradient_norm",
     "applied_steps", "skipped_steps", "samples_per_second",
 )  # fmt: skip
@@ -38,7 +38,7 @@ def write_run(run: Path) -> None:
 
 def render(runs: Sequence[Record]) -> str:
     """Return the page of one run, or of several overlaid."""
-    import jinja2  # an installation without it trains, and has no report
+    import jinja2  # optional: without it training works, without a report
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(_TEMPLATES)), autoescape=True,
@@ -63,7 +63,7 @@ def render(runs: Sequence[Record]) -> str:
 
 
 def _winner(runs: List[Record]) -> Optional[Record]:
-    """Return the best run; None if the runs have different metrics."""
+    """Return the run with the best value; None if the runs have different metrics or no value."""
     if len({run.monitor for run in runs}) > 1 or all(run.best is None for run in runs):
         return None
     sign = 1.0 if runs[0].higher_is_better else -1.0
@@ -72,14 +72,14 @@ def _winner(runs: List[Record]) -> Optional[Record]:
 
 
 def visible(value: Any) -> Any:
-    r"""Return text with control characters as ``\x1b``; other values as they are."""
-    if type(value) is not str:  # markup is ours
+    r"""Return text with control characters written as ``\x1b``; other values unchanged."""
+    if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
-    return _HIDDEN.sub(lambda found: found.group().encode("unicode_escape").decode(), value)
+    return _HIDDEN.sub(lambda match: match.group().encode("unicode_escape").decode(), value)
 
 
 def value(setting: Any) -> str:
-    """Return a setting as the page shows it."""
+    """Return the text of a setting's value."""
     if setting is None:
         return "none"
     if isinstance(setting, bool):
@@ -90,12 +90,12 @@ def value(setting: Any) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as a CSS percentage."""
+    """Return a share as a percentage for CSS."""
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 
 def command(run: Record) -> str:
-    """Return the command that repeats the training, as a user types it."""
+    """Return the command that repeats the training, as a user would type it."""
     try:
         first, *rest = shlex.split(str(run.process.get("command", "")))
     except ValueError:
@@ -130,14 +130,14 @@ def _view(run: Record, environment: Any) -> Dict[str, Any]:
 
 
 def _evaluations(run: Record, environment: Any) -> List[Any]:
-    """Return each evaluation as markup; a result of another form is only named."""
+    """Return each evaluation as HTML, or a sentence if its file has an unexpected form."""
     from markupsafe import Markup
 
     template, shown = environment.get_template("evaluation.html"), []
     for name, result in run.evaluations.items():
         try:
             shown.append(Markup(template.render(name=name, test=result)))
-        except Exception:  # a file of unknown form has any types
+        except Exception:  # the file may contain anything
             shown.append(f"evaluation/{name}/result.json is not of the expected form.")
     return shown
 
@@ -161,7 +161,7 @@ def _dev_table(run: Record) -> Dict[str, Any]:
 
 def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
     dev = [name[4:] for run in runs for name in run.dev if name.startswith("dev_")]
-    rest = dict.fromkeys(n for run in runs for n in run.train if n not in {*_OWN_FIGURES, *dev})
+    rest = dict.fromkeys(n for run in runs for n in run.train if n not in {*_NO_OTHER_FIGURE, *dev})
     specs = [
         *(_spec(name, runs, True, log=name == "loss") for name in dict.fromkeys(["loss", *dev])),
         _spec("learning_rate", runs),
@@ -171,15 +171,16 @@ def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
         *(_spec(name, runs, smooth=True) for name in rest),
     ]
     steps = max(run.steps for run in runs)
-    return [made for made in (figure(steps=steps, **spec) for spec in specs) if made is not None]
+    drawn = (figure(steps=steps, **spec) for spec in specs)
+    return [each for each in drawn if each is not None]
 
 
 def _spec(
     name: str, runs: List[Record], smooth: bool = False, skip: int = 0, log: bool = False
 ) -> Dict[str, Any]:
-    """Return the figure of a value in training and on the dev set.
+    """Return the arguments of ``figure`` for a value in training and on the dev set.
 
-    Of several runs a dev metric has no curve of training, but the loss has.
+    With several runs, training curves of dev metrics are left out, except the loss.
     """
     single, series = len(runs) == 1, []
     dev = f"dev_{name}" if any(f"dev_{name}" in run.dev for run in runs) else ""
@@ -199,12 +200,12 @@ def _spec(
 
 
 def _scale_spec(runs: List[Record]) -> Dict[str, Any]:
-    """Return the figure of the loss scale, with a mark where steps were skipped."""
+    """Return the arguments of ``figure`` for the loss scale, with marks at skipped steps."""
     series, marks = [], []
     for i, run in enumerate(runs):
         scale, steps = run.train.get("loss_scale", np.zeros(0)), run.train.get("step", np.zeros(0))
         skipped = run.train.get("skipped_steps", np.zeros(len(steps)))
-        if len(scale) and (len(set(scale)) > 1 or skipped.any()):  # a constant is no curve
+        if len(scale) and (len(set(scale)) > 1 or skipped.any()):  # else constant: no figure
             series.append(Series("loss scale", i, steps, scale, "steps"))
             marks.append((i, steps[np.diff(skipped, prepend=0) > 0]))
     summary = _range(runs, "loss_scale") + (" Marks on the axis: skipped steps." if marks else "")
@@ -212,7 +213,7 @@ def _scale_spec(runs: List[Record]) -> Dict[str, Any]:
 
 
 def _range(runs: List[Record], name: str) -> str:
-    """Return a sentence with first, last, lowest and highest value of each run."""
+    """Return a sentence with the first, last, lowest and highest value of each run."""
     parts = []
     for run in runs:
         values = run.dev.get(name, run.train.get(name, np.zeros(0)))

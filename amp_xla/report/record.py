@@ -1,7 +1,7 @@
-"""A run folder read as one value. Imports no TensorFlow and executes nothing.
+"""Read a run folder as data, without TensorFlow and without executing anything from it.
 
-A run may be unfinished, killed or from an untrusted source: missing and damaged
-files read as empty, and fields of an unexpected type as absent.
+The run may be unfinished, killed, or from an untrusted source. Missing and damaged files count as
+empty, and fields of an unexpected type as missing.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import numpy as np
 from amp_xla.errors import AmpXlaError
 
 STATUS, EVALUATIONS = "status.json", "evaluation"
-_MOST_FIELDS = 64  # of a line of metrics.jsonl
-_LARGEST_JSON = 4 << 20  # bytes of a file other than metrics.jsonl
-_NOT_FINITE = ("nan", "inf", "-inf")  # how metrics.jsonl writes them
+_MOST_FIELDS = 64  # maximum number of fields in metrics.jsonl
+_LARGEST_FILE = 4 << 20  # bytes to read of each file, except metrics.jsonl
+_NOT_FINITE = ("nan", "inf", "-inf")  # strings in metrics.jsonl, because JSON has no such numbers
 Columns = Dict[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """Everything that a report shows of one run.
+    """The content of a run folder.
 
     Attributes:
       path: the run folder.
-      name: a name for people, unique among the runs of one page.
+      name: name on the page, unique among the page's runs.
       config, process, executed: ``config.json`` without ``run``, ``run.json``, ``executed.json``.
-      status: ``status.json``; empty for a folder without one.
+      status: ``status.json``.
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
       train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without it.
       damaged: lines of ``metrics.jsonl`` that could not be read.
-      evaluations: results of ``amp-xla evaluate`` by name.
+      evaluations: results of ``amp-xla evaluate`` by the name of their folder.
       nonfinite: reports of the overflow finder, newest last.
     """
 
@@ -55,23 +55,23 @@ class Record:
 
     @property
     def plan(self) -> Dict[str, Any]:
-        """Planned steps, batch shapes and defaults; see ``amp_xla.training.run_metadata``."""
+        """The planned steps, batch shapes and defaults; see ``amp_xla.training.run_metadata``."""
         return dictionary(self.status.get("plan"))
 
     @property
     def monitor(self) -> str:
-        """Field of ``dev`` that decides which checkpoint is best; empty if there is none."""
+        """The field of ``dev`` that decides which checkpoint is best; empty if there is none."""
         name = f"dev_{self.plan.get('monitor', 'accuracy')}"
         return name if name in self.dev else next((n for n in self.dev if n[:4] == "dev_"), "")
 
     @property
     def higher_is_better(self) -> bool:
-        """Direction of ``monitor``."""
+        """Whether higher values of ``monitor`` are better."""
         return bool(self.plan.get("higher_is_better", "loss" not in self.monitor))
 
     @property
     def best(self) -> Optional[int]:
-        """Index of the best evaluation in ``dev``; None before the first number."""
+        """The index of the best evaluation in ``dev``; None if no value is finite."""
         values = self.dev.get(self.monitor, np.zeros(0))
         if not np.isfinite(values).any():
             return None
@@ -81,23 +81,23 @@ class Record:
 
     @property
     def best_value(self) -> float:
-        """Best value of ``monitor``; NaN before the first."""
+        """The best value of ``monitor``; NaN if there is none."""
         return float("nan") if self.best is None else float(self.dev[self.monitor][self.best])
 
     @property
     def best_step(self) -> int:
-        """Step of the best evaluation, 0 before the first."""
+        """The step of the best evaluation; 0 if there is none."""
         return 0 if self.best is None else int(self.dev["step"][self.best])
 
     @property
     def steps(self) -> int:
-        """Steps so far."""
+        """The number of steps so far."""
         ends = [part["step"][-1] for part in (self.train, self.dev) if len(part.get("step", ()))]
         return int(max(ends, default=0))
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run, 0 = unknown."""
+        """The number of steps of the whole run; 0 = unknown."""
         total = number(self.plan.get("total_steps"))
         return int(total) if total > 0 else 0
 
@@ -109,7 +109,7 @@ class Record:
 
     @property
     def speed(self) -> float:
-        """Median of the samples per second, the first line, which has the start, left out."""
+        """The median of samples per second, without the first log line, which is slower."""
         values = self.train.get("samples_per_second", np.zeros(0))
         values = values[1:] if len(values) > 1 else values
         values = values[np.isfinite(values)]
@@ -117,11 +117,11 @@ class Record:
 
 
 def read(path: Path, name: str = "") -> Record:
-    """Return the record of a run folder; missing and damaged files read as empty.
+    """Read a run folder; missing and damaged files count as empty.
 
     Args:
-      path: the folder.
-      name: name on the page; empty = the folder's.
+      path: the run folder.
+      name: name on the page; empty = the folder's name.
 
     Raises:
       AmpXlaError: there is no such folder.
@@ -142,7 +142,7 @@ def read(path: Path, name: str = "") -> Record:
 
 
 def number(value: Any) -> float:
-    """Return a number of a JSON file as float; NaN for anything else."""
+    """Return a number from a JSON file as a float; NaN for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value) if abs(value) < 1e300 else float("inf")
     return float(value) if value in _NOT_FINITE else float("nan")
@@ -163,7 +163,7 @@ def _state(path: Path, status: Mapping[str, Any]) -> str:
 
 
 def _locked(path: Path) -> bool:
-    """Return whether a process of this machine holds the lock, which is not touched."""
+    """Return whether a process on this machine holds the lock; does not take the lock itself."""
     try:
         inode = f":{os.stat(str(path)).st_ino} "
         return inode in Path("/proc/locks").read_text()
@@ -181,7 +181,7 @@ def _inside(path: Path) -> List[Path]:
 def _text(path: Path) -> str:
     try:
         with open(path, "rb") as file:
-            return file.read(_LARGEST_JSON).decode("utf-8", "replace")
+            return file.read(_LARGEST_FILE).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -191,7 +191,7 @@ def _json(path: Path) -> Dict[str, Any]:
 
 
 def _decoded(text: Union[str, bytes]) -> Dict[str, Any]:
-    """Return a JSON object; empty for anything else."""
+    """Return the JSON object in ``text``; an empty one for anything else."""
     try:
         return dictionary(json.loads(text))
     except (ValueError, RecursionError):
@@ -213,7 +213,7 @@ def _metrics(path: Path) -> Any:
 
 
 def _columns(records: List[Dict[str, Any]]) -> Columns:
-    """Return each field that has a number in some line, sorted by step."""
+    """Return a column for each field that has a number in some line; rows are sorted by step."""
     names: Dict[str, None] = {}
     for record in records:
         if len(names) < _MOST_FIELDS:

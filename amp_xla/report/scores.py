@@ -1,4 +1,4 @@
-"""Scores of predictions on labelled samples, with intervals by the bootstrap."""
+"""Scores of predictions on labelled samples, with 95% intervals by the bootstrap."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _BINS = 10
 def bootstrap(
     samples: np.ndarray, score: Callable[[np.ndarray], Dict[str, float]], seed: int
 ) -> Dict[str, Dict[str, float]]:
-    """Return ``value``, ``low`` and ``high`` of each score: the ends of its 95% interval.
+    """Return ``value`` of each score, and ``low`` and ``high``, the ends of its 95% interval.
 
     Args:
-      samples: what the score depends on, a row per sample, [N, K].
-      score: rows -> scores by name.
-      seed: seed of the resampled rows.
+      samples: the numbers from which ``score`` is computed, one row per sample, [N, K].
+      score: function of rows that returns scores by name.
+      seed: seed for drawing rows.
     """
     source, total = np.random.RandomState(seed), len(samples)
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
@@ -33,7 +33,7 @@ def bootstrap(
 def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
     """Return precision, recall and F1, float64 [classes], and support, int64 [classes].
 
-    A ratio with a denominator of 0 is 0, such as the precision of a label never predicted.
+    A ratio is 0 if its denominator is 0, e.g. the precision of a label that is never predicted.
 
     Args:
       confusion: int64 [classes, classes]: row = label, column = prediction.
@@ -42,7 +42,7 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def per_entity(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return precision, recall and F1 of each label, and support, as ``per_label`` does.
+    """Return precision, recall, F1 and support of each label from counts, like ``per_label``.
 
     Args:
       counts: correct, predicted and true entities, int64 [labels, 3].
@@ -57,7 +57,7 @@ def per_entity(counts: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def rows(names: Sequence[str], each: Mapping[str, np.ndarray]) -> List[Dict[str, Any]]:
-    """Return the scores of ``per_label`` or ``per_entity`` as a dictionary per label."""
+    """Return one dictionary per label from the result of ``per_label`` or ``per_entity``."""
     return [
         {"label": name, **{key: values[i].item() for key, values in each.items()}}
         for i, name in enumerate(names)
@@ -69,14 +69,14 @@ def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
 
 
 def ranks(values: np.ndarray) -> np.ndarray:
-    """Return the ranks of values from 1, float64 [N]; equal values share their mean rank."""
+    """Return the rank of each value, from 1, float64 [N]; equal values share their mean rank."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     each: np.ndarray = np.cumsum(count) - (count - 1) / 2.0
     return each[place.reshape(-1)]
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Correlation of two columns, float [N]; NaN if one of them is constant."""
+    """Return Pearson's correlation of two columns, float [N]; NaN if one is constant."""
     first, second = (
         np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in (first, second)
     )
@@ -85,12 +85,16 @@ def pearson(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Correlation of the ranks of two columns, float [N]; NaN if one of them is constant."""
+    """Return Spearman's rank correlation of two columns, float [N]; NaN if one is constant."""
     return pearson(ranks(first), ranks(second))
 
 
 def mcnemar(first: int, second: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test, from the samples that differ."""
+    """Return the two-sided p-value of McNemar's exact test.
+
+    Args:
+      first, second: numbers of samples that only the first or only the second run gets right.
+    """
     total = first + second
     logs = [
         math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
@@ -100,15 +104,15 @@ def mcnemar(first: int, second: int) -> float:
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
-    """Return the expected calibration error, and the bins that it comes from.
+    """Return the expected calibration error, and the bins from which it is computed.
 
     Args:
       confidence: probability of each predicted label, float [N].
-      right: whether it is the label, bool [N].
+      right: whether each prediction is right, bool [N].
 
     Returns:
-      Mean distance between confidence and accuracy; ``confidence``, ``accuracy``, ``count`` of
-      each of ten equal bins with a sample.
+      The mean distance between confidence and accuracy; and ``confidence``, ``accuracy`` and
+      ``count`` of each bin (of ten equal ones) that has samples.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

@@ -1,4 +1,4 @@
-"""Scores of generated texts: ROUGE, BLEU."""
+"""Scores of generated texts: ROUGE and BLEU."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import numpy as np
 
 from amp_xla.data.extras import extra
 
-ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}  # rouge_score's names
-# Chinese and Japanese characters one by one, and words of other letters and digits.
+ROUGE = {
+    "rouge_1": "rouge1",
+    "rouge_2": "rouge2",
+    "rouge_l": "rougeL",
+}  # name here -> name in rouge_score
+# Single Chinese and Japanese characters, or words of other letters and digits.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 
 
 def words(text: str) -> List[str]:
-    """Return the words of a text in lower case, without punctuation; Chinese by character."""
+    """Split a text into lower-case words without punctuation; each Chinese character is a word."""
     return _WORD.findall(text.lower())
 
 
 def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return F1 of the longest common subsequence (Lin, "ROUGE", 2004); 0 if there is none.
+    """Return F1 of the longest common subsequence of words (Lin, "ROUGE", 2004).
 
-    For evaluations in training, which need no package for it.
+    Used during training, where the package rouge_score may be missing.
     """
     row = [0] * (len(wanted) + 1)
     for word in found:
@@ -33,7 +37,7 @@ def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 def rouge(found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-    """Return F1 of ROUGE-1, -2 and -L of each text, float64 [N, 3], over ``words``.
+    """Return F1 of ROUGE-1, -2 and -L of each text, split by ``words``, float64 [N, 3].
 
     Raises:
       DataError: the package rouge_score is missing.
@@ -46,7 +50,7 @@ def rouge(found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
 
 
 def bleu(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return BLEU-4 of all texts together over ``words``, by NLTK with its smoothing 1.
+    """Return BLEU-4 of all texts together, split by ``words``; NLTK's, with its smoothing 1.
 
     Raises:
       DataError: the package nltk is missing.
@@ -60,6 +64,6 @@ def bleu(found: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 class _Words:
-    """``words`` for rouge_score."""
+    """The tokenizer for rouge_score."""
 
     tokenize = staticmethod(words)

@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/sok/amp_tf1.py
 
-The training step is the documentation's, except that gradients are computed in the order of the two
-lists: they are sliced by the lists' lengths.
+The training step is from SparseOperationKit's documentation. Only the order of the gradients is
+fixed: embedding variables first, because the lists are cut by length.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tensorflow.python.keras.engine import base_layer_utils
 
 import amp_xla.sok as sok
 
-ROWS, SLOTS, NNZ, WIDTH = 1000, 10, 4, 8  # a rank's rows; ids of a sample's slot; numbers a row
+ROWS, SLOTS, NNZ, WIDTH = 1000, 10, 4, 8  # rows per rank, slots, ids per slot, numbers per row
 
 
 class Model(tf.keras.Model):
-    """A table cut over ranks below two dense layers that every rank has."""
+    """An embedding table spread over ranks, and two dense layers on each rank."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ class Model(tf.keras.Model):
 
 
 def batches(steps, batch):
-    """This rank's samples; the label says whether the first id is even."""
+    """Yield this rank's samples; the label is 1 if the first id is even."""
     random = np.random.RandomState(hvd.rank())
     for _ in range(steps):
         keys = random.randint(0, ROWS * hvd.size(), (batch * SLOTS, NNZ))

@@ -2,25 +2,25 @@
 
     horovodrun -np 2 python examples/sok/amp_tf2.py
 
-The lines of the training step are the document's. Two are not: dense gradients are averaged over
-ranks by an allreduce that can be seen, and both optimizers are built before the first step.
+The training step is from SparseOperationKit's documentation, with two changes: an explicit
+allreduce averages dense gradients over ranks, and the optimizer is built before the first step.
 """
 
 from __future__ import annotations
 
 import argparse
 
-import amp_xla.sok as sok  # isort: skip  # before TensorFlow: it chooses Keras 2
+import amp_xla.sok as sok  # isort: skip  # before TensorFlow, because it selects Keras 2
 
 import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-ROWS, SLOTS, NNZ, WIDTH = 1000, 10, 4, 8  # a rank's rows; ids of a sample's slot; numbers a row
+ROWS, SLOTS, NNZ, WIDTH = 1000, 10, 4, 8  # rows per rank, slots, ids per slot, numbers per row
 
 
 class Model(tf.keras.Model):
-    """A table cut over ranks below two dense layers that every rank has."""
+    """An embedding table spread over ranks, and two dense layers on each rank."""
 
     def __init__(self):
         super().__init__()
@@ -45,7 +45,7 @@ class Model(tf.keras.Model):
 
 
 def batches(steps, batch):
-    """This rank's samples; the label says whether the first id is even."""
+    """Yield this rank's samples; the label is 1 if the first id is even."""
     random = np.random.RandomState(hvd.rank())
     for _ in range(steps):
         keys = random.randint(0, ROWS * hvd.size(), (batch * SLOTS, NNZ))

@@ -7,9 +7,9 @@ import sys
 
 
 class SetupError(Exception):
-    """An environment that cannot be chosen or built; its text is the line for the user."""
+    """An environment cannot be chosen or built; the text is for the user."""
 
 
 def say(text: str) -> None:
-    """Print to stderr; stdout carries only answers that other programs read."""
+    """Print to stderr; stdout is only for output that other programs read."""
     print(text, file=sys.stderr, flush=True)

@@ -18,15 +18,15 @@ from scripts.environment.runtimes import Choice, choose
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = """
-  env                        print the Python of a runtime's environment, which is built if needed
+  env                        build a runtime's environment if needed; print its Python
 
 before --:
-  --runtime R   auto, tf1, tf2, nvtf1 or jax; default: $RUNTIME, the recipe's, the run's, else auto
-  --python P    use this Python, which has TensorFlow, as it is"""
+  --runtime R   auto, tf1, tf2, nvtf1 or jax; default: $RUNTIME, else that of the recipe or run
+  --python P    path of a Python with TensorFlow, to use unchanged"""
 
 
 def main(words: Sequence[str], root: Path = ROOT) -> int:
-    """Run one command. Returns an exit code, or does not return if the command starts."""
+    """Start the command in its environment; return an exit code if it cannot start."""
     if not words or words[0] in ("-h", "--help"):
         print(usage("./amp-xla") + OPTIONS)
         return 0
@@ -68,9 +68,9 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
 
 
 def take_options(words: Sequence[str], command: str) -> Tuple[Dict[str, str], List[str]]:
-    """Split --runtime and --python before `--` from the words of the command.
+    """Take --runtime and --python out of the words before `--`; return them and the other words.
 
-    `header --runtime` is a flag of that command: the TensorFlow of the user's script.
+    `header` has its own flag --runtime: the TensorFlow of the user's script.
     """
     names = ("--python",) if command == "header" else ("--runtime", "--python")
     options: Dict[str, str] = {}
@@ -88,7 +88,7 @@ def take_options(words: Sequence[str], command: str) -> Tuple[Dict[str, str], Li
 
 
 def prepared(choice: Choice, installing: bool, root: Path) -> str:
-    """Return the path of the Python to run, with everything that this project needs.
+    """Return the path of the Python to run, after installing the packages that it needs.
 
     Raises:
       SetupError: a container lacks bert4keras, and the command is not `env`.
@@ -110,7 +110,7 @@ def prepared(choice: Choice, installing: bool, root: Path) -> str:
 
 
 def runtime_for(command: str, words: Sequence[str], request: str, root: Path) -> str:
-    """Return the runtime of a command's recipe or run, unless another one is requested.
+    """Return the runtime that a command's recipe or run needs, else the requested one.
 
     Raises:
       SetupError: the recipe is unknown, or does not run on the requested runtime.
@@ -127,13 +127,13 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
 
 
 def has_tensorflow() -> bool:
-    """Return whether this is a container with a TensorFlow, which each command then uses."""
+    """Return whether this is a container with TensorFlow, which all commands use."""
     python = sys.executable
     return inside_container() and tensorflow_version(python, distributions(python)) is not None
 
 
 def argument(words: Sequence[str], name: str, default: str) -> str:
-    """Return the value of `--name`; without that flag, the first word, unless it is a flag."""
+    """Return the value of the flag `--name`, else the first word, if it is not a flag."""
     own_words = list(words[: words.index("--")] if "--" in words else words)
     for index, word in enumerate(own_words):
         if word.startswith(f"--{name}="):
@@ -145,7 +145,7 @@ def argument(words: Sequence[str], name: str, default: str) -> str:
 
 
 def runtime_of_run(folder: str) -> Optional[str]:
-    """Return the runtime that a run was trained on, if its run.json says it."""
+    """Return the runtime that trained a run, from its run.json; None = unknown."""
     try:
         process = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
         tensorflow = str(process.get("tensorflow", ""))
@@ -159,10 +159,10 @@ def runtime_of_run(folder: str) -> Optional[str]:
 
 
 def runtime_of_recipe(recipe: str, request: str) -> str:
-    """Return the runtime of a recipe: `jax_...` needs JAX, `keras_...` TensorFlow 2.
+    """Return the runtime for a recipe: `jax_...` needs JAX, `keras_...` TensorFlow 2.
 
     Raises:
-      SetupError: the request is another one.
+      SetupError: the recipe does not run on the requested runtime.
     """
     required = {"jax": "jax", "keras": "tf2"}.get(Path(recipe).stem.partition("_")[0])
     if request == "auto":
@@ -175,7 +175,7 @@ def runtime_of_recipe(recipe: str, request: str) -> str:
 
 
 def find_recipe(name: str, root: Path) -> str:
-    """Return the name of a recipe after checking that it exists.
+    """Check that a recipe or a recipe's file exists; return its name.
 
     Raises:
       SetupError: there is no such recipe or file.

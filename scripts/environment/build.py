@@ -1,7 +1,7 @@
 """Build an environment once, and detect interrupted builds.
 
-A folder is whole if its stamp has the lock file's hash. A build removes the stamp first and writes
-it last.
+An environment is complete if its stamp file has the hash of the lock file. A build first removes
+the stamp, and writes it at the end.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from scripts.environment.runtimes import Choice
 from scripts.environment.uv import uv
 
 STAMP = "amp_xla-stamp.json"
-# From NVIDIA's `nvidia-pyindex`; the address could not be reached when this was written.
+# The address in NVIDIA's package `nvidia-pyindex`. It was not reachable for a test.
 NVIDIA_INDEX = "https://pypi.ngc.nvidia.com"
 
 
 def ensure(choice: Choice, root: Path) -> Path:
-    """Return the Python of `choice`'s environment under `root`/.venvs; build it if it is not whole.
+    """Return the Python of `choice`'s environment in `root`/.venvs; build it if needed.
 
     Raises:
-      SetupError: uv failed, or the disk is too full.
+      SetupError: uv failed, or there is too little disk space.
     """
     folder = root / ".venvs" / choice.runtime.name
     lock_file = root / "requirements" / choice.runtime.lock
     if not _is_whole(folder, lock_file, choice):
         with _only_builder(root, choice.runtime.name) as lock:
-            if not _is_whole(folder, lock_file, choice):  # the other builder may have built it
+            if not _is_whole(folder, lock_file, choice):  # another process may have built it
                 _build(choice, folder, lock_file, root, lock)
     return folder / "bin" / "python"
 
@@ -64,14 +64,14 @@ def _read_stamp(folder: Path) -> Dict[str, Any]:
 
 
 def _fingerprint(lock_file: Path) -> str:
-    """Return a hash of the lock without its comments, which name paths and commands."""
+    """Return a hash of the lock without its comments, which may differ between machines."""
     lines = [line.split("#")[0].strip() for line in lock_file.read_text().splitlines()]
     return hashlib.sha256("\n".join(filter(None, lines)).encode()).hexdigest()
 
 
 @contextmanager
 def _only_builder(root: Path, name: str) -> Iterator[IO[str]]:
-    """Hold the lock of one environment; the kernel releases it when the last holder dies."""
+    """Hold the lock of an environment; the kernel releases it when its last holder ends."""
     (root / ".venvs").mkdir(exist_ok=True)
     with open(str(root / ".venvs" / f".{name}.lock"), "w") as lock:
         try:
@@ -84,7 +84,7 @@ def _only_builder(root: Path, name: str) -> Iterator[IO[str]]:
 
 def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[str]) -> None:
     runtime, program = choice.runtime, uv(root)
-    # A whole environment of an older lock is updated; anything else is built from nothing.
+    # A complete environment with an older lock is updated; anything else is built anew.
     rebuild = not _read_stamp(folder) or not _python_fits(folder, choice)
     free = shutil.disk_usage(str(root)).free / 1e9
     if rebuild and free < runtime.gigabytes:
@@ -119,9 +119,9 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[s
 
 
 def _install(program: str, lock: IO[str], lock_file: Path, *target: str) -> None:
-    """Install exactly what the lock has; for nvtf1 also NVIDIA's packages, which it lacks."""
+    """Install exactly what is in the lock; for nvtf1 also NVIDIA's packages, which are not."""
     if lock_file.name != "nvtf1.txt":
-        # Compiled once by all cores here, instead of by the first command on one.
+        # Compile bytecode here on all cores; the first command would use only one.
         _uv(program, lock, "pip", "sync", "--quiet", "--compile-bytecode", *target, str(lock_file))
         return
     index = os.environ.get("NVIDIA_INDEX") or NVIDIA_INDEX
@@ -140,10 +140,10 @@ def _install(program: str, lock: IO[str], lock_file: Path, *target: str) -> None
 
 
 def _uv(program: str, lock: IO[str], *arguments: str) -> None:
-    # uv inherits the lock: if this process is killed, the lock is held as long as uv runs.
+    # uv inherits the lock, so that it is held until uv ends even if this process is killed.
     done = subprocess.run([program, *arguments], pass_fds=(lock.fileno(),), stdout=2)
     if done.returncode:
         raise SetupError(
             f"`uv {' '.join(arguments)}` failed with exit code {done.returncode}; its message is"
-            " above. Next: the same command again; it builds this environment anew."
+            " above. The same command builds this environment anew."
         )

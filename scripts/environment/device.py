@@ -1,4 +1,4 @@
-"""Find out whether a runtime needs CUDA libraries. amp_xla.backend.nvidia reads nvidia-smi."""
+"""Find out whether an environment needs CUDA libraries."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 
 class Device(NamedTuple):
-    """The device that training will run on.
+    """The device on which training will run.
 
     Attributes:
-      cuda: the environment needs CUDA libraries.
-      what: the GPU, or why there is none; '' on a machine without a driver.
-      unusable: there is a GPU, but no runtime on this host can use it.
-      blackwell: newer than the kernels of TensorFlow 2.17 and of NVIDIA's 1.15.
+      cuda: whether the environment needs CUDA libraries.
+      what: the GPU, or why none is used; '' on a machine without a driver.
+      unusable: whether there is a GPU that no runtime on this host can use.
+      blackwell: whether the GPU is newer than the kernels in TensorFlow 2.17 and NVIDIA's 1.15.
     """
 
     cuda: bool
@@ -29,7 +29,7 @@ class Device(NamedTuple):
 
 
 def find_device() -> Device:
-    """Look at driver, settings and nvidia-smi; this takes a second or more if there is a GPU."""
+    """Return the device, from driver, settings and nvidia-smi, which may take a second."""
     requested = os.environ.get("AMP_XLA_DEVICE") or "auto"
     driver = nvidia.look(os.environ)
     if requested == "cpu":

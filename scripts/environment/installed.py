@@ -1,4 +1,4 @@
-"""Installed distributions of a Python, and marks of a container."""
+"""The installed packages of a Python, and the detection of containers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKER_VARIABLES = (
     "KUBERNETES_SERVICE_HOST",
     "NVIDIA_TENSORFLOW_VERSION",
 )
-# Distributions with the module `tensorflow`: NVIDIA's images have the first, its wheels the second.
+# Packages with the module `tensorflow`: NVIDIA's images have the first, its wheels the second.
 TENSORFLOW = ("tensorflow", "nvidia-tensorflow", "tensorflow-gpu", "tensorflow-cpu")
 DISTRIBUTION = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d.*)?\.(?:dist|egg)-info")
 PRINT_PATH = "import json, sys; print(json.dumps(sys.path))"
@@ -34,14 +34,14 @@ def inside_container() -> bool:
 
 
 def canonical(name: str) -> str:
-    """Return a distribution's name as PyPI compares it: typing_extensions -> typing-extensions."""
+    """Return a package name in PyPI's canonical form: typing_extensions -> typing-extensions."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def distributions(python: str) -> Dict[str, str]:
-    """Return canonical name -> version of everything that `python` can import.
+    """Return canonical name -> version of all installed packages; empty if `python` fails.
 
-    Reads folder names, which takes 10 ms where pip takes 1 s. Empty if `python` does not run.
+    Reads the names of folders, which takes 10 ms; pip takes 1 s.
     """
     try:
         path = json.loads(_run(python, PRINT_PATH))
@@ -63,7 +63,7 @@ def distributions(python: str) -> Dict[str, str]:
 def tensorflow_version(python: str, installed: Mapping[str, str]) -> Optional[str]:
     """Return the version of the TensorFlow that `python` would import, or None.
 
-    Imports TensorFlow only in an NVIDIA image without a known distribution: that takes seconds.
+    Imports TensorFlow, which takes seconds, only in an NVIDIA image without a known package.
     """
     for name in TENSORFLOW:
         if name in installed:
@@ -80,7 +80,7 @@ def runtime_of(tensorflow: str) -> str:
     """Return 'tf1' for TensorFlow 1.15.x, 'tf2' for 2.x.
 
     Raises:
-      SetupError: any other TensorFlow.
+      SetupError: it is another TensorFlow.
     """
     if tensorflow.startswith("1.15"):
         return "tf1"

@@ -1,7 +1,7 @@
 """Find the Python interpreters of this machine.
 
-A name on PATH may be a pyenv shim that fails, or another version. Each candidate is therefore run
-before it counts.
+A name on PATH may be another version, or a shim of pyenv that fails. Therefore each candidate is
+run before it is used.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
-# Needs no site-packages: every command waits for it.
+# Imports only sys, so that it is quick: each command waits for it.
 PROBE = (
     "import sys; print('%d %d %d' % sys.version_info[:3]); print(sys.executable);"
     " print(sys.implementation.name, sys.maxsize > 2**32)"
 )
 PROBE_SECONDS = 10
-# Folders of version managers, with MINOR for '3.12'. They come before PATH, whose shims are slow.
+# Folders of version managers; MINOR is e.g. 3.12. They come before PATH, whose shims are slow.
 MANAGED = (
     ("PYENV_ROOT", "~/.pyenv", "versions/MINOR.*"),
     ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-MINOR.*"),
@@ -29,14 +29,14 @@ MANAGED = (
 
 
 class Interpreter(NamedTuple):
-    """A Python that ran: its executable and its (major, minor, micro) version."""
+    """A working Python: its executable and its (major, minor, micro) version."""
 
     path: str
     version: Tuple[int, int, int]
 
     @property
     def minor(self) -> str:
-        """'3.7' for 3.7.16."""
+        """The major and minor version: '3.7' for 3.7.16."""
         return f"{self.version[0]}.{self.version[1]}"
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ def probe(path: str) -> Optional[Interpreter]:
 
 
 def find(minors: Sequence[str]) -> Optional[Interpreter]:
-    """Return the first working Python whose minor version is one of `minors`, in their order."""
+    """Return the first working Python with one of the versions `minors`, tried in their order."""
     for minor in minors:
         for path in candidates(minor):
             interpreter = probe(path) if os.access(path, os.X_OK) else None

@@ -1,4 +1,4 @@
-"""The runtimes, and which of them a command gets."""
+"""The runtimes, and the choice of one for a command."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Runtime(NamedTuple):
 
     Attributes:
       name: folder under .venvs/ and lock file under requirements/.
-      pythons: minor versions that the lock was made for, the preferred one first.
-      gigabytes: size on disk; the download is about half of it.
-      can_download: uv can download one of these Pythons.
-      title: name shown to the user, if another.
+      pythons: minor versions for which the lock was made, the preferred one first.
+      gigabytes: size on disk; the download is about half as large.
+      can_download: whether uv can download one of these Pythons.
+      title: name shown to the user; '' = ``name``.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Runtime(NamedTuple):
 RUNTIMES: Dict[str, Runtime] = {
     runtime.name: runtime
     for runtime in (
-        # PyPI has TensorFlow 1.15 for Python 3.7 at most; uv can download Python 3.8 and later.
+        # PyPI has TensorFlow 1.15 for Python 3.7 at most; uv can only download later ones.
         Runtime("tf1", ("3.7",), 1.6, can_download=False),
         Runtime("tf2", ("3.12", "3.11", "3.10"), 2.1),
-        # tf2 on a GPU. Another folder, because a login node and a GPU node may share a checkout.
+        # tf2 on a GPU. It has its own folder, as login and GPU nodes may share a checkout.
         Runtime("tf2-cuda", ("3.12", "3.11", "3.10"), 5.0, title="tf2 with CUDA"),
         # TensorFlow 1.15 from NVIDIA's package index.
         Runtime("nvtf1", ("3.8",), 7.0),
@@ -61,9 +61,10 @@ class Choice(NamedTuple):
     """The runtime and the Python of a command.
 
     Attributes:
-      python: None if uv is to download runtime.pythons[0].
-      provided: `python` has its own TensorFlow, and nothing is built.
-      complete: a provided Python also has the packages that this project needs.
+      python: None = uv downloads runtime.pythons[0].
+      provided: whether `python` already has TensorFlow, so that nothing is built.
+      reason: why it was chosen, for the user.
+      complete: whether a provided Python also has the packages that this project needs.
     """
 
     runtime: Runtime
@@ -73,7 +74,7 @@ class Choice(NamedTuple):
     complete: bool = True
 
     def line(self) -> str:
-        """Return the line that tells the user what was chosen."""
+        """Return the line that shows the choice to the user."""
         return f"runtime {self.runtime.title or self.runtime.name}: {self.reason}"
 
 
@@ -133,19 +134,19 @@ def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice
 
 
 def _on_gpu(device: Device) -> Choice:
-    """Choose between tf2 with CUDA and nvtf1; stock 1.15 has CUDA 10, too old for Ampere."""
+    """Choose tf2 with CUDA or nvtf1; stock 1.15 has CUDA 10, which is too old for Ampere."""
     if device.blackwell:
         slow = "its kernels are compiled at the first start, which takes half an hour or fails"
         image = f"a container that has them: make docker-train BASE_IMAGE={TF2_IMAGE}"
         return _from_lock("tf2-cuda", f"{device.what}; {slow}", image)
     if not find(RUNTIMES["tf2-cuda"].pythons) and find(RUNTIMES["nvtf1"].pythons):
-        return _from_lock("nvtf1", device.what, f"RUNTIME=tf2{container_hint()} for the other")
+        return _from_lock("nvtf1", device.what, f"RUNTIME=tf2{container_hint()} uses TensorFlow 2")
     other = f"RUNTIME=nvtf1{container_hint()} for NVIDIA's TensorFlow 1.15"
     return _from_lock("tf2-cuda", device.what, other)
 
 
 def _on_cpu(what: str) -> Choice:
-    """Choose tf1 if a Python 3.7 is installed, else tf2. `what` says why there is no GPU."""
+    """Choose tf1 if a Python 3.7 is installed, else tf2; `what` is why there is no GPU."""
     prefix = f"{what}; " if what else ""
     unsupported = _no_tensorflow_1()
     if unsupported:
@@ -154,7 +155,7 @@ def _on_cpu(what: str) -> Choice:
     if python is None:
         return _from_lock("tf2", f"{prefix}no Python 3.7 found, which TensorFlow 1.15 needs")
     return Choice(
-        RUNTIMES["tf1"], python, False, f"{prefix}found {python}; RUNTIME=tf2 for the other"
+        RUNTIMES["tf1"], python, False, f"{prefix}found {python}; RUNTIME=tf2 uses TensorFlow 2"
     )
 
 
@@ -182,6 +183,6 @@ def _from_lock(name: str, why: str, other: str = "") -> Choice:
 
 
 def _no_tensorflow_1() -> str:
-    """Return why this machine cannot have TensorFlow 1.15, or ''."""
+    """Return why TensorFlow 1.15 cannot be installed on this machine, or ''."""
     machine = f"{platform.system()} {platform.machine()}"
     return "" if machine == "Linux x86_64" else f"PyPI has no TensorFlow 1.15 for {machine}"

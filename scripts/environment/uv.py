@@ -1,4 +1,4 @@
-"""Get uv: an installed one if it is new enough, else a pinned one in .venvs/tools."""
+"""Find uv, or install a pinned version of it into .venvs/tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def uv(root: Path) -> str:
     """Return the path of a usable uv; install one into .venvs/tools if there is none.
 
     Raises:
-      SetupError: there is none, and this Python cannot install it.
+      SetupError: uv is missing, and this Python cannot install it.
     """
     tools = root / ".venvs" / "tools"
     for path in candidates(tools):
@@ -50,7 +50,7 @@ def _version(path: str) -> Optional[Tuple[int, ...]]:
 
 
 def _install(tools: Path) -> str:
-    """Try venv, then pip --target: some Pythons have no ensurepip, some images have no pip."""
+    """Install uv by venv, else by pip --target: a Python may lack ensurepip, an image pip."""
     pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     program, requirement = str(tools / "bin" / "uv"), f"uv=={PINNED}"
     venv = [sys.executable, "-m", "venv", str(tools)]

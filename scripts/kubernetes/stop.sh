@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Before a worker's pod ends: ask its ranks to stop in order, and wait until they have.
+# Before a worker's pod ends: stop its ranks with a checkpoint, and wait until they have ended.
 #
-# One rank is enough, because all stop after the same step. The oldest process is one; others are what
-# a rank has started. They are found by a word of their command line, without procps.
+# A signal to one rank is enough, because all ranks stop after the same step. The oldest process is a
+# rank; later ones may be its children. The image has no procps, so /proc is searched.
 set -uo pipefail
 
 ranks() {

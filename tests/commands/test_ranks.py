@@ -101,9 +101,9 @@ def test_ranks_stop_in_order_if_it_is_killed(launcher: Any, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--np", "x"], "'x' ranks; allowed: auto, or a whole number of at least 1"),
-        (["--np", "3", "--hosts", "a:1,b:1"], "3 ranks, but the hosts a:1,b:1 have 2"),
-        (["--hosts", "a:1,b"], "allowed is NAME:RANKS,NAME:RANKS"),
+        (["--np", "x"], "--np 'x'; allowed: auto, or a whole number of at least 1"),
+        (["--np", "3", "--hosts", "a:1,b:1"], "--np 3, but --hosts a:1,b:1 has 2 ranks"),
+        (["--hosts", "a:1,b"], "allowed: NAME:RANKS,NAME:RANKS"),
         (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
     ],
 )

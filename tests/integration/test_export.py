@@ -334,7 +334,7 @@ def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
     said = place(EXPORT, *words, code=missing).error
     assert "pip install tf2onnx==1.1" in said and not (place.folder / "no").exists()
     words = ("--run", CLASSIFIER, "--file", "asked.txt", "--query", "snow")
-    assert "--query needs a run of similarity" in place(PREDICT, *words).error
+    assert "--query needs a similarity run" in place(PREDICT, *words).error
 
 
 @pytest.mark.once

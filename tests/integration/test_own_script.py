@@ -68,7 +68,7 @@ def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: fl
         ([TAGGER, "--batch", "other"], "no placeholder 'tokens'; allowed: Input-Token, Inp"),
         ([TAGGER, "--batch", "LABELS"], "own_script.py:LABELS is of type int; allowed: a batch"),
         (["classification", "--batch", "deep"], "classification is a recipe, which has its own"),
-        (["rehearse", TAGGER], "own_script.py:tagger returns no batch to train on; allowed: --ba"),
+        (["rehearse", TAGGER], "own_script.py:tagger returns no batch to train on; give --batch"),
         (["rehearse", TAGGER, "--loss-scale", "8"], "--loss-scale 8: the optimizer of own_script"),
     ],
 )

@@ -77,7 +77,7 @@ def test_it_is_exported_for_hugging_face(whole, folder):
     np.testing.assert_array_equal(
         weights["embeddings.word_embeddings.weight"], trained[".model.bert.tokens"]
     )
-    assert "with --format hf only" in small.run(
+    assert "allows only --format hf" in small.run(
         folder, *words[:-2], "no", "--format", "onnx", code=2
     )
 

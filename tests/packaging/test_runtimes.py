@@ -78,7 +78,7 @@ def test_without_a_gpu(machine):
     machine.has(PYTHON_312)
     assert "no Python 3.7 found" in runtimes.choose("auto").line()
     machine.has(PYTHON_37)
-    line = "runtime tf1: found Python 3.7.16 (/opt/python3.7); RUNTIME=tf2 for the other"
+    line = "runtime tf1: found Python 3.7.16 (/opt/python3.7); RUNTIME=tf2 uses TensorFlow 2"
     assert runtimes.choose("auto").line() == line
 
 

@@ -32,7 +32,7 @@ def test_the_page_of_a_run_answers_what_its_log_holds(tmp_path: Path) -> None:
     killed = folders.good(tmp_path / "killed", state="running")
     with (killed / "metrics.jsonl").open("a") as log:
         log.write('{"step": 999, "ki')
-    assert "ended without a word" in page(killed)
+    assert "ended without a message" in page(killed)
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "Too early to say" in page(empty)
