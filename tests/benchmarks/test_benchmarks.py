@@ -1,4 +1,4 @@
-"""The harness takes turns and keeps failures; the GPU benchmark resumes, and refuses a CPU."""
+"""The harness alternates and reports failures; the GPU benchmark resumes and refuses a CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The printed header, pasted on top of an ordinary bert4keras script, trains."""
+"""A bert4keras script with the printed header pasted on top trains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.running import run_python
 VERSION = {"tf1": "1.15", "tf2": "2.x"}[backend.kind()]
 OTHER = {"tf1": "tf2", "tf2": "tf1"}[backend.kind()]
 
-# What people write: no import of amp_xla, plain compile and fit.
+# A script as users write it: no import of amp_xla, plain compile and fit.
 SCRIPT = """
 import numpy as np
 from bert4keras.backend import keras
@@ -55,7 +55,7 @@ def run(folder, text):
 def test_a_pasted_header_trains(tmp_path, flags):
     text = block(*flags)
     assert text.startswith(f"# ---- amp_xla header for TensorFlow {VERSION}: precision ")
-    assert "amp_xla" not in text.partition("\n")[2], "the block stands on its own"
+    assert "amp_xla" not in text.partition("\n")[2], "the block does not need this package"
     scaled = "LOSS_SCALE" in text
     loss = "scale_loss(keras.losses.sparse_categorical_crossentropy)"
     script = SCRIPT.replace("LOSS", loss if scaled else "'sparse_categorical_crossentropy'")
@@ -64,8 +64,8 @@ def test_a_pasted_header_trains(tmp_path, flags):
     *_, losses, crf = result.out.splitlines()
     first, last = map(float, losses.split())
     assert last < 0.9 * first
-    assert (first > 100) == scaled, "the raw form shows the scaled loss"
-    # Where padding would not be masked it is refused.
+    assert (first > 100) == scaled, "the printed loss is the scaled one"
+    # CRF is refused if it would not mask padding.
     safe = flags or backend.bert4keras_version() >= backend.SAFE_MASKS
     assert crf == "built" if safe else "CRF and MEMM need bert4keras 0.11.5" in crf
 
@@ -81,6 +81,6 @@ def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
     "flags, word",
     [(("--loss-scale", "dynamic"), "LossScaleOptimizer"), (("--infinity", "1e9"), "at most 32752")],
 )
-def test_what_no_header_can_do_is_refused(flags, word):
+def test_settings_that_a_header_cannot_have_are_refused(flags, word):
     with pytest.raises(AmpXlaError, match=word):
         block(*flags)

@@ -1,6 +1,7 @@
-"""The launcher of ranks: signals, its own end, where it listens, what it refuses.
+"""The launcher of ranks: signals, its end, the address on which it listens, refused flags.
 
-Stand-ins for ranks write down what happens to them; tests/integration/test_ranks.py trains.
+A small program replaces the ranks and writes files at each event. tests/integration/test_ranks.py
+trains with real ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import sys
 from amp_xla.commands import ranks
 from amp_xla.process import stopping
 from amp_xla.process.exits import exit_code
-stopping._GRACE_SECONDS = 0.5  # a program without anything to save ends after this time
+stopping._GRACE_SECONDS = 0.5  # a program with nothing to save ends after this time
 stand_in = [sys.executable, "stand_in.py"]
 sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2, None).wait()))
 """
@@ -70,7 +71,7 @@ def launcher(tmp_path: Path) -> Iterator[Any]:
         process.wait()
 
 
-def test_it_waits_for_a_step_longer_than_its_patience(launcher: Any, tmp_path: Path) -> None:
+def test_it_waits_until_a_long_step_has_ended(launcher: Any, tmp_path: Path) -> None:
     launcher.terminate()
     until((tmp_path / "stopping-0").exists)
     time.sleep(2)
@@ -88,12 +89,12 @@ def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
     assert listening == ["127.0.0.1"]
     launcher.terminate()
     until((tmp_path / "stopping-0").exists)
-    time.sleep(1)  # sooner it counts as the first one
+    time.sleep(1)  # a signal that arrives sooner counts as the same one
     launcher.terminate()
     assert launcher.wait(30) == 128 + signal.SIGKILL
 
 
-def test_ranks_stop_in_order_if_it_is_killed(launcher: Any, tmp_path: Path) -> None:
+def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> None:
     launcher.kill()
     until(lambda: all((tmp_path / f"stopping-{rank}").exists() for rank in (0, 1)))
 
@@ -107,23 +108,10 @@ def test_ranks_stop_in_order_if_it_is_killed(launcher: Any, tmp_path: Path) -> N
         (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
     ],
 )
-def test_what_cannot_be_started(flags: List[str], message: str) -> None:
+def test_wrong_numbers_of_ranks_and_hosts_are_refused(flags: List[str], message: str) -> None:
     need_horovod()
     with pytest.raises(AmpXlaError, match=message):
         ranks.main([*flags, "--", "--epochs", "1"])
-
-
-def test_help_is_printed_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: List[List[str]] = []
-
-    def instead_of_exec(path: str, command: List[str]) -> None:
-        started.append(command)
-        raise SystemExit(0)
-
-    monkeypatch.setattr("os.execv", instead_of_exec)
-    with pytest.raises(SystemExit):
-        ranks.main(["--np", "99", "--", "--help"])
-    assert [command[-1] for command in started] == ["--help"]
 
 
 def test_a_rank_outside_the_world_is_refused() -> None:

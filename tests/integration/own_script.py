@@ -1,4 +1,4 @@
-"""A script as bert4keras' users write it: its models are inspected and rehearsed by name."""
+"""A user's script, whose models are inspected and rehearsed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bert4keras.backend import K, keras
 from bert4keras.layers import ConditionalRandomField, Loss
 from bert4keras.models import build_transformer_model
 from bert4keras.optimizers import Adam
-from own_data import LENGTH  # beside it
+from own_data import LENGTH  # a module in the script's folder
 
 from amp_xla.precision.optimizer import LossScaleOptimizer
 

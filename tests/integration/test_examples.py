@@ -1,4 +1,4 @@
-"""The examples, as users run them: they learn, and continue after SIGKILL to the same bits."""
+"""The examples learn, and a killed one continues to the same bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.running import ROOT, run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# Script -> its last result, and the least that it reaches from random weights.
+# Script -> pattern of its last result, and the minimum result from random weights.
 SCRIPTS = {
     "ner_crf": (r"epoch 3/3 .* dev f1 ([\d.]+)", 0.9),
     "similarity": (r"epoch 5/5 .* dev accuracy ([\d.]+)", 0.8),
@@ -26,7 +25,7 @@ SCRIPTS = {
     "masked_language_model": (r"epoch 8/8 .* dev accuracy ([\d.]+)", 0.4),
 }
 KILLED = "ner_crf"
-BOTH = ("ner_crf", "similarity")  # on both TensorFlows: a recurrence, and two towers
+BOTH = ("ner_crf", "similarity")  # run on both TensorFlows; the others on 2.17 only
 
 
 def start(server: Server, script: str, folder: Path) -> int:
@@ -55,15 +54,10 @@ def kill(server: Server, script: str, folder: Path, after: str) -> None:
 
 
 def tensors(script: str, folder: Path) -> str:
-    """Return the SHA-256 of the last checkpoint: weights, optimizer, loss scale."""
+    """Return the SHA-256 of the tensors in the last checkpoint."""
     newest = checkpoint.steps(folder / "runs" / script / "checkpoints")[-1]
     digest: str = checkpoint.read_manifest(newest)["tensors.safetensors"]["sha256"]
     return digest
-
-
-def results(text: str) -> List[str]:
-    """Return what the processes printed about each epoch, without seconds."""
-    return re.findall(r"^epoch \d+[^[\n]*", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +74,6 @@ def test_it_learns_and_continues_after_sigkill(server: Server, script: str, tmp_
         kill(server, script, killed, after="Epoch 3")
         resumed = finish(server, script, killed)
         assert "resumed from" in resumed
-        assert results(whole)[-1] == results(resumed)[-1]
         assert tensors(script, tmp_path / "whole") == tensors(script, killed)
 
 

@@ -1,4 +1,4 @@
-"""inspect and rehearse take a model from the user's own script, from the command line."""
+"""inspect and rehearse with a model from a user's script."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     "words, rows",
     [
         ([TAGGER, "--batch", "tagged"], (4, 24)),
-        # Made up, after the model's inputs and loss.
+        # Without --batch, a batch is made up from the model's inputs and loss.
         pytest.param([TAGGER], (32, 128), marks=pytest.mark.once),
     ],
 )
@@ -42,8 +42,8 @@ def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any
 @pytest.mark.parametrize(
     "words, scale",
     [
-        (["--batch", "named", "--", "64"], 64.0),  # the script has its own words
-        # The optimizer's scale.
+        (["--batch", "named", "--", "64"], 64.0),  # the script has arguments, too
+        # The loss scale of the optimizer.
         pytest.param(["--batch", "own_script.py:batches"], 256.0, marks=pytest.mark.once),
     ],
 )

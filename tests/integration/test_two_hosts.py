@@ -1,7 +1,7 @@
-"""Two hosts: network namespaces with addresses and host names of their own, joined by a cable.
+"""Training on two hosts, which are connected network namespaces with different host names.
 
-``amp_xla ranks --hosts`` runs in the first and reaches the second by an ``ssh`` that enters it.
-Both have the same files, as hosts that share a folder do.
+``amp-xla ranks --hosts`` runs in the first and reaches the second by a fake ``ssh`` that enters the
+namespace. Both share the file system.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.running import environment
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.once]
 
 HOSTS = {f"amp-a-{os.getpid()}": "10.231.0.1", f"amp-b-{os.getpid()}": "10.231.0.2"}
-# ssh -o ... -o ... HOST LINE. A namespace has no host name of its own, so each start sets one.
+# ssh -o ... -o ... HOST LINE. Each start sets the host name, which a namespace does not have.
 ENTER = 'ip netns exec "$host" unshare --uts sh -c \'hostname "$0" && eval "$1"\' "$host" "$line"'
 SSH = f'#!/bin/sh\nshift 4\nhost=$1 line=$2\necho "$host" >>"${{0%/*}}/asked"\nexec {ENTER}\n'
 
@@ -38,7 +38,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def hosts() -> Iterator[List[str]]:
-    """Names of the two hosts; each finds both by name."""
+    """Make two hosts that can look up each other; return their names."""
     need_horovod()
     names = list(HOSTS)
     try:
@@ -59,7 +59,7 @@ def hosts() -> Iterator[List[str]]:
 def connect(first: str, second: str) -> None:
     for name in (first, second):
         ip("netns", "add", name)
-        # `ip netns exec` puts it in the place of /etc/hosts. Horovod looks up its own host's name.
+        # `ip netns exec` mounts this file as /etc/hosts. Horovod looks up the name of its host.
         folder = Path("/etc/netns", name)
         folder.mkdir(parents=True)
         lines = ["127.0.0.1 localhost", *(f"{address} {host}" for host, address in HOSTS.items())]
@@ -103,7 +103,9 @@ def test_two_hosts_train_and_stop_in_order(hosts: List[str], tmp_path: Path) -> 
         while "step 10/" not in log.read_text():
             assert time.monotonic() < end and ranks.poll() is None, log.read_text()
             time.sleep(0.2)
-        assert listening(ranks.pid) == {HOSTS[hosts[0]]}, "what the other host reaches, no more"
+        assert listening(ranks.pid) == {HOSTS[hosts[0]]}, (
+            "only the address that the other host needs"
+        )
         ranks.send_signal(signal.SIGTERM)
         assert ranks.wait(60) == 143, log.read_text()
     finally:

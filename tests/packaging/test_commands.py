@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(900)]
 MODEL = "--layers 1 --hidden 64 --max-length 32"
 DATA = f"--train train.tsv --dev train.tsv {MODEL} --shapes 1 --vocab-size 100 --epochs 1"
 RUN = "runs/classification/mine"
-# Words -> exit code and a part of the output. Each uses what the ones before it wrote.
+# Command -> exit code and part of the output. Each command uses files of the ones before.
 DAY: Dict[str, Tuple[int, str]] = {
     f"train classification -- {DATA} --name mine": (0, f"amp-xla predict {RUN}"),
     f"predict {RUN} texts.txt": (0, "\tsalt 3 soup"),
@@ -39,12 +39,12 @@ DAY: Dict[str, Tuple[int, str]] = {
 }
 
 
-def test_each_command_has_a_place_in_the_day() -> None:
+def test_each_command_is_run() -> None:
     assert {words.split()[0] for words in DAY} == set(COMMANDS)
 
 
-def test_a_day(tmp_path: Path) -> None:
-    """In processes forked from one that has TensorFlow; test_program.py starts ./amp-xla."""
+def test_all_commands(tmp_path: Path) -> None:
+    """Run the commands in processes forked from one with TensorFlow."""
     (tmp_path / "scratch").mkdir()
     command = Commands(Server(), tmp_path, tmp_path / "scratch")
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]

@@ -1,7 +1,6 @@
-"""README's ways to install, walked in empty environments, far from any checkout.
+"""README's ways to install, tried in empty environments outside the checkout.
 
-Each runtime's tests walk its own way: what pip builds and brings with it, README's script, and the
-commands of the installed program.
+The tests of each runtime install its packages with pip, and run README's script and the commands.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ pytestmark = [
     ),
 ]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-# The runtime jax collects this file, because it says `import jax` somewhere.
+# This file is also collected in the runtime jax, because it contains `import jax`.
 RUNTIME = (
     "jax"
     if importlib.util.find_spec("tensorflow") is None
@@ -38,7 +37,7 @@ RUNTIME = (
 )
 with_tensorflow = pytest.mark.skipif(RUNTIME == "jax", reason="this runtime has no TensorFlow")
 BERT4KERAS = "0.11.3" if RUNTIME == "tf1" else "0.11.5"
-# What NVIDIA's images bring, as far as README's script needs it.
+# Packages of NVIDIA's images that README's script needs.
 IMAGE = {
     "tf1": "tensorflow-gpu==1.15.5 'h5py<3' 'numpy<1.19' 'protobuf<3.21'",
     "tf2": "tensorflow==2.17.1 'setuptools<81'",
@@ -51,7 +50,7 @@ segment_ids, labels = np.zeros_like(token_ids), np.random.RandomState(2).rand(8,
 
 
 class Environment:
-    """An empty environment of this runtime's Python, and a working folder outside the checkout."""
+    """A new environment with this runtime's Python, and a working folder outside the checkout."""
 
     def __init__(self, folder: Path, checkout: Path) -> None:
         self.folder, self.checkout = folder, checkout
@@ -60,7 +59,7 @@ class Environment:
         self.run([self.uv, "venv", "--quiet", "--python", str(base), str(folder / "venv")])
 
     def run(self, words: List[str], code: int = 0, stdin: str = "") -> str:
-        """Both outputs of a command that must end with ``code``."""
+        """Run a command that must end with ``code``; return stdout and stderr."""
         done = subprocess.run(
             words, cwd=str(self.folder), env=shell_environment(PYTHONPATH=""), timeout=600,
             input=stdin.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -70,7 +69,7 @@ class Environment:
         return said
 
     def install(self, line: str) -> None:
-        """A line of README, where ``.`` is the checkout."""
+        """Run an install command of README, with the checkout in place of ``.``."""
         for part in line.split("&&"):
             words = shlex.split(part)
             assert words[:2] == ["pip", "install"], line
@@ -78,7 +77,7 @@ class Environment:
             self.run([self.uv, "pip", "install", "--quiet", "--python", str(self.python), *words])
 
     def amp_xla(self, line: str, code: int = 0, stdin: str = "") -> str:
-        """The installed command."""
+        """Run the installed program; return its output."""
         return self.run([str(self.python.parent / "amp-xla"), *shlex.split(line)], code, stdin)
 
 
@@ -96,7 +95,7 @@ def checkout(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory, checkout):
-    """Into one's own environment."""
+    """Install into a user's environment."""
     environment = Environment(tmp_path_factory.mktemp("own"), checkout)
     environment.install(line_of_readme(f"'.[{RUNTIME}]'"))
     return environment
@@ -104,7 +103,7 @@ def own(tmp_path_factory, checkout):
 
 @pytest.fixture(scope="module")
 def bert(own):
-    """A BERT folder, pretrained for two steps by the installed commands."""
+    """Return a BERT folder, pretrained for two steps by the installed program."""
     text = "".join(f"{word} is a word, and so is {word}s.\n\n" for word in dir(str) * 5)
     (own.folder / "text.txt").write_text(text)
     own.amp_xla("prepare text.txt data --length 32 --vocab-size 128 --workers 1")
@@ -113,13 +112,13 @@ def bert(own):
         " --heldout 8 --name mine"
     )
     run = "runs/pretraining/mine"
-    # The closing line names a command that works with this run.
+    # The last line of the output names a command for this run.
     assert f"amp-xla train classification --bert {run}" in said
     return own.folder / run
 
 
-def walk(environment: Environment, bert: Path) -> None:
-    """README's own script, as it stands there."""
+def run_script(environment: Environment, bert: Path) -> None:
+    """Run the script of README in an environment."""
     script = re.search(r"<!-- run: script -->\n```python\n(.*?)```", README, re.DOTALL)
     assert script is not None
     (environment.folder / "my_data.py").write_text(DATA)
@@ -132,7 +131,7 @@ def walk(environment: Environment, bert: Path) -> None:
 
 @with_tensorflow
 def test_the_script_in_ones_own_environment(own, bert):
-    walk(own, bert)
+    run_script(own, bert)
 
 
 @with_tensorflow
@@ -143,7 +142,7 @@ def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkou
     frozen = set(container.run(freeze).splitlines())
     container.install(line_of_readme("install . &&", BERT4KERAS))
     assert frozen <= set(container.run(freeze).splitlines())
-    walk(container, bert)
+    run_script(container, bert)
 
 
 @with_tensorflow
@@ -162,7 +161,7 @@ def test_every_command_is_there_and_its_advice_fits(own, bert):
     assert "classification, pretraining" in said and "Traceback" not in said
 
 
-@pytest.mark.skipif(RUNTIME != "jax", reason="the way of the runtime jax")
+@pytest.mark.skipif(RUNTIME != "jax", reason="for the runtime jax")
 def test_jax_alone(own):
     page = (ROOT / "docs" / "precision.md").read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- run: jax -->\n```python\n(import jax\n.*?)```", page, re.DOTALL)
@@ -172,7 +171,7 @@ def test_jax_alone(own):
 
 
 @pytest.mark.skipif(RUNTIME != "jax", reason="the other runtimes have TensorFlow")
-def test_a_missing_tensorflow_is_said_in_a_line(own):
+def test_a_missing_tensorflow_is_one_line(own):
     said = own.amp_xla("doctor")
     assert "TensorFlow: not installed for" in said and "pip install 'amp-xla[tf2]'" in said
     assert "Traceback" not in said and "make " not in said

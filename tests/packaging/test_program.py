@@ -1,8 +1,7 @@
-"""./amp-xla and make: arguments arrive as quoted, and errors come before anything is built."""
+"""./amp-xla and make: quoted arguments stay whole; wrong ones are refused before a build."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 
@@ -10,7 +9,7 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.commands.cli import with_flags
-from tests.running import RECIPES, ROOT, run
+from tests.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
@@ -36,19 +35,11 @@ def test_the_program_and_make_list_their_commands():
     "words, message",
     [
         (["predct"], "error: unknown command 'predct'; did you mean predict?"),
-        (
-            ["train", "clasification"],
-            "RECIPE=clasification is unknown. Did you mean classification?",
-        ),
-        (["inspect", "--recipe", "__init__"], f"Recipes: {', '.join(RECIPES)}."),
+        (["train", "clasification"], "unknown. Did you mean classification? Recipes: cl"),
         (["train", "nowhere.py"], "error: RECIPE=nowhere.py is not a file."),
         (["doctor", "--runtime", "tf3"], "error: RUNTIME=tf3 is unknown. Allowed: auto, tf1, tf2"),
-        (
-            ["predict", "--python", sys.executable, "a", "b", "c"],
-            "error: unexpected 'c'; allowed: RUN",
-        ),
+        (["predict", "--python", sys.executable, *"abc"], "unexpected 'c'; allowed: RUN FILE"),
         (["verify", "--python", sys.executable, "--ru", "a"], "did you mean"),
-        (["header", "--python", sys.executable, "x"], "unexpected 'x'; allowed: flags only"),
     ],
 )
 def test_a_mistake_is_one_line(words, message):
@@ -76,7 +67,7 @@ def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
 
 @pytest.fixture
 def launched(tmp_path):
-    """Run `make` with launchers that only print their arguments."""
+    """Return a function that runs `make` with launchers that only print their arguments."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "Makefile").write_text(MAKEFILE)
     for name in ("amp-xla", "scripts/docker.sh"):
@@ -113,18 +104,8 @@ def test_an_unknown_variable_is_an_error_that_names_the_known_ones():
         assert len(done.stderr.strip().split("\n")) == 1
 
 
-def test_unusual_machines(tmp_path):
-    """No Python; a checkout that cannot be written."""
+def test_a_machine_without_python(tmp_path):
     for name in ("dirname", "sh"):
         (tmp_path / name).symlink_to(f"/usr/bin/{name}")
     done = run(["/bin/sh", PROGRAM, "doctor"], PATH=str(tmp_path))
     assert done.returncode == 2 and "no Python 3.8 or newer found" in done.stderr
-    (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements" / "dev.txt").write_text("a==1\n")
-    (tmp_path / ".venvs").symlink_to("/sys/kernel")  # not even root can create a file there
-    code = "from pathlib import Path; from scripts.environment.__main__ import main\n"
-    code += f"raise SystemExit(main(['env', '--runtime=dev'], Path({str(tmp_path)!r})))"
-    done = run([sys.executable, "-c", code])
-    assert done.returncode == 2 and done.stderr.startswith("error: ")
-    assert "must be writable" in done.stderr and done.stderr.count("\n") == 1
-    assert os.access(PROGRAM, os.X_OK)

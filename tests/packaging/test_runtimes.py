@@ -1,6 +1,6 @@
-"""The runtime that each machine, request, recipe and run gets.
+"""The choice of the runtime by machine, request, recipe and run.
 
-The kernel's files, nvidia-smi and the Pythons are stand-ins.
+The kernel's files, nvidia-smi and the Pythons are faked.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ class Machine:
     def driver(self, answer: str, code: int = 0) -> None:
         (self.folder / "dev").mkdir()
         (self.folder / "dev" / "nvidia0").write_text("")
-        self.program(
-            "nvidia-smi", f"#!/bin/sh\necho '{answer}'\nexit {code}\n".replace("n't", "nt")
-        )
+        self.program("nvidia-smi", f"#!/bin/sh\necho '{answer}'\nexit {code}\n")
 
     def container(self, **packages: str) -> None:
         self.patch.setattr(runtimes, "inside_container", lambda: True)
@@ -91,7 +89,6 @@ ON_A_GPU = {
     "a broken driver": (BROKEN, {}, rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi says: NVIDIA-SMI"),
     "hidden": (A100, {"CUDA_VISIBLE_DEVICES": ""},
                r"^runtime tf1: CUDA_VISIBLE_DEVICES='' hides the GPU: on the CPU; found Pyt"),
-    "device=cpu": (A100, {"AMP_XLA_DEVICE": "cpu"}, r"^runtime tf1: device=cpu; found Python 3\.7"),
 }  # fmt: skip
 
 
@@ -108,16 +105,11 @@ def test_with_a_gpu(machine, monkeypatch, name):
 
 def test_requests_on_a_gpu(machine, monkeypatch):
     machine.has(PYTHON_38)
-    assert runtimes.choose("tf2").runtime.name == "tf2"
-    monkeypatch.setenv("AMP_XLA_DEVICE", "gpu")  # on a login node, for the GPU nodes
-    assert runtimes.choose("tf2").runtime.name == "tf2-cuda"
-    monkeypatch.delenv("AMP_XLA_DEVICE")
     machine.driver(A100)
     assert runtimes.choose("auto").runtime.name == "nvtf1"  # only Python 3.8 is installed
-    monkeypatch.setenv("AMP_XLA_DEVICE", "cpu")
-    assert runtimes.choose("tf2").runtime.name == "tf2"
-    monkeypatch.delenv("AMP_XLA_DEVICE")
-    assert runtimes.choose("tf2").runtime.name == "tf2-cuda"
+    for device, name in (("cpu", "tf2"), ("gpu", "tf2-cuda"), ("auto", "tf2-cuda")):
+        monkeypatch.setenv("AMP_XLA_DEVICE", device)
+        assert runtimes.choose("tf2").runtime.name == name
     with pytest.raises(SetupError, match=r"pyenv install 3\.7.*make docker-train.*RUNTIME=tf2"):
         runtimes.choose("tf1")
     with pytest.raises(SetupError, match=r"Allowed: auto, tf1, tf2, nvtf1, jax\."):
@@ -144,12 +136,10 @@ def test_the_tensorflow_of_a_container_is_used(machine, version, runtime):
 @pytest.mark.parametrize(
     "recipe, request_, runtime",
     [
-        ("classification", "auto", "auto"),
         ("classification", "nvtf1", "nvtf1"),
-        ("classification", "jax", "needs TensorFlow, found RUNTIME=jax"),
+        ("classification", "jax", "needs TensorFlow, found RUNTIME=jax."),
         ("jax_classification", "auto", "jax"),
-        ("keras_classification", "tf1", "needs RUNTIME=tf2, found RUNTIME=tf1"),
-        ("keras_script.py:build_model", "tf1", "tf1"),
+        ("keras_classification", "tf1", "needs RUNTIME=tf2, found RUNTIME=tf1."),
     ],
 )
 def test_a_recipe_decides(recipe, request_, runtime):
@@ -158,25 +148,16 @@ def test_a_recipe_decides(recipe, request_, runtime):
             chosen = runtime_for("rehearse", words, request_, ROOT)
         except SetupError as error:
             chosen = str(error)
-        assert chosen.rstrip(".").endswith(runtime)
+        assert chosen.endswith(runtime)
 
 
-@pytest.mark.parametrize(
-    "process, runtime",
-    [
-        ({"tensorflow": "1.15.5"}, "tf1"),
-        ({"tensorflow": "1.15.5+nv23.3"}, "nvtf1"),
-        ({"tensorflow": "2.17.1"}, "tf2"),
-        ({"jax": "0.10"}, "jax"),
-        ([], "auto"),
-    ],
-)
-def test_a_run_decides(tmp_path, monkeypatch, process, runtime):
+def test_a_run_decides(tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: False)
-    (tmp_path / "run.json").write_text(json.dumps(process))
-    for words in ([str(tmp_path), "texts.txt"], ["--checkpoint", "x", "--run", str(tmp_path)]):
-        assert runtime_for("predict", words, "auto", ROOT) == runtime
-    assert runtime_for("predict", [str(tmp_path)], "tf2", ROOT) == "tf2"
+    for version, runtime in (("1.15.5", "tf1"), ("1.15.5+nv23.3", "nvtf1"), ("2.17.1", "tf2")):
+        (tmp_path / "run.json").write_text(json.dumps({"tensorflow": version}))
+        for words in ([str(tmp_path), "texts.txt"], ["--checkpoint", "x", "--run", str(tmp_path)]):
+            assert runtime_for("predict", words, "auto", ROOT) == runtime
+    assert runtime_for("predict", [str(tmp_path)], "jax", ROOT) == "jax"
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
     assert runtime_for("predict", [str(tmp_path)], "auto", ROOT) == "auto"
 

@@ -1,4 +1,4 @@
-"""scripts/slurm/train.sbatch with stand-ins for Slurm's commands: what it starts, and its end."""
+"""scripts/slurm/train.sbatch, with small programs in place of Slurm's commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.running import ROOT, shell_environment
 
 pytestmark = pytest.mark.once
 SCRIPT = ROOT / "scripts" / "slurm" / "train.sbatch"
-# srun notes its words, and ends when $END is there, or with 0 after the signal that it hands on.
+# This srun writes down its arguments. It ends once the file $END exists, or with 0 after SIGUSR1.
 PROGRAMS = {
     "srun": """trap 'exit 0' USR1
 printf '%s\\n' "${0##*/}" "$@" > "$WORDS.new" && mv "$WORDS.new" "$WORDS"
@@ -31,7 +31,7 @@ exit 75
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A folder like a checkout, whose environment is this Python."""
+    """Make a folder like a checkout, whose environment is this Python."""
     (tmp_path / "recipes").mkdir()
     for name, text in PROGRAMS.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
@@ -69,7 +69,7 @@ def start(checkout: Path, container: str = "") -> Any:
 )  # fmt: skip
 def test_one_script_for_all_containers(checkout: Path, container: str, started: List[str]) -> None:
     (checkout / "end").touch()
-    assert start(checkout, container).wait(30) == 75  # a rank was lost
+    assert start(checkout, container).wait(30) == 75  # the exit code of a lost rank
     rank = "-m amp_xla ranks --hosts slurm --recipe classification -- --name slurm-7 --resume"
     assert (checkout / "words").read_text().splitlines() == [
         *("srun", "--wait=300", "--cpus-per-task=8"),
@@ -82,7 +82,7 @@ def test_one_script_for_all_containers(checkout: Path, container: str, started: 
 
 def test_a_preempted_job_is_queued_again(checkout: Path) -> None:
     script = start(checkout)
-    caught = r"SigCgt:.*[2367abef]..\n"  # SIGUSR1 is signal 10: the script has set its trap
+    caught = r"SigCgt:.*[2367abef]..\n"  # signal 10 is SIGUSR1, so the script has set its trap
     while not re.search(caught, Path(f"/proc/{script.pid}/status").read_text()):
         time.sleep(0.02)
     script.send_signal(signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""README and each recipe's docstring state what was recorded, and nothing better."""
+"""README and the recipes' docstrings state the recorded results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pip install .` gives an importable package with its recipes, and nothing else."""
+"""`pip install .` installs the package with its recipes, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.a
 
 
 def source(folder: Path) -> Path:
-    """Return a copy in `folder` of what is versioned, without anything that a build left behind."""
+    """Copy the sources into `folder`, without files of earlier builds; return the copy."""
     copy = folder / "copy"
     copy.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):

@@ -1,4 +1,4 @@
-"""recipes/keras_classification.py from start to end: trained, killed, resumed, asked, refused."""
+"""recipes/keras_classification.py: training, kill and resume, prediction, refusals."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ on_tf2 = pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("runs")
-    small.corpus(found)
-    return found
+    path = tmp_path_factory.mktemp("runs")
+    small.corpus(path)
+    return path
 
 
 def python(folder, *words, code=0, env=None):
-    """What it says, on both streams."""
+    """Run Python; return stdout and stderr."""
     done = run_python(*words, cwd=folder, env=env)
     assert done.code == code, done.out + done.err
     return done.out + done.err
@@ -41,7 +41,7 @@ def python(folder, *words, code=0, env=None):
 
 @pytest.fixture(scope="module")
 def whole(folder):
-    """A run in float16 with a dynamic loss scale."""
+    """Train without interruption in float16 with a dynamic loss scale; return the run folder."""
     python(folder, *RECIPE, "--name", "whole", *HALF)
     return folder / RUNS / "whole"
 
@@ -74,7 +74,7 @@ def test_predict(whole, folder):
 
 
 def killed(folder, name):
-    """Starts a run, and kills it after its first checkpoint; False where it was done by then."""
+    """Start a run and kill it after its first checkpoint; return False if it had ended before."""
     flags = ["--checkpoint-every", "7", "--keep", "9"]
     words = [sys.executable, *RECIPE, "--name", name, *HALF, *flags]
     with open(str(folder / "said.txt"), "wb") as said:
@@ -92,7 +92,7 @@ def killed(folder, name):
 
 @on_tf2
 def test_killed_and_resumed_bitwise(folder, whole):
-    # On a busy machine a run of seconds may be over before this process gets its turn.
+    # On a busy machine, a run may end before this process can kill it.
     name = next(name for name in ("once", "twice", "thrice") if killed(folder, name))
     said = python(folder, *RECIPE, "--name", name, *HALF, "--resume")
     assert "resumed from step-" in said
@@ -114,7 +114,7 @@ def test_the_switch_of_the_other_recipes_chooses_the_policy(folder):
 
 
 @pytest.mark.skipif(backend.kind() == "tf2", reason="TensorFlow 2 has the policies")
-def test_tensorflow_1_is_told_what_to_do(folder):
+def test_tensorflow_1_is_refused_with_advice(folder):
     said = python(folder, *RECIPE, code=2)
     assert "RUNTIME=tf2, or stay here with RECIPE=classification" in said
     assert not (folder / "runs").exists()

@@ -1,4 +1,4 @@
-"""Run folders as training writes them, small and made in no time."""
+"""Small run folders, with files as training writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from amp_xla.commands import score
-from amp_xla.commands.score_answers import Labelled, Scored
+from amp_xla.commands.score_answers import Answers, Labelled, Scored
 
 STEPS = 200
 
@@ -27,9 +27,9 @@ def good(
     """Write a run that learned; return its folder.
 
     Args:
-      extra: further metrics of each training line.
-      lines: training lines.
-      settings: values that differ from the defaults.
+      extra: more metrics for each training line of the log.
+      lines: number of training lines in the log.
+      settings: settings that differ from the defaults.
     """
     folder.mkdir(parents=True)
     defaults = {"train": None, "epochs": 2, "learning_rate": 5e-4, "precision": None}
@@ -60,25 +60,26 @@ def good(
 
 
 def scored(run: Path, label: str) -> None:
-    """Write what ``amp-xla evaluate`` writes, of random answers with three labels."""
+    """Write the evaluation of a run that predicts three labels at random."""
     source = np.random.RandomState(1)
     chances = source.dirichlet([1.0, 1.0, 1.0], 200)
     labels = np.array([source.choice(3, p=row) for row in chances])
     texts = [f"{label} {number}" for number in range(200)]
     names = ("tool", "food", label)
-    one = Labelled(run, "step-00000200", texts, [names[i] for i in labels], names, chances)
-    both = [one, dataclasses.replace(one, run=Path("other"))]
-    score.write(one, score.result_of(one, both, "test.tsv", seed=1), "test.tsv", 100)
+    answers = Labelled(run, "step-00000200", texts, [names[i] for i in labels], names, chances)
+    _evaluated(answers, "test.tsv")
 
 
-def ranked(run: Path) -> Dict[str, Any]:
-    """Return what ``amp-xla evaluate`` writes about a run that predicts numbers."""
+def ranked(run: Path) -> None:
+    """Write the evaluation of a run that predicts similarities."""
     labels = np.arange(30.0)
-    one = Scored(run, "step-00000200", [f"a\tb{i}" for i in range(30)], labels, labels % 7)
-    both = [one, dataclasses.replace(one, run=Path("other"))]
-    score.write(one, score.result_of(one, both, "pairs.tsv", seed=1), "pairs.tsv", 100)
-    result: Dict[str, Any] = json.loads((run / "evaluation/pairs.tsv/result.json").read_text())
-    return result
+    pairs = [f"a\tb{i}" for i in range(30)]
+    _evaluated(Scored(run, "step-00000200", pairs, labels, labels % 7), "pairs.tsv")
+
+
+def _evaluated(answers: Answers, file: str) -> None:
+    both = [answers, dataclasses.replace(answers, run=Path("other"))]
+    score.write(answers, score.result_of(answers, both, file, seed=1), file, 100)
 
 
 def diverged(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Scores of labelled samples are scikit-learn's, and intervals hold what they promise."""
+"""Scores of labelled samples are equal to scikit-learn's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.once
 
 
 def answers(samples: int, classes: int, right: float, seed: int) -> Tuple[np.ndarray, np.ndarray]:
-    """Return labels of uneven frequency and predictions, a share of them right."""
+    """Return labels of different frequencies, and predictions of which a share is right."""
     source = np.random.RandomState(seed)
     share = np.arange(1, classes + 1) / np.arange(1, classes + 1).sum()
     labels = source.choice(classes, samples, p=share)
@@ -50,29 +50,17 @@ def test_scores_are_those_of_scikit_learn(classes: int, seed: int) -> None:
     means = [each[name].mean() for name in ("precision", "recall", "f1")]
     np.testing.assert_allclose([found["accuracy"]["value"], *means], SCIKIT_LEARN[classes, seed])
     assert found["macro_f1"]["value"] == pytest.approx(means[2])
-    if classes == 5:
-        f1 = [0.538461538462, 0.65, 0.720930232558, 0.722222222222, 0.747663551402]
-        np.testing.assert_allclose(each["f1"], f1)
-
-
-def test_labels_that_are_never_predicted_or_never_occur() -> None:
-    each = scores.per_label(np.array([[3, 1, 0], [0, 2, 0], [1, 0, 0]]))
-    np.testing.assert_allclose(each["precision"], [0.75, 2 / 3, 0.0])
-    np.testing.assert_allclose(each["recall"], [0.75, 1.0, 0.0])
-    np.testing.assert_allclose(each["f1"], [0.75, 0.8, 0.0])
 
 
 def test_mcnemar_and_the_direction_of_a_comparison() -> None:
-    assert scores.mcnemar(10, 10) == 1.0
-    assert scores.mcnemar(9, 1) == pytest.approx(2 * (1 + 10) / 1024)
-    assert scores.mcnemar(1, 9) == scores.mcnemar(9, 1)
-    assert scores.mcnemar(0, 2000) < 1e-300 or scores.mcnemar(0, 2000) == 0.0
+    assert scores.mcnemar(10, 10) == 1.0 and scores.mcnemar(0, 2000) < 1e-300
+    assert scores.mcnemar(1, 9) == pytest.approx(2 * (1 + 10) / 1024)
     labels, worse = answers(500, 3, 0.5, 1)
     pair = labelled(labels, labels).against(labelled(labels, worse), 1)
     assert pair["accuracy"]["low"] > 0 and pair["only_second"] == 0 and pair["p"] < 1e-9
 
 
-def test_calibration_of_answers_that_are_right_as_often_as_they_claim() -> None:
+def test_calibration_error() -> None:
     source = np.random.RandomState(1)
     confidence = source.uniform(0.3, 1.0, 100_000)
     error, bins = scores.calibration(confidence, source.rand(100_000) < confidence)

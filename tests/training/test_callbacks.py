@@ -1,4 +1,4 @@
-"""An own script around ``model.fit`` and ``Run``: values, stops, resume, refusals."""
+"""Scripts with ``model.fit`` and ``Run``: results, stops, resume, refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EPOCHS, STEPS = 3, 6
 
 
 class Killed(Exception):
-    """Ends ``fit`` as a bug in a script does: what is on disk must be enough."""
+    """Ends ``fit`` like a bug in a script: only files on disk are left."""
 
 
 class KilledAfter(keras.callbacks.Callback):
@@ -45,7 +45,7 @@ class KilledAfter(keras.callbacks.Callback):
 
 
 class Rows(keras.utils.Sequence):
-    """Batches that are shuffled after each pass, as many scripts do."""
+    """Batches that are shuffled after each pass, as in many scripts."""
 
     def __init__(self) -> None:
         self.order = np.arange(len(ROWS))
@@ -87,7 +87,9 @@ def build(optimizer: Callable[[], Any], dropout: float = 0.0, scaled: bool = Tru
     random = np.random.RandomState(3)
     model.set_weights([random.randn(*w.shape) * 0.1 for w in model.get_weights()])
     chosen = optimizer()
-    if scaled and not hasattr(chosen, "grad_accum_steps"):  # which LossScaleOptimizer refuses
+    if scaled and not hasattr(
+        chosen, "grad_accum_steps"
+    ):  # LossScaleOptimizer refuses gradient accumulation
         chosen = LossScaleOptimizer(chosen, 1024.0)
     model.compile(chosen, "sparse_categorical_crossentropy", ["accuracy"])
     return model
@@ -109,7 +111,7 @@ def lines(run: Path) -> List[Dict[str, Any]]:
 
 
 def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill: int) -> Any:
-    """Return the weights of a run, and of the same run killed in its middle and resumed."""
+    """Return the weights of a run, and those of the same run after a kill and a resume."""
     np.random.seed(5)
     model = make()
     fit(model, [Run(folder / "whole")])
@@ -150,7 +152,7 @@ OPTIMIZERS: Dict[str, Callable[[], Any]] = {
 }
 
 
-# bert4keras' operations read variables while others write them: two plain runs differ.
+# Two runs of these differ even without a kill: their operations race for variables.
 UNREPEATABLE = {
     "lookahead": extended(lookahead={"steps_per_slow_update": 4}),
     "accumulation": extended(gradient_accumulation={"grad_accum_steps": 4}),
@@ -158,7 +160,7 @@ UNREPEATABLE = {
 
 
 def callbacks(folder: Path, rates: bool) -> List[Any]:
-    """Return Keras' own; each acts within the three epochs. ``rates``: with those of the rate."""
+    """Return callbacks of Keras that act within three epochs; ``rates`` adds those of the rate."""
     kind = keras.callbacks
     of_rate = [
         kind.LearningRateScheduler(lambda epoch, rate: rate * (0.5 if epoch else 1.0)),
@@ -172,7 +174,7 @@ def callbacks(folder: Path, rates: bool) -> List[Any]:
 
 @pytest.mark.parametrize("name", list(OPTIMIZERS))
 def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_path: Path) -> None:
-    """Values are those of plain Keras in fp32; a killed run ends with the same bits."""
+    """Results are those of plain Keras in fp32; a killed run ends with the same bits."""
 
     def fit(model: Any, others: List[Any], place: str = "ours") -> Any:
         (tmp_path / place).mkdir(exist_ok=True)
@@ -196,8 +198,8 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_pa
 
 
 @pytest.mark.parametrize("name", list(UNREPEATABLE))
-def test_all_state_comes_back(name: str, tmp_path: Path) -> None:
-    """A complete run is opened again, and no step is taken."""
+def test_all_state_is_restored(name: str, tmp_path: Path) -> None:
+    """Resume a complete run, which trains no step."""
     found = []
     for resume in (False, True):
         model = build(UNREPEATABLE[name])
@@ -210,7 +212,7 @@ def test_all_state_comes_back(name: str, tmp_path: Path) -> None:
 def data(kind: str, model: Any, others: List[Any]) -> Any:
     """Fit on one kind of data."""
     generator = Generator(list(range(len(ROWS))), 8)
-    if kind == "adversarial training":  # as bert4keras' examples do it
+    if kind == "adversarial training":  # as in bert4keras' examples
         model._make_train_function()
         function = model.train_function
         model.train_function = lambda inputs: function(inputs)
@@ -223,7 +225,7 @@ def data(kind: str, model: Any, others: List[Any]) -> Any:
         return model.fit(Rows(), class_weight={0: 1.0, 1: 3.0}, **how)
     if kind == "parts of passes":
         return model.fit(generator.forfit(), steps_per_epoch=4, **how)
-    with warnings.catch_warnings():  # TensorFlow 2 says that fit does the same
+    with warnings.catch_warnings():  # TensorFlow 2 warns that fit does the same
         warnings.simplefilter("ignore")
         return model.fit_generator(generator.forfit(), len(generator), **how)
 
@@ -243,7 +245,7 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
 
 
 def script(folder: Path, *words: str, code: int = 0, env: Optional[Dict[str, str]] = None) -> str:
-    """Run ``own_script`` in a process and return what it says."""
+    """Run ``own_script`` in a process; return its stderr."""
     folder.mkdir(exist_ok=True)
     done = run_python("-m", "tests.training.own_script", str(folder), *words, env=env)
     assert done.code == code, done.out + done.err
@@ -258,7 +260,7 @@ def tensors(folder: Path) -> Dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the run of a script that nobody stopped."""
+    """Run the script without interruption; return its folder."""
     folder = tmp_path_factory.mktemp("whole")
     err = script(folder)
     executed = json.loads((folder / "run/executed.json").read_text())
@@ -282,7 +284,7 @@ def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path
     with pytest.raises(AmpXlaError, match="choose another folder, continue it with resume=True"):
         Run(stopped / "run")
     script(stopped, "resume")
-    # The callback's list of the first epoch came back, and the second one's means are of all steps.
+    # The callback's list is restored, and the means of the second epoch are over all its steps.
     assert json.loads((stopped / "seen-0.json").read_text())["epochs"] == epochs
     found, expected = tensors(stopped), tensors(whole)
     assert found.keys() == expected.keys()
@@ -292,7 +294,7 @@ def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path
 
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)
-def test_two_ranks_learn_what_one_does_and_resume_to_the_same_bits(
+def test_two_ranks_train_like_one_and_resume_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AMP_XLA_PRECISION", "fp32")
