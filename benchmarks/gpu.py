@@ -38,6 +38,7 @@ from benchmarks.peers import PEERS_PYTHON
 
 PAGE = ROOT / "docs" / "results" / "gpu"
 NOT_MEASURED = "not measured"
+TIMEOUT = 600.0  # seconds for one measurement
 BASE = {"layers": 12, "hidden": 768, "vocab_size": 30522, "dropout": 0.1, "learning_rate": 1e-4}
 SHAPES: Dict[str, Dict[str, Any]] = {
     "BERT-base at 384": {**BASE, "max_length": 384, "seed": 1},
@@ -90,10 +91,6 @@ class Config:
     """command that starts a Python with torch and transformers"""
     only: str = ""
     """rows whose name contains one of these texts, separated by semicolons (default: all)"""
-    batch_size: Annotated[int, within(at_least=0)] = 0
-    """sequences per step (0: the largest batch that fits)"""
-    timeout: Annotated[float, within(above=0)] = 600.0
-    """maximum seconds for one measurement"""
     out: str = ""
     """path without .json and .md of the files to write (default: docs/results/gpu; with --trial:
     runs/gpu)"""
@@ -166,7 +163,7 @@ def measure(
         if contestant.precision in here.absent or contestant.xla in here.absent:
             continue
         row = Row(shape, name, facts, datetime.date.today().isoformat())
-        for size in (config.batch_size,) if config.batch_size else batches(config.trial, rows, row):
+        for size in batches(config.trial, rows, row):
             row.batch = size
             fill(row, config)
             say(f"{shape}, {name}, batch {size}: {row.status}")
@@ -193,10 +190,10 @@ def fill(row: Row, config: Config) -> None:
         row.status = f"refused: {error}"
         return
     try:
-        child.answer(config.timeout)
-        warm = child.ask(config.timeout, do="warm", sample=8)
-        answer = child.ask(config.timeout, do="steps", steps=config.steps)
-        row.peak_bytes = child.ask(config.timeout, do="end")["peak_bytes"]
+        child.answer(TIMEOUT)
+        warm = child.ask(TIMEOUT, do="warm", sample=8)
+        answer = child.ask(TIMEOUT, do="steps", steps=config.steps)
+        row.peak_bytes = child.ask(TIMEOUT, do="end")["peak_bytes"]
     except ChildEnded as end:
         row.status = f"{end.status}: {end.why}"
         return

@@ -16,7 +16,7 @@ import numpy as np
 
 from amp_xla.speed.child import WARM_STEPS, peak_bytes
 from benchmarks import serve
-from benchmarks.torch_bert import autocast, bert_config, peak
+from benchmarks.torch_classifier import autocast, bert_config, peak
 
 MASKED_SHARE = 0.15
 FIRST_WORD = 106  # smaller ids are special tokens in BERT's vocabularies

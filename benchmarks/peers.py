@@ -10,6 +10,7 @@ per second include the time to make batches.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
@@ -24,10 +25,14 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process.exits import exit_code
 from amp_xla.speed import machine
 from amp_xla.speed.child import Request
-from amp_xla.speed.measure import Outcome
 from benchmarks import corpus, harness
 
 PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
+MODEL = {"layers": 4, "hidden": 512, "dropout": 0.1, "learning_rate": 2e-4}
+BATCH_SIZE = {"classification": 32, "pretraining": 16}
+LENGTH = {"classification": 256, "pretraining": 128}
+VOCAB_SIZE = 21128  # for pretraining
+TIMEOUT = 3600.0  # seconds for one measurement
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,36 +47,20 @@ class Config:
     """file to evaluate on"""
     vocab: Optional[str] = None
     """vocab.txt (default: trained on the corpus)"""
-    layers: Annotated[int, within(at_least=1)] = 4
-    """transformer layers"""
-    hidden: Annotated[int, within(at_least=8)] = 512
-    """hidden size, a multiple of 64"""
-    batch_size: Annotated[int, within(at_least=0)] = 0
-    """samples per step (0: 32, or 16 for pretraining)"""
     max_length: Annotated[int, within(at_least=0)] = 0
     """maximum tokens per sample (0: 256, or 128 for pretraining)"""
-    vocab_size: Annotated[int, within(at_least=32)] = 21128
-    """size of the vocabulary for pretraining"""
-    dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """dropout rate"""
-    learning_rate: Annotated[float, within(above=0)] = 2e-4
-    """peak learning rate"""
     steps: Annotated[int, within(at_least=1)] = 8
     """timed steps per round, each on a different batch"""
     rounds: Annotated[int, within(at_least=1)] = 3
     """rounds per contestant"""
     epochs: Annotated[int, within(at_least=0)] = 0
     """if not 0: train for this number of epochs and compare dev accuracies, instead of timing"""
-    xla: str = "off"
-    """XLA modes to measure for this project, separated by semicolons"""
     shapes: str = "6"
     """values of --shapes to measure for this project, separated by semicolons"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """seed of weights, order and dropout"""
     only: str = ""
     """contestants whose name contains one of these texts, separated by semicolons (default: all)"""
-    timeout: Annotated[float, within(above=0)] = 3600.0
-    """maximum seconds for one measurement"""
     out: str = "runs/peers"
     """path without .json and .md of the files to write"""
 
@@ -79,12 +68,7 @@ class Config:
 def main() -> int:
     """Measure, print the table and write the record."""
     config = parse(Config, prog="python -m benchmarks.peers")
-    pretraining = config.task == "pretraining"
-    config = dataclasses.replace(
-        config,
-        batch_size=config.batch_size or (16 if pretraining else 32),
-        max_length=config.max_length or (128 if pretraining else 256),
-    )
+    config = dataclasses.replace(config, max_length=config.max_length or LENGTH[config.task])
     if not PEERS_PYTHON.exists():
         raise AmpXlaError(
             f"{PEERS_PYTHON} is missing; next: python3.11 -m venv .venvs/peers && "
@@ -92,15 +76,13 @@ def main() -> int:
         )
     precisions = ["amp"] * bool(machine.look().half_dtype) + ["fp32"]
     with tempfile.TemporaryDirectory() as folder:
-        if pretraining:
+        if config.task == "pretraining":
             commands = pretraining_contestants(config, precisions)
         else:
             path = os.path.join(folder, "corpus.npz")
             commands = contestants(config, path, write_corpus(config, path), precisions)
         commands = {n: c for n, c in commands.items() if harness.named(n, config.only)}
-        results = harness.alternate(
-            commands, config.rounds, config.steps, config.timeout, config.epochs
-        )
+        results = harness.alternate(commands, config.rounds, config.steps, TIMEOUT, config.epochs)
     harness.write(config.out, "benchmarks.peers", config, results, harness.render(results))
     return 0
 
@@ -123,37 +105,33 @@ def write_corpus(config: Config, path: str) -> Dict[str, Any]:
             corpus.Tokens(encoded.token_ids, encoded.offsets, labels.ids(data.labels or []))
         )
     corpus.save(path, parts[0], parts[1], tokenizer.vocab_size)
-    names = ("layers", "hidden", "batch_size", "dropout", "learning_rate", "seed")
-    steps = -(-len(train) // config.batch_size)
+    size = BATCH_SIZE["classification"]
     return {
-        **{name: getattr(config, name) for name in names},
-        "classes": len(labels),
-        "schedule_steps": steps * (config.epochs or 4),
-    }
+        **MODEL, "seed": config.seed, "batch_size": size, "classes": len(labels),
+        "schedule_steps": -(-len(train) // size) * (config.epochs or 4),
+    }  # fmt: skip
 
 
 def contestants(
     config: Config, path: str, shape: Dict[str, Any], precisions: List[str]
 ) -> Dict[str, List[str]]:
     """Return name -> command line, this project's first."""
-    names = ("train", "dev", "vocab", "layers", "hidden", "batch_size", "max_length", "dropout",
-             "learning_rate", "seed")  # fmt: skip
     # The peers have no token dropout and no label smoothing.
-    words = ["--token-dropout", "0", "--label-smoothing", "0", "--epochs", str(config.epochs or 4)]
-    for name in names:
-        if getattr(config, name) is not None:
-            words += ["--" + name.replace("_", "-"), str(getattr(config, name))]
-    kinds = {"packed": ["--packed"]}
-    kinds.update({f"{n} buckets": ["--shapes", n] for n in config.shapes.split(";")})
+    flags = {"token_dropout": 0, "label_smoothing": 0, "epochs": config.epochs or 4, **MODEL,
+             "batch_size": shape["batch_size"], "max_length": config.max_length,
+             "seed": config.seed, "train": config.train, "dev": config.dev,
+             "vocab": config.vocab}  # fmt: skip
+    pairs = {"--" + name.replace("_", "-"): str(v) for name, v in flags.items() if v is not None}
+    words = tuple(itertools.chain.from_iterable(pairs.items()))
+    kinds = {f"{n} buckets": ("--shapes", n) for n in config.shapes.split(";")}
     out = {}
     for precision in precisions:
-        for xla in config.xla.split(";"):
-            for kind, flags in kinds.items():
-                request = Request("classification", (*words, *flags), precision, xla)
-                out[f"amp_xla {Outcome(precision, xla).name}, {kind}"] = [
-                    *(sys.executable, "-m", "benchmarks.recipe_side"),
-                    json.dumps(dataclasses.asdict(request)),
-                ]
+        for kind, layout in {"packed": ("--packed",), **kinds}.items():
+            request = Request("classification", words + layout, precision)
+            out[f"amp_xla {precision}, {kind}"] = [
+                *(sys.executable, "-m", "benchmarks.recipe_side"),
+                json.dumps(dataclasses.asdict(request)),
+            ]
     out["bert4keras fp32, DataGenerator"] = [
         *(sys.executable, "-m", "benchmarks.plain_bert4keras", path, json.dumps(shape))
     ]
@@ -168,21 +146,19 @@ def contestants(
 
 def pretraining_contestants(config: Config, precisions: List[str]) -> Dict[str, List[str]]:
     """Return name -> command line, this project's first."""
-    names = ("layers", "hidden", "batch_size", "max_length", "vocab_size", "dropout",
-             "learning_rate", "seed")  # fmt: skip
-    shape = {name: getattr(config, name) for name in names}
+    shape = {
+        **MODEL, "seed": config.seed, "batch_size": BATCH_SIZE["pretraining"],
+        "max_length": config.max_length, "vocab_size": VOCAB_SIZE,
+    }  # fmt: skip
     out = {}
-
-    def add(name: str, python: str, side: str, **values: str) -> None:
-        words = json.dumps({**shape, **values})
-        out[name] = [python, "-m", "benchmarks.masked_lm", side, words]
-
     for precision in precisions:
-        for xla in config.xla.split(";"):
-            name = f"amp_xla {Outcome(precision, xla).name}"
-            add(name, sys.executable, "ours", precision=precision, xla=xla)
-        theirs = {"amp": "bf16"}.get(precision, precision)
-        add(f"HF BertForMaskedLM {theirs}", str(PEERS_PYTHON), "hugging_face", precision=theirs)
+        peer = {"amp": "bf16"}.get(precision, precision)
+        for name, python, side, kind in (
+            (f"amp_xla {precision}", sys.executable, "ours", precision),
+            (f"HF BertForMaskedLM {peer}", str(PEERS_PYTHON), "hugging_face", peer),
+        ):
+            words = json.dumps({**shape, "precision": kind, "xla": "off"})
+            out[name] = [python, "-m", "benchmarks.masked_lm", side, words]
     return out
 
 
