@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+import types
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -15,7 +16,7 @@ from amp_xla.backend import configuring, keras
 from amp_xla.callbacks import data
 from amp_xla.callbacks.data import Feed, Source
 from amp_xla.callbacks.others import Others
-from amp_xla.callbacks.step import FitJob, FitStep, Steps
+from amp_xla.callbacks.step import FitJob, FitStep
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
@@ -112,8 +113,11 @@ class Run(keras.callbacks.Callback):
         return LoopOptions(given["epochs"], self._log_every, 0, name, _higher_is_better(name))
 
     def job(self, step: FitStep, source: Source) -> FitJob:
+        batches: Any = types.SimpleNamespace(  # Keras reads the batches itself
+            shapes=(), steps_per_epoch=lambda epoch: source.steps, epoch=lambda epoch: iter(())
+        )
         return FitJob(
-            step.model, step, Steps(source.steps),  # type: ignore[arg-type]
+            step.model, step, batches,  # type: ignore[arg-type]
             self.evaluate or (lambda: self._validation), {}, configuring.current(),
         )  # fmt: skip
 

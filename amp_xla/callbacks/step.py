@@ -270,18 +270,3 @@ class FitJob(Job):
             found, "amp", name.replace("mixed_", ""), f"by its Keras policy {name}",
             self.resolved.settings.xla,
         )  # fmt: skip
-
-
-class Steps:
-    """The number of batches per epoch, in place of batches, which Keras reads itself."""
-
-    shapes = ()
-
-    def __init__(self, steps: int) -> None:
-        self._steps = steps
-
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        return self._steps
-
-    def epoch(self, epoch: int, start: int = 0) -> Any:
-        return iter(())

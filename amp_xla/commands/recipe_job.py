@@ -42,7 +42,23 @@ class SubjectOptions:
             script ``loss_scale``.
         """
         note(f"building {self.recipe} ...")
-        subject = _open(self.recipe, words, self.batch, loss_scale)
+        script = Script.of(self.recipe)
+        if script is None:
+            if self.batch is not None:
+                raise AmpXlaError(
+                    f"--batch {self.batch}: {self.recipe} is a recipe, which has its own batches; "
+                    f"--batch is for my_script.py:build_model"
+                )
+            job = open_job(self.recipe, words, loss_scale)
+            subject = Subject(job, feeds(job))
+        else:
+            if loss_scale is not None:
+                raise AmpXlaError(
+                    f"--loss-scale {loss_scale}: the optimizer of {script} sets it; change it there"
+                )
+            import amp_xla.setup  # noqa: F401  # for scripts that do not import it
+
+            subject = build(script, words, self.batch)
         note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
         return subject
 
@@ -55,27 +71,6 @@ class SubjectOptions:
         path = folder / name
         path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
         print(f"\n{report}\n\nwritten: {path}")
-
-
-def _open(
-    target: str, words: Sequence[str], batch: Optional[str], loss_scale: Optional[str]
-) -> Subject:
-    script = Script.of(target)
-    if script is None:
-        if batch is not None:
-            raise AmpXlaError(
-                f"--batch {batch}: {target} is a recipe, which has its own batches; --batch is for "
-                f"my_script.py:build_model"
-            )
-        job = open_job(target, words, loss_scale)
-        return Subject(job, feeds(job))
-    if loss_scale is not None:
-        raise AmpXlaError(
-            f"--loss-scale {loss_scale}: the optimizer of {script} sets it; change it there"
-        )
-    import amp_xla.setup  # noqa: F401  # for scripts that do not import it
-
-    return build(script, words, batch)
 
 
 def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Any:
