@@ -196,20 +196,10 @@ place_file() { # place_file FLAG VALUE: sets placed, the path in the container
     fi
 }
 
-mount() { # mount FOLDER PLACE [ro]: adds it to `options`
-    local mode=${3:-} source=${1//\"/\"\"} target=${2//\"/\"\"}
-    if [[ $1$2 != *[:,\"]* ]]; then
-        options+=(--volume "$1:$2${mode:+:ro}")
-    else # --volume would split at the colon; --mount reads CSV
-        options+=(--mount "type=bind,\"source=$source\",\"target=$target\"${mode:+,readonly}")
-    fi
-}
-
 run_sif() { # run_sif COMMAND...: runs in the image as this user, with settings as its only variables
     local options=(--cleanenv --pwd "$workspace" --bind "$runs:$workspace/runs") path name
     ((${#gpus[@]} == 0)) || options+=(--nv)
     for path in "${readable[@]}" "${writable[@]}"; do
-        [[ $path != *[:,]* ]] || fail "$path: apptainer cannot mount names with a colon or a comma."
         options+=(--bind "$path:$path")
     done
     for name in "${passed[@]}"; do options+=(--env "$name=${!name}"); done
@@ -234,9 +224,9 @@ run() { # run COMMAND...: runs in the image as this user
     else
         options+=(--ulimit memlock=-1 --ulimit stack=67108864) # for pinned buffers
     fi
-    mount "$runs" "$workspace/runs"
-    for folder in "${readable[@]}"; do mount "$folder" "$folder" ro; done
-    for folder in "${writable[@]}"; do mount "$folder" "$folder"; done
+    options+=(--volume "$runs:$workspace/runs")
+    for folder in "${readable[@]}"; do options+=(--volume "$folder:$folder:ro"); done
+    for folder in "${writable[@]}"; do options+=(--volume "$folder:$folder"); done
     for name in "${passed[@]}"; do options+=(--env "$name"); done
     [[ ! -t 0 ]] || options+=(--interactive)
     [[ ! -t 0 || ! -t 1 ]] || options+=(--tty)
@@ -262,6 +252,9 @@ arguments=() readable=() writable=()
 runs=$(realpath -m -- "${RUNS:-$root/runs}")
 data_folders
 place_files "$@"
+for path in "$runs" "${readable[@]}" "${writable[@]}"; do
+    [[ $path != *[:,]* ]] || fail "$path: a container cannot mount names with a colon or a comma."
+done
 check_engine
 build
 [[ $action != build ]] || exit 0

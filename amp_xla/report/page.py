@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import re
 import shlex
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from amp_xla import __version__
 from amp_xla.process import durable
+from amp_xla.process.output import printable
 from amp_xla.report import record
 from amp_xla.report.curves import Series, figure, short, smoothed
 from amp_xla.report.findings import answers, changed, differing, findings, words
@@ -21,10 +21,6 @@ from amp_xla.report.record import Record, number
 
 REPORT = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
-# Control characters, surrogates, and marks that change the direction of the following text.
-_HIDDEN = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
-)
 _NO_OTHER_FIGURE = (
     "step", "epoch", "samples", "loss", "learning_rate", "loss_scale", "gradient_norm",
     "applied_steps", "skipped_steps", "samples_per_second",
@@ -75,7 +71,7 @@ def visible(value: Any) -> Any:
     r"""Return text with control characters written as ``\x1b``; other values unchanged."""
     if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
-    return _HIDDEN.sub(lambda match: match.group().encode("unicode_escape").decode(), value)
+    return printable(value, allowed="\n\t")
 
 
 def value(setting: Any) -> str:

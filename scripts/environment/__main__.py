@@ -59,12 +59,7 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
         print(python)
         return 0
     sys.stdout.flush()
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        dict.fromkeys(
-            [str(root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        )
-    )
-    os.execv(python, [python, "-m", "amp_xla", command, *rest])
+    os.execv(python, [python, "-m", "amp_xla", command, *rest])  # ./amp-xla has set PYTHONPATH
 
 
 def take_options(words: Sequence[str], command: str) -> Tuple[Dict[str, str], List[str]]:

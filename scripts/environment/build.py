@@ -33,7 +33,7 @@ def ensure(choice: Choice, root: Path) -> Path:
       SetupError: uv failed, or there is too little disk space.
     """
     folder = root / ".venvs" / choice.runtime.name
-    lock_file = root / "requirements" / choice.runtime.lock
+    lock_file = root / "requirements" / f"{choice.runtime.name}.txt"
     if not _is_whole(folder, lock_file, choice):
         with _only_builder(root, choice.runtime.name) as lock:
             if not _is_whole(folder, lock_file, choice):  # another process may have built it

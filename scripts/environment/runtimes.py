@@ -34,11 +34,6 @@ class Runtime(NamedTuple):
     can_download: bool = True
     title: str = ""
 
-    @property
-    def lock(self) -> str:
-        """The lock file's name under requirements/."""
-        return f"{self.name}.txt"
-
 
 RUNTIMES: Dict[str, Runtime] = {
     runtime.name: runtime

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import List, Optional, Tuple
+from typing import Optional, Tuple
 
 from scripts.environment import SetupError, say
 
@@ -23,19 +23,13 @@ def uv(root: Path) -> str:
       SetupError: uv is missing, and this Python cannot install it.
     """
     tools = root / ".venvs" / "tools"
-    for path in candidates(tools):
+    home = os.path.expanduser("~")  # unlike Path.home(), no error for an unlisted user id
+    places = [shutil.which("uv"), f"{home}/.local/bin/uv", f"{home}/.cargo/bin/uv"]
+    for path in (*filter(None, places), str(tools / "bin" / "uv")):
         if (_version(path) or (0,)) >= MINIMUM:
             return path
     say(f"installing uv {PINNED} into .venvs/tools (no uv >= {'.'.join(map(str, MINIMUM))} found)")
     return _install(tools)
-
-
-def candidates(tools: Path) -> List[str]:
-    """Return the places where uv may be installed."""
-    home = os.path.expanduser("~")  # unlike Path.home(), no error for an unlisted user id
-    places = [f"{home}/.local/bin/uv", f"{home}/.cargo/bin/uv", str(tools / "bin" / "uv")]
-    on_path = shutil.which("uv")
-    return [on_path, *places] if on_path else places
 
 
 def _version(path: str) -> Optional[Tuple[int, ...]]:
