@@ -20,7 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -36,7 +36,7 @@ from amp_xla.process.world import ENDS_WITH_STDIN
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
 _GRACE_SECONDS = 12.0
-_KEPT_LINES = 40
+_LAST_BYTES = 1 << 14  # of a rank's output, to find its error
 # Environment variables to set on remote hosts. sshd in a container passes on none, not even PATH.
 _TRAVELS = re.compile(
     r"^(AMP_XLA_|TF_|NCCL_|HOROVOD_|CUDA_VISIBLE_DEVICES|XLA_FLAGS|PYTHONPATH|(LD_LIBRARY_)?PATH$)"
@@ -124,28 +124,19 @@ class Rank:
 
     Attributes:
       code: exit code as in a shell (128 + the signal's number); None while it runs.
-      lines: last lines of its output; empty for rank 0, which writes to the terminal.
     """
 
     def __init__(self, number: int, host: str, words: List[str]) -> None:
         self.number, self.host = number, host
-        self.lines: List[str] = []
         self.ended = 0.0
-        pipe = subprocess.PIPE if number else None
+        self._output = tempfile.TemporaryFile() if number else None  # noqa: SIM115  # for `why`
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,  # closes if the launcher is killed; then the rank stops
-            stdout=pipe,
-            stderr=pipe and subprocess.STDOUT,
+            stdout=self._output,
+            stderr=subprocess.STDOUT if number else None,
             start_new_session=True,  # the launcher forwards Ctrl-C
         )
-        if self._process.stdout is not None:
-            threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-
-    def _listen(self, stream: Any) -> None:
-        for line in stream:
-            self.lines.append(line.decode(errors="replace").rstrip())
-            del self.lines[:-_KEPT_LINES]
 
     @property
     def code(self) -> Optional[int]:
@@ -162,14 +153,19 @@ class Rank:
 
     def why(self) -> str:
         """Return why it ended: its error line, the signal, or the exit code and its last line."""
-        errors = [line for line in self.lines if line.startswith("error: ")]
+        lines: List[str] = []
+        if self._output is not None:  # rank 0 writes to the terminal
+            end = self._output.seek(0, os.SEEK_END)
+            self._output.seek(max(0, end - _LAST_BYTES))
+            lines = self._output.read().decode(errors="replace").splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
         if errors:
             return errors[-1][len("error: ") :]
         code = self.code or 0
         killed_by = {128 + number: number.name for number in signal.Signals}
         if code in killed_by:
             return f"was killed by {killed_by[code]}"
-        last = next((line for line in reversed(self.lines) if line.strip()), "")
+        last = next((line for line in reversed(lines) if line.strip()), "")
         return f"ended with exit code {code}" + (f": {last[:300]}" if last else "")
 
 
@@ -246,7 +242,6 @@ class Launcher:
         failed = [rank for rank in self.ranks if rank.code and rank not in silent]
         failed.sort(key=lambda rank: rank.ended)
         guilty = [rank for rank in failed if rank.code != RankLost.exit_code]
-        time.sleep(0.2)  # until the last lines have been read
         if guilty:
             # If several have the same exit code, report rank 0, which has printed its error.
             rank = min(guilty, key=lambda r: (r.code != guilty[0].code, r.number))

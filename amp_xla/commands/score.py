@@ -64,7 +64,7 @@ def score(
 
 
 def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
-    checkpoint, _ = saved.open(str(run), "predict", "evaluate --file compares predictions")
+    checkpoint, _ = saved.open(str(run), "predict", "evaluate --file needs a run that can")
     config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
     files: Any = getattr(config, "files", None)
     if not hasattr(files, "examples"):
@@ -74,6 +74,9 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     texts, wanted = files.examples(file)
     if not texts:
         raise AmpXlaError(f"{file} has no samples")
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise AmpXlaError(f"{file}: sample {number} has a blank text; give each sample a text")
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
     first, known = answers[0], (run, checkpoint.path.name, texts, wanted)
@@ -118,13 +121,7 @@ def _predicted(
     done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE)
     if done.returncode:
         raise AmpXlaError(f"{run}: predict ended with exit status {done.returncode}; see above")
-    answers: List[Dict[str, Any]] = list(map(json.loads, done.stdout.decode("utf-8").splitlines()))
-    blank = next(
-        (i for i, answer in enumerate(answers, 1) if answer.get("label", "") is None), None
-    )
-    if blank:
-        raise AmpXlaError(f"sample {blank} has a blank text; give each sample a text")
-    return answers
+    return list(map(json.loads, done.stdout.decode("utf-8").splitlines()))
 
 
 def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> Dict[str, Any]:
