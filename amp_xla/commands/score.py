@@ -74,9 +74,9 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     texts, wanted = files.examples(file)
     if not texts:
         raise AmpXlaError(f"{file} has no samples")
-    for number, text in enumerate(texts, 1):
+    for sample, text in enumerate(texts, 1):
         if not text.strip():
-            raise AmpXlaError(f"{file}: sample {number} has a blank text; give each sample a text")
+            raise AmpXlaError(f"{file}: sample {sample} has a blank text; give each sample a text")
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
     first, known = answers[0], (run, checkpoint.path.name, texts, wanted)
