@@ -28,7 +28,7 @@ COMMANDS: Dict[str, Command] = {
     "evaluate": Command(
         "amp_xla.commands.evaluate",
         ("run",),
-        "score runs on labelled text, or pretrained models on masked words",
+        "score runs on labelled text, or pretrained models on masked text",
     ),
     "runs": Command(
         "amp_xla.commands.runs", ("folder",), "list runs with state, best value and settings"
