@@ -62,7 +62,7 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     config = bert_config(
         shape["vocab_size"], shape["layers"], hidden, hidden // 64, length, shape["dropout"]
     )
-    lm = LanguageModel(config, length, informed=True, several=False)
+    lm = LanguageModel(config, length, informed=True, any_length=False)
     inputs = {
         "token_ids": lm.model.inputs[0],
         "segment_ids": lm.model.inputs[1],

@@ -1,1 +1,1 @@
-"""Writes trained models for other programs, after comparing their outputs with the run's."""
+"""Export of trained models to other programs; their outputs are compared with the run's."""

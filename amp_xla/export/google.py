@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import List
 
-from amp_xla.export.model import Exportable, head_of, stored, write_head, write_json
+from amp_xla.export.model import Exportable, describe_head, stored, write_head, write_json
 from amp_xla.models.weights import google
 
 CHECKPOINT = "bert_model.ckpt"
@@ -28,4 +28,4 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         f'load: K.set_epsilon({epsilon}); build_transformer_model("{folder}/bert_config.json", '
         f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{masked})'
     ]
-    return [*lines, *([head_of(model, folder)] if model.formula else [])]
+    return [*lines, *([describe_head(model, folder)] if model.formula else [])]

@@ -18,7 +18,7 @@ from amp_xla.training.variables import restore_weights
 
 INPUTS = ("token_ids", "segment_ids")
 CALL = "call: token_ids and segment_ids, int32 [B, L], 0 = padding; text to ids: its vocab.txt"
-_LARGE = 1024  # numbers; smaller constants stay float32
+_LARGE = 1024  # elements; smaller constants stay float32
 
 
 class Parts(NamedTuple):
@@ -26,11 +26,10 @@ class Parts(NamedTuple):
 
     Attributes:
       transformer: bert4keras' model object.
-      outputs: name -> tensor, such as ``probabilities``, ``logits``; see ``model.compared``.
-      head: Hugging Face's name -> variable of weights that are not in the transformer; a 2-D
-        ``weight`` is [in, out].
-      weights: variables that a checkpoint has; empty = they have their values.
-      answers: name -> tensor, as in ``Exportable``.
+      outputs: tensors by name, such as ``probabilities`` and ``logits``; see ``model.compared``.
+      head: variables outside the transformer, by Hugging Face's names; a ``weight`` is [in, out].
+      weights: variables to restore from a checkpoint; empty = they are loaded already.
+      answers: tensors by name, as in ``Exportable``.
     """
 
     transformer: Any
@@ -60,9 +59,9 @@ def exportable(
 
     Args:
       checkpoint: checkpoint of the run.
-      build: folder of weights (``--bert``), or None = the run's architecture without weights ->
-        the model.
-      length, labels, kind, formula: of ``Exportable``.
+      build: function that builds the model from a folder of weights, as for ``--bert``; with None
+        it builds the run's architecture without weights.
+      length, labels, kind, formula: as in ``Exportable``.
     """
     parts = _built(build, None)
     if parts.weights:
@@ -76,12 +75,14 @@ def exportable(
     def reload(folder: Path) -> Run:
         K.clear_session()
         again = _built(build, str(folder))
-        found = read_head(folder) if again.head else {}
-        K.batch_set_value([(v, _turned(name, found[name])) for name, v in again.head.items()])
+        stored_head = read_head(folder) if again.head else {}
+        K.batch_set_value(
+            [(v, _transposed(name, stored_head[name])) for name, v in again.head.items()]
+        )
         return _run(again)
 
     return Exportable(
-        config, tensors, {name: _turned(name, value) for name, value in head.items()}, kind,
+        config, tensors, {name: _transposed(name, value) for name, value in head.items()}, kind,
         formula, Tokenizer.from_assets(checkpoint.file), tuple(labels), length, _run(parts), reload,
         lambda half: _serving(parts, half),
         {name: value.tolist() for name, value in zip(parts.answers, numbers)},
@@ -93,7 +94,7 @@ def _built(build: Callable[[Optional[str]], Parts], folder: Optional[str]) -> Pa
         return build(folder)
 
 
-def _turned(name: str, value: np.ndarray) -> np.ndarray:
+def _transposed(name: str, value: np.ndarray) -> np.ndarray:
     return value.T if name.endswith(".weight") else value
 
 
@@ -115,22 +116,22 @@ def _serving(parts: Parts, half: bool) -> Serving:
     frozen = tf.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), ends
     )
-    for node in frozen.node:  # names of Python functions, which other programs do not have
+    for node in frozen.node:  # the attribute names a Python function, which other programs lack
         node.attr.pop("_gradient_op_type", None)
     if half:
         frozen = _in_half(frozen)
     with tf.Graph().as_default() as graph:
         inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in INPUTS}
         replaced = {t.name: tf.cast(i, t.dtype) for t, i in zip(fed, inputs.values())}
-        found = tf.import_graph_def(
+        imported = tf.import_graph_def(
             frozen, replaced, [tensor.name for tensor in parts.outputs.values()], name="model"
         )
-        outputs = {name: tf.identity(t, name) for name, t in zip(parts.outputs, found)}
+        outputs = {name: tf.identity(t, name) for name, t in zip(parts.outputs, imported)}
     return Serving(graph, inputs, outputs)
 
 
 def _in_half(frozen: Any) -> Any:
-    """Return a graph whose large float32 constants are float16, each followed by a cast."""
+    """Return a graph with large float32 constants stored as float16, each followed by a cast."""
     graph_def = tf.GraphDef()
     for node in frozen.node:
         value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None

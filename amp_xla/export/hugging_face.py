@@ -11,7 +11,7 @@ import safetensors.numpy
 from amp_xla.data.text.pretrained_vocabulary import SETTINGS
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
-from amp_xla.export.model import Exportable, head_of, stored, write_head, write_json
+from amp_xla.export.model import Exportable, describe_head, stored, write_head, write_json
 from amp_xla.models.weights import hugging_face
 
 _KEYS = (
@@ -33,7 +33,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     """
     if model.kind is None and not model.formula:
         raise AmpXlaError(
-            "--format hf: transformers has no BERT with the attention of a UniLM or an lm; "
+            "--format hf: transformers' BERT has no attention for --objective lm or unilm; "
             "allowed: savedmodel, onnx, google"
         )
     config = _config(model, dtype)
@@ -56,7 +56,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     settings.update(tokenizer_class="BertTokenizer", model_max_length=model.length)
     if MASK not in model.tokenizer.tokens:
-        settings["mask_token"] = None  # else transformers would add one without a vector
+        settings["mask_token"] = None  # otherwise transformers adds a token without a vector
     write_json(folder / SETTINGS, settings)
 
 
@@ -65,22 +65,21 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     auto = f"AutoModel{model.kind or ''}"
     return [
         f'load: {auto}.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")',
-        *([] if model.kind else [head_of(model, folder)]),
+        *([] if model.kind else [describe_head(model, folder)]),
     ]
 
 
 def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
     config, family = model.config, model.config["model_type"]
     hidden = config["hidden_size"]
-    usual = (None, False, hidden // config["num_attention_heads"])
-    odd = [key for key in _ONLY_BERT4KERAS if config.get(key) not in usual]
-    odd += ["embedding_size"] * (
-        family == "bert" and config.get("embedding_size", hidden) != hidden
-    )
-    if odd:
+    default_values = (None, False, hidden // config["num_attention_heads"])
+    unsupported = [key for key in _ONLY_BERT4KERAS if config.get(key) not in default_values]
+    if family == "bert" and config.get("embedding_size", hidden) != hidden:
+        unsupported.append("embedding_size")
+    for key in unsupported:
         raise AmpXlaError(
-            f"--format hf: transformers' {family} has no {odd[0]} {config[odd[0]]}; allowed: "
-            "savedmodel, onnx, google"
+            f"--format hf: transformers' {family} has no {key} {config[key]}; allowed: savedmodel, "
+            "onnx, google"
         )
     values: Dict[str, Any] = {key: config[key] for key in _KEYS if key in config}
     if family == "roformer_v2":
@@ -91,7 +90,7 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
         model_type=family, architectures=[start + (model.kind or "Model")], pad_token_id=0,
         torch_dtype={"fp32": "float32", "fp16": "float16"}[dtype],
         hidden_act=config["hidden_act"].replace("gelu_tanh", "gelu_new"),
-        # A limit there, not here, of RoFormer and NEZHA.
+        # transformers limits the positions of RoFormer and NEZHA; this project does not.
         max_position_embeddings=max(model.length, config["max_position_embeddings"]),
     )  # fmt: skip
     if model.labels:

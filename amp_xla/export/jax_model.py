@@ -1,4 +1,4 @@
-"""Classifiers of the JAX recipe, to export."""
+"""Export of the JAX recipe's classifiers."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ ANSWERS = "answers.json"
 MEAN = "mean of the vectors of all tokens but padding"
 LINEAR = " @ classifier.weight.T + classifier.bias"
 MEAN_POOLING = f"softmax({MEAN}{LINEAR})"
-TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # of ``Run``'s answers
-# Token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes]; similarities,
-# float [B]; or vectors, float [B, hidden]
+TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # allowed difference of outputs
+# A model: token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes];
+# similarities, float [B]; or vectors, float [B, hidden]
 Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -31,18 +31,19 @@ class Exportable:
 
     Attributes:
       config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
-      tensors: Google's name -> float32; kernels are [in, out].
-      head: Hugging Face's name -> float32 of the weights that are not in ``tensors``; [out, in].
-      kind: what follows the family in the name of transformers' class that computes the model,
-        such as ``ForMaskedLM``; None = there is none: the encoder alone is a ``Model``.
+      tensors: weights of the encoder by Google's names, float32; kernels are [in, out].
+      head: other weights by Hugging Face's names, float32; kernels are [out, in].
+      kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``; None
+        = there is no such class, and only the encoder is exported for transformers.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
-        empty if that is impossible.
+        empty if there is no formula.
       tokenizer: tokenizer of the model.
-      labels: names of the classes; empty for words.
-      length: maximum tokens per text.
-      run: the model.
-      reload: folder in Hugging Face's or Google's format -> the model in it.
-      graph: half -> TensorFlow's graph (``amp_xla.export.graph.Serving``); None in JAX.
+      labels: names of the classes; empty for a language model.
+      length: maximum number of tokens per text.
+      run: function that computes the outputs.
+      reload: function from a folder in Hugging Face's or Google's format to its model's ``run``.
+      graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), in float16
+        if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
     """
 
@@ -137,13 +138,14 @@ def write_head(model: Exportable, folder: Path, dtype: str) -> None:
         safetensors.numpy.save_file(stored(model.head, dtype), str(folder / HEAD), metadata)
 
 
-def head_of(model: Exportable, folder: Path) -> str:
-    """Return the line for programs that lack the head: its formula, and the file of its weights."""
-    return f"not in its classes: {model.formula}" + (f"; {folder / HEAD}" if model.head else "")
+def describe_head(model: Exportable, folder: Path) -> str:
+    """Return the line that says how to compute the head: its formula and the file of weights."""
+    weights = f"; weights: {folder / HEAD}" if model.head else ""
+    return f"compute from the encoder's output: {model.formula}{weights}"
 
 
 def read_head(folder: Path) -> Dict[str, np.ndarray]:
-    """Return the weights of ``write_head`` as float32, else all of a folder of Hugging Face's."""
+    """Return a head as float32: from its file, or among the tensors of a Hugging Face folder."""
     path = folder / HEAD if (folder / HEAD).is_file() else folder / "model.safetensors"
-    found = safetensors.numpy.load_file(str(path)) if path.is_file() else {}
-    return {name: value.astype(np.float32) for name, value in found.items()}
+    tensors = safetensors.numpy.load_file(str(path)) if path.is_file() else {}
+    return {name: value.astype(np.float32) for name, value in tensors.items()}

@@ -17,8 +17,8 @@ from amp_xla.models.weights.stored import first_line
 
 FILE = "model.onnx"
 _OPSET = 13
-_LARGE = 1024  # numbers; smaller weights stay float32
-# onnxruntime 1.11 and later need a newer numpy than TensorFlow 1.15, later onnx a newer protobuf.
+_LARGE = 1024  # elements; smaller weights stay float32
+# onnxruntime from 1.11 on needs a newer numpy than TensorFlow 1.15; newer onnx, a newer protobuf.
 PACKAGES = (
     "tf2onnx==1.16.1 onnx==1.14.1 onnxruntime==1.10.0"
     if sys.version_info < (3, 10)
@@ -38,7 +38,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     serving = model.graph(False)
     ends = [serving.inputs, serving.outputs]
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    # tf2onnx 1.17 merges two Reshapes although the second copies sizes of the first's result.
+    # tf2onnx 1.17 merges two Reshapes even if the second copies sizes from the result of the first.
     _package("tf2onnx.optimizer")._optimizers.pop("remove_back_to_back", None)
     proto, _ = convert.from_graph_def(
         serving.graph.as_graph_def(), name="model", opset=_OPSET,
@@ -63,9 +63,9 @@ def load(folder: Path) -> Run:
             session = runtime.InferenceSession(file, providers=providers)
             name = compared(output.name for output in session.get_outputs())
             (output,) = session.run([name], dict(zip(INPUTS, inputs)))
-        except Exception as error:  # the package has its own classes
+        except Exception as error:  # ONNX Runtime has its own exception classes
             raise UnsupportedError(
-                f"--format onnx: ONNX Runtime cannot run this ({first_line(error)}); allowed: "
+                f"--format onnx: ONNX Runtime cannot run the model ({first_line(error)}); allowed: "
                 "hf, savedmodel, google"
             ) from None
         return answers(name, output)

@@ -1,4 +1,4 @@
-"""Classifiers, taggers, models of similarity and language models, to export."""
+"""Export of classifiers, taggers, similarity models and language models."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def tagger(config: TaggerConfig, checkpoint: Checkpoint) -> Exportable:
 
 
 def similarity(config: ClassifierConfig, method: Method, checkpoint: Checkpoint) -> Exportable:
-    """Return a run's model: similarity of two texts, or the vector of one."""
+    """Return the model of a run: similarity of two texts, or the vector of a text."""
     scale = Scale.load(checkpoint.file("labels.json"))
     low, high = scale.low, scale.high
 
@@ -105,7 +105,7 @@ def language_model(
         model = dataclasses.replace(options, bert=folder or checkpoint.architecture)
         lm = model.language_model(vocab_size, length, objective, folder is not None)
         encoder = lm.transformer
-        # bert4keras' own head, over all positions; behind the vocabulary is padding.
+        # bert4keras' head computes all positions; logits after the vocabulary are padding.
         logits = encoder.model.output[..., :vocab_size]
         return Parts(encoder, {"logits": logits}, {}, encoder.model.weights)
 

@@ -10,6 +10,6 @@ try:
     import optax  # noqa: F401
 except ImportError as error:
     raise UnsupportedError(
-        f"this recipe needs JAX, which cannot be imported ({error}): give RUNTIME=jax to make, or "
+        f"this recipe needs JAX, which cannot be imported ({error}): run make with RUNTIME=jax, or "
         f"pip install 'amp-xla[jax]'"
     ) from error

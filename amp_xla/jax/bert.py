@@ -36,17 +36,18 @@ class Shape(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Dropout of one step: the key of its masks, uint32 [2], and the share to drop."""
+    """Dropout of one step: key of its masks, uint32 [2], and share of elements to drop."""
 
     key: jax.Array
     rate: float
 
 
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
-    """Return ``x`` with a share set to 0, by a hash of step, ``place`` in the model, and element.
+    """Return ``x`` with a share of its elements set to 0 and the others scaled up.
 
-    An element's hash depends on no other element, so several processes drop the same as one. JAX's
-    own generator, Threefry, doubles the time of a step and of its compilation on a CPU.
+    A hash of step, ``place`` in the model and element decides, so several processes drop the same
+    elements as one. JAX's generator, Threefry, doubles the time of a step and of its compilation on
+    a CPU.
     """
     if dropout is None or not dropout.rate:
         return x
@@ -62,7 +63,7 @@ def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
 
 
 def _mixed(bits: jax.Array) -> jax.Array:
-    """Return MurmurHash3's finaliser of a uint32 (Appleby, 2011): each bit changes all others."""
+    """Apply MurmurHash3's finaliser (Appleby, 2011) to uint32: each bit affects all bits."""
     bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)
@@ -79,7 +80,7 @@ class Dense(eqx.Module):
 
 
 class Norm(eqx.Module):
-    """Layer norm over the last axis, computed in float32 for each input dtype."""
+    """Layer norm over the last axis, computed in float32 for every input dtype."""
 
     gamma: jax.Array
     beta: jax.Array
@@ -110,7 +111,7 @@ class Layer(eqx.Module):
     ) -> jax.Array:
         """Map ``x`` [B, L, hidden]; ``mask`` is bool [B, L], False = padding.
 
-        ``place`` numbers the layer's first dropout mask.
+        ``place`` is the number of the layer's first dropout mask.
         """
         rows, length, _ = x.shape
 
@@ -140,7 +141,7 @@ class Bert(eqx.Module):
     def __call__(
         self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
     ) -> jax.Array:
-        """Return the vectors; dropout has place 1 and three places per layer, None = no dropout."""
+        """Return the vectors; dropout masks have number 1, then three numbers per layer."""
         x = self.tokens[token_ids] + self.segments[segment_ids]
         x = self.norm(x + self.positions[: token_ids.shape[1]])
         x = dropped(x, dropout, 1)
@@ -168,7 +169,7 @@ class Classifier(eqx.Module):
 
 
 def made(shape: Shape, classes: int, seed: int) -> Classifier:
-    """Return an untrained classifier; kernels and tables are normal, 0.02, truncated at 2 sigma."""
+    """Return an untrained classifier; weights are normal, deviation 0.02, cut at 2 deviations."""
     keys = iter(jax.random.split(jax.random.key(seed), 4 + 6 * shape.num_hidden_layers))
     hidden, inner = shape.hidden_size, shape.intermediate_size
 
@@ -197,6 +198,6 @@ def made(shape: Shape, classes: int, seed: int) -> Classifier:
 
 
 def named(tree: Any) -> List[Tuple[str, Any]]:
-    """Return (path, leaf) of each array of a tree, e.g. ``.model.bert.tokens``, in its order."""
+    """Return (path, leaf) of each array of a tree ; a path is e.g. ``.model.bert.tokens``."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]

@@ -26,13 +26,13 @@ class Job:
     """A JAX job that is built and not yet started.
 
     Attributes:
-      state: before the next step.
-      step: (state, batch) -> (state, result).
-      infer: (model, batch) -> logits.
-      batches, dev_batches: whole ones; devices share their rows.
+      state: state before the next step.
+      step: function (state, batch) -> (state, result).
+      infer: function (model, batch) -> logits.
+      batches, dev_batches: batches of all processes; the rows are split over devices.
       classes: number of labels.
-      assets: file name -> content.
-      settings: values besides the configuration that the numbers depend on.
+      assets: content of the run folder's files by name.
+      settings: values outside the configuration that affect the result.
       identity: fingerprints of the data.
     """
 
@@ -49,7 +49,7 @@ class Job:
     rates: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def engine(self) -> JaxEngine:
-        """Print the devices in use; return what trains the job."""
+        """Print the devices; return the engine that trains the job."""
         kinds = ", ".join(sorted({device.device_kind for device in jax.devices()}))
         note(f"{jax.device_count()} devices ({jax.default_backend()}: {kinds}), "
              f"{jax.process_count()} processes")  # fmt: skip
@@ -73,7 +73,7 @@ def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
 
 
 class JaxEngine(Engine):
-    """The engine of a JAX job. Its policy is part of the program: there is nothing to verify."""
+    """The engine of a JAX job. The policy is in the program, so no executed graph is checked."""
 
     metric_names = ("accuracy",)
 
@@ -94,7 +94,7 @@ class JaxEngine(Engine):
         }
 
     def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
-        # The number is the loop's: a roll-back takes the state's count back.
+        # The loop's number; the state's counter is reset when the loop rolls back.
         self.last_batch = number, batch
         self.job.state, result = self.job.step(self.job.state, shared(batch))
         all_requests: Tuple[float, ...] = ()
@@ -121,10 +121,12 @@ class JaxEngine(Engine):
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
         batch: Mapping[str, np.ndarray] = self.last_batch[1]
-        wrong = [n for n, a in batch.items() if a.dtype.kind == "f" and not np.isfinite(a).all()]
+        not_finite = [
+            n for n, a in batch.items() if a.dtype.kind == "f" and not np.isfinite(a).all()
+        ]
         rows = ~np.isfinite(np.asarray(self.job.infer(self.job.state.model, shared(batch)))).all(-1)
-        if wrong:
-            text = f"the batch's {', '.join(wrong)} are not finite"
+        if not_finite:
+            text = f"the batch's {', '.join(not_finite)} are not finite"
         elif rows.any():
             numbers = np.flatnonzero(rows).tolist()[:8]
             text = f"the logits of rows {numbers} are not finite: the forward pass overflows"
@@ -141,10 +143,12 @@ def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
     """Return a tree like ``like`` with the arrays of a checkpoint, on all devices.
 
     Args:
-      like: a ``State``, or the part of one that ``prefix`` names, such as ``.model``.
+      checkpoint: checkpoint of a run.
+      like: a ``State``, or a part of it.
+      prefix: path of that part, such as ``.model``.
 
     Raises:
-      CheckpointError: an array is missing or of another shape.
+      CheckpointError: an array is missing or has another shape.
     """
     arrays = fitting(checkpoint, _shapes(like, prefix), exactly=not prefix)
     leaves = [arrays[prefix + name].astype(leaf.dtype) for name, leaf in named(like)]

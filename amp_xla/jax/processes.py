@@ -1,7 +1,7 @@
 """JAX's processes, values exchanged among them, and arrays over all devices.
 
-Each process builds each whole batch, which is a function of (seed, epoch), and puts the rows of its
-devices there; JAX adds up the results. So several processes compute the same as one.
+Each process builds all rows of a batch, which is a function of (seed, epoch), and copies its share
+to its devices. JAX adds up the results, so several processes compute the same as one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from amp_xla.training import distributed
 
 
 class Ranks(distributed.Ranks):
-    """JAX's processes; each builds whole batches, so their number changes no sample."""
+    """JAX's processes; each builds all rows, so their number has no effect on the samples."""
 
     def exchange(self, mine: bytes) -> List[bytes]:
         """Return the JSON texts of all processes, in order; all must call it."""
@@ -31,13 +31,13 @@ class Ranks(distributed.Ranks):
 
 @functools.lru_cache(maxsize=None)
 def join() -> Ranks:
-    """Meet the other processes, if there are any, once.
+    """Connect to the other processes, if there are any; further calls do nothing.
 
     Each is started with ``JAX_COORDINATOR_ADDRESS`` (host:port of the first), ``JAX_NUM_PROCESSES``
     and ``JAX_PROCESS_ID``.
 
     Raises:
-      AmpXlaError: a process did not answer.
+      AmpXlaError: a process does not answer.
     """
     if world().size > 1:
         try:
@@ -45,7 +45,7 @@ def join() -> Ranks:
                 num_processes=world().size, process_id=world().rank, initialization_timeout=120
             )
         except (RuntimeError, ValueError) as error:
-            raise AmpXlaError(f"{world().name} did not connect to the others: {error}") from error
+            raise AmpXlaError(f"{world().name} cannot connect to the others: {error}") from error
     return Ranks(world())
 
 
@@ -75,7 +75,7 @@ def check_rows(rows: int) -> None:
 
 
 def put(tree: Any) -> Any:
-    """Replicate arrays, which are equal in all processes, on all devices."""
+    """Replicate arrays on all devices; they must be equal in all processes."""
     return jax.tree_util.tree_map(lambda array: _placed(array, everywhere()), tree)
 
 

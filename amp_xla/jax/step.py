@@ -26,9 +26,10 @@ class State(NamedTuple):
     """Content of a checkpoint.
 
     Attributes:
-      model, optimizer: float32 parameters and what Optax keeps of them.
-      loss_scale: in force for the next step.
-      step, applied: int32: steps tried; updates made.
+      model: float32 parameters.
+      optimizer: state of Optax.
+      loss_scale: loss scale of the next step.
+      step, applied: number of steps, and of updates that were applied; int32.
     """
 
     model: Classifier
@@ -39,7 +40,7 @@ class State(NamedTuple):
 
 
 def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
-    """Return a function of the updates so far, int32, to the rate, float32, as ``warmup_decay``."""
+    """Return a function from applied updates, int32, to the rate, float32, as ``warmup_decay``."""
 
     def rate(applied: jax.Array) -> jax.Array:
         update = applied.astype(jnp.float32) + 1.0
@@ -51,7 +52,7 @@ def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
 
 
 def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTransformation:
-    """Build ``amp_xla.optimizers.adamw``: no decay on norms and biases, which are vectors."""
+    """Build AdamW as in ``amp_xla.optimizers``: norms and biases (vectors) do not decay."""
 
     def decays(tree: Any) -> Any:
         return jax.tree_util.tree_map(lambda leaf: jnp.ndim(leaf) > 1, tree)
@@ -67,14 +68,14 @@ def start(model: Classifier, optimizer: optax.GradientTransformation, loss_scale
     zero = jnp.zeros([], jnp.int32)
     scale = jax.tree_util.tree_map(jnp.asarray, scales.from_spec(loss_scale))
     begin = State(model, optimizer.init(model), scale, zero, zero)
-    # Copies: donated arrays must not be one and the same.
+    # Copies, because an array must not be donated twice.
     return State(*processes.put(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf), begin)))
 
 
 def loss_and_accuracy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array, smoothing: float
 ) -> Tuple[jax.Array, jax.Array]:
-    """Return the float32 scalars of ``amp_xla.models.losses.classification``, of the whole batch.
+    """Return loss and accuracy, float32 scalars, as ``amp_xla.models.losses.classification``.
 
     Rows of weight 0 have no effect.
     """
@@ -99,11 +100,12 @@ def training_step(
     The state is donated.
 
     Args:
-      optimizer, rate: ``adamw`` and its ``schedule``.
-      policy: parameters, compute and output dtypes.
-      dropout: share of activations and attention weights dropped.
+      optimizer: result of ``adamw``.
+      rate: result of ``schedule``.
+      policy: dtypes of parameters, computation and output.
+      dropout: share of activations and attention weights to drop.
       smoothing: label smoothing.
-      seed: decides dropout.
+      seed: seed of dropout.
     """
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -125,7 +127,7 @@ def training_step(
         )
         applied = state.applied + finite
         scale = jnp.asarray(getattr(state.loss_scale, "loss_scale", 1.0), jnp.float32)
-        result = StepResult(  # arrays, until the engine reads them
+        result = StepResult(  # of arrays, which the engine converts
             value, rate(state.applied), scale, finite, norm, applied, (accuracy,), (), value
         )
         return State(model, slots, loss_scale, state.step + 1, applied), result

@@ -1,8 +1,9 @@
 """Pretrained weights for JAX; TensorFlow's checkpoints are read without TensorFlow.
 
-The format (TensorFlow's ``tensor_bundle``): ``*.index`` is a sorted table of LevelDB's kind, tensor
-name -> a protocol buffer with dtype, shape, offset and CRC-32C; ``*.data-00000-of-00001`` holds the
-bytes. Source: tensorflow/core/util/tensor_bundle and tensorflow/core/lib/io/format.cc.
+The format is TensorFlow's ``tensor_bundle``. ``*.index`` is a sorted table as in LevelDB, from the
+name of a tensor to a protocol buffer with dtype, shape, offset and CRC-32C. The file
+``*.data-00000-of-00001`` has the bytes. Source:
+tensorflow/core/util/tensor_bundle and tensorflow/core/lib/io/format.cc.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, pie
 _MAGIC = 0xDB4775248B80FB57
 # TensorFlow's numbers of dtypes
 _DTYPES = {1: "float32", 2: "float64", 3: "int32", 9: "int64", 14: "bfloat16", 19: "float16"}
-_TRAILER = 5  # behind every block: kind of compression, CRC-32C
+_TRAILER = 5  # bytes after each block: kind of compression, CRC-32C
 
 
 class Entry(NamedTuple):
@@ -42,7 +43,7 @@ def pretrained(folder: str) -> Pretrained:
     """Open a folder of pretrained weights, as ``Pretrained`` does.
 
     Raises:
-      WeightsError: also for a model other than BERT with GELU.
+      WeightsError: as ``Pretrained``, or the model is not a BERT with GELU.
     """
     opened = Pretrained(folder, tensors)
     config = opened.config
@@ -52,8 +53,8 @@ def pretrained(folder: str) -> Pretrained:
         or (config.get("embedding_size", config["hidden_size"]) != config["hidden_size"])
     ):
         raise WeightsError(
-            f"{opened.path}: the JAX recipe has BERT with gelu and no other kind; found: "
-            f"{config['model_type']} with {config['hidden_act']}"
+            f"{opened.path}: the JAX recipe supports only model_type bert with hidden_act gelu; "
+            f"found: {config['model_type']} with {config['hidden_act']}"
         )
     return opened
 
@@ -71,7 +72,7 @@ def load(model: Bert, folder: str) -> Bert:
 
 
 def named(model: Bert) -> Dict[str, Any]:
-    """Return Google's name -> array of a model."""
+    """Return the arrays of a model by Google's names."""
 
     def dense(name: str) -> List[Any]:
         return [f"{name}/kernel", f"{name}/bias"]
@@ -99,7 +100,7 @@ def named(model: Bert) -> Dict[str, Any]:
 
 
 def tensors(prefix: Path) -> Tensors:
-    """Return the tensors of a TensorFlow checkpoint; checksums are verified at reading.
+    """Return the tensors of a TensorFlow checkpoint; reading a tensor verifies its checksum.
 
     Raises:
       WeightsError: its index is damaged.
@@ -201,6 +202,6 @@ def _entry(data: bytes) -> Entry:
 
 
 def _masked(data: bytes) -> int:
-    """Return TensorFlow's masked CRC-32C: rotated, plus a constant."""
+    """Return TensorFlow's masked CRC-32C: the CRC rotated, plus a constant."""
     crc = google_crc32c.value(data)
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF

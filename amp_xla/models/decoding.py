@@ -1,8 +1,8 @@
-"""Generation by a UniLM that computes each token once: keys and values of the others stay.
+"""Text generation by a UniLM with cached keys and values, so that each token is computed once.
 
-bert4keras' ``AutoRegressiveDecoder`` computes the source and all tokens so far again for each
-token, and the vocabulary projection at all positions. Here the source is computed once per text,
-and the beams share its keys and values. All shapes are fixed.
+bert4keras' ``AutoRegressiveDecoder`` computes the source and all earlier tokens again for each
+token, and projects all positions to the vocabulary. Here the source is computed once per text, and
+the beams share its keys and values. All shapes are fixed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.models.derivatives import banned
+from amp_xla.models.derivatives import mask_bias
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions
 from amp_xla.models.search import search
@@ -22,16 +22,16 @@ Attend = Callable[[int, Any, Any, Any], Any]
 
 
 class CachedDecoder:
-    """Probabilities of the next token of several texts, with several beams each.
+    """Next-token probabilities for a batch of texts with several beams each.
 
-    Keys and values are local variables, so that no checkpoint holds them.
+    The caches are local variables, so checkpoints do not contain them.
 
     Args:
-      lm: of the objective ``unilm``.
-      rows: texts at a time, B.
-      beams: K.
-      source: maximum tokens of a source, S.
-      target: maximum tokens of a target, T.
+      lm: language model with the objective ``unilm``.
+      rows: number of texts per batch, B.
+      beams: number of beams per text, K.
+      source: maximum number of tokens in a source, S.
+      target: maximum number of tokens in a target, T.
     """
 
     def __init__(self, lm: LanguageModel, rows: int, beams: int, source: int, target: int) -> None:
@@ -46,16 +46,16 @@ class CachedDecoder:
                 collections=[tf.GraphKeys.LOCAL_VARIABLES], use_resource=True,
             )  # fmt: skip
 
-        self._of_source = cache(rows, source, "source_keys_and_values")
-        self._of_target = cache(rows * beams, target, "target_keys_and_values")
+        self._source_cache = cache(rows, source, "source_keys_and_values")
+        self._target_cache = cache(rows * beams, target, "target_keys_and_values")
         self._source_ids = tf.placeholder(tf.int32, [rows, source])
         shape = [rows, beams]
         self._tokens, self._parents, self._positions = (
             tf.placeholder(tf.int32, shape) for _ in range(3)
         )
         self._number = tf.placeholder(tf.int32, [])
-        self._hidden_from = banned(tf.not_equal(self._source_ids, 0))[:, None, None, :]
-        self._start, self._step = self._of_sources(), self._of_tokens()
+        self._source_bias = mask_bias(tf.not_equal(self._source_ids, 0))[:, None, None, :]
+        self._start, self._step = self._first_step(), self._next_step()
         self._run: List[Any] = []
 
     def start(self, source_ids: np.ndarray) -> np.ndarray:
@@ -71,8 +71,8 @@ class CachedDecoder:
                 session.make_callable(self._start, fed[:1]), session.make_callable(self._step, fed)
             ]  # fmt: skip
         self._ids = source_ids
-        chances: np.ndarray = self._run[0](source_ids)[0]
-        return chances
+        probabilities: np.ndarray = self._run[0](source_ids)[0]
+        return probabilities
 
     def step(
         self, number: int, tokens: np.ndarray, parents: np.ndarray, positions: np.ndarray
@@ -80,22 +80,22 @@ class CachedDecoder:
         """Return the probabilities of the next token, float32 [B, K, V].
 
         Args:
-          number: tokens of the targets before this one.
-          tokens: the token to add to each beam, int [B, K].
-          parents: beam that it continues, int [B, K].
-          positions: of the tokens, int [B, K].
+          number: number of target tokens before this step.
+          tokens: token to add to each beam, int [B, K].
+          parents: index of the beam that each token extends, int [B, K].
+          positions: position id of each token, int [B, K].
         """
         rows = np.arange(self.rows)[:, None] * self.beams
-        chances = self._run[1](self._ids, number, tokens, parents + rows, positions)[0]
-        return np.reshape(chances, (self.rows, self.beams, -1))
+        probabilities = self._run[1](self._ids, number, tokens, parents + rows, positions)[0]
+        return np.reshape(probabilities, (self.rows, self.beams, -1))
 
-    def _of_sources(self) -> List[Any]:
-        """Build the first probabilities and the update of the caches."""
-        kept: List[Any] = []
+    def _first_step(self) -> List[Any]:
+        """Build the probabilities of the first token, and the operations that fill the caches."""
+        cached: List[Any] = []
 
         def attend(layer: int, query: Any, key: Any, value: Any) -> Any:
-            kept.extend([key, value])
-            scores = tf.matmul(query, key, transpose_b=True) + self._hidden_from
+            cached.extend([key, value])
+            scores = tf.matmul(query, key, transpose_b=True) + self._source_bias
             return tf.matmul(tf.nn.softmax(scores), value)
 
         positions = np.tile(np.arange(self.source), (self.rows, 1))
@@ -103,58 +103,65 @@ class CachedDecoder:
         last = tf.reduce_sum(tf.cast(tf.not_equal(self._source_ids, 0), tf.int32), 1) - 1
         cells = tf.stack([tf.range(self.rows), tf.maximum(last, 0)], 1)
         return [
-            self._chances(tf.gather_nd(vectors, cells)),
-            self._of_source.assign(tf.stack(kept), read_value=False),
-            self._of_target.assign(tf.zeros(self._of_target.shape), read_value=False),
+            self._project(tf.gather_nd(vectors, cells)),
+            self._source_cache.assign(tf.stack(cached), read_value=False),
+            self._target_cache.assign(tf.zeros(self._target_cache.shape), read_value=False),
         ]
 
-    def _of_tokens(self) -> List[Any]:
-        """Build the probabilities after one more token, and the update of the cache."""
-        every = self.rows * self.beams
-        of_source = tf.unstack(self._of_source.read_value())
-        earlier = tf.gather(self._of_target.read_value(), tf.reshape(self._parents, [-1]), axis=1)
-        of_target = tf.unstack(earlier)
-        places = tf.range(self.target)
-        here = tf.cast(tf.equal(places, self._number), tf.float32)[:, None]
-        later = banned(places <= self._number)
-        kept: List[Any] = []
+    def _next_step(self) -> List[Any]:
+        """Build the probabilities after one more token, and the operation that caches it."""
+        total = self.rows * self.beams
+        source_cache = tf.unstack(self._source_cache.read_value())
+        earlier = tf.gather(
+            self._target_cache.read_value(), tf.reshape(self._parents, [-1]), axis=1
+        )
+        target_cache = tf.unstack(earlier)
+        steps = tf.range(self.target)
+        is_current = tf.cast(tf.equal(steps, self._number), tf.float32)[:, None]
+        future_bias = mask_bias(steps <= self._number)
+        cached: List[Any] = []
 
-        def alone(x: Any) -> Any:
+        def split_beams(x: Any) -> Any:
             """[B, heads, K, D] -> [B * K, heads, 1, D]."""
             x = tf.transpose(x, (0, 2, 1, 3))
-            return tf.reshape(x, [every, x.shape[2], 1, x.shape[3]])
+            return tf.reshape(x, [total, x.shape[2], 1, x.shape[3]])
 
-        def together(x: Any) -> Any:
+        def merge_beams(x: Any) -> Any:
             """[B * K, heads, 1, D] -> [B, heads, K, D]."""
             x = tf.reshape(x, [self.rows, self.beams, x.shape[1], x.shape[3]])
             return tf.transpose(x, (0, 2, 1, 3))
 
         def attend(layer: int, query: Any, key: Any, value: Any) -> Any:
-            keys = of_target[2 * layer] + here * alone(key)
-            values = of_target[2 * layer + 1] + here * alone(value)
-            kept.extend([keys, values])
-            in_source = tf.matmul(query, of_source[2 * layer], transpose_b=True)
-            in_target = together(tf.matmul(alone(query), keys, transpose_b=True)) + later
-            scores = tf.concat([in_source + self._hidden_from, in_target], -1)
+            keys = target_cache[2 * layer] + is_current * split_beams(key)
+            values = target_cache[2 * layer + 1] + is_current * split_beams(value)
+            cached.extend([keys, values])
+            in_source = tf.matmul(query, source_cache[2 * layer], transpose_b=True)
+            in_target = (
+                merge_beams(tf.matmul(split_beams(query), keys, transpose_b=True)) + future_bias
+            )
+            scores = tf.concat([in_source + self._source_bias, in_target], -1)
             weights = tf.split(tf.nn.softmax(scores), [self.source, self.target], -1)
-            out = tf.matmul(weights[0], of_source[2 * layer + 1])
-            return out + together(tf.matmul(alone(weights[1]), values))
+            out = tf.matmul(weights[0], source_cache[2 * layer + 1])
+            return out + merge_beams(tf.matmul(split_beams(weights[1]), values))
 
         vectors = self._transform(self._tokens, 1, self._positions, attend)
-        chances = self._chances(tf.reshape(vectors, [every, vectors.shape[2]]))
+        probabilities = self._project(tf.reshape(vectors, [total, vectors.shape[2]]))
         with tf.control_dependencies([earlier]):
-            return [chances, self._of_target.assign(tf.stack(kept), read_value=False)]
+            return [probabilities, self._target_cache.assign(tf.stack(cached), read_value=False)]
 
     def _transform(self, token_ids: Any, segment: int, positions: Any, attend: Attend) -> Any:
         """Build the vectors of tokens, int [B, L] -> float [B, L, hidden].
 
-        ``attend`` takes the layer's number, queries divided by the root of their size, keys and
-        values, [B, heads, L, D].
+        ``attend`` takes a layer's number, scaled queries, keys and values, [B, heads, L, D].
         """
-        # `call`, since calling a layer would make Keras trace the origin of its input.
+        # `layer.call`, because `layer()` would make Keras trace where its input comes from.
         tables = [self._layers[f"Embedding-{n}"].embeddings for n in ("Token", "Segment")]
-        place = self._layers["Embedding-Position"].embeddings
-        x = tf.gather(tables[0], token_ids) + tables[1][segment] + tf.gather(place, positions)
+        position_table = self._layers["Embedding-Position"].embeddings
+        x = (
+            tf.gather(tables[0], token_ids)
+            + tables[1][segment]
+            + tf.gather(position_table, positions)
+        )
         x = self._layers["Embedding-Norm"].call(x)
         for layer in range(self._count):
             name = f"Transformer-{layer}-MultiHeadSelfAttention"
@@ -177,28 +184,28 @@ class CachedDecoder:
         x = tf.reshape(x, [x.shape[0], x.shape[1], heads, x.shape[2] // heads])
         return tf.transpose(x, (0, 2, 1, 3))
 
-    def _chances(self, vectors: Any) -> Any:
+    def _project(self, vectors: Any) -> Any:
         logits = tf.cast(self._lm.project(vectors), tf.float32)
         return tf.nn.softmax(logits[:, : self._lm.vocab_size])
 
 
 class Generator:
-    """Texts generated from sources.
+    """Generator of one text per source.
 
     Args:
-      decoder: of a model with its weights.
+      decoder: decoder of a model whose weights are loaded.
       end_id: token that ends a text.
-      options: how to search; as many beams as ``decoder`` has.
+      options: search options; with as many beams as ``decoder``.
     """
 
     def __init__(self, decoder: CachedDecoder, end_id: int, options: GenerationOptions) -> None:
         self._decoder, self._end, self._options = decoder, end_id, options
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> List[List[int]]:
-        """Return the tokens generated for each source, without the one that ends them.
+        """Return the tokens generated for each source, without the end token.
 
         Args:
-          sources: token ids, [CLS] and [SEP] counted.
+          sources: token ids of each source, including [CLS] and [SEP].
         """
         rows, answers = self._decoder.rows, []
         for first in range(0, len(sources), rows):
@@ -212,15 +219,15 @@ class Generator:
         for row, source in zip(ids, sources):
             row[: len(source)] = source
         positions = np.tile((ids != 0).sum(1, keepdims=True), (1, decoder.beams))
-        chances = decoder.start(ids)[:, None]
-        answers: List[List[int]] = [[] for _ in sources]  # empty: not yet
+        probabilities = decoder.start(ids)[:, None]
+        answers: List[List[int]] = [[] for _ in sources]  # empty = not finished
         live = [1] * len(sources)
         for number in range(decoder.target):
             tokens, parents = np.zeros((2, decoder.rows, decoder.beams), np.int32)
             for i, running in enumerate(searches):
                 if not answers[i]:
                     try:
-                        last, continued = running.send(chances[i, : live[i]])
+                        last, continued = running.send(probabilities[i, : live[i]])
                     except StopIteration as end:
                         answers[i] = end.value
                         continue
@@ -228,5 +235,5 @@ class Generator:
                     parents[i, : live[i]], tokens[i, : live[i]] = continued, last
             if all(answers):
                 break
-            chances = decoder.step(number, tokens, parents, positions + number)
+            probabilities = decoder.step(number, tokens, parents, positions + number)
         return answers

@@ -2,7 +2,7 @@
 
 TensorFlow's derivative keeps the inputs of every operation: for bert4keras' GELU five tensors of
 [B, L, 4 * hidden], for its layer norm four of [B, L, hidden]. The derivatives here keep two of each
-and need half as many kernels. Values, names and shapes of weights are bert4keras'.
+and launch half as many kernels. Values, and names and shapes of weights, equal bert4keras'.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from amp_xla.models import dropout
 
 
 def install() -> None:
-    """Use them in every bert4keras model that is built from now on.
+    """Use these layers in all bert4keras models that are built afterwards.
 
     A GELU set by ``bert4keras.backend.set_gelu("tanh")`` is not replaced.
     """
-    # Not in bert4keras.layers, whose methods refer to their classes by these names.
+    # Only in bert4keras.models: in bert4keras.layers, the original classes need these names.
     models = backend.bert4keras("models")
     models.LayerNormalization = _layer_normalization()
-    models.MultiHeadAttention = multi_head_attention()
+    models.MultiHeadAttention = _multi_head_attention()
     activations = keras.utils.get_custom_objects()
     if activations.get("gelu") is backend.bert4keras().gelu_erf:
         activations["gelu"] = gelu
@@ -61,8 +61,8 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
       x: floats [..., hidden].
       gamma: [hidden], the scale.
       beta: [hidden], the offset.
-      epsilon: added to the variance. A row of equal numbers gives beta, even if epsilon is 0 in
-        float16.
+      epsilon: added to the variance. A row of equal numbers gives beta, even if epsilon rounds
+        to 0 in float16.
 
     Returns:
       The shape and dtype of x.
@@ -96,19 +96,19 @@ def attention(
     """Build softmax(query key^T + bias) value per head, with dropout of the weights.
 
     Args:
-      query: floats [B, L, heads, D], already divided by sqrt(D): less work than on the
-        products, and small enough for float16.
+      query: floats [B, L, heads, D], already divided by sqrt(D): this is less work than dividing
+        the products, and keeps them in float16's range.
       key, value: floats [B, M, heads, D].
-      bias: float that broadcasts to [B, heads, L, M], without gradient, or None.
-      mask: dropout: bool or numbers [B, heads, L, M] to multiply attention weights by, without
-        gradient, or None.
+      bias: float that broadcasts to [B, heads, L, M]; it gets no gradient. None = no bias.
+      mask: dropout mask that multiplies the attention weights, bool or float [B, heads, L, M]; it
+        gets no gradient. None = no dropout.
 
     Returns:
       [B, L, heads, D], the dtype of ``value``.
 
-    Source: Vaswani et al., arXiv:1706.03762. The derivative of the softmax needs per query the sum
-    of its weights times their gradients, which is the product of the output and its gradient (Dao
-    et al., arXiv:2205.14135, section B.4).
+    Source: Vaswani et al., arXiv:1706.03762. The derivative of the softmax needs, for each
+    query, the sum of its weights times their gradients. This sum equals the product of the output
+    and its gradient (Dao et al., arXiv:2205.14135, section B.4).
     """
 
     def forward(query: Any, key: Any, value: Any) -> Tuple[Any, Callable[[Any], Any]]:
@@ -141,9 +141,9 @@ def attention(
 def relative_attention(
     query: Any, key: Any, value: Any, relative: Any, bias: Optional[Any], mask: Optional[Any]
 ) -> Any:
-    """Build ``attention`` in which each pair of positions has a vector, added to key and value.
+    """Build ``attention`` with a vector per pair of positions, added to key and value.
 
-    TensorFlow's derivatives. bert4keras' own NEZHA makes a row of padding alone NaN.
+    TensorFlow differentiates it. bert4keras' NEZHA gives NaN for a row of padding alone.
 
     Args:
       query, key, value, bias, mask: as for ``attention``.
@@ -167,7 +167,7 @@ def relative_attention(
 
 @functools.lru_cache(maxsize=None)
 def _layer_normalization() -> Any:
-    """Return a subclass of bert4keras' layer that replaces its usual form only."""
+    """Return a subclass of bert4keras' layer with ``layer_norm`` in its default form."""
     original = backend.bert4keras("layers").LayerNormalization
 
     class LayerNormalization(original):  # type: ignore[misc, valid-type]
@@ -182,8 +182,8 @@ def _layer_normalization() -> Any:
 
 
 @functools.lru_cache(maxsize=None)
-def multi_head_attention() -> Any:
-    """Return a subclass of bert4keras' layer that replaces its usual form only."""
+def _multi_head_attention() -> Any:
+    """Return a subclass of bert4keras' layer with the functions above for softmax attention."""
     original = backend.bert4keras("layers").MultiHeadAttention
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
@@ -203,44 +203,43 @@ def multi_head_attention() -> Any:
                 turn = backend.bert4keras().apply_rotary_position_embeddings
                 query, key = turn(rest[0], query, key)
             shape = tf.stack([tf.shape(query)[0], self.heads, tf.shape(query)[1], tf.shape(key)[1]])
-            kept, share = self._kept(shape, self.attention_dropout or 0.0)
+            mask_factors, mean = self._dropout_factors(shape, self.attention_dropout or 0.0)
             if kind == "typical_relative":
-                out = relative_attention(query, key, value, rest[0], bias, kept)
+                out = relative_attention(query, key, value, rest[0], bias, mask_factors)
             else:
-                out = attention(query, key, value, bias, kept)
-            return (out if share == 1.0 else out * (1.0 / share)), None
+                out = attention(query, key, value, bias, mask_factors)
+            return (out if mean == 1.0 else out * (1.0 / mean)), None
 
-        def _kept(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
-            """Return the multipliers of the attention weights, float or bool, and their mean."""
+        def _dropout_factors(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
+            """Return the factors of the attention weights, float or bool, and their mean."""
             phase = K.learning_phase()
             if not rate or (isinstance(phase, int) and not phase):
                 return None, 1.0
             if isinstance(phase, int):
-                return dropout.kept(self.name, shape, rate), 1.0 - rate
+                return dropout.keep_mask(self.name, shape, rate), 1.0 - rate
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 
     return MultiHeadAttention
 
 
 def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
-    """Combine bert4keras' mask of keys [B, M] and its bias or mask of pairs in one bias.
+    """Combine bert4keras' mask of keys, [B, M], and its bias or mask of pairs into one bias.
 
     ``bias`` is float or bool and broadcasts to [B, heads, L, M] or [B, L, M].
     """
     if bias is not None:
         bias = bias[:, None] if bias.shape.ndims == 3 else bias
-        bias = banned(bias) if bias.dtype == tf.bool else bias
+        bias = mask_bias(bias) if bias.dtype == tf.bool else bias
     if mask is None:
         return bias
-    keys = banned(tf.cast(mask, tf.bool)[:, None, None])
+    keys = mask_bias(tf.cast(mask, tf.bool)[:, None, None])
     return keys if bias is None else bias + keys
 
 
-def banned(allowed: Any) -> Any:
-    """Return a bias of attention: 0 for True, bert4keras' minus infinity for False.
+def mask_bias(allowed: Any) -> Any:
+    """Return a bias of attention: 0 where ``allowed`` is True, else minus bert4keras' infinity.
 
-    Minus infinity is ``-K.infinity()``. bert4keras 0.11.5 and later have no such function: -1e4,
-    which float16 can hold.
+    bert4keras 0.11.5 and later have no ``infinity()``: -1e4 is used, which float16 can hold.
     """
     infinity = getattr(backend.bert4keras(), "infinity", lambda: 1e4)
     return (tf.cast(allowed, tf.float32) - 1.0) * infinity()

@@ -22,7 +22,7 @@ _training = True  # False inside ``inference()``
 
 
 class _Stream:
-    """Source of a graph's masks: its seed, the step, and layer -> calls so far."""
+    """State of a graph's masks: seed, step, and the number of calls of each layer."""
 
     def __init__(self, seed: int, step: Any) -> None:
         self.seed, self.step = seed, step
@@ -30,10 +30,10 @@ class _Stream:
 
 
 def install(seed: int) -> Any:
-    """Draw stateless masks in the graph under construction, which is for training.
+    """Prepare the current graph for training with stateless dropout masks.
 
     Args:
-      seed: the run's seed.
+      seed: seed of the run.
 
     Returns:
       int64 scalar placeholder for the number of the micro-batch.
@@ -46,7 +46,7 @@ def install(seed: int) -> Any:
 
 
 def _set_learning_phase(value: int) -> None:
-    """Set Keras' flag; tf-keras' warning concerns eager execution only."""
+    """Set Keras' flag without tf-keras' warning, which concerns eager execution only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         K.set_learning_phase(value)
@@ -54,9 +54,9 @@ def _set_learning_phase(value: int) -> None:
 
 @contextlib.contextmanager
 def inference() -> Iterator[None]:
-    """Build the layers called within the block for inference, and those after it for training.
+    """Call layers in inference mode within the block, and in the previous mode after it.
 
-    Neither graph has a conditional, which would keep XLA and the precision rewrite from fusing.
+    The mode adds no conditional to the graph, which would keep XLA and AMP from fusing.
     """
     global _training
     before, _training = _training, False
@@ -70,12 +70,12 @@ def inference() -> Iterator[None]:
 
 @functools.lru_cache(maxsize=None)
 def make_repeatable() -> None:
-    """Let ``keras.layers.Dropout`` draw stateless masks in layers that are called from now on.
+    """Replace the method ``call`` of ``keras.layers.Dropout`` with one that draws stateless masks.
 
-    The masks are a function of the layer and ``step_input``. It follows Keras' learning phase.
+    A mask is a function of the layer and ``step_input``. Keras' learning phase turns dropout on.
     """
 
-    # Keras looks at the names of the arguments.
+    # Keras inspects the names of the arguments.
     def call(self: Any, inputs: Any, training: Any = None) -> Any:
         training = K.learning_phase() if training is None else training
         if not self.rate or (isinstance(training, int) and not training):
@@ -95,25 +95,20 @@ def make_repeatable() -> None:
 
 
 def step_input() -> Any:
-    """Return the step of the graph's masks.
+    """Return the placeholder of the step that the graph's masks depend on, an int64 scalar.
 
-    Returns:
-      int64 scalar placeholder. Without ``install`` it is random in a run of the session that does
-      not feed it.
+    Without ``install`` its default is a random number in each run of the session.
     """
     return _stream().step
 
 
-def kept(name: str, shape: Any, rate: float) -> Any:
-    """Return a mask of elements to keep, a different one for each call of a shared layer.
+def keep_mask(name: str, shape: Any, rate: float) -> Any:
+    """Return a mask of elements to keep, bool of ``shape``; each call for a layer has its own.
 
     Args:
       name: name of the layer.
-      shape: int32 [rank] of the tensor to drop from.
-      rate: share to drop, 0 < rate < 1.
-
-    Returns:
-      bool of ``shape``.
+      shape: shape of the mask, int32 [rank].
+      rate: share of elements to drop, 0 < rate < 1.
     """
     return _mask(shape, _seed(name), rate)
 
@@ -141,8 +136,8 @@ def _seed(name: str) -> Any:
 def _mask(shape: Any, seed: Any, rate: float) -> Any:
     """Return bool of ``shape``, False with probability ``rate`` (to 1 in 65,536 on TensorFlow 2).
 
-    Random bits cost a tenth of a step on a CPU. TensorFlow 2 returns integers, each of which serves
-    two elements; 1.15 makes a float of every 32 bits.
+    Random bits take a tenth of a step on a CPU. TensorFlow 2 draws 32-bit integers, each of which
+    serves two elements; 1.15 can only draw a float per element.
     """
     if backend.kind() == "tf1":
         return tf.random.stateless_uniform(shape, seed=seed, dtype=tf.float32) >= rate

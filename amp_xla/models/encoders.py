@@ -14,7 +14,7 @@ from amp_xla.models.weights import google
 from amp_xla.models.weights.pretrained import TOKENS
 from amp_xla.models.weights.stored import Shape
 
-# What bert4keras reads of a ``bert_config.json``
+# Keys of a ``bert_config.json`` that bert4keras reads
 _KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "hidden_act", "max_position_embeddings", "type_vocab_size", "hidden_dropout_prob",
@@ -42,8 +42,8 @@ def transformer(
 
     Args:
       bert: folder of pretrained weights; None = an untrained model.
-      config: content of a ``bert_config.json``; only its dropout rates replace those of ``bert``.
-      length: tokens of the longest sequence.
+      config: content of a ``bert_config.json``. With ``bert``, only its dropout rates are used.
+      length: maximum number of tokens per sequence.
       weights: False = read only the configuration from ``bert``.
       extend: function that returns a subclass of bert4keras' class to build.
 
@@ -63,7 +63,7 @@ def transformer(
 
 
 def with_rates(pretrained: Mapping[str, Any], config: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return a configuration of pretrained weights with the dropout rates of ``config``."""
+    """Return the configuration ``pretrained`` with the dropout rates of ``config``."""
     rates = {name: rate for name, rate in config.items() if name.endswith("dropout_prob")}
     return {**pretrained, **rates}
 
@@ -87,12 +87,12 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
 
 
 def tensors(transformer: Any) -> Dict[str, Shape]:
-    """Return Google's name -> shape of the weights of a bert4keras model."""
+    """Return the shapes of a bert4keras model's weights, by Google's names."""
     return {name: K.int_shape(variable) for name, variable in _variables(transformer).items()}
 
 
 def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
-    """Return Google's name -> weights of a bert4keras model, without padding of its vocabulary."""
+    """Return a bert4keras model's weights, by Google's names; without vocabulary padding."""
     variables = _variables(transformer)
     arrays = dict(zip(variables, K.batch_get_value(list(variables.values()))))
     for name in {TOKENS, "cls/predictions/output_bias"} & set(arrays):
@@ -117,7 +117,7 @@ def epsilon(transformer: Any) -> float:
 
 
 def _with_epsilon(base: Any, epsilon: float) -> Any:
-    """Return a subclass whose layer norms have this epsilon, in both bert4keras."""
+    """Return a subclass whose layer norms have this epsilon, in all versions of bert4keras."""
     models = backend.bert4keras("models")
 
     class Encoder(base):
@@ -141,7 +141,7 @@ def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
 
 
 def pooled(encoder_model: Any) -> Any:
-    """Build the means of an encoder's vectors without padding, float [B, hidden]."""
+    """Build the mean vector of each text, without padding, float [B, hidden]."""
     layer = keras.layers.Lambda(mean_over_tokens, name="Pooling")
     return layer([encoder_model.output, encoder_model.inputs[0]])
 
@@ -158,7 +158,7 @@ def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
 
 
 def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
-    """Return means without id 0: [float [B, L, hidden], token ids [B, L]] -> float [B, hidden]."""
+    """Return the means of vectors [B, L, hidden] over tokens other than 0, float [B, hidden]."""
     vectors, token_ids = pair
     weights = tf.cast(tf.not_equal(token_ids, 0), vectors.dtype)[:, :, None]
     # At least one: a padding row has no token, and 0 / 0 would make the batch not finite.

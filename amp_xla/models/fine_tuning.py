@@ -1,7 +1,7 @@
 """Defaults of a classifier that starts from pretrained weights (``--bert``).
 
-What decides is the number of updates, not the width: with 15 updates a good BERT has learned
-nothing, and small data sets are trained for 20 epochs (Mosbach et al., "On the Stability of
+The number of updates matters, not the width: after 15 updates a good BERT has learned
+nothing, so small data sets need up to 20 epochs (Mosbach et al., "On the Stability of
 Fine-tuning BERT", arXiv 2006.04884). Weights of a short pretraining run, such as minutes on a
 laptop, have learned little: they get the defaults of training from scratch
 (docs/results/pretraining.md).
@@ -16,13 +16,13 @@ from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights.pretrained import CONFIGS
 
-UPDATES = 300  # at least so many updates...
-EPOCHS = (3, 20)  # ...within these numbers of epochs
+UPDATES = 300  # minimum number of updates, unless it takes more epochs than the maximum
+EPOCHS = (3, 20)  # minimum and maximum
 BATCH_SIZES = (16, 32)  # BERT's paper, appendix A.3; the smaller one makes more updates
 SHORT_RUN = 10_000_000  # sequences of pretraining; BERT saw 256 million
-# (hidden size from here on, learning rate, highest usual rate). BERT's paper: 2e-5 to 5e-5.
+# (minimum hidden size, learning rate, highest usual learning rate). BERT's paper: 2e-5 to 5e-5.
 # Google's smaller BERTs (google-research/bert, March 2020): 3e-5 to 3e-4, of which the highest was
-# best for weights 384 wide, the fewer the texts the more (docs/results/classification.md).
+# best for a hidden size of 384, most clearly with few texts (docs/results/classification.md).
 RATES = ((768, 2e-5, 5e-5), (0, 3e-4, 3e-4))
 SETTINGS = ("learning_rate", "epochs", "batch_size", "token_dropout", "label_smoothing")
 
@@ -47,12 +47,12 @@ def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
 
 
 def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int) -> str:
-    """Return a line for the start of a run: the defaults in force, and warnings.
+    """Return a line for the start of a run: which defaults are used, and warnings.
 
     Args:
       config: settings of a classifier by name.
-      replaced: from ``defaults``.
-      steps: updates of the whole run.
+      replaced: result of ``defaults``.
+      steps: number of updates in the whole run.
     """
     bert, rate = config["bert"], config["learning_rate"]
     highest = float("inf")
@@ -81,13 +81,13 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
 
 
 def _rates(bert: str) -> Tuple[float, float, float]:
-    """Return the row of ``RATES`` for a folder's weights, the first if it cannot be read."""
+    """Return the row of ``RATES`` for a folder's weights; the first if the folder is unreadable."""
     width = _width(bert)
     return next(row for row in RATES if width >= row[0]) if width else RATES[0]
 
 
 def _width(bert: str) -> Optional[int]:
-    """Return the hidden size of a folder's weights, None if it cannot be read."""
+    """Return the hidden size of a folder's weights; None if the folder is unreadable."""
     configs = (_read(Path(bert) / name) for name in CONFIGS)
     width = next(filter(None, configs), {}).get("hidden_size")
     return width if isinstance(width, int) else None

@@ -17,7 +17,7 @@ from amp_xla.models.weights import google
 from amp_xla.process.progress import note
 
 VOCAB_MULTIPLE = 64
-MATCH = 5.0  # initial logit of the neighbour that a head attends to
+MATCH = 5.0  # initial logit of the neighbour to which a head attends
 NEVER = -1e4  # logit of vocabulary padding; fits float16
 CHECKPOINT = "bert_model.ckpt"
 APPLICATIONS = {"mlm": "encoder", "lm": "lm", "unilm": "unilm"}
@@ -28,18 +28,19 @@ class LanguageModel:
 
     Args:
       config: content of a ``bert_config.json``; the token embeddings are padded to a multiple of
-        64 rows, for tensor cores. Without ``initializer_range`` it is 0.02 at hidden size 768, and
-        more in narrower models, which need larger weights for the same variance.
-      length: tokens per sequence, at most.
+        64 rows, for tensor cores. The default ``initializer_range`` is 0.02 at hidden size 768 and
+        larger in narrower models, which need larger weights for the same variance.
+      length: maximum number of tokens per sequence.
       objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
-      bert: folder of a BERT's weights to continue; its shapes have priority.
+      bert: folder of BERT weights to start from; its sizes replace those of ``config``.
       weights: False = read only the configuration from ``bert``.
-      informed: let positions start as sinusoids, heads on neighbours, and a UniLM by copying.
-      several: build the graph for sequences of any length.
+      informed: start with sinusoidal positions, with heads that attend to neighbours and, for
+        ``unilm``, by copying tokens of the source.
+      any_length: build the graph for sequences of any length; False = of ``length`` only.
 
     Attributes:
-      config: with everything that was read or chosen.
-      padded: rows of the token embeddings.
+      config: complete configuration, with the values that were read or are defaults.
+      padded: number of rows of the token embeddings.
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
       transformer: bert4keras' model object.
     """
@@ -52,13 +53,13 @@ class LanguageModel:
         bert: Optional[str] = None,
         weights: bool = True,
         informed: bool = False,
-        several: bool = True,
+        any_length: bool = True,
     ) -> None:
         spread = round(0.02 * math.sqrt(768 / config["hidden_size"]), 4)
         self.config = {"initializer_range": spread, "layer_norm_eps": 1e-12, **config}
         self.vocab_size: int = config["vocab_size"]
         self.padded = -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-        self._length = None if several else length
+        self._length = None if any_length else length
         if bert is not None:
             folder = google.pretrained(bert)
             self._check(folder, bert)
@@ -71,7 +72,7 @@ class LanguageModel:
             application=APPLICATIONS[objective], with_mlm="linear", sequence_length=self._length,
         )  # fmt: skip
         last = f"Transformer-{self.config['num_hidden_layers'] - 1}-FeedForward-Norm"
-        # bert4keras' own head, over all positions, is in the graph but not run.
+        # The graph also has bert4keras' head over all positions, which never runs.
         self.model = keras.models.Model(
             self.transformer.model.inputs, self.transformer.layers[last].output
         )
@@ -87,16 +88,16 @@ class LanguageModel:
         kind, rows = folder.config["model_type"], folder.config["vocab_size"]
         if kind != "bert":
             raise AmpXlaError(
-                f"{folder.path} holds a {kind}; a language model can start from a BERT only"
+                f"{folder.path} has model_type {kind}; a language model can only start from a bert"
             )
         if rows != self.vocab_size:
             raise AmpXlaError(
-                f"{folder.path} has {rows} tokens, the prepared text {self.vocab_size}; prepare it "
-                f"with --vocab {bert}/vocab.txt"
+                f"{folder.path} has a vocabulary of {rows} tokens, but the text was prepared with "
+                f"one of {self.vocab_size}: prepare it with --vocab {bert}/vocab.txt"
             )
 
     def _load(self, folder: Any) -> None:
-        """Load the weights of a folder; a head that it lacks keeps its initial weights."""
+        """Load the weights of a folder; if it has no head, the head keeps its initial weights."""
         needed = {
             name: (self.vocab_size, *shape[1:]) if shape[0] == self.padded else shape
             for name, shape in encoders.tensors(self.transformer).items()
@@ -112,9 +113,9 @@ class LanguageModel:
     def _start_by_copying(self) -> None:
         """Make a new model predict the tokens that its last layer attends to.
 
-        The head's transform starts as the inverse of that layer's projection, a rotation, which
-        keeps copied tokens apart from the position's own. With random weights a small model is slow
-        to learn that a target has words of its source.
+        The layer's projection starts as a rotation, which separates copied tokens from the token at
+        the position itself; the head's transform starts as its inverse. With random weights a
+        small model is slow to learn that targets contain words of their sources.
         """
         size, layers = self.config["hidden_size"], self.transformer.layers
         last = layers[f"Transformer-{self.config['num_hidden_layers'] - 1}-MultiHeadSelfAttention"]
@@ -140,8 +141,8 @@ class LanguageModel:
         """Set the embeddings, and so the projection, to vectors from co-occurrence counts.
 
         Args:
-          text: ``Sequences`` to count in.
-          special_ids: tokens without a vector; they and missing tokens keep random vectors.
+          text: ``Sequences`` in which tokens are counted.
+          special_ids: tokens that keep their random vectors, like tokens that do not occur.
           seed: seed of the vectors' rotation.
         """
         sample, size = cooccurrence.sample(text), self.config["hidden_size"]
@@ -177,7 +178,7 @@ class LanguageModel:
     def project(self, picked: Any) -> Any:
         """Project to the vocabulary: float [N, hidden] -> float [N, padded]."""
         layers = self.transformer.layers
-        # `call`, since calling a layer would make Keras trace the origin of its input.
+        # `layer.call`, because `layer()` would make Keras trace where its input comes from.
         picked = layers["MLM-Norm"].call(layers["MLM-Dense"].call(picked))
         table = layers["Embedding-Token"].embeddings
         (bias,) = layers["MLM-Bias"].weights
@@ -187,15 +188,15 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
-        """Build loss and hits of every predicted position.
+        """Build the loss and the hit of each predicted position.
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
           vectors: the encoder's output.
-          smoothing: share of a label's weight spread over all labels.
+          smoothing: share of a label's weight that is spread over all labels.
 
         Returns:
-          ``loss``, ``hits``: float32 [B * K], times the weights.
+          ``loss`` and ``hits``, float32 [B * K], multiplied by the weights.
         """
         logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
         labels = tf.reshape(inputs["labels"], [-1])
@@ -212,7 +213,7 @@ class LanguageModel:
 
         Args:
           inputs: from ``placeholders``.
-          topic: weight of ``topic_loss``; None = without.
+          topic: weight of ``topic_loss``; None = no topic loss.
           smoothing: as for ``head``.
         """
         out = self.head(inputs, self.model.output, smoothing)
@@ -227,9 +228,9 @@ class LanguageModel:
     def topic_loss(self, inputs: Dict[str, Any], vectors: Any) -> Any:
         """Build the loss of predicting a sequence's masked words from the mean of its vectors.
 
-        A masked word can be guessed from its neighbours, so the mean, which a classifier starts
-        from, learns little about the topic. This bag-of-words loss (as in Ma et al., arXiv
-        2401.11248) uses the same head: one row of logits per sequence and no new weights.
+        A masked word can be guessed from its neighbours, so the mean vector, which classifiers use,
+        learns little about the topic. This bag-of-words loss (as in Ma et al., arXiv 2401.11248)
+        uses the same head: one row of logits per sequence and no new weights.
 
         Args:
           inputs: ``token_ids`` int [B, L]; ``labels`` int32, ``weights`` float32 [B, K].
@@ -248,7 +249,7 @@ class LanguageModel:
         return -tf.reduce_sum(counts * chances) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
     def flops(self, length: int, positions: int) -> float:
-        """Return the floating-point operations of matrix products per training sequence.
+        """Return the number of floating-point operations in matrix products per training sequence.
 
         A multiply-add is 2; the backward pass costs two forward passes (Kaplan et al.,
         arXiv 2001.08361, section 2.1). Recomputation is not counted.
@@ -276,9 +277,9 @@ class LanguageModel:
 def _extended(stddev: float, sinusoids: bool, base: Any) -> Any:
     """Return a subclass of bert4keras' BERT with another deviation of initial weights.
 
-    Position embeddings may start as sinusoids, and are trained from there. Then attention to a
-    neighbour is a linear map from the first step; with random ones a small model stays at the
-    unigram loss for thousands of steps.
+    Position embeddings can start as sinusoids, which are then trained. With sinusoids, attention to
+    a neighbour is a linear map; with random embeddings a small model stays at the unigram loss for
+    thousands of steps.
     """
 
     class Bert(base):
@@ -308,10 +309,10 @@ def _rates(size: int) -> Any:
 
 
 def _neighbour_kernels(offsets: List[int], hidden: int) -> Tuple[Any, Any]:
-    """Return query and key kernels, float32 [hidden, hidden], of heads with these offsets.
+    """Return query and key kernels, float32 [hidden, hidden], for heads with these offsets.
 
-    A head uses the fastest sinusoids. Its query rotates them by its offset, which gives the key
-    of the position at that offset: sin(x + w) = sin x cos w + cos x sin w.
+    A head uses the fastest sinusoids. Its query rotates them by the offset, so that it equals the
+    key at that offset: sin(x + w) = sin x cos w + cos x sin w.
     """
     size = hidden // len(offsets)
     pairs = size // 2
@@ -326,6 +327,6 @@ def _neighbour_kernels(offsets: List[int], hidden: int) -> Tuple[Any, Any]:
         query[sines, first] = query[cosines, second] = np.cos(turn)
         query[cosines, first] = np.sin(turn)
         query[sines, second] = -np.sin(turn)
-    # The logit of a perfect match, over sqrt(size) as attention divides it.
+    # So that a perfect match has the logit MATCH after attention divides by sqrt(size).
     scale = math.sqrt(MATCH * math.sqrt(size) / pairs)
     return scale * query, scale * key

@@ -10,7 +10,7 @@ from amp_xla.backend import tf
 def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
     """Build the cross-entropy: int [B] or [B, S], float [..., classes] -> float32 [...].
 
-    For several labels per sample, labels are 0 or 1 for each class: [..., classes].
+    If a sample can have several labels, ``labels`` are 0 or 1 for each class: [..., classes].
 
     ``smoothing`` is the share of a label's weight that all classes get (Szegedy et al.,
     arXiv:1512.00567, section 7).
@@ -31,10 +31,10 @@ def several(labels: Any, logits: Any) -> bool:
 
 
 def several_labels(right: Any, logits: Any) -> Any:
-    """Build log(1 + sum of exp(s), wrong s) + log(1 + sum of exp(-s), right s), s the logits.
+    """Build log(1 + sum over wrong labels of exp(s)) + log(1 + sum over right labels of exp(-s)).
 
-    The ``multilabel_categorical_crossentropy`` of bert4keras' author, whose 1e12 for absent terms
-    is a minus infinity here, in float32. A label is predicted if s > 0.
+    s are the logits; a label is predicted if s > 0. This is ``multilabel_categorical_crossentropy``
+    of bert4keras' author, with minus infinity instead of -1e12 for absent terms, in float32.
 
     Args:
       right: bool [..., classes].
@@ -62,7 +62,7 @@ def divergence(first: Any, second: Any) -> Any:
 
 
 def divergence_of_several(first: Any, second: Any) -> Any:
-    """Build ``divergence`` summed over labels of which each is present or not."""
+    """Build the sum of ``divergence`` over labels, each of which is present or absent."""
     first, second = (tf.cast(x, tf.float32) for x in (first, second))
     return tf.reduce_sum((tf.sigmoid(first) - tf.sigmoid(second)) * (first - second), -1)
 
@@ -77,12 +77,12 @@ def classification(
     """Build loss and accuracy of a batch, both float32 scalars.
 
     Args:
-      labels: int32 [B], or [B, S] for packed rows; or 0 or 1 for each class, [..., classes]. Then
-        accuracy is the share of samples with all labels right.
+      labels: int32 [B], or [B, S] for packed rows. If a sample can have several labels: 0 or 1 for
+        each class, [..., classes]; then accuracy is the share of samples with all labels right.
       logits: float [..., classes].
       weights: float32 [B] or [B, S], 1 for samples and 0 for padding.
       smoothing: as for ``cross_entropy``.
-      class_weights: factor of the loss for each label; None = 1.
+      class_weights: factor of the loss for each class; None = 1.
     """
     labels = tf.cast(labels, tf.int32)
     if several(labels, logits):

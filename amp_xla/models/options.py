@@ -11,9 +11,9 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
 
 HEAD = 64  # size of an attention head
-POSITIONS = 512  # position embeddings of a new model, at least
-# name -> layers, hidden size, heads. Heads have size 64, in the tiny model 32: there, more heads
-# help more than wider ones.
+POSITIONS = 512  # minimum number of position embeddings in a new model
+# Name -> layers, hidden size, heads. The size of a head is 64. In the tiny model it is 32, because
+# there more heads help more than wider ones.
 SIZES = {
     "tiny": (3, 192, 6),
     "small": (4, 512, 8),
@@ -23,7 +23,7 @@ SIZES = {
 
 
 class Filling(NamedTuple):
-    """A prediction: ``token`` for the ``mask``-th [MASK] of a text, from 0."""
+    """A predicted token for a [MASK]; ``mask`` counts the masks of a text from 0."""
 
     mask: int
     token: str
@@ -32,24 +32,25 @@ class Filling(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GenerationOptions:
-    """The search for a text (runs of seq2seq)."""
+    """Text generation (runs of seq2seq)."""
 
     beams: Annotated[int, within(1, 64)] = 1
     """beams of the search; 1 = the most probable token at each step"""
     top_k: Annotated[Optional[int], within(at_least=1)] = None
-    """draw each token from so many of the most probable ones; none = from all, or no drawing"""
+    """draw each token at random from this many most probable tokens"""
     top_p: Annotated[Optional[float], within(above=0, at_most=1)] = None
-    """draw each token from the most probable ones with this share together; 1 = from all"""
+    """draw each token at random from the most probable tokens that together have this probability;
+    1 = all tokens"""
     temperature: Annotated[float, within(above=0)] = 1.0
-    """above 1 makes probabilities more even, below 1 less"""
+    """values above 1 make the probabilities of tokens more even, values below 1 less even"""
     min_tokens: Annotated[int, within(at_least=1)] = 1
-    """minimum tokens of a text, including its end"""
+    """minimum number of tokens in a generated text, including the end token"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
-    """seed of drawn tokens"""
+    """seed for drawing tokens"""
 
     def __post_init__(self) -> None:
         if self.draws and self.beams > 1:
-            raise SettingsError("--beams and --top-k or --top-p exclude each other")
+            raise SettingsError("--beams above 1 cannot be combined with --top-k or --top-p")
 
     @property
     def draws(self) -> bool:
@@ -65,9 +66,9 @@ class EncoderOptions:
     bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder of pretrained weights: Hugging Face's format, Google's, or a pretraining run"""
     layers: Annotated[int, within(at_least=1)] = 3
-    """transformer layers, without --bert"""
+    """number of transformer layers; ignored with --bert"""
     hidden: Annotated[int, within(at_least=8)] = 192
-    """hidden size, without --bert: a multiple of 8 up to 64, a multiple of 64 above"""
+    """hidden size: a multiple of 8 up to 64, and above it a multiple of 64; ignored with --bert"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of activations and attention weights dropped in training"""
 
@@ -91,8 +92,8 @@ class EncoderOptions:
         """Build the encoder as a bert4keras model object.
 
         Args:
-          vocab_size: tokens.
-          max_length: maximum tokens per sample.
+          vocab_size: number of tokens in the vocabulary.
+          max_length: maximum number of tokens per sample.
           weights: False = read only the configuration from ``bert``.
           **extend: see ``encoders.transformer``.
 
@@ -117,8 +118,8 @@ class EncoderOptions:
         Args:
           vocab_size, max_length, weights: as for ``transformer``.
           classes: number of labels.
-          slots: maximum texts per row; above 1, packed rows, the model has two more inputs
-            and logits are [B, slots, classes].
+          slots: maximum number of texts per row. Above 1 (packed rows) the model has two more
+            inputs, and logits are [B, slots, classes].
         """
         from amp_xla.models import encoders, packed
 
@@ -165,23 +166,23 @@ class LanguageModelOptions:
     """The encoder."""
 
     model: Literal["tiny", "small", "base", "large"] = "tiny"
-    """layers x hidden size: tiny 3x192, small 4x512, base 12x768, large 24x1024"""
+    """size as layers x hidden size: tiny 3x192, small 4x512, base 12x768, large 24x1024"""
     bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder of BERT weights to start from: Hugging Face's format, Google's, or a run"""
     start: Literal["informed", "random"] = "informed"
-    """weights of a new model: informed = token vectors from counts of neighbours, positions as
-    sinusoids, heads that look at near tokens; random = as BERT"""
+    """initial weights of a new model: informed = token vectors from co-occurrence counts,
+    sinusoidal positions, heads that attend to neighbours; random = as in BERT"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
     """share of activations and attention weights dropped; 0.1 for many epochs over little text"""
 
     @property
     def informed(self) -> bool:
-        """True if a new model does not start at random."""
+        """True if a new model starts from informed weights."""
         return self.start == "informed" and self.bert is None
 
     def language_model(
         self, vocab_size: int, length: int, objective: str = "mlm", weights: bool = True,
-        several: bool = True,
+        any_length: bool = True,
     ) -> Any:  # fmt: skip
         """Build a ``LanguageModel``; see its class."""
         from amp_xla.models.language_model import LanguageModel
@@ -189,25 +190,27 @@ class LanguageModelOptions:
         config = bert_config(vocab_size, *SIZES[self.model], length, self.dropout)
         if self.start == "random":
             config["initializer_range"] = 0.02
-        return LanguageModel(config, length, objective, self.bert, weights, self.informed, several)
+        return LanguageModel(
+            config, length, objective, self.bert, weights, self.informed, any_length
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class TowerOptions:
-    """The embedding table and the tower."""
+    """The embedding table and the dense tower above it."""
 
     tower: Literal["dlrm", "deepfm"] = "dlrm"
     """how to combine embedding vectors: dot products of pairs, or a factorization machine"""
     rows: Annotated[int, within(1, 2**40)] = 100_000
-    """rows of the table over all ranks; values are hashed to them"""
+    """number of rows of the embedding table, over all ranks; each value is hashed to a row"""
     width: Annotated[int, within(at_least=1)] = 16
     """embedding size: numbers per row of the table"""
     hidden: Annotated[int, within(at_least=1)] = 128
-    """width of the first layer; each further one has half the width"""
+    """width of the first dense layer; each layer after it has half the width of the one before"""
     layers: Annotated[int, within(1, 32)] = 2
     """number of dense layers above the embedding table"""
 
     @property
     def table_width(self) -> int:
-        """Numbers per row of the table; DeepFM has one more for its first order."""
+        """Numbers per row of the table; DeepFM needs one more, the first-order weight."""
         return self.width + (self.tower == "deepfm")

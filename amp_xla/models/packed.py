@@ -2,8 +2,8 @@
 
 Three things keep the texts of a row apart: position ids start at 0 in each, attention stays inside
 a text (a block-diagonal mask, added like bert4keras' mask of a language model), and pooling
-averages each text separately. Weights have the names and shapes of the model with one text per
-row, so checkpoints of one load into the other.
+averages each text separately. Names and shapes of weights equal those of the model with one
+text per row, so that each loads the other's checkpoints.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ def pooled(encoder_model: Any, slots: int) -> Any:
     """Build the means of an encoder's vectors per text, float [R, slots, hidden].
 
     Args:
-      encoder_model: of a bert4keras object ``extended`` by this module.
-      slots: maximum texts per row (``PackedBatches.slots``); the mean of an empty slot is 0.
+      encoder_model: Keras model of a class that ``extended`` returned.
+      slots: maximum number of texts per row (``PackedBatches.slots``). The mean of an empty slot is
+        0.
     """
 
     def mean_per_text(pair: Any, mask: Any = None) -> Any:
@@ -79,4 +80,4 @@ def _same_text(slots: Any) -> Any:
     Padding may attend to everything: a query without any key would be 0 / 0.
     """
     query, key = slots[:, :, None], slots[:, None, :]
-    return derivatives.banned(tf.logical_or(tf.equal(query, key), query < 0))[:, None]
+    return derivatives.mask_bias(tf.logical_or(tf.equal(query, key), query < 0))[:, None]

@@ -49,7 +49,7 @@ PRESETS: Dict[str, Dict[str, Any]] = {
 }  # fmt: skip
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
-# Sequence lengths and further phases of a preset, or its purpose.
+# Sequence length and further phases of each preset, or its purpose
 PHASES = {
     "bert": "text prepared with --length 128, and --phase2-length 512",
     "roberta": "512 tokens",
@@ -63,18 +63,18 @@ PHASES = {
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
-    """Return the settings of a preset by flag; none for ``quick``, the recipe's own defaults.
+    """Return the settings of a preset by name; empty for ``quick``, which is the recipe's defaults.
 
     Args:
-      preset: a name in ``PRESETS``; None = default of the model.
+      preset: a name in ``PRESETS``; None = the default for the model.
       model: ``tiny``, ``small``, ``base`` or ``large``.
     """
-    name = chosen(preset, model)
+    name = preset_name(preset, model)
     return {**PRESETS[name], **(_LARGE.get(name, {}) if model == "large" else {})}
 
 
-def chosen(preset: Optional[str], model: str) -> str:
-    """Return the preset in use: ``roberta`` by default for base and large models."""
+def preset_name(preset: Optional[str], model: str) -> str:
+    """Return the name of the preset; by default ``roberta`` for base and large models."""
     return preset or ("roberta" if model in ("base", "large") else "quick")
 
 
@@ -82,14 +82,14 @@ def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return one line: the preset, settings that differ from it, and what it is meant for.
 
     Args:
-      values: the recipe's settings by flag.
-      defaults: the recipe's own defaults by flag.
+      values: settings of the recipe by name.
+      defaults: defaults of the recipe by name.
     """
-    name = chosen(values["preset"], values["model"])
+    name = preset_name(values["preset"], values["model"])
     expected = {key: defaults[key] for key in PRESETS["bert"]}
     expected.update(settings(values["preset"], values["model"]))
     for key in ("steps", "global_batch"):  # these depend on the machine
         del expected[key]
-    other = [f"{key} {values[key]}" for key in sorted(expected) if values[key] != expected[key]]
-    line = f"preset {name}" + (f", but {', '.join(other)}" if other else "")
+    changed = [f"{key} {values[key]}" for key in sorted(expected) if values[key] != expected[key]]
+    line = f"preset {name}" + (f", but {', '.join(changed)}" if changed else "")
     return f"{line}; meant for {PHASES[name]}"

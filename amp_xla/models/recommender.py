@@ -1,8 +1,8 @@
 """Click models: a dense tower, on each rank, over an embedding table spread over ranks.
 
-``dlrm``: Naumov et al., arXiv 1906.00091: a tower over the numbers, dot products of all pairs of
-vectors, a tower over those. ``deepfm``: Guo et al., arXiv 1703.04247: a factorization machine of
-second order next to a tower over all vectors.
+``dlrm`` (Naumov et al., arXiv 1906.00091): a tower over the numbers, dot products of all pairs of
+vectors, and a tower over the products. ``deepfm`` (Guo et al., arXiv 1703.04247): the sum of a
+second-order factorization machine and of a tower over all vectors.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from amp_xla.models.losses import weighted_mean
 
 
 class Recommender(keras.Model):
-    """A model from numbers and ids of a sample to the logit of its label.
+    """A model that maps the numbers and ids of a sample to the logit of its label.
 
     Args:
-      table: ``amp_xla.sok.DistributedEmbedding`` of ``options.table_width`` numbers per row.
-      slots: slots of a sample.
+      table: ``amp_xla.sok.DistributedEmbedding`` with ``options.table_width`` numbers per row.
+      slots: number of slots per sample.
       options: ``amp_xla.models.options.TowerOptions``.
       seed: seed of the towers' initial weights; the same on every rank.
     """
@@ -28,7 +28,7 @@ class Recommender(keras.Model):
     def __init__(self, table: Any, slots: int, options: Any, seed: int) -> None:
         super().__init__(name="recommender")
         self.table, self._slots, self._options, self._seed = table, slots, options, seed
-        self._made = 0
+        self._dense_count = 0
         hidden = [max(1, options.hidden >> i) for i in range(options.layers)]
         self._bottom = self._tower(hidden[:-1] + [options.width], "bottom")
         self._top = self._tower(hidden, "top")
@@ -41,21 +41,21 @@ class Recommender(keras.Model):
 
         Args:
           numbers: float32 [B, columns].
-          ids: int64 [B, slots, values], -1 without a value.
+          ids: int64 [B, slots, values]; -1 = no value.
         """
         vectors = self.table(_sparse(ids))
         dense = bool(numbers.shape.as_list()[-1])
         if self._options.tower == "deepfm":
             return self._deepfm(vectors, numbers if dense else None)
         if dense:
-            bottom = _through(self._bottom, numbers)
+            bottom = _apply(self._bottom, numbers)
             vectors = tf.concat([tf.cast(bottom, vectors.dtype)[:, None], vectors], 1)
         count = self._slots + dense
         dots = tf.reshape(tf.matmul(vectors, vectors, transpose_b=True), [-1, count * count])
         row, column = np.tril_indices(count, -1)
         features = [tf.gather(dots, (row * count + column).astype(np.int32), axis=1)]
         features.append(tf.reshape(vectors, [-1, count * self._options.width]))
-        return self._end(self._logit(_through(self._top, tf.concat(features, 1))))
+        return self._squeezed(self._logit(_apply(self._top, tf.concat(features, 1))))
 
     def _deepfm(self, vectors: Any, numbers: Any) -> Any:
         first, factors = vectors[:, :, 0], vectors[:, :, 1:]
@@ -67,29 +67,29 @@ class Recommender(keras.Model):
             deep.append(tf.cast(numbers, factors.dtype))
             assert self._first_order is not None
             logit += self._first_order(numbers)[:, 0]
-        return logit + self._end(self._logit(_through(self._top, tf.concat(deep, 1))))
+        return logit + self._squeezed(self._logit(_apply(self._top, tf.concat(deep, 1))))
 
     @staticmethod
-    def _end(logit: Any) -> Any:
+    def _squeezed(logit: Any) -> Any:
         return tf.cast(logit, tf.float32)[:, 0]
 
     def _tower(self, sizes: List[int], name: str) -> List[Any]:
         return [self._dense(size, "relu", f"{name}_{i}") for i, size in enumerate(sizes)]
 
     def _dense(self, size: int, activation: Any, name: str) -> Any:
-        self._made += 1
-        start = keras.initializers.glorot_uniform(self._seed * 1000 + self._made)
+        self._dense_count += 1
+        start = keras.initializers.glorot_uniform(self._seed * 1000 + self._dense_count)
         return keras.layers.Dense(size, activation, kernel_initializer=start, name=name)
 
 
-def _through(layers: List[Any], values: Any) -> Any:
+def _apply(layers: List[Any], values: Any) -> Any:
     for layer in layers:
         values = layer(values)
     return values
 
 
 def _sparse(ids: Any) -> Any:
-    """Return a SparseTensor [B x slots, values] of int64 [B, slots, values], -1 without a value."""
+    """Convert ids, int64 [B, slots, values], to a SparseTensor [B x slots, values] without -1."""
     shape = tf.shape(ids, out_type=tf.int64)
     flat = tf.reshape(ids, tf.stack([shape[0] * shape[1], shape[2]]))
     where = tf.where(flat >= 0)
@@ -97,7 +97,7 @@ def _sparse(ids: Any) -> Any:
 
 
 def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
-    """Return mean loss, accuracy and the loss of each sample, float32, the last one [B]."""
+    """Return mean loss and accuracy, float32 scalars, and the loss of each sample, float32 [B]."""
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
     hits = tf.cast(tf.equal(logits > 0.0, labels > 0.5), tf.float32)
     return weighted_mean(each, weights), weighted_mean(hits, weights), each

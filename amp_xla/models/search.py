@@ -1,6 +1,7 @@
-"""Search for one text, token by token, with the results of bert4keras' ``AutoRegressiveDecoder``.
+"""Search for one text, token by token. Imports no TensorFlow.
 
-The order of operations on float32 is its order, too. No TensorFlow is needed.
+The results, and the order of the float32 operations, are those of bert4keras'
+``AutoRegressiveDecoder``.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import numpy as np
 from amp_xla.data.batches.order import generator
 from amp_xla.models.options import GenerationOptions
 
-# Receives the probability of each token after each text under way, float32 [live, V]; yields the
-# tokens to add and the text that each one continues, both int [live]; returns the text's tokens.
+# Receives the probability of each token after each live beam, float32 [live, V]; yields the tokens
+# to add and the index of the beam that each extends, both int [live]; returns the text's tokens.
 Search = Generator[Tuple[np.ndarray, np.ndarray], np.ndarray, List[int]]
 
 
 def search(options: GenerationOptions, end_id: int, most: int, number: int) -> Search:
-    """Return the search for a text, which waits for the first probabilities.
+    """Start the search for a text; it waits for the first probabilities.
 
     Args:
-      options: how to search.
+      options: search options.
       end_id: token that ends a text.
-      most: tokens after which a text ends without it.
-      number: of the text; with the seed it decides the draws.
+      most: maximum number of tokens in a text.
+      number: number of the text; with the seed it determines the tokens that are drawn.
     """
     running = (_draw if options.draws else _beams)(options, end_id, most, number)
     next(running)
@@ -39,8 +40,8 @@ def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search
     tokens, scores, beams = np.zeros((1, 0), np.int64), np.zeros(1), options.beams
     last = parents = np.zeros(1, np.int64)
     while True:
-        chances = yield last, parents
-        sums = scores[:, None] + np.log(_even(chances, options) + 1e-12)
+        probabilities = yield last, parents
+        sums = scores[:, None] + np.log(_with_temperature(probabilities, options) + 1e-12)
         chosen = sums.argpartition(-beams, axis=None)[-beams:]
         parents, last = chosen // sums.shape[1], chosen % sums.shape[1]
         tokens, scores = np.concatenate([tokens[parents], last[:, None]], 1), sums.ravel()[chosen]
@@ -59,8 +60,8 @@ def _draw(options: GenerationOptions, end_id: int, most: int, number: int) -> Se
     """Draw the tokens of one text."""
     source, text = generator(options.seed, number), [0]
     while True:
-        chances = yield np.array(text[-1:]), np.zeros(1, np.int64)
-        values = _even(chances, options)[0]
+        probabilities = yield np.array(text[-1:]), np.zeros(1, np.int64)
+        values = _with_temperature(probabilities, options)[0]
         values = values / values.sum()
         ids = np.arange(len(values))
         if options.top_k is not None:
@@ -69,7 +70,7 @@ def _draw(options: GenerationOptions, end_id: int, most: int, number: int) -> Se
         if options.top_p is not None:
             order = values.argsort()[::-1]
             ids, values = ids[order], values[order]
-            # Beyond the one that reaches the share.
+            # Drop the tokens after the one at which the sum reaches top_p.
             beyond = np.roll(np.cumsum(values) >= options.top_p, 1)
             beyond[0] = False
             values[beyond] = 0
@@ -81,8 +82,8 @@ def _draw(options: GenerationOptions, end_id: int, most: int, number: int) -> Se
             return text[1:]
 
 
-def _even(chances: np.ndarray, options: GenerationOptions) -> Any:
+def _with_temperature(probabilities: np.ndarray, options: GenerationOptions) -> Any:
     if options.temperature == 1.0:
-        return chances
-    chances = np.power(chances, 1.0 / options.temperature)
-    return chances / chances.sum(axis=-1, keepdims=True)
+        return probabilities
+    probabilities = np.power(probabilities, 1.0 / options.temperature)
+    return probabilities / probabilities.sum(axis=-1, keepdims=True)

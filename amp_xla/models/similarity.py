@@ -1,7 +1,7 @@
 """Similarity of texts: vectors of texts, scores of pairs, and losses over a batch.
 
-Losses stay in float32 under mixed precision: the rewrite converts nothing between a sum and the
-next product of float32 matrices. Masks are not large numbers, which float16 cannot hold.
+Losses stay in float32 under mixed precision: after a sum, AMP converts nothing before the next
+matrix product. Masks are factors 0 and 1 instead of large numbers, which float16 cannot hold.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def network(
 
 
 def model_inputs(method: Method, inputs: Mapping[str, Any]) -> List[Any]:
-    """Build ``network``'s inputs from ``placeholders``: for texts apart one call for 2 B texts.
+    """Build ``network``'s inputs from ``placeholders``.
 
-    The two texts of a pair have different dropout masks.
+    Separate texts become one batch of 2 B texts: the two texts of a pair have different dropout
+    masks.
     """
     token_ids = inputs["token_ids"]
     if not apart(method):
@@ -47,7 +48,7 @@ def model_inputs(method: Method, inputs: Mapping[str, Any]) -> List[Any]:
 
 
 def scores(method: Method, output: Any) -> Any:
-    """Build the scores of pairs from ``network``'s output, float32 [B]: cosines, or 0 to 1."""
+    """Build the scores of pairs, float32 [B], from ``network``'s output: cosines, or 0 to 1."""
     return cosines(in_pairs(unit(output))) if apart(method) else tf.sigmoid(output[:, 0])
 
 
@@ -63,14 +64,14 @@ def loss(method: Method, output: Any, inputs: Mapping[str, Any], smoothing: floa
 
 
 def unit(vectors: Any) -> Any:
-    """Build vectors of length 1, float32 [..., hidden]; zeros, of padding, stay zeros."""
+    """Scale vectors to length 1, float32 [..., hidden]; vectors of zeros (padding) stay zeros."""
     vectors = tf.cast(vectors, tf.float32)
     square = tf.reduce_sum(tf.square(vectors), -1, keepdims=True)
     return vectors * tf.rsqrt(tf.maximum(square, 1e-12))
 
 
 def in_pairs(vectors: Any) -> Any:
-    """Build the vectors of pairs: float [2 B, hidden] -> float [B, 2, hidden]."""
+    """Group vectors in pairs: float [2 B, hidden] -> float [B, 2, hidden]."""
     return tf.reshape(vectors, [-1, 2, vectors.shape[-1]])
 
 
@@ -80,40 +81,40 @@ def cosines(vectors: Any) -> Any:
 
 
 def cosent(cosine: Any, labels: Any, weights: Any) -> Any:
-    """Build log(1 + sum exp(20 (cosine of a pair - cosine of a pair with a higher label))).
+    """Build CoSENT's loss (Su, 2022), a float32 scalar.
 
-    Over all pairs of rows (Su, "CoSENT", 2022); float32 scalar.
+    It is log(1 + sum of exp(20 (c_i - c_j))) over rows i and j where j has the higher label.
 
     Args:
-      cosine: float32 [B].
-      labels: float32 [B], any scale.
+      cosine: cosine c of each row, float32 [B].
+      labels: float32 [B], on any scale.
       weights: float32 [B], 0 for padding.
     """
     higher = tf.cast(labels[:, None] < labels[None, :], tf.float32)
     counted = higher * weights[:, None] * weights[None, :]
     excess = SCALE * (cosine[:, None] - cosine[None, :]) * counted
-    # At least 0, the 1 of the sum: the diagonal is not counted.
+    # The maximum is at least 0, the exponent of the 1: on the diagonal, excess is 0.
     largest = tf.stop_gradient(tf.reduce_max(excess))
     total = tf.exp(-largest) + tf.reduce_sum(counted * tf.exp(excess - largest))
     return largest + tf.log(total)
 
 
 def in_batch(vectors: Any, weights: Any) -> Any:
-    """Build SimCSE's loss: the second texts of all other pairs are negatives; float32 scalar.
+    """Build SimCSE's loss (Gao et al., arXiv:2104.08821), a float32 scalar.
 
-    Gao et al., "SimCSE", arXiv:2104.08821: the cross-entropy of cosines / 0.05.
+    It is the cross-entropy of cosines / 0.05; the second texts of all other pairs are negatives.
 
     Args:
       vectors: unit vectors, float32 [B, 2, hidden].
       weights: float32 [B], 0 for padding.
     """
-    # Mixed precision converts products of float32, and not of float64; B is small.
+    # AMP converts products of float32 to half precision, but not of float64; B is small.
     first, second = (tf.cast(vectors[:, i], tf.float64) for i in range(2))
-    alike = SCALE * tf.cast(tf.matmul(first, second, transpose_b=True), tf.float32)
-    largest = tf.stop_gradient(tf.reduce_max(alike, 1, keepdims=True))
-    total = tf.reduce_sum(weights[None, :] * tf.exp(alike - largest), 1)
-    # At least a tiny number: a micro-batch may be padding alone.
-    rows = largest[:, 0] + tf.log(tf.maximum(total, 1e-30)) - tf.diag_part(alike)
+    similarities = SCALE * tf.cast(tf.matmul(first, second, transpose_b=True), tf.float32)
+    largest = tf.stop_gradient(tf.reduce_max(similarities, 1, keepdims=True))
+    total = tf.reduce_sum(weights[None, :] * tf.exp(similarities - largest), 1)
+    # The maximum avoids log(0): a micro-batch may be all padding.
+    rows = largest[:, 0] + tf.log(tf.maximum(total, 1e-30)) - tf.diag_part(similarities)
     return losses.weighted_mean(rows, weights)
 
 

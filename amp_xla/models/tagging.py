@@ -1,7 +1,7 @@
 """Heads that find entities: softmax, CRF, GlobalPointer, EfficientGlobalPointer; their losses.
 
-bert4keras 0.11.3 computes a CRF's mask from scores of -1e12, which half precision does not hold.
-Here masks are the batch's weights, and the losses are float32 in every precision.
+bert4keras 0.11.3 derives a CRF's mask from scores of -1e12, which half precision cannot hold. Here
+the masks are the weights of the batch, and losses are float32 in every precision.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.data.spans import is_flat
 from amp_xla.models import losses
-from amp_xla.models.derivatives import banned
+from amp_xla.models.derivatives import mask_bias
 
 POINTERS = {
     "global_pointer": "GlobalPointer", "efficient_global_pointer": "EfficientGlobalPointer",
@@ -22,10 +22,10 @@ HEAD_SIZE = 64
 
 
 class Transitions(keras.layers.Layer):
-    """Scores from each tag to the next, float32 [tags, tags]; returns its inputs.
+    """Layer with a score for each pair of successive tags; its output is its input.
 
     Args:
-      factor: factor of the weights, so of their learning rate.
+      factor: factor of the weights, which multiplies their learning rate.
     """
 
     def __init__(self, factor: float, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class Transitions(keras.layers.Layer):
 
     @property
     def matrix(self) -> Any:
-        """Build the tensor of the scores."""
+        """Build the scores, float32 [tags, tags], from the row's tag to the column's."""
         return self._factor * tf.convert_to_tensor(self._weights_of_pairs)
 
 
@@ -76,9 +76,9 @@ class Tagger(NamedTuple):
         }
 
     def total_loss(self, inputs: Dict[str, Any], scores: Any, smoothing: float = 0.0) -> Any:
-        """Build the sum of the losses of a batch, float32; their mean is per unit of weight."""
+        """Build the sum of the losses in a batch, multiplied by the weights; float32."""
         labels, weights = inputs["labels"], inputs["weights"]
-        # The graph rewrite neither converts this operation nor what lies behind it.
+        # AMP converts neither this operation nor those that use its result.
         scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
         if self.head == "softmax":
             return tf.reduce_sum(losses.cross_entropy(labels, scores, smoothing) * weights)
@@ -99,7 +99,7 @@ class Tagger(NamedTuple):
         return loss, {"accuracy": losses.weighted_mean(tf.cast(hits, tf.float32), weights)}
 
     def outputs(self, scores: Any) -> Dict[str, Any]:
-        """Return what ``spans.decode`` needs."""
+        """Return the arguments of ``spans.decode`` by name."""
         return {
             "scores": scores,
             **({"transitions": self.transitions} if is_flat(self.head) else {}),
@@ -110,10 +110,10 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
     """Build a tagger.
 
     Args:
-      encoder: inputs token ids [B, L] first; output [B, L, hidden].
-      head: see ``Tagger``.
+      encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
+      head: as in ``Tagger``.
       labels: number of labels.
-      dropout: rate before the head.
+      dropout: dropout rate before the head.
       rate: peak learning rate of the other weights.
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
@@ -133,7 +133,7 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
 
 
 def _pointer(head: str, **shape: Any) -> Any:
-    """Return bert4keras' layer with a mask that ONNX can express: a bias, as in attention."""
+    """Return bert4keras' layer with its mask as a bias, which ONNX can express."""
     original = getattr(backend.bert4keras("layers"), POINTERS[head])
 
     class Spans(original):  # type: ignore[misc, valid-type]
@@ -141,7 +141,7 @@ def _pointer(head: str, **shape: Any) -> Any:
             places = tf.range(tf.shape(inputs)[1])
             allowed = tf.logical_and(mask[:, :, None], mask[:, None])
             allowed = tf.logical_and(allowed, places[:, None] <= places)
-            return super().call(inputs) + banned(allowed)[:, None]
+            return super().call(inputs) + mask_bias(allowed)[:, None]
 
     return Spans(name="Spans", **shape)
 
@@ -174,9 +174,9 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
 
 
 def span_loss(labels: Any, scores: Any) -> Any:
-    """Build ``losses.several_labels`` of the spans of each label; the mean, float32 [B].
+    """Build the mean over labels of ``losses.several_labels``, float32 [B].
 
-    Su et al., "Global Pointer", arXiv:2208.03054.
+    Source: Su et al., "Global Pointer", arXiv:2208.03054.
 
     Args:
       labels: bool [B, labels, L, L].

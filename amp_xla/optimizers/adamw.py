@@ -15,15 +15,15 @@ class AdamW(tf.train.AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
 
     Dense gradients take one fused kernel per variable; IndexedSlices stay sparse up to the update.
-    ``epsilon`` is added to the bias-corrected root, as in the paper; TensorFlow's Adam adds it to
-    the uncorrected one, so its early steps are smaller.
+    ``epsilon`` is added to the bias-corrected root, as in the paper. TensorFlow's Adam adds it to
+    the uncorrected root, so that its early steps are smaller.
 
     Args:
       learning_rate: float or float32 scalar tensor (a schedule).
       beta1, beta2, epsilon: as in arXiv 1412.6980.
-      weight_decay: share of the weight that an update subtracts, times the learning rate; not of
+      weight_decay: an update also subtracts learning rate * ``weight_decay`` * weight, except from
         norms and biases.
-      factor: variable -> what to multiply its learning rate with; None = 1.
+      factor: function from a variable to the factor of its learning rate; None = 1.
     """
 
     _lr_t: Any
@@ -43,7 +43,7 @@ class AdamW(tf.train.AdamOptimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The given rate, a float or a tensor."""
+        """The constructor's learning rate, a float or a tensor."""
         return self._lr
 
     def decays(self, variable: Any) -> bool:
@@ -58,7 +58,7 @@ class AdamW(tf.train.AdamOptimizer):
         self._epsilon_t = self._epsilon * tf.sqrt(1.0 - beta2_power)
 
     def _decay(self, variable: Any) -> Any:
-        """Build the weight decay of a variable; what follows has the variable's learning rate."""
+        """Set the learning rate for a variable, and build its weight decay."""
         if self._factor is not None:
             self._lr_t = self._common_rate * self._factor(variable)
         if not self.decays(variable):

@@ -12,7 +12,8 @@ from typing import Any, Callable, Iterator, List, Sequence, Type
 
 from amp_xla.backend import K, tf
 
-SLOT, POWER = "average", "average_power"  # of each weight; decay**t for the next update t
+SLOT = "average"  # of each weight
+POWER = "average_power"  # variable: decay**t for the next update t
 
 
 def averaged(rule: Type[Any], decay: float) -> Type[Any]:
@@ -63,9 +64,9 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
 
 @contextlib.contextmanager
 def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
-    """Replace variables by their averages, and restore them at the end bit for bit.
+    """Replace variables by their averages within the block, and restore them bit for bit.
 
-    Nothing changes before the first update, and without averages.
+    Before the first update, or without averages, the block does nothing.
 
     Args:
       optimizer: ``LossScaleOptimizer`` of a class from ``averaged``, with its update built.
@@ -87,7 +88,7 @@ def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
 
 
 def used_by(function: Callable[..., Any], *averages: Any) -> Callable[..., Any]:
-    """Return ``function`` with averages in place of variables; ``averages`` as for ``in_place``."""
+    """Return a function that calls ``function`` within the block ``in_place(*averages)``."""
 
     @functools.wraps(function, assigned=(), updated=())
     def inside(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Lookup of rows that are spread over ranks, and of their gradients.
+"""Exchange of table rows, and of their gradients, between ranks.
 
-Each id and its vector are sent once per rank and step, however many samples have the id. Gradients
-are summed in float32 before that, and each rank updates its own rows. Averaged gradients are
+Each id and its vector are sent once per rank and step, even if many samples have the id. Gradients
+are summed in float32 before they are sent, and each rank updates its rows. Averaged gradients are
 divided by the number of ranks, like those of shared variables: both are gradients of the mean over
-all ranks' batches.
+the batches of all ranks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ tf: Any = backend.tensorflow()
 
 
 def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
-    """Return the vectors of ids, from whichever rank has them.
+    """Return the vectors of ids, from the ranks that have them.
 
     Args:
-      table: this rank's rows, float32 variable [rows here, width].
-      ids: int64 [N], from 0 to the whole table's height.
-      name: name of the table, the same on all ranks; one lookup per step.
-      averaged: gradients are the mean over ranks, else their sum.
+      table: rows of this rank, float32 variable [rows of this rank, width].
+      ids: row numbers in the whole table, int64 [N].
+      name: name of the table, the same on all ranks; a step has one lookup per name.
+      averaged: True = gradients are the mean over ranks, False = their sum.
 
     Returns:
       float32 [N, width].
@@ -49,7 +49,7 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
 
 @tf.custom_gradient
 def _picked(values: Any, index: Any) -> Any:
-    """Return ``values[index]``; the gradient of ``values`` is dense, so ranks can exchange it."""
+    """Return ``values[index]`` with a dense gradient of ``values``, which ranks can exchange."""
 
     def gradient(upstream: Any) -> Any:
         return tf.math.unsorted_segment_sum(upstream, index, tf.shape(values)[0]), None

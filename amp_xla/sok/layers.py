@@ -37,7 +37,7 @@ class _Embedding(tf.keras.layers.Layer):
 
     @property
     def embedding_variable(self) -> Any:
-        """Return this rank's rows, float32 [rows here, width]."""
+        """Return the rows of this rank, float32 [rows of this rank, width]."""
         if not self.built:
             self.build(None)
         return self._table
@@ -48,15 +48,15 @@ class _Embedding(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:
-        """Cast to the policy's compute dtype; without one TensorFlow 1.15 uses that of the ids."""
+        """Cast to the compute dtype; without a policy, TensorFlow 1.15 reports the dtype of ids."""
         dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 
     def _vectors(self, keys: Any, slots: Any) -> Any:
-        """Return vectors [N, width] of int keys [N]; ``slots``, int64 [N], are for errors."""
+        """Return vectors [N, width] of int keys [N]; ``slots``, int64 [N], are for messages."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
-        # One more entry than ids: argmin needs one, and a rank may have no ids.
+        # One entry is added, because argmin needs one and a rank may have no ids.
         first = tf.argmin(tf.cast(tf.concat([known, [True]], 0), tf.int32))
         check = tf.debugging.Assert(
             tf.reduce_all(known),
@@ -77,24 +77,24 @@ class DistributedEmbedding(_Embedding):
     """Lookup of the ids of each slot, combined into one vector.
 
     Args:
-      combiner: ``sum`` or ``mean``, over the ids of a slot; an empty slot is zeros.
-      max_vocabulary_size_per_gpu: rows per rank.
-      embedding_vec_size: width of a vector.
-      slot_num: slots of a sample.
-      max_nnz, max_feature_num, use_hashtable, key_dtype: ignored: ids may have any number and any
-        integer dtype, and are row numbers, so hash the values first.
-      embedding_initializer: initializer of this rank's rows; None = uniform, the same on any
-        number of ranks.
-      vocabulary_size: height of the whole table, if it is not a multiple of the ranks.
+      combiner: ``sum`` or ``mean`` over the ids of a slot; an empty slot gives zeros.
+      max_vocabulary_size_per_gpu: number of rows per rank.
+      embedding_vec_size: size of a vector.
+      slot_num: number of slots per sample.
+      max_nnz, max_feature_num, use_hashtable, key_dtype: ignored. A slot may have any number of
+        ids, of any integer dtype. Ids are row numbers, so hash the values first.
+      embedding_initializer: initializer of this rank's rows; None = uniform, with values that
+        do not depend on the number of ranks.
+      vocabulary_size: number of rows of the whole table, if ranks do not divide it.
       seed: seed of the initial values.
-      average_gradients: over ranks; False if each rank's loss is its share of the mean over the
-        whole batch, as in this project's training loop.
+      average_gradients: average gradients over ranks. Set it to False if each rank's loss is its
+        share of the mean over the whole batch, as in this project's training loop.
 
-    Called with a SparseTensor of ids of shape [batch * slot_num, max_nnz], or a RaggedTensor of as
-    many rows; returns [batch, slot_num, width] in the layer's compute dtype.
+    The layer takes ids as a SparseTensor [batch * slot_num, max_nnz] or as a RaggedTensor with as
+    many rows, and returns [batch, slot_num, width] in its compute dtype.
 
     Raises:
-      AmpXlaError: an argument is not one of those allowed.
+      AmpXlaError: an argument has a value that is not allowed.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class All2AllDenseEmbedding(_Embedding):
     """Lookup of a fixed number of ids per slot, one vector per id.
 
     Args:
-      max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: as ``DistributedEmbedding``.
-      nnz_per_slot: ids of a slot.
-      dynamic_input: ids are flat, int [N], and so are their vectors.
-      **more: as ``DistributedEmbedding``.
+      max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: as for ``DistributedEmbedding``.
+      nnz_per_slot: number of ids per slot.
+      dynamic_input: ids are int [N], and the result is [N, width].
+      **more: as for ``DistributedEmbedding``.
 
-    Called with int [batch, slot_num, nnz_per_slot]; returns [batch, slot_num, nnz_per_slot, width]
-    in the layer's compute dtype.
+    The layer takes ids, int [batch, slot_num, nnz_per_slot], and returns
+    [batch, slot_num, nnz_per_slot, width] in its compute dtype.
     """
 
     def __init__(
@@ -164,9 +164,9 @@ class All2AllDenseEmbedding(_Embedding):
 def new_table(
     options: Any, slots: int, values: int, seed: int, initializer: Optional[str] = None
 ) -> DistributedEmbedding:
-    """Return the table of a click model, which is the same on any number of ranks.
+    """Return the table of a click model, with the same values on any number of ranks.
 
-    ``options`` are ``TowerOptions``; without an initializer the rows are drawn one by one.
+    ``options`` are ``TowerOptions``.
     """
     ranks.Init()
     return DistributedEmbedding(

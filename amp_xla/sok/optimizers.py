@@ -15,8 +15,8 @@ _legacy: Any = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 class Adam(_legacy.Adam):
     """Keras' Adam, which updates all rows in each step: moments of rows outside the batch decay.
 
-    Equal to Adam on a table in one process. One kernel changes all rows in place; Keras' own
-    implementation needs the memory of several more tables.
+    It equals Adam on a table in one process. One kernel updates all rows in place; Keras'
+    implementation would need the memory of several tables.
     """
 
     def _resource_apply_sparse(
@@ -29,7 +29,7 @@ class Adam(_legacy.Adam):
 class LazyAdam(_legacy.Adam):
     """Adam that updates only the rows of a batch, in time proportional to the batch.
 
-    It differs from Adam for rows of earlier batches: here their moments do not decay.
+    In contrast to Adam, moments of rows outside the batch do not decay.
     """
 
     def _resource_apply_sparse(
@@ -42,7 +42,7 @@ class LazyAdam(_legacy.Adam):
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         m_rows = state["beta_1_t"] * tf.gather(m, indices) + state["one_minus_beta_1_t"] * grad
         v_rows = state["beta_2_t"] * tf.gather(v, indices) + state["one_minus_beta_2_t"] * grad**2
-        # Keras' rate contains the bias correction.
+        # Keras' lr includes the bias correction.
         moved = state["lr"] * m_rows / (tf.sqrt(v_rows) + state["epsilon"])
         update = tf.raw_ops.ResourceScatterUpdate
         return tf.group(
@@ -54,10 +54,10 @@ class LazyAdam(_legacy.Adam):
 
 @contextlib.contextmanager
 def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
-    """Create optimizers of tables within the block, as in SparseOperationKit.
+    """Check that the variables are tables; for scripts that use SparseOperationKit's scope.
 
     Raises:
-      AmpXlaError: a variable is no table.
+      AmpXlaError: a variable is not a table.
     """
     for variable in trainable_variables:
         table.rows(variable)

@@ -13,27 +13,27 @@ _state: Dict[str, Any] = {"hvd": None}
 
 
 def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # its name there
-    """Join the ranks that a launcher started; call it before any layer is made.
+    """Join the ranks that a launcher started. Call it before a layer is created.
 
     Args:
-      global_batch_size: samples per step of all ranks together; a multiple of the ranks.
-      **_: SparseOperationKit's other arguments (visible devices), which Horovod finds itself.
+      global_batch_size: samples per step, over all ranks; a multiple of the number of ranks.
+      **_: SparseOperationKit's other arguments (visible devices), which are ignored.
 
     Returns:
-      The number of ranks; in a graph a tensor, which a session may run like SparseOperationKit's
-      operation on TensorFlow 1.15.
+      The number of ranks. In graph mode it is a tensor, because scripts for TensorFlow 1.15 run
+      the result in a session.
 
     Raises:
-      AmpXlaError: the batch cannot be shared evenly, or Horovod is missing.
+      AmpXlaError: the ranks do not divide the batch, or Horovod is missing.
     """
     if world().size > 1 and _state["hvd"] is None:
         try:
             hvd = importlib.import_module("horovod.tensorflow")
         except ImportError as error:
             raise AmpXlaError(
-                f"{world().size} ranks were started, and Horovod cannot be imported ({error})"
+                f"{world().size} ranks were started, but Horovod cannot be imported ({error})"
             ) from error
-        # A recipe, or a script that initialized Horovod, may have chosen this rank's GPU.
+        # The GPU may have been chosen already, by a recipe or a script that initialized Horovod.
         chosen = hvd.is_initialized() and len(backend.gpus()) == 1
         hvd.init()
         if backend.gpus() and not chosen:
@@ -42,7 +42,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # its name 
     size = place()[1]
     if global_batch_size is not None and (global_batch_size < 1 or global_batch_size % size):
         raise AmpXlaError(
-            f"global_batch_size is {global_batch_size}; allowed is a multiple of the {size} ranks"
+            f"global_batch_size is {global_batch_size}; allowed: a multiple of the {size} ranks"
         )
     tf: Any = backend.tensorflow()
     return size if tf.executing_eagerly() else tf.constant(size)
@@ -61,5 +61,7 @@ def place() -> Tuple[int, int]:
     """
     module = hvd()
     if module is None and world().size > 1:
-        raise AmpXlaError(f"{world().size} ranks were started: call Init before making a layer")
+        raise AmpXlaError(
+            f"{world().size} ranks were started: call sok.Init before creating a layer"
+        )
     return (0, 1) if module is None else (module.rank(), module.size())

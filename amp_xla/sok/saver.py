@@ -1,7 +1,7 @@
 """Tables saved as one file per rank, which any number of ranks can read.
 
-``NAME-RANK-of-RANKS.safetensors`` has the rows of one rank: those with row % RANKS == RANK. In a
-run's checkpoints NAME is ``rows``, and the file has the tables and their optimizer slots.
+``NAME-RANK-of-RANKS.safetensors`` has the rows of a rank, row % RANKS == RANK. In a run's
+checkpoints NAME is ``rows``, and a file has the rows of all tables and optimizer slots.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Saver:
         return embedding_variable.assign(value)
 
     def load_embedding_values(self, embedding_variable: Any, tensors: Any) -> Any:
-        """Set the table from all of its rows, [height, width], or a list of parts of them."""
+        """Set the table from all rows, [height, width], or from a list of parts to concatenate."""
         rows = table.rows(embedding_variable)
         if isinstance(tensors, (list, tuple)):
             tensors = tf.concat([tf.cast(part, tf.float32) for part in tensors], 0)
@@ -60,7 +60,7 @@ class Saver:
 
 
 def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
-    """Write tensors with this rank's rows into a file in ``folder``; return once it is on disk."""
+    """Write tensors with this rank's rows to a file in ``folder``; wait until it is on disk."""
     rank, size = ranks.place()
     path = folder / f"{name}-{rank}-of-{size}.safetensors"
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
@@ -73,10 +73,10 @@ def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
 
 
 def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
-    """Return this rank's rows, float32 [rows here, width], from files of any number of ranks.
+    """Return this rank's rows, float32, from files of any number of ranks.
 
     Raises:
-      AmpXlaError: files are missing, damaged, or of another table.
+      AmpXlaError: files are missing, damaged, or belong to another table.
     """
     files = _files(folder, name)
     if len(files) != 1:
@@ -117,19 +117,18 @@ def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
 
 
 class TableShards:
-    """The tables of a job, and their optimizer slots, of which this process has some rows.
+    """This rank's rows of a job's tables and of their optimizer slots.
 
     Args:
       tables: variables of layers.
-      optimizer: a Keras optimizer, which has slots for them once a step is built; None = tables
-        are only read.
+      optimizer: Keras optimizer, which has slots after a step is built; None = no slots.
     """
 
     def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:
         self._tables, self._optimizer = list(tables), optimizer
 
     def holds(self, variable: Any) -> bool:
-        """Return True for one of the tables."""
+        """Return True if ``variable`` is one of the tables."""
         return any(variable is each for each in self._tables)
 
     def variables(self) -> List[Any]:
@@ -137,13 +136,13 @@ class TableShards:
         return [variable for _, variable, _ in self._parts()]
 
     def shapes(self) -> Dict[str, str]:
-        """Return name -> dtype and shape, e.g. ``float32[50000000,16]``, of whole tables."""
+        """Return dtype and shape of whole tables by name, e.g. ``float32[50000000,16]``."""
         return {
             f"{n} (rows over ranks)": f"float32[{r.height},{r.width}]" for n, _, r in self._parts()
         }
 
     def write(self, folder: Path, session: Any) -> None:
-        """Write this rank's rows into one file; return once it is on disk.
+        """Write this rank's rows to a file; wait until it is on disk.
 
         Raises:
           AmpXlaError: a row is not finite.
@@ -164,13 +163,13 @@ class TableShards:
             if weights_only and not self.holds(variable):
                 continue
             values = read_rows(folder, _FILES, name, rows)
-            # Fed: a graph with a Python function cannot be served by another program.
+            # Fed, because other programs cannot serve a graph with a Python function.
             with session.graph.as_default():
                 fed = tf.compat.v1.placeholder(tf.float32, values.shape)
                 session.run(variable.assign(fed, read_value=False), {fed: values})
 
     def _parts(self) -> Iterator[Tuple[str, Any, table.Rows]]:
-        """Yield (name in the files, variable, rows) of each table and optimizer slot."""
+        """Yield (name in files, variable, rows) of each table and optimizer slot."""
         for variable in self._tables:
             rows = table.rows(variable)
             yield rows.name, variable, rows

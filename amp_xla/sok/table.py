@@ -18,19 +18,21 @@ _BLOCK = 1 << 16  # rows of the whole table drawn at a time
 
 
 class Rows:
-    """The rows of a table on this rank, row % ranks == rank; ``height`` is the whole table's."""
+    """Numbers of the rows on this rank, row % ranks == rank; ``height`` counts all rows."""
 
     def __init__(self, height: int, width: int, name: str) -> None:
         if height < 1 or width < 1:
-            raise AmpXlaError(f"a table of {height} rows of {width}: both must be at least 1")
+            raise AmpXlaError(
+                f"a table has {height} rows of {width} numbers; allowed: 1 or more of both"
+            )
         self.height, self.width, self.name = int(height), int(width), name
         self.rank, self.size = ranks.place()
         self.here = len(range(self.rank, self.height, self.size))
 
     def drawn(self, seed: int) -> Any:
-        """Return initial rows, float32 [rows here, width], uniform in -0.05 to 0.05 as in Keras.
+        """Draw this rank's initial rows, uniform in -0.05 to 0.05 as in Keras, float32.
 
-        They depend on seed and row number, not on the number of ranks.
+        Values depend on seed and row number, not on the number of ranks.
         """
         values = np.empty((self.here, self.width), np.float32)
         done = 0
@@ -43,7 +45,7 @@ class Rows:
         return values
 
     def taken(self, whole: Any) -> Any:
-        """Return this rank's rows of the values of a whole table."""
+        """Return this rank's rows out of the values of a whole table."""
         if tuple(whole.shape) != (self.height, self.width):
             raise AmpXlaError(
                 f"values of shape {tuple(whole.shape)} do not fit a table of "
@@ -56,7 +58,7 @@ def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
     """Return the layer's variable ``embeddings``, float32 [rows here, width]."""
 
     def drawn(shape: Any, dtype: Any = None, **_: Any) -> Any:
-        # A function, since a constant would be part of the graph.
+        # A Python function, because a constant would be stored in the graph.
         value = tf.numpy_function(lambda: rows.drawn(seed), [], tf.float32)
         value.set_shape(tuple(shape))
         return value
@@ -79,7 +81,7 @@ def rows(variable: Any) -> Rows:
     """Return the rows of a table's variable."""
     table_rows = _find(variable)
     if table_rows is None:
-        raise AmpXlaError(f"{variable.name} is no table of this package's layers")
+        raise AmpXlaError(f"{variable.name} is not a table of amp_xla.sok's layers")
     return table_rows
 
 
@@ -94,8 +96,8 @@ def _find(variable: Any) -> Optional[Rows]:
 def split_embedding_variable_from_others(
     variables: Iterable[Any],
 ) -> Tuple[List[Any], List[Any]]:
-    """Return two lists in the order given: tables spread over ranks, and the other variables.
+    """Return two lists in the order of ``variables``: tables of this package, and the others.
 
-    Only variables of this package's layers are tables; a Keras ``Embedding`` is not.
+    The variable of a Keras ``Embedding`` is not a table.
     """
     return sok.split_embedding_variable_from_others(variables, lambda v: _find(v) is not None)

@@ -47,7 +47,7 @@ def test_hidden_states_are_those_of_transformers(name):
 
 def test_other_families_are_refused():
     with pytest.raises(
-        weights.WeightsError, match="has BERT with gelu and no other kind; found: alb"
+        weights.WeightsError, match="only model_type bert with hidden_act gelu; found: alb"
     ):
         loaded(HUGGING_FACE / "albert")
 

@@ -96,7 +96,7 @@ def test_attention_to_nothing_is_finite_in_half_precision(session):
     """A row of padding alone, whose bias is bert4keras' infinity for float16, twice."""
     arrays = [array.astype(np.float16) for array in (QUERY, KEY, VALUE)]
     tensors = [tf.constant(array) for array in arrays]
-    bias = derivatives.banned(tf.zeros([2, 1, 5, 5], tf.bool))
+    bias = derivatives.mask_bias(tf.zeros([2, 1, 5, 5], tf.bool))
     assert session.run(tf.reduce_max(bias)) <= -1e4
     out = derivatives.attention(*tensors, tf.clip_by_value(2 * bias, -2e4, 0.0))
     for found in session.run([out, *tf.gradients(out, tensors)]):

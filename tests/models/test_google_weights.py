@@ -109,7 +109,7 @@ def test_a_wrong_tensor_is_named(value: Any, words: Tuple[str, ...], tmp_path: P
 def test_texts_and_vocabulary_must_fit(good: Path) -> None:
     with pytest.raises(WeightsError, match="max_position_embeddings 32.*of 33 tokens"):
         read(good, length=33)
-    with pytest.raises(WeightsError, match="vocab_size 20, the vocabulary 21 tokens"):
+    with pytest.raises(WeightsError, match="vocab_size 20, but the vocabulary has 21 tokens"):
         read(good, vocab_size=21)
 
 

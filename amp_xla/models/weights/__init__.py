@@ -6,4 +6,4 @@ from amp_xla.errors import AmpXlaError
 
 
 class WeightsError(AmpXlaError, ValueError):
-    """Weights that cannot be used; the message names file, tensor and what is needed."""
+    """Weights are missing, damaged, or do not fit the model; the message names file and tensor."""

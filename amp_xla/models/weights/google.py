@@ -1,4 +1,4 @@
-"""TensorFlow checkpoints, which Google's and bert4keras' weights are, read with TensorFlow."""
+"""Weights in Google's and bert4keras' format, TensorFlow checkpoints, read with TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pretrained(folder: str) -> Pretrained:
 
 
 def tensors(prefix: Path) -> Tensors:
-    """Return the tensors of a TensorFlow checkpoint; each is verified when it is read.
+    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each at reading.
 
     Raises:
       WeightsError: the index is damaged.

@@ -21,7 +21,7 @@ _DTYPES = {
     "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 EMBEDDINGS = "embeddings.word_embeddings.weight"
-# Google's name -> Hugging Face's: all rules, in this order.
+# Google's name -> Hugging Face's. All rules apply, in this order.
 _ALBERT = "encoder/albert_layer_groups/0/albert_layers/0"
 _RULES = (
     (r"^(bert|electra)/", ""),
@@ -42,12 +42,12 @@ _RULES = (
 
 
 def tensors(folder: Path) -> Optional[Tensors]:
-    """Return the tensors of a folder by name, None if it has no file of Hugging Face's.
+    """Return the tensors of a folder by name; None if it has no such file.
 
-    LayerNorm's old names in PyTorch, gamma and beta, become weight and bias.
+    PyTorch's old names of LayerNorm's tensors, gamma and beta, become weight and bias.
 
     Raises:
-      WeightsError: a file is damaged or missing, or holds anything but tensors.
+      WeightsError: a file is damaged or missing, or contains something other than tensors.
     """
     for name, read in (
         ("model.safetensors", safetensors), ("pytorch_model.bin", torch_files.tensors)
@@ -64,7 +64,7 @@ def tensors(folder: Path) -> Optional[Tensors]:
 
 
 def _parts(index: Path) -> List[str]:
-    """Return the files that the index of weights in several parts names."""
+    """Return the names of the files in an index of weights in several parts."""
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
         parts = sorted({Path(place).name for place in places})
@@ -77,10 +77,10 @@ def _parts(index: Path) -> List[str]:
 
 
 def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
-    """Return a function: Google's name of a tensor -> its name among ``names``.
+    """Return a function from Google's name of a tensor to its name in ``names``.
 
     Raises:
-      WeightsError: there is not exactly one model among them.
+      WeightsError: ``names`` do not belong to exactly one model.
     """
     models = sorted(n[: -len(EMBEDDINGS)] for n in names if n.endswith(EMBEDDINGS))
     if len(models) != 1:
@@ -89,7 +89,9 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
             f"{', '.join(prefix + EMBEDDINGS for prefix in models) or 'none'}"
         )
     encoder = models[0]
-    whole = re.sub(r"[^.]+\.$", "", encoder)  # of a head: "" for "bert.", "module." before it
+    whole = re.sub(
+        r"[^.]+\.$", "", encoder
+    )  # prefix of the head: "" for "bert.", "module." for "module.bert."
 
     def spelled(name: str) -> str:
         prefix = whole if name.startswith("cls/") else encoder

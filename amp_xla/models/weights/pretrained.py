@@ -1,7 +1,7 @@
 """A folder of pretrained weights (``--bert``): its configuration, and tensors that fit a model.
 
-Google's and bert4keras' checkpoints and Hugging Face folders are read in the same way: by Google's
-names, with every tensor of the file accounted for.
+Google's and bert4keras' checkpoints and Hugging Face folders are read alike: by Google's names, and
+with a line about tensors that are not used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIZES = {
     "max_position_embeddings": 512,
     "type_vocab_size": 2,
 }
-# What bert4keras builds; another value of these keys is another model.
+# The only values that bert4keras can build
 _ONLY = {
     "position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1,
     "rotary_value": False, "max_relative_position": 64, "is_decoder": False,
@@ -54,7 +54,7 @@ class Pretrained:
 
     Args:
       folder: value of ``--bert``.
-      checkpoint: reader of TensorFlow checkpoints: prefix -> tensors by name.
+      checkpoint: function that reads a TensorFlow checkpoint: prefix -> tensors by name.
 
     Attributes:
       path: path of the configuration file.
@@ -81,35 +81,35 @@ class Pretrained:
         _complete(self.config, self.path)
 
     def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:
-        """Refuse a vocabulary or sequences for which the model has too few embeddings.
+        """Check that the model has enough embeddings for a vocabulary and a sequence length.
 
         Args:
-          vocab_size: tokens of the vocabulary.
-          length: tokens per sequence.
+          vocab_size: number of tokens in the vocabulary.
+          length: maximum number of tokens per sequence.
 
         Raises:
-          WeightsError: naming what is too few.
+          WeightsError: it has too few.
         """
         most, rows = self.config["max_position_embeddings"], self.config["vocab_size"]
         table = self.config["model_type"] in ("bert", "albert", "electra")
         if table and length is not None and most < length:
             raise WeightsError(
-                f"{self.path} has max_position_embeddings {most}, which is too few for sequences "
-                f"of {length} tokens; give --max-length {most} or less"
+                f"{self.path} has max_position_embeddings {most}, too few for sequences of "
+                f"{length} tokens; set --max-length to {most} or less"
             )
         if vocab_size is not None and rows < vocab_size:
             raise WeightsError(
-                f"{self.path} has vocab_size {rows:,}, the vocabulary {vocab_size:,} tokens; each "
-                f"needs its row in {TOKENS}: take the vocabulary that came with it"
+                f"{self.path} has vocab_size {rows:,}, but the vocabulary has {vocab_size:,} "
+                f"tokens; use the vocabulary that came with these weights"
             )
         if vocab_size is not None and rows > vocab_size:
             note(
-                f"the vocabulary has {vocab_size:,} tokens, {self._folder} has embeddings of "
-                f"{rows:,}: is it the vocabulary that came with them?"
+                f"the vocabulary has {vocab_size:,} tokens, and {self._folder} has embeddings for "
+                f"{rows:,}: is it the vocabulary that came with these weights?"
             )
 
     def take(self, needed: Mapping[str, Shape]) -> Dict[str, np.ndarray]:
-        """Read tensors, and report in one line which tensors of the files are unused.
+        """Read tensors, and print a line that lists unused tensors of the files.
 
         Args:
           needed: Google's name -> shape; kernels are [in, out].
@@ -131,7 +131,7 @@ class Pretrained:
         unused = sorted(set(stored) - set(names.values()))
         self._check_complete(list(names.values()), unused, source)
         turned = {n for n in needed if self._hugging_face and n.endswith("/kernel")}
-        for name, shape in needed.items():  # cheap ones first: no numbers are read
+        for name, shape in needed.items():  # first, because it reads no numbers
             self._check(names[name], tuple(shape[::-1] if name in turned else shape))
         values = {name: _finite(names[name], stored[names[name]]) for name in needed}
         values.update({name: values[name].T for name in turned})
@@ -141,11 +141,11 @@ class Pretrained:
         return values
 
     def has_head(self) -> bool:
-        """Return whether the files have a head that predicts tokens, as a masked LM has."""
+        """Return whether the files have a head that predicts tokens."""
         return any(re.search(r"(^|\.)cls[./]predictions", name) for name in self.stored())
 
     def stored(self) -> Tensors:
-        """Return all tensors of the files, by the files' names."""
+        """Return all tensors by their names in the files."""
         if self._stored is None:
             self._stored = hugging_face.tensors(self._folder)
             self._hugging_face = self._stored is not None
@@ -217,7 +217,7 @@ class Pretrained:
 
 
 def _report(unused: Iterable[str], source: str) -> None:
-    """Name the tensors that are not used, by the first two parts of their names."""
+    """Print a line with the unused tensors, grouped by the first two parts of their names."""
     groups: Dict[str, List[str]] = {}
     for name in unused:
         if not re.search(_CONSTANTS, name):
@@ -255,12 +255,12 @@ def _read(path: Path) -> Dict[str, Any]:
 
 
 def _complete(config: Dict[str, Any], path: Path) -> None:
-    """Fill in defaults, and refuse what bert4keras does not build."""
+    """Fill in defaults, and refuse values that bert4keras cannot build."""
     for key, default in _SIZES.items():
         value = config.setdefault(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
-            raise WeightsError(f"{path}: {key} {problem}; a number from 1 on is needed")
+            raise WeightsError(f"{path}: {key} {problem}; required: an integer above 0")
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
             raise WeightsError(
@@ -281,7 +281,9 @@ def _complete(config: Dict[str, Any], path: Path) -> None:
         )
     config["hidden_act"] = _ACTIVATIONS[act]
     if config["model_type"] == "albert" and config.get("embedding_size", hidden) == hidden:
-        raise WeightsError(f"{path}: an ALBERT needs an embedding_size other than hidden_size")
+        raise WeightsError(
+            f"{path}: an ALBERT needs an embedding_size that differs from hidden_size"
+        )
 
 
 def _finite(name: str, tensor: Stored) -> np.ndarray:

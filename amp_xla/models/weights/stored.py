@@ -1,4 +1,4 @@
-"""Tensors in files, which are read when needed."""
+"""Tensors in files, read on demand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from amp_xla.models.weights import WeightsError
 
 Shape = Tuple[int, ...]
-SIZES = {"bfloat16": 2}  # bytes per number, where NumPy does not know the dtype
+SIZES = {"bfloat16": 2}  # bytes per number of dtypes that NumPy does not have
 
 
 class Stored(NamedTuple):
-    """A tensor of a file: shape, name of its dtype, file for messages, and how to read it."""
+    """A tensor in a file: shape, dtype, file name for messages, and a function that reads it."""
 
     shape: Shape
     dtype: str
@@ -38,10 +38,10 @@ def decoded(data: bytes, dtype: str) -> np.ndarray:
 
 
 def piece(path: Path, offset: int, size: int) -> bytes:
-    """Return ``size`` bytes of a file from ``offset`` on.
+    """Return ``size`` bytes of a file, starting at ``offset``.
 
     Raises:
-      WeightsError: the file ends before.
+      WeightsError: the file is too short.
     """
     with open(str(path), "rb") as file:
         file.seek(offset)

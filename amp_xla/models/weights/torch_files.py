@@ -1,7 +1,7 @@
-"""PyTorch's files of tensors, read without PyTorch, and without letting pickle call functions.
+"""PyTorch's files of tensors, read without PyTorch and without running code from the pickle.
 
-Two formats: since PyTorch 1.6 a ZIP archive (``data.pkl`` and a member per storage), before that a
-sequence of pickles with the storages behind them. Source: torch/serialization.py.
+There are two formats. Since PyTorch 1.6: a ZIP archive with ``data.pkl`` and a member per storage.
+Before: several pickles, followed by the storages. Source: torch/serialization.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Storage(NamedTuple):
 
 
 class _View(NamedTuple):
-    """A tensor: numbers of a storage from ``offset`` on, with strides counted in numbers."""
+    """A tensor: part of a storage; ``offset`` and ``stride`` count numbers, not bytes."""
 
     storage: _Storage
     offset: int
@@ -56,12 +56,12 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles dictionaries of tensors; any other class or function is refused.
+    """Unpickler of dictionaries of tensors, which refuses all other classes and functions.
 
     Args:
-      file: open at the pickle.
+      file: open file, positioned at the pickle.
       path: path of the file, for messages.
-      storages: key -> storage of a tensor; the unpickler adds to it.
+      storages: storages by key; the unpickler adds those that it reads.
     """
 
     def __init__(self, file: BinaryIO, path: Path, storages: Dict[str, _Storage]) -> None:
@@ -78,8 +78,8 @@ class _Unpickler(pickle.Unpickler):
         }
         if (module, name) not in allowed:
             raise WeightsError(
-                f"{self._path}: its pickle names {module}.{name}, and nothing but tensors is "
-                "allowed in it: save the state_dict alone, or as model.safetensors"
+                f"{self._path}: its pickle uses {module}.{name}; allowed: nothing but tensors. "
+                "Save the state_dict alone, or as model.safetensors"
             )
         return allowed[module, name]
 
@@ -94,14 +94,14 @@ def tensors(path: Path) -> Tensors:
     """Return the tensors of a ``pytorch_model.bin``.
 
     Raises:
-      WeightsError: the file is damaged, or holds anything but tensors.
+      WeightsError: the file is damaged, or contains something other than tensors.
     """
     try:
         with open(str(path), "rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
         state, storage = _zipped(path) if zipped else _sequence(path)
         if not isinstance(state, dict) or not all(isinstance(v, _View) for v in state.values()):
-            raise WeightsError(f"{path}: a dictionary of tensors (a state_dict) is needed")
+            raise WeightsError(f"{path} does not contain a dictionary of tensors (a state_dict)")
         return {
             str(name): Stored(v.size, v.storage.dtype, str(path), _reader(v, storage))
             for name, v in state.items()
@@ -127,11 +127,11 @@ def _zipped(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
         root = pickled[: -len("data.pkl")]
         state = _Unpickler(io.BytesIO(archive.read(pickled)), path, {}).load()
 
-    def storage(wanted: _Storage) -> bytes:
+    def storage(entry: _Storage) -> bytes:
         with zipfile.ZipFile(str(path)) as archive:
-            data = archive.read(f"{root}data/{wanted.key}")  # verifies its CRC-32
-        if len(data) != wanted.numel * itemsize(wanted.dtype):
-            raise ValueError(f"{root}data/{wanted.key} and its tensor differ in size")
+            data = archive.read(f"{root}data/{entry.key}")  # verifies its CRC-32
+        if len(data) != entry.numel * itemsize(entry.dtype):
+            raise ValueError(f"{root}data/{entry.key} and its tensor differ in size")
         return data
 
     return state, storage
@@ -141,7 +141,7 @@ def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
     with open(str(path), "rb") as file:
         storages: Dict[str, _Storage] = {}
         if _Unpickler(file, path, storages).load() != _MAGIC:
-            raise WeightsError(f"{path} is not a PyTorch file: a saved state_dict is needed")
+            raise WeightsError(f"{path} is not a PyTorch file; required: a saved state_dict")
         _, _, state, keys = [_Unpickler(file, path, storages).load() for _ in range(4)]
         places: Dict[str, int] = {}
         for key in keys:
@@ -154,7 +154,7 @@ def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
         if file.tell() > path.stat().st_size:
             raise ValueError("it is truncated")
 
-    def storage(wanted: _Storage) -> bytes:
-        return piece(path, places[wanted.key], wanted.numel * itemsize(wanted.dtype))
+    def storage(entry: _Storage) -> bytes:
+        return piece(path, places[entry.key], entry.numel * itemsize(entry.dtype))
 
     return state, storage
