@@ -119,12 +119,17 @@ class Layer(eqx.Module):
             return y.reshape(rows, length, self.heads, -1)
 
         query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
-        scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
-        scores = scores * query.shape[-1] ** -0.5
-        chances = jax.nn.softmax(jnp.where(mask[:, None, None, :], scores, _FAR))
-        chances = dropped(chances.astype(x.dtype), dropout, place)
-        seen = jnp.einsum("bhqk,bkhd->bqhd", chances, value).reshape(rows, length, -1)
-        x = self.attention_norm(x + dropped(self.output(seen), dropout, place + 1))
+        allowed = mask[:, None, None, :]
+        if dropout is None or not dropout.rate:
+            mixed = jax.nn.dot_product_attention(query, key, value, mask=allowed)
+        else:  # JAX's function has no dropout of attention weights
+            scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
+            scores = scores * query.shape[-1] ** -0.5
+            weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(x.dtype)
+            weights = dropped(weights, dropout, place)
+            mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+        out = self.output(mixed.reshape(rows, length, -1))
+        x = self.attention_norm(x + dropped(out, dropout, place + 1))
         inner = jax.nn.gelu(self.up(x), approximate=False)
         return self.norm(x + dropped(self.down(inner), dropout, place + 2))
 
