@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import safetensors.numpy
@@ -45,18 +45,20 @@ class Saver:
         def read() -> Any:
             return read_rows(Path(filepath), rows.name, rows.name, rows)
 
-        value = tf.numpy_function(read, [], tf.float32)
-        value.set_shape(embedding_variable.shape)
-        return embedding_variable.assign(value)
+        return _assign(embedding_variable, read)
 
     def load_embedding_values(self, embedding_variable: Any, tensors: Any) -> Any:
         """Set the table from all rows, [height, width], or from a list of parts to concatenate."""
         rows = table.rows(embedding_variable)
         if isinstance(tensors, (list, tuple)):
             tensors = tf.concat([tf.cast(part, tf.float32) for part in tensors], 0)
-        value = tf.numpy_function(rows.taken, [tf.cast(tensors, tf.float32)], tf.float32)
-        value.set_shape(embedding_variable.shape)
-        return embedding_variable.assign(value)
+        return _assign(embedding_variable, rows.taken, tf.cast(tensors, tf.float32))
+
+
+def _assign(variable: Any, function: Callable[..., Any], *inputs: Any) -> Any:
+    value = tf.numpy_function(function, inputs, tf.float32)
+    value.set_shape(variable.shape)
+    return variable.assign(value)
 
 
 def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:

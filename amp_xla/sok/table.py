@@ -79,18 +79,15 @@ def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
 
 def rows(variable: Any) -> Rows:
     """Return the rows of a table's variable."""
-    table_rows = _find(variable)
-    if table_rows is None:
+    if not is_table(variable):
         raise AmpXlaError(f"{variable.name} is not a table of amp_xla.sok's layers")
+    table_rows: Rows = variable._amp_xla_rows
     return table_rows
 
 
-def _find(variable: Any) -> Optional[Rows]:
-    for part in (variable, *getattr(variable, "values", ())):  # a DistributedVariable has several
-        table_rows = getattr(part, "_amp_xla_rows", None)
-        if isinstance(table_rows, Rows):
-            return table_rows
-    return None
+def is_table(variable: Any) -> bool:
+    """Return True for the variable of a layer of this package."""
+    return hasattr(variable, "_amp_xla_rows")
 
 
 def split_embedding_variable_from_others(
@@ -100,4 +97,4 @@ def split_embedding_variable_from_others(
 
     The variable of a Keras ``Embedding`` is not a table.
     """
-    return sok.split_embedding_variable_from_others(variables, lambda v: _find(v) is not None)
+    return sok.split_embedding_variable_from_others(variables, is_table)
