@@ -1,47 +1,31 @@
-"""Tables spread over real ranks are the table whole: SparseOperationKit's own tests, by figures.
+"""Tables spread over ranks equal the whole table: SparseOperationKit's unit tests.
 
-Alone and on two ranks over Gloo; in graphs on TensorFlow 1.15, in tf.function on 2.x.
+One process, and two ranks over Gloo; in graphs on TensorFlow 1.15, in tf.function on 2.x.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import amp_xla.sok as sok
 from amp_xla import backend
+from amp_xla.backend import K, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.sok import saver
 from amp_xla.sok.table import Rows
-from tests.horovod import ROOT, need_horovod
+from tests.horovod import ROOT, on_two_ranks
 
-FIGURES = ["tf1", "tf1_uint32", "tf1_two_tables", "tf2", "tf2_dense", "tf2_odd"]
-MIXED = ["tf2_mixed", "tf2_dense_odd_mixed"]
-SMALL = [f"small_{case}" for case in [*FIGURES[1:3], *FIGURES[4:], MIXED[1], "tf2_nan"]]
+FIGURES = ["two_tables", "dense_odd_mixed"]
+WORKER = "tests.sok.worker"
 pytestmark = pytest.mark.timeout(1500)
 
 
-def horovodrun(count):
-    runner = str(Path(sys.executable).parent / "horovodrun")
-    return [sys.executable, runner, "--gloo", "-np", str(count), "-H", f"localhost:{count}"]
-
-
-def ran(folder, count, *cases):
-    """Runs cases on so many ranks: {case: what each rank saw}."""
-    command = [sys.executable, "-m", "tests.sok.worker", str(folder), *cases]
-    if count > 1:
-        need_horovod()
-        command = [*horovodrun(count), *command]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=str(ROOT), timeout=900
-    )
-    assert done.returncode == 0, done.stdout.decode()[-6000:]
+def results(folder, count, *cases):
     return {
         case: [json.loads((folder / f"{case}-{count}-{r}.json").read_text()) for r in range(count)]
         for case in cases
@@ -49,18 +33,13 @@ def ran(folder, count, *cases):
 
 
 def check_figures(found):
-    for case, seen in found.items():
-        if "nan" in case or not ("tf1" in case or "tf2" in case):
-            continue
-        for steps in seen:
-            apart = max(step["apart"] for step in steps)
-            sparse = 1e-3 if "mixed" in case else (1e-4 if "tf2" in case else 1e-3)
-            assert apart <= sparse, (case, apart)
-            for step in steps:
-                close = 1e-3 if "mixed" in case else 1e-5
-                assert step["loss"] == pytest.approx(step["loss_whole"], rel=close), case
-        kernels = [[step["kernel"] for step in steps] for steps in seen]
-        assert all(kernel == kernels[0] for kernel in kernels), case  # the copied part stays one
+    for case in FIGURES:
+        for step in (step for steps in found[case] for step in steps):
+            assert step["apart"] <= 1e-3, case
+            close = 1e-3 if "mixed" in case else 1e-5
+            assert step["loss"] == pytest.approx(step["loss_whole"], rel=close), case
+        kernels = [[step["kernel"] for step in steps] for steps in found[case]]
+        assert all(kernel == kernels[0] for kernel in kernels), case  # ranks have equal copies
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +49,16 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(folder):
-    return ran(folder, 1, *SMALL[:-1], "dump", "start", "refused", "ragged", "lazy")
+    cases = [*FIGURES, "saved"]
+    subprocess.run([sys.executable, "-m", WORKER, str(folder), *cases], check=True, cwd=str(ROOT))
+    return results(folder, 1, *cases)
 
 
 @pytest.fixture(scope="module")
-def two(folder, alone):
-    """After ``alone``, whose dump is read."""
-    return ran(folder, 2, *SMALL, "start", "restore", "dump")
+def two(folder):
+    cases = [*FIGURES, "nan", "saved", "tutorial"]
+    on_two_ranks(WORKER, folder, *cases)
+    return results(folder, 2, *cases)
 
 
 def test_alone_it_is_an_embedding(alone):
@@ -85,110 +67,99 @@ def test_alone_it_is_an_embedding(alone):
 
 @pytest.mark.horovod
 @pytest.mark.slow
-def test_two_ranks_hold_what_one_process_would(alone, two):
+def test_two_ranks_hold_what_one_process_would(two):
     check_figures(two)
 
 
 @pytest.mark.horovod
 @pytest.mark.slow
 def test_a_nan_on_one_rank_is_a_skipped_step_on_both(two):
-    seen = two["small_tf2_nan"]
-    for steps in seen:
-        scales = [step["scale"] for step in steps]
-        # What a step reads of the scale is before or after its own decision, the same in all.
-        assert sorted(set(scales), reverse=True) == [2.0**15, 2.0**14]
+    ranks = two["nan"]
+    for steps in ranks:
+        # A step reports the scale before or after its decision, the same in all steps.
+        assert sorted({step["scale"] for step in steps}, reverse=True) == [2.0**15, 2.0**14]
         assert steps[4]["kernel"] == steps[3]["kernel"] != steps[2]["kernel"]
         assert np.isfinite([step["kernel"] for step in steps]).all()
-    assert [s["kernel"] for s in seen[0]] == [s["kernel"] for s in seen[1]]
-
-
-@pytest.mark.horovod
-@pytest.mark.slow
-def test_a_new_table_is_the_same_on_any_number_of_ranks(alone, two):
-    whole = np.array(alone["start"][0])
-    assert whole.shape == (101, 4) and np.abs(whole).max() <= 0.05 and np.std(whole) > 0.025
-    for rank, rows in enumerate(two["start"]):
-        assert np.array_equal(whole[rank::2], np.array(rows))
+    assert [s["kernel"] for s in ranks[0]] == [s["kernel"] for s in ranks[1]]
 
 
 @pytest.mark.horovod
 @pytest.mark.slow
 def test_shards_are_read_on_another_number_of_ranks(alone, two, folder):
     whole = np.arange(303, dtype=np.float32).reshape(101, 3)
-    assert np.array_equal(np.array(alone["dump"][0]), whole)
-    for rank, rows in enumerate(two["restore"]):  # of what one process wrote
-        assert np.array_equal(np.array(rows), whole[rank::2])
-    again = ran(folder, 1, "restore_of_2")["restore_of_2"][0]  # of what two wrote
-    assert np.array_equal(np.array(again), whole)
+    for found in (alone["saved"], two["saved"]):
+        for rank, rows in enumerate(found):
+            assert np.array_equal(np.array(rows), whole[rank :: len(found)])
+    again = saver.read_rows(folder / "saved-2", "kept", "kept", Rows(101, 3, "kept"))
+    assert np.array_equal(again, whole)
 
 
-def test_what_is_not_allowed_is_said(alone):
-    said = alone["refused"][0]
-    for text, words in zip(
-        said,
-        [
-            ("range: slot", "has id", "allowed: 0 to 6"),
-            ("combiner is 'max'; allowed: sum, mean",),
-            ("slot_num is 0; allowed: 1 or more",),
-            ("a table has 0 rows of 1",),
-            ("global_batch_size is 0; allowed: a multiple of the 1 ranks",),
-            ("shared", "is not a table"),
-            ("shared", "is not a table"),
-            ("nowhere must hold the files of one table", "found: none"),
-            ("values of shape (6, 2) do not fit a table of [7, 2]",),
-        ],
+@pytest.mark.horovod
+@pytest.mark.slow
+def test_the_tutorial_learns_on_two_ranks(two):
+    """Its label is the parity of one id, which a table can only learn by heart."""
+    losses = two["tutorial"][0]
+    assert len(losses) == 100 and losses[0] == pytest.approx(0.693, abs=0.01)
+    assert losses[-1] < 0.66
+
+
+@pytest.fixture
+def graph():
+    K.clear_session()
+    yield
+    K.clear_session()
+
+
+def test_what_is_not_allowed_is_named(graph):
+    shared = tf.get_variable("shared", [2, 2], use_resource=True)
+    layer = sok.All2AllDenseEmbedding(0, 2, 3, 2, vocabulary_size=7, name="range")
+    table, ids = layer.embedding_variable, tf.constant([[[1, 2], [3, 9], [0, 1]]])
+    for refused, words in (
+        (lambda: backend.session().run(layer(ids)), "range: slot.*1.*has id.*9.*allowed: 0 to 6"),
+        (lambda: sok.DistributedEmbedding("max", 1, 1, 1), "combiner is 'max'; allowed: sum, mean"),
+        (lambda: sok.All2AllDenseEmbedding(0, 1, 1), "a table has 0 rows of 1"),
+        (lambda: sok.Init(global_batch_size=0), "global_batch_size is 0; allowed: a multiple of"),
+        (lambda: sok.OptimizerScope([shared]).__enter__(), "shared.* is not a table"),
+        (
+            lambda: Rows(7, 2, "t").taken(np.ones((6, 2))),
+            r"\(6, 2\) do not fit a table of \[7, 2\]",
+        ),
     ):
-        assert all(word in text for word in words), text
-    assert "1" in said[0].split("slot")[1] and "9" in said[0]
+        with pytest.raises((AmpXlaError, tf.errors.InvalidArgumentError), match=words):
+            refused()
+    assert sok.split_embedding_variable_from_others([shared, table]) == ([table], [shared])
 
 
-def test_ragged_ids_are_sparse_ids(alone):
-    ragged, sparse = np.array(alone["ragged"][0])
-    assert ragged.shape == (2, 2, 2)
-    np.testing.assert_array_equal(ragged, sparse)
-    assert (ragged[0, 1] == 0).all() and (ragged[0, 0] != 0).all()
-
-
-def test_lazy_adam_leaves_rows_alone_that_are_not_asked_for(alone):
-    adam, lazy = np.array(alone["lazy"][0])
-    np.testing.assert_allclose(adam[0], lazy[0], rtol=1e-6)  # asked for in every step
+def test_lazy_adam_leaves_rows_outside_the_batch_alone(graph):
+    after = []
+    for kind in (sok.optimizers.Adam, sok.optimizers.LazyAdam):
+        table = tf.get_variable(kind.__name__, initializer=tf.ones([3, 2]), use_resource=True)
+        rows = tf.placeholder(tf.int32, [None])
+        gradient = tf.ones([tf.shape(rows)[0], 2]) * tf.cast(rows + 1, tf.float32)[:, None]
+        update = kind(0.1).apply_gradients([(tf.IndexedSlices(gradient, rows, [3, 2]), table)])
+        session = backend.session()
+        session.run(tf.global_variables_initializer())
+        for batch in ([0, 1], [0], [0, 0]):
+            session.run(update, {rows: batch})
+        after.append(session.run(table))
+    adam, lazy = after
+    np.testing.assert_allclose(adam[0], lazy[0], rtol=1e-6)  # in every batch
     assert (adam[1] < lazy[1]).all() and np.allclose(lazy[1], 0.9, atol=1e-6)
     assert (lazy[2] == 1).all() and (adam[2] == 1).all()
 
 
 def test_files_of_another_table_are_refused(tmp_path):
-    wide, rows = Rows(5, 3, "t"), Rows(5, 2, "t")
+    path, others = tmp_path / "t-0-of-1.safetensors", tmp_path / "t-0-of-2.safetensors"
+
+    def refused(words, width=3):
+        with pytest.raises(AmpXlaError, match=words):
+            saver.read_rows(tmp_path, "t", "t", Rows(5, width, "t"))
+
+    refused("found: none")
     saver.write_rows(tmp_path, "t", {"t": np.zeros((5, 3), np.float32)})
-    with pytest.raises(AmpXlaError, match=r"needs float32 \[5, 2\]"):
-        saver.read_rows(tmp_path, "t", "t", rows)
-    path = tmp_path / "t-0-of-1.safetensors"
-    path.rename(tmp_path / "t-0-of-2.safetensors")
-    with pytest.raises(AmpXlaError, match="lacks the rows of rank 1"):
-        saver.read_rows(tmp_path, "t", "t", wide)
-    (tmp_path / "t-0-of-2.safetensors").rename(tmp_path / "t-0-of-0.safetensors")
-    with pytest.raises(AmpXlaError, match="found: none"):
-        saver.read_rows(tmp_path, "t", "t", wide)
+    refused(r"needs float32 \[5, 2\]", width=2)
+    path.rename(others)
+    refused("lacks the rows of rank 1")
+    others.unlink()
     path.write_bytes(b"damaged")
-    with pytest.raises(AmpXlaError, match="cannot read t in"):
-        saver.read_rows(tmp_path, "t", "t", wide)
-
-
-@pytest.mark.horovod
-@pytest.mark.slow
-def test_the_tutorial_learns_on_two_ranks():
-    """Its label is in the parity of one id, which a table learns by heart."""
-    need_horovod()
-    file = ROOT / "examples" / "sok" / f"amp_{backend.kind()}.py"
-    done = subprocess.run(
-        [*horovodrun(2), sys.executable, str(file), "--steps", "150", "--batch", "2048"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=str(ROOT),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-    text = done.stdout.decode()
-    assert done.returncode == 0, text[-6000:]
-    losses = [float(loss) for loss in re.findall(r"step \d+ loss ([\d.]+)", text)]
-    assert len(losses) == 150
-    assert losses[0] == pytest.approx(0.693, abs=0.01)
-    assert losses[-1] < 0.6
+    refused("cannot read t in")

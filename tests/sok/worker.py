@@ -6,8 +6,13 @@ to FOLDER/CASE-RANKS-RANK.json.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import re
+import runpy
 import sys
+from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
@@ -34,15 +39,16 @@ class Table:
 
     def __init__(self, name: str, heights: int, width: int, slots: int, nnz: int, **more: Any):
         self.slots, self.nnz, self.width = slots, nnz, width
-        kind, self.keys = more.pop("kind", "sparse"), more.pop("keys", tf.int64)
+        self.kind, self.keys = more.pop("kind", "sparse"), more.pop("keys", tf.int64)
         self.combiner = more.pop("combiner", "mean")
-        if kind == "sparse":
-            self.layer: Any = sok.DistributedEmbedding(
-                self.combiner, heights, width, slots, nnz, name=name, **more
+        if self.kind == "dense":
+            self.layer: Any = sok.All2AllDenseEmbedding(
+                heights, width, slots, nnz, name=name, **more
             )
         else:
-            self.layer = sok.All2AllDenseEmbedding(heights, width, slots, nnz, name=name, **more)
-        self.kind = kind
+            self.layer = sok.DistributedEmbedding(
+                self.combiner, heights, width, slots, nnz, name=name, **more
+            )
         self.variable = self.layer.embedding_variable
         self.height = self.layer.rows.height
         self.whole = tf.Variable(np.ones((self.height, width), np.float32), name=f"{name}_whole")
@@ -52,12 +58,16 @@ class Table:
 
     def mine(self, keys: Any) -> Any:
         """[batch, slots, nnz] of this rank -> [batch, slots * ..., width]."""
-        if self.kind == "sparse":
+        if self.kind != "dense":
             keys = sparse(tf.reshape(keys, [-1, self.nnz]), self.keys)
+        if self.kind == "ragged":
+            keys = tf.RaggedTensor.from_value_rowids(
+                keys.values, keys.indices[:, 0], keys.dense_shape[0]
+            )
         return tf.cast(self.layer(keys), tf.float32)
 
     def reference(self, keys: Any) -> Any:
-        if self.kind == "sparse":
+        if self.kind != "dense":
             vectors = tf.nn.embedding_lookup_sparse(
                 self.whole, sparse(tf.reshape(keys, [-1, self.nnz])), None, combiner=self.combiner
             )
@@ -74,10 +84,10 @@ class Job:
         start = np.linspace(-1, 1, size, dtype=np.float32)[:, None] / np.sqrt(size)
         self.kernel, self.other = (tf.Variable(start, name=n) for n in ("kernel", "kernel_whole"))
         self.adams = [sok.optimizers.Adam(rate), legacy.Adam(rate), legacy.Adam(rate)]
-        self.scaled = None
+        self.scaled: Any = None
         if scale is not None:
-            optimizer = sok.tf.keras.mixed_precision.LossScaleOptimizer(legacy.Adam(rate), scale)
-            self.scaled = optimizer
+            wrap = sok.tf.keras.mixed_precision.LossScaleOptimizer
+            self.scaled = wrap(legacy.Adam(rate), scale)
 
     def _loss(self, vectors: List[Any], kernel: Any, labels: Any) -> Any:
         flat = tf.concat([tf.reshape(v, [tf.shape(labels)[0], -1]) for v in vectors], 1)
@@ -112,21 +122,17 @@ class Job:
         references = [t.whole for t in self.tables]
         of_whole, of_kernel = tape_whole.gradient(loss_whole, [references, self.other])
         if self.scaled is None:
+            means = [(_mean(g), v) for g, v in zip(of_others, others)]
             with sok.OptimizerScope(tables):
                 done = [self.adams[0].apply_gradients(zip(of_tables, tables))]
-            done.append(
-                self.adams[1].apply_gradients([(_mean(g), v) for g, v in zip(of_others, others)])
-            )
+            done.append(self.adams[1].apply_gradients(means))
         else:
             # Averaged while scaled: float16's small gradients must not be lost on the way.
             every = of_tables + [_mean(gradient) for gradient in of_others]
             gradients = self.scaled.get_unscaled_gradients(every)
             done = [self.scaled.apply_gradients(list(zip(gradients, tables + others)))]
-        done.append(
-            self.adams[2].apply_gradients(
-                list(zip(of_whole + [of_kernel], references + [self.other]))
-            )
-        )
+        pairs = list(zip([*of_whole, of_kernel], [*references, self.other]))
+        done.append(self.adams[2].apply_gradients(pairs))
         if not EAGER:
             with tf.control_dependencies([seen[name] for name in seen]):
                 seen["done"] = tf.group(*done)
@@ -143,10 +149,10 @@ def _mean(gradient: Any) -> Any:
 
 
 def keys_for(table: Table, batch: int, step: int) -> Any:
-    """int64 [batch, slots, nnz]; of a sparse table some are missing, never the first of a slot."""
+    """Return int64 [batch, slots, nnz]; unless the table is dense, some are missing, as -1."""
     draw = np.random.RandomState(step)
     keys = draw.randint(0, table.height, (batch, table.slots, table.nnz))
-    if table.kind == "sparse":
+    if table.kind != "dense":
         missing = draw.rand(*keys.shape) < 0.3
         missing[:, :, 0] = False
         keys = np.where(missing, -1, keys)
@@ -190,145 +196,54 @@ def train(job: Job, batch: int, steps: int, factors: Any = None) -> List[Dict[st
 
 
 def figures(name: str) -> Any:
-    """SparseOperationKit's own unit tests, by their figures; `small` ones are for every day."""
-    small = name.startswith("small_")
-    base = name[6:] if small else name
-    batch, steps = (256, 8) if small else (16384, 30)
-    if base in OTHERS:
-        return OTHERS[base]()
-    if base == "tf1":
-        return train(Job([Table("one", 8192, 4, 30, 10)]), batch, steps)
-    if base == "tf1_uint32":
-        return train(Job([Table("one", 8192, 4, 30, 10, keys=tf.uint32)]), batch, steps)
-    if base == "tf1_two_tables":
-        both = [Table("first", 8192, 4, 20, 10, combiner="sum"), Table("second", 8192, 8, 10, 10)]
-        return train(Job(both), batch, steps)
-    batch, steps = (512, 10) if small else (65536, 100)
-    options: Dict[str, Any] = {"kind": "dense"} if "dense" in base else {}
-    if "odd" in base:  # a height that no number of ranks divides
-        options["vocabulary_size"] = 1021
-    if "mixed" in base:
-        options["dtype"] = half_policy()
-    scale = "dynamic" if "mixed" in base or "nan" in base else None
-    poison = (lambda step, rank: np.nan if (step, rank) == (3, 1) else 1) if "nan" in base else None
-    return train(Job([Table("tf2", 1024, 4, 10, 4, **options)], scale, 1e-3), batch, steps, poison)
+    """Return the results of a case of SparseOperationKit's unit tests, with fewer samples."""
+    if name == "two_tables":
+        first = Table("first", 8192, 4, 20, 10, combiner="sum", keys=tf.uint32)
+        second = Table("second", 8192, 8, 10, 10, kind="ragged")
+        return train(Job([first, second]), 256, 5)
+    options: Dict[str, Any] = {}
+    if name == "dense_odd_mixed":  # a height that no number of ranks divides
+        module = getattr(tf.keras.mixed_precision, "experimental", tf.keras.mixed_precision)
+        policy = module.Policy("mixed_float16")
+        options = {"kind": "dense", "vocabulary_size": 1021, "dtype": policy}
+    poison = (lambda step, rank: np.nan if (step, rank) == (3, 1) else 1) if name == "nan" else None
+    return train(Job([Table(name, 1024, 4, 10, 4, **options)], "dynamic", 1e-3), 512, 7, poison)
 
 
-FOLDER = ""
+def tutorial() -> List[float]:
+    """Return the losses of the example. Run it last: it changes the global policy."""
+    file = str(Path(__file__).parents[2] / "examples" / "sok" / f"amp_{backend.kind()}.py")
+    sys.argv = [file, "--steps", "100", "--batch", "2048"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(file, run_name="__main__")
+    return [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed.getvalue())]
 
 
 def value(tensor: Any) -> Any:
-    """Of a tensor or a variable, now; a graph's variables keep what they have."""
-    if EAGER:
-        return np.asarray(tensor)
-    return tf.compat.v1.keras.backend.get_session().run(tensor)
+    return np.asarray(tensor) if EAGER else tf.compat.v1.keras.backend.get_session().run(tensor)
 
 
-def filled(table: Table) -> None:
-    """The table holds 0, 1, 2, ... row by row."""
-    whole = np.arange(table.height * table.width, dtype=np.float32)
-    value(sok.Saver().load_embedding_values(table.variable, whole.reshape(table.height, -1)))
-
-
-def dump() -> Any:
+def saved(folder: str) -> Any:
+    """Return a table's rows, written to a folder and read again."""
     table = Table("kept", 0, 3, 1, 1, vocabulary_size=101)
     value(table.variable)
-    filled(table)
-    value(sok.Saver().dump_to_file(table.variable, f"{FOLDER}/dump-{ranks.place()[1]}"))
+    whole = np.arange(303, dtype=np.float32).reshape(101, 3)
+    value(sok.Saver().load_embedding_values(table.variable, whole))
+    value(sok.Saver().dump_to_file(table.variable, folder))
+    value(table.ones())
+    value(_mean(tf.constant(1.0)))  # all ranks have written
+    value(sok.Saver().restore_from_file(table.variable, folder))
     return value(table.variable).tolist()
-
-
-def restore(of: int = 1) -> Any:
-    table = Table("kept", 0, 3, 1, 1, vocabulary_size=101)
-    value(table.variable)
-    value(sok.Saver().restore_from_file(table.variable, f"{FOLDER}/dump-{of}"))
-    return value(table.variable).tolist()
-
-
-def start() -> Any:
-    """A new table's rows, as any number of ranks draws them."""
-    layer = sok.DistributedEmbedding("sum", 0, 4, 1, 1, vocabulary_size=101, seed=5, name="drawn")
-    return value(layer.embedding_variable).tolist()
-
-
-def refused() -> List[str]:
-    """Return the errors for arguments and ids that are not allowed."""
-
-    def said(function: Any) -> str:
-        try:
-            function()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
-
-    table = Table("range", 0, 2, 3, 2, vocabulary_size=7)
-    bad = np.array([[[1, 2], [3, 9], [0, 1]]])
-    value(table.variable)
-    filled(table)
-    ones = np.ones((7, 2), np.float32)
-    kernel = tf.Variable([1.0], name="shared")
-    return [
-        said(lambda: value(table.mine(tf.constant(bad)))),
-        said(lambda: sok.DistributedEmbedding("max", 1, 1, 1)),
-        said(lambda: sok.All2AllDenseEmbedding(1, 1, 0)),
-        said(lambda: sok.All2AllDenseEmbedding(0, 1, 1)),
-        said(lambda: sok.Init(global_batch_size=0)),
-        said(lambda: sok.OptimizerScope([kernel]).__enter__()),
-        said(lambda: sok.Saver().dump_to_file(kernel, FOLDER)),
-        said(lambda: value(sok.Saver().restore_from_file(table.variable, FOLDER + "/nowhere"))),
-        said(lambda: value(sok.Saver().load_embedding_values(table.variable, ones[1:]))),
-    ]
-
-
-def ragged() -> Any:
-    """The same ids as a RaggedTensor and as a SparseTensor, an empty slot among them."""
-    layer = sok.DistributedEmbedding("mean", 0, 2, 2, 3, vocabulary_size=7, name="ragged")
-    value(layer.embedding_variable)
-    ids = [[1, 2, 3], [], [4], [5, 6]]
-    rows = tf.ragged.constant(ids, dtype=tf.int64)
-    return [value(layer(rows)).tolist(), value(layer(rows.to_sparse())).tolist()]
-
-
-def lazy() -> Any:
-    """Both Adams on the same gradients, of rows asked for always, once, never."""
-    results = []
-    for kind in (sok.optimizers.Adam, sok.optimizers.LazyAdam):
-        adam = kind(0.1)
-        variable = tf.Variable(np.ones((3, 2), np.float32), name=kind.__name__)
-
-        def step(rows: Any, adam: Any = adam, variable: Any = variable) -> Any:
-            gradient = tf.ones([tf.shape(rows)[0], 2]) * tf.cast(rows + 1, tf.float32)[:, None]
-            return adam.apply_gradients([(tf.IndexedSlices(gradient, rows, [3, 2]), variable)])
-
-        if EAGER:
-            for rows in ([0, 1], [0], [0, 0]):
-                step(tf.constant(rows))
-        else:
-            rows = tf.compat.v1.placeholder(tf.int32, [None])
-            session, done = tf.compat.v1.keras.backend.get_session(), step(rows)
-            session.run(tf.compat.v1.global_variables_initializer())
-            for feed in ([0, 1], [0], [0, 0]):
-                session.run(done, {rows: feed})
-        results.append(value(variable).tolist())
-    return results
-
-
-OTHERS = {f.__name__: f for f in (dump, restore, start, refused, ragged, lazy)}
-OTHERS["restore_of_2"] = lambda: restore(2)
-
-
-def half_policy() -> Any:
-    module = tf.keras.mixed_precision
-    return getattr(module, "experimental", module).Policy("mixed_float16")
 
 
 def main(folder: str, *cases: str) -> None:
-    global FOLDER
-    FOLDER = folder
     for case in cases:
         sok.Init(global_batch_size=256)
-        results = figures(case)
         rank, size = ranks.place()
+        if case == "saved":
+            results = saved(f"{folder}/saved-{size}")
+        else:
+            results = tutorial() if case == "tutorial" else figures(case)
         with open(f"{folder}/{case}-{size}-{rank}.json", "w") as file:
             json.dump(results, file)
         if not EAGER:
