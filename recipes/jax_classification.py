@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from amp_xla.config import parse
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
+from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
 
@@ -61,7 +62,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
             optimizer, rate, policy, config.encoder.dropout, config.training.label_smoothing,
             config.seed),
         step.inference(policy), data.batches, data.dev_batches, len(data.labels),
-        {**data.assets, "bert_config.json": json.dumps(shape).encode() + b"\n"},
+        {**data.assets, "bert_config.json": json_files.encode(shape)},
         {"policy": str(policy), "loss scale": scale},
         data.fingerprints,
     )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import List
 
-from amp_xla.export.model import Exportable, describe_head, stored, write_head, write_json
+from amp_xla.export.model import Exportable, describe_head, stored, write_head
 from amp_xla.models.weights import google
+from amp_xla.training import json_files
 
 CHECKPOINT = "bert_model.ckpt"
 
@@ -15,7 +16,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     """Write the folder."""
     folder.mkdir()
     google.write_tensors(str(folder / CHECKPOINT), stored(model.tensors, dtype))
-    write_json(folder / "bert_config.json", model.config)
+    (folder / "bert_config.json").write_bytes(json_files.encode(model.config))
     write_head(model, folder, dtype)
     model.write_files(folder)
 

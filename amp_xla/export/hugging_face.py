@@ -11,8 +11,9 @@ import safetensors.numpy
 from amp_xla.data.text.pretrained_vocabulary import SETTINGS
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
-from amp_xla.export.model import Exportable, describe_head, stored, write_head, write_json
+from amp_xla.export.model import Exportable, describe_head, stored, write_head
 from amp_xla.models.weights import hugging_face
+from amp_xla.training import json_files
 
 _KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
@@ -51,13 +52,13 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
         write_head(model, folder, dtype)
     path = str(folder / "model.safetensors")
     safetensors.numpy.save_file(stored(tensors, dtype), path, {"format": "pt"})
-    write_json(folder / "config.json", config)
+    (folder / "config.json").write_bytes(json_files.encode(config))
     model.write_files(folder)
     settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     settings.update(tokenizer_class="BertTokenizer", model_max_length=model.length)
     if MASK not in model.tokenizer.tokens:
         settings["mask_token"] = None  # otherwise transformers adds a token without a vector
-    write_json(folder / SETTINGS, settings)
+    (folder / SETTINGS).write_bytes(json_files.encode(settings))
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
 
@@ -13,6 +12,7 @@ import safetensors.numpy
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
+from amp_xla.training import json_files
 
 HEAD = "head.safetensors"
 ANSWERS = "answers.json"
@@ -67,7 +67,7 @@ class Exportable:
         if self.labels:
             (folder / "labels.json").write_bytes(Labels(self.labels).encoded())
         if self.answers:
-            write_json(folder / ANSWERS, self.answers)
+            (folder / ANSWERS).write_bytes(json_files.encode(self.answers))
 
     def samples(self) -> Tuple[np.ndarray, np.ndarray]:
         """Return token ids and segment ids, int32 [8, L], of random tokens."""
@@ -123,12 +123,6 @@ def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray
     """Return arrays in the dtype of an export's files."""
     kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
     return {name: np.ascontiguousarray(value, kind) for name, value in values.items()}
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a configuration as indented JSON."""
-    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-    path.write_text(text, encoding="utf-8")
 
 
 def write_head(model: Exportable, folder: Path, dtype: str) -> None:

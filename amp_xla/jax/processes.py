@@ -59,11 +59,6 @@ def everywhere() -> NamedSharding:
     return NamedSharding(_mesh(), PartitionSpec())
 
 
-def by_rows() -> NamedSharding:
-    """Return the sharding of an array whose first axis is split over devices."""
-    return NamedSharding(_mesh(), PartitionSpec("rows"))
-
-
 def check_rows(rows: int) -> None:
     """Raise AmpXlaError unless devices can share the rows of a batch evenly."""
     devices = jax.device_count()
@@ -81,7 +76,8 @@ def put(tree: Any) -> Any:
 
 def share(arrays: Dict[str, np.ndarray]) -> Dict[str, jax.Array]:
     """Return the arrays of a whole batch with their rows split over devices."""
-    return {name: _placed(array, by_rows()) for name, array in arrays.items()}
+    by_rows = NamedSharding(_mesh(), PartitionSpec("rows"))
+    return {name: _placed(array, by_rows) for name, array in arrays.items()}
 
 
 def _placed(array: Any, sharding: NamedSharding) -> jax.Array:
