@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import K, tf
 from amp_xla.models import derivatives, dropout
 from amp_xla.models.encoders import build_transformer_model
 
@@ -38,27 +38,23 @@ def with_gradients(session, function, *arrays):
     return session.run([value, *tf.gradients(value, tensors, tf.cast(SLOPES, value.dtype))])
 
 
-def check_equal(found, expected, tolerance):
+def check_equal(found, expected):
     for one, other in zip(found, expected):
         assert one.dtype == other.dtype and one.shape == other.shape
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype, tolerance", [(np.float64, 1e-12), (np.float32, 2e-6)])
-def test_gelu(session, dtype, tolerance):
-    x = (3 * ROWS).astype(dtype)
-    expected = with_gradients(session, backend.bert4keras().gelu_erf, x)
-    check_equal(with_gradients(session, derivatives.gelu, x), expected, tolerance)
+def test_gelu(session):
+    expected = with_gradients(session, backend.bert4keras().gelu_erf, 3 * ROWS)
+    check_equal(with_gradients(session, derivatives.gelu, 3 * ROWS), expected)
 
 
-@pytest.mark.parametrize(
-    "dtype, tolerance, epsilon", [(np.float64, 1e-12, 0.1), (np.float32, 5e-6, 1e-12)]
-)
-def test_layer_norm(session, dtype, tolerance, epsilon):
-    arrays = [array.astype(dtype) for array in (ROWS, GAMMA, BETA)]
-    expected = with_gradients(session, lambda *args: theirs(*args, epsilon), *arrays)
-    found = with_gradients(session, lambda *args: derivatives.layer_norm(*args, epsilon), *arrays)
-    check_equal(found, expected, tolerance)
+def test_layer_norm(session):
+    arrays = ROWS, GAMMA, BETA
+    expected = with_gradients(session, lambda *args: theirs(*args, 0.1), *arrays)
+    check_equal(
+        with_gradients(session, lambda *x: derivatives.layer_norm(*x, 0.1), *arrays), expected
+    )
 
 
 QUERY, KEY, VALUE = np.random.RandomState(6).normal(0, 1, (3, 2, 5, 3, 4))
@@ -76,20 +72,14 @@ def theirs_of_attention(query, key, value, bias, kept):
     return tf.einsum("bhjk,bkhd->bjhd", weights, value)
 
 
-@pytest.mark.parametrize(
-    "dtype, tolerance, kept, bias",
-    [(np.float64, 1e-12, None, None), (np.float32, 5e-6, KEPT, BANNED.astype(np.float32))],
-    ids=["whole", "dropout and banned"],
-)
-def test_attention(session, dtype, tolerance, kept, bias):
-    arrays = [array.astype(dtype) for array in (QUERY, KEY, VALUE)]
-
+@pytest.mark.parametrize("kept, bias", [(None, None), (KEPT, BANNED)], ids=["plain", "masked"])
+def test_attention(session, kept, bias):
     def run(function):
-        tensors = [tf.constant(array) for array in arrays]
+        tensors = [tf.constant(array) for array in (QUERY, KEY, VALUE)]
         value = function(*tensors, bias, kept)
         return session.run([value, *tf.gradients(value, tensors, tf.square(value) + 1)])
 
-    check_equal(run(derivatives.attention), run(theirs_of_attention), tolerance)
+    check_equal(run(derivatives.attention), run(theirs_of_attention))
 
 
 def test_attention_to_nothing_is_finite_in_half_precision(session):
@@ -160,21 +150,6 @@ def test_a_model_has_the_same_values_gradients_and_names(session, application):
     assert ours[2] < 0.9 * theirs_[2]
 
 
-@pytest.mark.parametrize("form", [{"zero_mean": False}, {"scale": False}, {"conditional": True}])
-def test_other_forms_of_the_layer_are_bert4keras_own(session, form):
-    original = backend.bert4keras("layers").LayerNormalization
-    derivatives.install()
-    installed = backend.bert4keras("models").LayerNormalization
-    assert installed is not original and issubclass(installed, original)
-    inputs = keras.layers.Input((5, 16))
-    inputs = [inputs, keras.layers.Input((8,))] if form.get("conditional") else inputs
-    outputs = [layer(**form)(inputs) for layer in (original, installed)]
-    K.get_session().run(tf.global_variables_initializer())
-    feeds = dict(zip(tf.nest.flatten(inputs), [ROWS, np.ones((3, 8))]))
-    theirs_, ours = session.run(outputs, feeds)
-    np.testing.assert_array_equal(theirs_, ours)
-
-
 def attend(rate, **settings):
     """A layer over made-up vectors, the second text with padding: its output."""
     layer = backend.bert4keras("models").MultiHeadAttention(
@@ -186,22 +161,15 @@ def attend(rate, **settings):
     return layer([x, x, x], mask=[mask] * 3)
 
 
-def check_mean(runs, expected):
-    """The mean of the runs is what is expected, to five times its standard error."""
-    error = runs.std(0) / np.sqrt(len(runs))
-    assert (np.abs(runs.mean(0) - expected) <= 5 * error + 1e-6).all()
-
-
-def test_dropout_of_attention_keeps_the_mean_and_is_that_of_the_step(session):
+def test_dropout_of_attention_keeps_the_mean_and_depends_on_the_step(session):
     derivatives.install()
     step = dropout.install(seed=3)
     dropped = attend(0.3)
     with dropout.inference():
         whole = attend(0.3)
-    plain = attend(0.0)
     session.run(tf.global_variables_initializer())
     runs = np.array([session.run(dropped, {step: i}) for i in range(200)])
-    np.testing.assert_array_equal(session.run(whole), session.run(plain))
-    check_mean(runs, session.run(whole))
+    error = runs.std(0) / np.sqrt(len(runs))
+    assert (np.abs(runs.mean(0) - session.run(whole)) <= 5 * error + 1e-6).all()
     assert np.abs(runs[0] - runs[1]).max() > 0.5
     np.testing.assert_array_equal(session.run(dropped, {step: 1}), runs[1])

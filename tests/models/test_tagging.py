@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.models import tagging
 
@@ -51,22 +50,6 @@ def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(batch: Any) -> None:
     # Probabilities minus labels: padding has none, and each token's add up to nothing.
     assert not gradient[weights == 0].any() and abs(gradient.sum(-1)).max() < 1e-5
     assert np.isfinite(of_moves).all() and abs(of_moves.sum()) < 1e-5
-
-
-@pytest.mark.once
-def test_it_is_that_of_bert4keras(batch: Any) -> None:
-    scores, labels, weights, transitions = batch
-    with tf.Graph().as_default():
-        layer = backend.bert4keras("layers").ConditionalRandomField()
-        layer.build((None, SIZE, TAGS))
-        safe = backend.bert4keras_version() >= backend.SAFE_MASKS
-        masked = np.where(weights[..., None] > 0, scores, -np.inf if safe else -1e12)[:3]
-        theirs = tf.reduce_sum(layer.sparse_loss(labels[:3], tf.constant(masked, tf.float32)))
-        ours = tagging.crf_loss(labels, scores, weights, transitions)
-        with tf.Session() as session:
-            session.run(layer.trans.assign(transitions))
-            found, expected = session.run([ours, theirs])
-    assert found == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_loss_of_spans_is_its_definition() -> None:
