@@ -46,6 +46,7 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     folder = tmp_path_factory.mktemp("similarity")
     write(folder / "train.tsv", pairs(240, 1))
     write(folder / "dev.tsv", pairs(60, 2))
+    write(folder / "texts.txt", [row[:1] for row in pairs(80, 4)])
     for method in ("cosent", "cross-encoder"):
         rows = [(a, b, label * 5.0) for a, b, label in pairs(240, 3, method == "cross-encoder")]
         write(folder / f"{method}.tsv", rows, "sentence1\tsentence2\tscore")
@@ -68,7 +69,8 @@ LEARN = ("cosent", "simcse")
     "method", ["cosent", *(pytest.param(x, marks=pytest.mark.once) for x in METHODS)]
 )
 def test_it_learns_and_answers(command: Commands, method: str) -> None:
-    run = trained(command, method, method)
+    words = ("--train", "texts.txt") if method == "unsupervised-simcse" else ()
+    run = trained(command, method, method, *words)
     last = [line for line in metrics(run) if "dev_spearman" in line][-1]
     assert method not in LEARN or (last["dev_spearman"] > 0.8 and last["dev_accuracy"] > 0.9)
     said = command(PREDICT, "--run", run, "--file", "new.tsv", "--json").error
@@ -132,17 +134,6 @@ def test_bad_files_are_one_line(command: Commands, method: str, content: str, me
     done = command(RECIPE, *words)
     assert done.code == 2 and message in done.err, done.err
     assert not (command.folder / "runs" / "similarity" / "bad").exists()
-
-
-@pytest.mark.once
-def test_texts_alone_and_pairs_alone_are_read(command: Commands) -> None:
-    rows = pairs(80, 4)
-    (command.folder / "texts.txt").write_text("".join(f"{row[0]}\n" for row in rows))
-    flags = ("--train", "texts.txt", "--epochs", "1")
-    trained(command, "unsupervised-simcse", "texts", *flags)
-    objects = [json.dumps({"sentence1": a, "sentence2": b}) for a, b, same in rows if same]
-    (command.folder / "pairs.jsonl").write_text("".join(f"{line}\n" for line in objects))
-    trained(command, "simcse", "pairs", "--train", "pairs.jsonl", "--epochs", "1")
 
 
 @pytest.mark.slow

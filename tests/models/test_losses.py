@@ -13,13 +13,14 @@ LABELS = np.array([0, 4, 2, 2, 1, 0])
 WEIGHTS = np.array([1, 1, 1, 1, 0, 0], np.float32)
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_smoothing_spreads_a_share_of_the_label_over_all(smoothing):
+@pytest.mark.parametrize("smoothing, factors", [(0.0, None), (0.1, [1.0, 2.0, 0.5, 1.0, 4.0])])
+def test_cross_entropy_with_smoothing_and_class_weights(smoothing, factors):
     target = np.eye(5)[LABELS] * (1 - smoothing) + smoothing / 5
     chances = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
-    expected = -(target * np.log(chances)).sum(-1)[:4].mean()
+    each = -(target * np.log(chances)).sum(-1)
+    expected = (each * (np.array(factors)[LABELS] if factors else 1))[:4].mean()
     with tf.Graph().as_default(), tf.Session() as session:
-        pair = losses.classification(LABELS, tf.constant(LOGITS), WEIGHTS, smoothing)
+        pair = losses.classification(LABELS, tf.constant(LOGITS), WEIGHTS, smoothing, factors)
         loss, accuracy = session.run(pair)
     assert loss == pytest.approx(expected, rel=1e-5)
     assert accuracy == (LOGITS.argmax(-1) == LABELS)[:4].mean()
@@ -53,16 +54,6 @@ def test_several_labels_of_extreme_logits_are_finite(dtype):
         loss, slope = session.run([loss, tf.gradients(loss, logits)[0]])
     np.testing.assert_allclose(loss, [6e4, 0], rtol=1e-3)
     np.testing.assert_allclose(slope, [[0, 0, 1], [0, 0, 0]], atol=1e-6)
-
-
-def test_class_weights_are_factors_of_the_loss():
-    chances = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
-    factors = [1.0, 2.0, 0.5, 1.0, 4.0]
-    expected = -np.log(chances[range(6), LABELS]) * np.array(factors)[LABELS]
-    with tf.Graph().as_default(), tf.Session() as session:
-        loss, _ = losses.classification(LABELS, tf.constant(LOGITS), WEIGHTS, 0.0, factors)
-        loss = session.run(loss)
-    assert loss == pytest.approx(expected[:4].mean(), rel=1e-5)
 
 
 @pytest.mark.parametrize("several", [False, True])
