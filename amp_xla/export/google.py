@@ -25,8 +25,8 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder, for bert4keras."""
     masked = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
     epsilon = model.config["layer_norm_eps"]
-    lines = [
+    load = (
         f'load: K.set_epsilon({epsilon}); build_transformer_model("{folder}/bert_config.json", '
         f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{masked})'
-    ]
-    return [*lines, *([describe_head(model, folder)] if model.formula else [])]
+    )
+    return [load, describe_head(model, folder)] if model.formula else [load]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, NamedTuple, Tuple
 
 import google_crc32c
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from amp_xla.jax.bert import Bert
+from amp_xla.jax.bert import Bert, Norm
 from amp_xla.models.weights import WeightsError
 from amp_xla.models.weights.pretrained import Pretrained
 from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, piece
@@ -65,38 +65,40 @@ def load(model: Bert, folder: str) -> Bert:
     Raises:
       WeightsError: a file or tensor is missing, damaged or has another shape.
     """
-    places = named(model)
-    arrays = pretrained(folder).take({name: place.shape for name, place in places.items()})
-    values = {id(place): jnp.asarray(arrays[name]) for name, place in places.items()}
+    initial = named(model)
+    arrays = pretrained(folder).take({name: leaf.shape for name, leaf in initial.items()})
+    values = {id(leaf): jnp.asarray(arrays[name]) for name, leaf in initial.items()}
     return jax.tree_util.tree_map(lambda leaf: values[id(leaf)], model)
 
 
 def named(model: Bert) -> Dict[str, Any]:
     """Return the arrays of a model by Google's names."""
-
-    def dense(name: str) -> List[Any]:
-        return [f"{name}/kernel", f"{name}/bias"]
-
-    def norm(name: str) -> List[Any]:
-        return [f"{name}/LayerNorm/gamma", f"{name}/LayerNorm/beta"]
-
     embeddings = "bert/embeddings"
-    names = [
-        f"{embeddings}/{kind}_embeddings" for kind in ("word", "token_type", "position")
-    ] + norm(embeddings)
-    places = [model.tokens, model.segments, model.positions, model.norm.gamma, model.norm.beta]
+    arrays = {
+        f"{embeddings}/word_embeddings": model.tokens,
+        f"{embeddings}/token_type_embeddings": model.segments,
+        f"{embeddings}/position_embeddings": model.positions,
+    }
+    parts: Dict[str, Any] = {embeddings: model.norm}
     for number, layer in enumerate(model.layers):
-        at = f"bert/encoder/layer_{number}"
-        parts = [layer.query, layer.key, layer.value, layer.output, layer.up, layer.down]
-        kinds = [f"attention/self/{kind}" for kind in ("query", "key", "value")]
-        kinds += ["attention/output/dense", "intermediate/dense", "output/dense"]
-        for part, kind in zip(parts, kinds):
-            names += dense(f"{at}/{kind}")
-            places += [part.kernel, part.bias]
-        for part, kind in ((layer.attention_norm, "attention/output"), (layer.norm, "output")):
-            names += norm(f"{at}/{kind}")
-            places += [part.gamma, part.beta]
-    return dict(zip(names, places))
+        place = f"bert/encoder/layer_{number}"
+        parts.update({
+            f"{place}/attention/self/query": layer.query,
+            f"{place}/attention/self/key": layer.key,
+            f"{place}/attention/self/value": layer.value,
+            f"{place}/attention/output/dense": layer.output,
+            f"{place}/attention/output": layer.attention_norm,
+            f"{place}/intermediate/dense": layer.up,
+            f"{place}/output/dense": layer.down,
+            f"{place}/output": layer.norm,
+        })  # fmt: skip
+    for name, part in parts.items():
+        if isinstance(part, Norm):
+            arrays[f"{name}/LayerNorm/gamma"] = part.gamma
+            arrays[f"{name}/LayerNorm/beta"] = part.beta
+        else:
+            arrays[f"{name}/kernel"], arrays[f"{name}/bias"] = part.kernel, part.bias
+    return arrays
 
 
 def tensors(prefix: Path) -> Tensors:

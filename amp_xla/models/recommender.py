@@ -55,7 +55,7 @@ class Recommender(keras.Model):
         row, column = np.tril_indices(count, -1)
         features = [tf.gather(dots, (row * count + column).astype(np.int32), axis=1)]
         features.append(tf.reshape(vectors, [-1, count * self._options.width]))
-        return self._squeezed(self._logit(_apply(self._top, tf.concat(features, 1))))
+        return self._score(tf.concat(features, 1))
 
     def _deepfm(self, vectors: Any, numbers: Any) -> Any:
         first, factors = vectors[:, :, 0], vectors[:, :, 1:]
@@ -67,11 +67,10 @@ class Recommender(keras.Model):
             deep.append(tf.cast(numbers, factors.dtype))
             assert self._first_order is not None
             logit += self._first_order(numbers)[:, 0]
-        return logit + self._squeezed(self._logit(_apply(self._top, tf.concat(deep, 1))))
+        return logit + self._score(tf.concat(deep, 1))
 
-    @staticmethod
-    def _squeezed(logit: Any) -> Any:
-        return tf.cast(logit, tf.float32)[:, 0]
+    def _score(self, features: Any) -> Any:
+        return tf.cast(self._logit(_apply(self._top, features)), tf.float32)[:, 0]
 
     def _tower(self, sizes: List[int], name: str) -> List[Any]:
         return [self._dense(size, "relu", f"{name}_{i}") for i, size in enumerate(sizes)]
