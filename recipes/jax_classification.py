@@ -103,7 +103,7 @@ def new_model(config: Config, shape: Dict[str, Any], classes: int, weights: bool
     from amp_xla.jax import bert
     from amp_xla.jax.weights import load
 
-    model = bert.made(bert.Shape.of(shape), classes, config.seed)
+    model = bert.new_classifier(bert.Shape.of(shape), classes, config.seed)
     if weights and config.encoder.bert is not None:
         loaded = load(model.bert, config.encoder.bert)
         model = eqx.tree_at(lambda m: m.bert, model, loaded)
@@ -131,7 +131,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     questions = Questions(config, checkpoint, lines)
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
     policy, _ = precision(config)
-    like = bert.made(shape, len(questions.labels), config.seed)
+    like = bert.new_classifier(shape, len(questions.labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
 

@@ -25,7 +25,7 @@ def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
     shape = weights.pretrained(str(checkpoint.path)).config
 
     def untrained(sizes: Dict[str, Any]) -> Any:
-        return bert.made(bert.Shape.of(sizes), len(labels), config.seed)
+        return bert.new_classifier(bert.Shape.of(sizes), len(labels), config.seed)
 
     def reload(folder: Path) -> Run:
         model, head = untrained(weights.pretrained(str(folder)).config), read_head(folder)

@@ -84,9 +84,9 @@ def similarity(config: ClassifierConfig, method: Method, checkpoint: Checkpoint)
             return Parts(encoder, {"similarity": score}, head, model.weights)
         model = keras.models.Model(encoder.model.inputs, encoders.pooled(encoder.model))
         threshold = threshold_of(method, scale)
-        found = {} if threshold is None else {"threshold": threshold}
+        numbers = {} if threshold is None else {"threshold": threshold}
         vectors = {"vectors": unit(model.output)}
-        return Parts(encoder, vectors, {}, [*model.weights, *found.values()], found)
+        return Parts(encoder, vectors, {}, [*model.weights, *numbers.values()], numbers)
 
     formula = f"{MEAN}, divided by its length"
     if not apart(method):

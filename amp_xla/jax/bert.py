@@ -173,7 +173,7 @@ class Classifier(eqx.Module):
         return self.logits(pooled).astype(jnp.float32)
 
 
-def made(shape: Shape, classes: int, seed: int) -> Classifier:
+def new_classifier(shape: Shape, classes: int, seed: int) -> Classifier:
     """Return an untrained classifier; weights are normal, deviation 0.02, cut at 2 deviations."""
     keys = iter(jax.random.split(jax.random.key(seed), 4 + 6 * shape.num_hidden_layers))
     hidden, inner = shape.hidden_size, shape.intermediate_size

@@ -24,7 +24,6 @@ SHORT_RUN = 10_000_000  # sequences of pretraining; BERT saw 256 million
 # Google's smaller BERTs (google-research/bert, March 2020): 3e-5 to 3e-4, of which the highest was
 # best for a hidden size of 384, most clearly with few texts (docs/results/classification.md).
 RATES = ((768, 2e-5, 5e-5), (0, 3e-4, 3e-4))
-SETTINGS = ("learning_rate", "epochs", "batch_size", "token_dropout", "label_smoothing")
 
 
 def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
@@ -63,7 +62,8 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
     else:
         width = _width(bert) or "unknown"
         highest = _rates(bert)[2]
-        values = ", ".join(f"{name} {replaced[name]}" for name in SETTINGS[:3] if name in replaced)
+        names = [name for name in ("learning_rate", "epochs", "batch_size") if name in replaced]
+        values = ", ".join(f"{name} {replaced[name]}" for name in names)
         line = f"fine-tuning defaults for hidden size {width}: {values}"
     changed = [name for name in sorted(replaced) if config[name] != replaced[name]]
     if changed:

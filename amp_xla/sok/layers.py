@@ -132,7 +132,6 @@ class All2AllDenseEmbedding(_Embedding):
     Args:
       max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: as for ``DistributedEmbedding``.
       nnz_per_slot: number of ids per slot.
-      dynamic_input: ids are int [N], and the result is [N, width].
       **more: as for ``DistributedEmbedding``.
 
     The layer takes ids, int [batch, slot_num, nnz_per_slot], and returns
@@ -145,19 +144,16 @@ class All2AllDenseEmbedding(_Embedding):
         embedding_vec_size: int,
         slot_num: int,
         nnz_per_slot: int = 1,
-        dynamic_input: bool = False,
         **more: Any,
     ) -> None:
         super().__init__(max_vocabulary_size_per_gpu, embedding_vec_size, slot_num, **more)
-        self.nnz_per_slot, self.dynamic_input = nnz_per_slot, dynamic_input
+        self.nnz_per_slot = nnz_per_slot
 
     def call(self, inputs: Any, training: bool = True) -> Any:
         keys = tf.reshape(inputs, [-1])
-        each = 1 if self.dynamic_input else self.nnz_per_slot
-        slots = tf.range(tf.size(keys, out_type=tf.int64), dtype=tf.int64) // each % self.slot_num
+        numbers = tf.range(tf.size(keys, out_type=tf.int64), dtype=tf.int64)
+        slots = numbers // self.nnz_per_slot % self.slot_num
         vectors = self._computed(self._vectors(keys, slots))
-        if self.dynamic_input:
-            return vectors
         return tf.reshape(vectors, [-1, self.slot_num, self.nnz_per_slot, self.rows.width])
 
 

@@ -110,7 +110,7 @@ def test_predict_reports_errors_in_one_line(place: Place, case: str) -> None:
 
 
 TRAIN: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
-    "layers": (("--bert", "layers"), ("num_hidden_layers 12", "bert_model.ckpt holds 2")),
+    "layers": (("--bert", "layers"), ("num_hidden_layers 12", "it has 2 layers")),
     "positions": (
         ("--bert", "bert", "--max-length", "64"), ("max_position_embeddings 32", "64 tokens")
     ),

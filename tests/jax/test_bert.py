@@ -19,7 +19,7 @@ HUGGING_FACE = Path(__file__).resolve().parents[1] / "models" / "hugging_face"
 
 
 def loaded(folder=FOLDER):
-    model = bert.made(bert.Shape.of(weights.pretrained(str(folder)).config), 3, 0)
+    model = bert.new_classifier(bert.Shape.of(weights.pretrained(str(folder)).config), 3, 0)
     return weights.load(model.bert, str(folder))
 
 
@@ -53,7 +53,7 @@ def test_other_families_are_refused():
 
 
 def test_padding_changes_nothing_and_an_empty_row_is_finite():
-    model = bert.made(bert.Shape(20, 16, 1, 2, 32, 32), 3, 0)
+    model = bert.new_classifier(bert.Shape(20, 16, 1, 2, 32, 32), 3, 0)
     tokens = np.array([[5, 6, 7, 0, 0], [0, 0, 0, 0, 0]])
     wide = np.asarray(model(tokens, np.zeros_like(tokens)))
     narrow = np.asarray(model(tokens[:1, :3], np.zeros([1, 3], int)))

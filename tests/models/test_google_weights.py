@@ -81,7 +81,7 @@ CASES: Dict[str, Tuple[Change, Tuple[str, ...]]] = {
     "layers as text": (config(num_hidden_layers="2"), ('num_hidden_layers is "2"',)),
     "heads 3": (config(num_attention_heads=3), ("num_attention_heads 3", "hidden_size 16")),
     "unknown act": (config(hidden_act="gelo"), ('hidden_act "gelo"',)),
-    "layers 3": (config(num_hidden_layers=3), ("num_hidden_layers 3", "holds 2", "layer_2/")),
+    "layers 3": (config(num_hidden_layers=3), ("num_hidden_layers 3", "has 2 layers", "layer_2/")),
     "no tensor": (tensor(None), ("bert_model.ckpt", "has no tensor", QUERY)),
     "integers": (tensor(INTEGERS), ("bert_model.ckpt", QUERY, "is int32", "float32")),
     "not a number": (tensor(NAN), ("bert_model.ckpt", QUERY, "NaN")),

@@ -132,7 +132,7 @@ class Command:
 
 SQUARE = np.zeros([16, 16], np.float32)
 CASES: Dict[str, Tuple[Change, Tuple[str, ...]]] = {
-    "renamed": (replaced(SQUARE, QUERY.replace("query", "querry")), ("not used is", "querry")),
+    "renamed": (replaced(SQUARE, QUERY.replace("query", "querry")), ("unused tensor", "querry")),
     "missing": (replaced(None), ("model.safetensors has no tensor", QUERY)),
     "wrong shape": (replaced(SQUARE[1:]), (QUERY, "is [15, 16], config.json needs [16, 16]")),
     "not a number": (replaced(SQUARE * np.nan), (QUERY, "holds NaN")),

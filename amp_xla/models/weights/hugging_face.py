@@ -1,7 +1,7 @@
 """Tensors of Hugging Face folders, and their names in TensorFlow checkpoints.
 
-The names of ``model.safetensors`` and ``pytorch_model.bin`` follow by rules from those of Google's
-checkpoints, which bert4keras uses; matrices of linear layers are transposed.
+Rules translate the names in Google's checkpoints, which bert4keras uses, to those in
+``model.safetensors`` and ``pytorch_model.bin``; matrices of linear layers are transposed.
 """
 
 from __future__ import annotations
@@ -89,12 +89,10 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
             f"{', '.join(prefix + EMBEDDINGS for prefix in models) or 'none'}"
         )
     encoder = models[0]
-    whole = re.sub(
-        r"[^.]+\.$", "", encoder
-    )  # prefix of the head: "" for "bert.", "module." for "module.bert."
+    head = re.sub(r"[^.]+\.$", "", encoder)  # "" for "bert.", "module." for "module.bert."
 
     def spelled(name: str) -> str:
-        prefix = whole if name.startswith("cls/") else encoder
+        prefix = head if name.startswith("cls/") else encoder
         if family != "albert":
             name = name.replace("encoder/embedding_hidden_mapping_in/", "embeddings_project/")
         for pattern, replacement in _RULES:

@@ -188,20 +188,19 @@ class Pretrained:
     def _check_complete(self, names: List[str], unused: List[str], source: str) -> None:
         stored = self.stored()
         missing = [name for name in names if name not in stored]
-        layers, wanted = _layers(stored), self.config["num_hidden_layers"]
+        layers, needed = _layers(stored), self.config["num_hidden_layers"]
         if missing:
             name = missing[0]
             others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-            if 0 < layers < wanted and re.search(rf"layer[._/]{layers}[./]", name):
-                raise WeightsError(
-                    f"{self.path} has num_hidden_layers {wanted}, {source} holds {layers}: it has "
-                    f"no tensor {name}{others}"
-                )
-            near = difflib.get_close_matches(name, unused, 1)
-            hint = f"not used is {near[0]}" if near else "is it a whole model of this family?"
+            similar = difflib.get_close_matches(name, unused, 1)
+            hint = "is it a complete model of this family?"
+            if 0 < layers < needed:
+                hint = f"it has {layers} layers, but {self.path} has num_hidden_layers {needed}"
+            elif similar:
+                hint = f"its unused tensor {similar[0]} has a similar name"
             raise WeightsError(f"{source} has no tensor {name}{others}; {hint}")
-        if layers > wanted:
-            note(f"{source} holds {layers} layers; {self.path} uses the first {wanted}")
+        if layers > needed:
+            note(f"{source} has {layers} layers; the model uses the first {needed}")
 
     def _check(self, name: str, shape: Shape) -> None:
         tensor = self.stored()[name]
@@ -301,5 +300,4 @@ def _finite(name: str, tensor: Stored) -> np.ndarray:
 
 def _layers(names: Iterable[str]) -> int:
     """Return the number of layers of the encoder."""
-    pattern = r"encoder[./]layer[._](\d+)[./]"
-    return len({found[1] for found in (re.search(pattern, name) for name in names) if found})
+    return len(set(re.findall(r"encoder[./]layer[._](\d+)[./]", "\n".join(names))))
