@@ -1,7 +1,6 @@
 """Search for one text, token by token. Imports no TensorFlow.
 
-The results, and the order of the float32 operations, are those of bert4keras'
-``AutoRegressiveDecoder``.
+The results equal those of bert4keras' ``AutoRegressiveDecoder``.
 """
 
 from __future__ import annotations
@@ -58,24 +57,17 @@ def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search
 
 def _draw(options: GenerationOptions, end_id: int, most: int, number: int) -> Search:
     """Draw the tokens of one text."""
-    source, text = generator(options.seed, number), [0]
+    random, text = generator(options.seed, number), [0]
     while True:
         probabilities = yield np.array(text[-1:]), np.zeros(1, np.int64)
         values = _with_temperature(probabilities, options)[0]
-        values = values / values.sum()
-        ids = np.arange(len(values))
-        if options.top_k is not None:
-            ids = values.argpartition(-min(options.top_k, len(values)))[-options.top_k :]
-            values = values[ids] / values[ids].sum()
+        ids = values.argsort()[::-1][: options.top_k]
+        values = values[ids] / values[ids].sum()
         if options.top_p is not None:
-            order = values.argsort()[::-1]
-            ids, values = ids[order], values[order]
             # Drop the tokens after the one at which the sum reaches top_p.
-            beyond = np.roll(np.cumsum(values) >= options.top_p, 1)
-            beyond[0] = False
-            values[beyond] = 0
+            values[1:][np.cumsum(values)[:-1] >= options.top_p] = 0
             values /= values.sum()
-        token = int(ids[source.choice(len(values), p=values)])
+        token = int(ids[random.choice(len(values), p=values)])
         text.append(token)
         length = len(text) - 1
         if length == most or (token == end_id and length >= options.min_tokens):

@@ -25,7 +25,7 @@ def main() -> None:
     random = np.random.RandomState(1)
     values = {
         name: random.normal(float("gamma" in name), 0.3, shape).astype(np.float32)
-        for name, shape in google_folder.tensors(google_folder.CONFIG, language_model=True)
+        for name, shape in google_folder.tensors(google_folder.CONFIG, language_model=True).items()
     }
     shutil.rmtree(str(FOLDER), ignore_errors=True)
     google_folder.write(FOLDER, values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ def write(
     random = np.random.RandomState(0)
     values: Dict[str, Any] = {
         name: random.normal(0, 0.02, shape).astype(np.float32)
-        for name, shape in tensors(shapes, language_model=True)
+        for name, shape in tensors(shapes, language_model=True).items()
     }
     values.update(replaced or {})
     kept = {name: value for name, value in values.items() if value is not None}
@@ -41,33 +41,31 @@ def write(
     return folder
 
 
-def tensors(config: Dict[str, Any], language_model: bool) -> Iterator[Tuple[str, Shape]]:
-    """Yield (name, shape) of a BERT's tensors."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
-    yield "bert/embeddings/word_embeddings", (config["vocab_size"], hidden)
-    yield "bert/embeddings/position_embeddings", (config["max_position_embeddings"], hidden)
-    yield "bert/embeddings/token_type_embeddings", (config["type_vocab_size"], hidden)
-    yield from _norm("bert/embeddings", hidden)
+def tensors(config: Dict[str, Any], language_model: bool) -> Dict[str, Shape]:
+    """Return the shapes of a BERT's tensors by name."""
+    hidden, inner, rows = (config[f"{n}_size"] for n in ("hidden", "intermediate", "vocab"))
+    shapes: Dict[str, Shape] = {
+        "bert/embeddings/word_embeddings": (rows, hidden),
+        "bert/embeddings/position_embeddings": (config["max_position_embeddings"], hidden),
+        "bert/embeddings/token_type_embeddings": (config["type_vocab_size"], hidden),
+    }
+    dense, norms = {}, ["bert/embeddings"]
     for number in range(config["num_hidden_layers"]):
         layer = f"bert/encoder/layer_{number}"
         for name in ("self/query", "self/key", "self/value", "output/dense"):
-            yield from _dense(f"{layer}/attention/{name}", hidden, hidden)
-        yield from _norm(f"{layer}/attention/output", hidden)
-        yield from _dense(f"{layer}/intermediate/dense", hidden, inner)
-        yield from _dense(f"{layer}/output/dense", inner, hidden)
-        yield from _norm(f"{layer}/output", hidden)
+            dense[f"{layer}/attention/{name}"] = (hidden, hidden)
+        dense[f"{layer}/intermediate/dense"] = (hidden, inner)
+        dense[f"{layer}/output/dense"] = (inner, hidden)
+        norms += [f"{layer}/attention/output", f"{layer}/output"]
     if language_model:
-        yield from _dense("cls/predictions/transform/dense", hidden, hidden)
-        yield from _norm("cls/predictions/transform", hidden)
-        yield "cls/predictions/output_bias", (config["vocab_size"],)
-
-
-def _dense(name: str, rows: int, columns: int) -> List[Tuple[str, Shape]]:
-    return [(f"{name}/kernel", (rows, columns)), (f"{name}/bias", (columns,))]
-
-
-def _norm(name: str, size: int) -> List[Tuple[str, Shape]]:
-    return [(f"{name}/LayerNorm/beta", (size,)), (f"{name}/LayerNorm/gamma", (size,))]
+        dense["cls/predictions/transform/dense"] = (hidden, hidden)
+        norms.append("cls/predictions/transform")
+        shapes["cls/predictions/output_bias"] = (rows,)
+    for name, shape in dense.items():
+        shapes.update({f"{name}/kernel": shape, f"{name}/bias": shape[1:]})
+    for name in norms:
+        shapes.update({f"{name}/LayerNorm/{part}": (hidden,) for part in ("beta", "gamma")})
+    return shapes
 
 
 Change = Callable[[Path], Any]

@@ -27,7 +27,7 @@ def read(
 ) -> Dict[str, np.ndarray]:
     opened = google.pretrained(str(folder))
     opened.check_sizes(vocab_size, length)
-    return opened.take(dict(google_folder.tensors(opened.config, language_model)))
+    return opened.take(google_folder.tensors(opened.config, language_model))
 
 
 @pytest.fixture(scope="module")

@@ -99,7 +99,7 @@ def test_a_new_unilm_predicts_words_of_its_source(session):
 
 
 def test_an_encoder_gets_a_new_head(session, tmp_path, capfd):
-    shapes = dict(google_folder.tensors(google_folder.CONFIG, language_model=True))
+    shapes = google_folder.tensors(google_folder.CONFIG, language_model=True)
     head = {name: None for name in shapes if name.startswith("cls/")}
     folder = google_folder.write(tmp_path / "encoder", head)
     lm = LanguageModel(google_folder.CONFIG, 16, "unilm", str(folder))
