@@ -42,8 +42,8 @@ class Exportable:
       length: maximum number of tokens per text.
       run: function that computes the outputs.
       reload: function from a folder in Hugging Face's or Google's format to its model's ``run``.
-      graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), in float16
-        if its argument is True; None in JAX.
+      graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
+        float16 constants if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
     """
 
@@ -86,7 +86,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
     """Return the largest difference between the run's outputs and the export's.
 
     Args:
-      expected, answers: of the same samples, as from ``Run``.
+      expected, answers: outputs for the same samples.
       dtype: dtype of the export: ``fp32`` or ``fp16``.
 
     Raises:

@@ -1,7 +1,7 @@
 """BERT in Equinox, with bert4keras' arithmetic and weights.
 
-Equinox and not Flax NNX: a model is a pytree, so policies, loss scales, Optax, donation and
-checkpoints take it whole. NNX splits a model into graph and state before each of them.
+It uses Equinox and not Flax NNX, because an Equinox model is a pytree, which policies, loss scales,
+Optax, donation and checkpoints accept as it is. An NNX model must be split into graph and state.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Bert(eqx.Module):
     def __call__(
         self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
     ) -> jax.Array:
-        """Return the vectors; dropout masks have number 1, then three numbers per layer."""
+        """Return the vectors. Dropout masks have number 1 (embeddings), then three per layer."""
         x = self.tokens[token_ids] + self.segments[segment_ids]
         x = self.norm(x + self.positions[: token_ids.shape[1]])
         x = dropped(x, dropout, 1)
@@ -156,7 +156,7 @@ class Bert(eqx.Module):
 
 
 class Classifier(eqx.Module):
-    """Mean of the token vectors (padding left out), dropout, one linear layer."""
+    """Mean of the token vectors without padding, dropout, one linear layer."""
 
     bert: Bert
     logits: Dense
@@ -203,6 +203,6 @@ def new_classifier(shape: Shape, classes: int, seed: int) -> Classifier:
 
 
 def named(tree: Any) -> List[Tuple[str, Any]]:
-    """Return (path, leaf) of each array of a tree ; a path is e.g. ``.model.bert.tokens``."""
+    """Return (path, leaf) of each array of a tree; a path is e.g. ``.model.bert.tokens``."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]

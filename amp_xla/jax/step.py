@@ -95,7 +95,7 @@ def training_step(
     smoothing: float,
     seed: int,
 ) -> Any:
-    """Build (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
+    """Build a function (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
 
     The state is donated.
 
@@ -136,7 +136,7 @@ def training_step(
 
 
 def inference(policy: Policy) -> Any:
-    """Build (model, batch) -> float32 logits [B, classes], replicated on all devices."""
+    """Build a function (model, batch) -> float32 logits [B, classes], on all devices."""
 
     @functools.partial(jax.jit, out_shardings=processes.everywhere())
     def infer(model: Classifier, batch: Batch) -> jax.Array:

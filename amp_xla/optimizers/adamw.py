@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 from amp_xla.backend import tf
 
-# Names of norms' gains and offsets and of biases in bert4keras, Keras and Google's BERT.
+# Names of biases, and of gains and offsets of norms, in bert4keras, Keras and Google's BERT.
 PLAIN = re.compile(r"(bias|gamma|beta|LayerNorm|Norm/)")
 
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, List, Sequence, Type
 
 from amp_xla.backend import K, tf
 
-SLOT = "average"  # of each weight
+SLOT = "average"  # slot of each weight
 POWER = "average_power"  # variable: decay**t for the next update t
 
 
@@ -39,10 +39,10 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
                 self._zeros_slot(var, SLOT, SLOT)
 
         def _finish(self, update_ops: List[Any], name_scope: str) -> Any:
-            with tf.init_scope():  # the update is a branch, a graph inside this one
+            with tf.init_scope():  # the update is built in the graph of a branch
                 power = self._get_non_slot_variable(POWER, graph=tf.get_default_graph())
             with tf.control_dependencies(update_ops):
-                # In float32 as the power, so that the first share is exactly 1.
+                # In float32 like the power, so that the first share is exactly 1.
                 share = (1.0 - tf.constant(decay, tf.float32)) / (1.0 - power.read_value())
                 moves = []
                 for var in self._averaged_variables:

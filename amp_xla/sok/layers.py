@@ -122,7 +122,7 @@ class DistributedEmbedding(_Embedding):
         if self.combiner == "mean":
             each = tf.math.unsorted_segment_sum(tf.ones_like(where, tf.float32), where, count)
             summed /= tf.maximum(each, 1.0)[:, None]
-        # Combined in float32: a sum of hundreds of ids may not fit float16's precision.
+        # Combined in float32, because a sum of hundreds of vectors is inaccurate in float16.
         return self._computed(tf.reshape(summed, [-1, self.slot_num, self.rows.width]))
 
 

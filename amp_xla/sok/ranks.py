@@ -12,7 +12,7 @@ from amp_xla.process.world import world
 _state: Dict[str, Any] = {"hvd": None}
 
 
-def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # its name there
+def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOperationKit's name
     """Join the ranks that a launcher started. Call it before a layer is created.
 
     Args:

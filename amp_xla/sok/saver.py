@@ -108,7 +108,7 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
 
 
 def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
-    """Return number of ranks -> rank -> file of that rank."""
+    """Return the files of a table: number of ranks -> rank -> path."""
     pattern = re.compile(re.escape(name) + r"-(\d+)-of-([1-9]\d*)\.safetensors")
     by_size: Dict[int, Dict[int, Path]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:

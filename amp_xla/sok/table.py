@@ -55,7 +55,7 @@ class Rows:
 
 
 def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
-    """Return the layer's variable ``embeddings``, float32 [rows here, width]."""
+    """Return the layer's variable ``embeddings``, float32 [rows of this rank, width]."""
 
     def drawn(shape: Any, dtype: Any = None, **_: Any) -> Any:
         # A Python function, because a constant would be stored in the graph.

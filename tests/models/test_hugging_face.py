@@ -1,23 +1,18 @@
-"""Hugging Face folders of every family: transformers' hidden states, and errors of one line."""
+"""Hugging Face folders of every family have the hidden states of transformers."""
 
 from __future__ import annotations
 
 import json
-import os
-import pickle
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from amp_xla.backend import K
 from amp_xla.models import dropout, encoders, packed
 from amp_xla.models.weights import WeightsError, google
-from tests.models.google_folder import Change, cut, without
 
 # Written by transformers: see transformers_folders.py.
 FOLDERS = Path(__file__).resolve().parent / "hugging_face"
@@ -87,123 +82,3 @@ def test_packed_rows_are_the_texts_alone(family: str) -> None:
     np.testing.assert_allclose(
         states[0, :-2], np.concatenate([alone[i, :n] for i, n in enumerate(counts)]), atol=1e-4
     )
-
-
-TABLE = "embeddings.word_embeddings.weight"
-QUERY = "bert.encoder.layer.1.attention.self.query.weight"
-
-
-def replaced(value: Optional[np.ndarray], name: str = QUERY) -> Change:
-    def change(folder: Path) -> None:
-        values = load_file(str(folder / "model.safetensors"))
-        values.pop(QUERY)
-        if value is not None:
-            values[name] = value
-        save_file(values, str(folder / "model.safetensors"))
-
-    return change
-
-
-def config(**values: Any) -> Change:
-    def change(folder: Path) -> None:
-        old = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**old, **values}))
-
-    return change
-
-
-def pickled(value: Any, legacy: bool = False) -> Change:
-    """A pytorch_model.bin in the old format, or a plain pickle."""
-
-    def change(folder: Path) -> None:
-        (folder / "model.safetensors").unlink()
-        with open(str(folder / "pytorch_model.bin"), "wb") as file:
-            for part in [0x1950A86A20F9469CFC6C, 1001, {}] if legacy else []:
-                pickle.dump(part, file, 2)
-            pickle.dump(value, file, 2)
-
-    return change
-
-
-class Command:
-    def __reduce__(self) -> Any:
-        return os.system, ("touch $OLDPWD/ran; touch ran",)
-
-
-SQUARE = np.zeros([16, 16], np.float32)
-CASES: Dict[str, Tuple[Change, Tuple[str, ...]]] = {
-    "renamed": (replaced(SQUARE, QUERY.replace("query", "querry")), ("unused tensor", "querry")),
-    "missing": (replaced(None), ("model.safetensors has no tensor", QUERY)),
-    "wrong shape": (replaced(SQUARE[1:]), (QUERY, "is [15, 16], config.json needs [16, 16]")),
-    "not a number": (replaced(SQUARE * np.nan), (QUERY, "holds NaN")),
-    "header cut": (cut("model.safetensors", 0.01), ("model.safetensors is truncated",)),
-    "code": (pickled({"a": Command()}, legacy=True), ("uses posix.system", "nothing but tensors")),
-    "code at once": (pickled(Command()), ("uses posix.system",)),
-    "no tensors": (pickled({"a": 1}, legacy=True), ("pytorch_model.bin",)),
-    "no weights": (without("model.safetensors"), ("model.safetensors or pytorch_model.bin",)),
-    "roberta": (config(model_type="roberta"), ('model_type "roberta"', "allowed: bert, albert")),
-    "relative": (config(position_embedding_type="relative_key"), ("position_embedding_type",)),
-    "of two kinds": (config(model_type="albert", embedding_size=8), ("has no tensor bert.",)),
-}  # fmt: skip
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_what_is_wrong_with_a_folder_is_one_line(case: str, tmp_path: Path) -> None:
-    change, words = CASES[case]
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    opened = google.pretrained(str(FOLDERS / "bert"))
-    save_file(
-        {name: np.array(stored.read()) for name, stored in opened.stored().items()},
-        str(folder / "model.safetensors"),
-    )
-    shutil.copy(str(FOLDERS / "bert" / "config.json"), str(folder))
-    change(folder)
-    K.clear_session()
-    with pytest.raises(WeightsError) as caught, dropout.inference():
-        encoders.transformer(str(folder))
-    said = str(caught.value)
-    assert "\n" not in said and str(folder) in said
-    for word in words:
-        assert word in said
-    assert not list(tmp_path.rglob("ran")) and not Path("ran").exists()
-
-
-@pytest.mark.once
-def test_damaged_files_of_pytorch_and_lost_parts(tmp_path: Path) -> None:
-    def refused(folder: Path, words: str) -> None:
-        with pytest.raises(WeightsError, match=words), dropout.inference():
-            K.clear_session()
-            encoders.transformer(str(folder))
-
-    for name in ("bert_zip", "bert_old", "bert"):
-        shutil.copytree(str(FOLDERS / name), str(tmp_path / name))
-    for name in ("bert_zip", "bert_old"):
-        path = tmp_path / name / "pytorch_model.bin"
-        whole = path.read_bytes()
-        for keep in (0.2, 0.97):
-            path.write_bytes(whole[: int(len(whole) * keep)])
-            refused(tmp_path / name, "pytorch_model.bin.* (damaged|truncated)")
-        path.write_bytes(whole)
-    table = google.pretrained(str(tmp_path / "bert_zip")).stored()[TABLE].read().tobytes()
-    data = bytearray((tmp_path / "bert_zip" / "pytorch_model.bin").read_bytes())
-    data[data.index(table)] ^= 1
-    (tmp_path / "bert_zip" / "pytorch_model.bin").write_bytes(bytes(data))
-    refused(tmp_path / "bert_zip", f"pytorch_model.bin: tensor {TABLE} is damaged")
-    (part, *_) = sorted((tmp_path / "bert").glob("model-*.safetensors"))
-    part.unlink()
-    refused(tmp_path / "bert", f"index.json names {part.name}, which is not in")
-
-
-@pytest.mark.once
-@pytest.mark.long
-@pytest.mark.network
-@pytest.mark.timeout(3600)
-def test_other_weights_that_transformers_writes_now(peers: str, tmp_path: Path) -> None:
-    command = [peers, "-m", "tests.models.transformers_folders", str(tmp_path / "folders"), "7"]
-    subprocess.run(command, check=True)
-    for folder in sorted((tmp_path / "folders").iterdir()):
-        states, wanted = hidden(folder)
-        real = wanted["tokens"] > 0
-        np.testing.assert_allclose(states[real], wanted["hidden"][real], atol=1e-4)

@@ -1,0 +1,213 @@
+"""Weights that cannot be used: one line that names file and tensor, before a model is built."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, Dict, Optional, Tuple
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from amp_xla.backend import K
+from amp_xla.models import dropout, encoders
+from amp_xla.models.weights import WeightsError, google
+from amp_xla.models.weights.pretrained import TOKENS
+from tests.models import google_folder
+from tests.models.google_folder import Change, cut, without
+from tests.models.test_hugging_face import FOLDERS
+
+DATA, INDEX = "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"
+QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
+TABLE = "embeddings.word_embeddings.weight"
+TORCH_QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+RENAMED = "bert.encoder.layer.1.attention.self.querry.weight"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: Any) -> Dict[str, Path]:
+    """Return intact folders in Google's and in Hugging Face's format."""
+    base = tmp_path_factory.mktemp("weights")
+    opened, folder = google.pretrained(str(FOLDERS / "bert")), base / "hf"
+    folder.mkdir()
+    values = {name: np.array(stored.read()) for name, stored in opened.stored().items()}
+    save_file(values, str(folder / "model.safetensors"))
+    shutil.copy(str(FOLDERS / "bert" / "config.json"), str(folder))
+    return {"google": google_folder.write(base / "google"), "hf": folder}
+
+
+def config(**values: Any) -> Change:
+    """Return a change of the configuration; None removes a key."""
+
+    def change(folder: Path) -> None:
+        (path,) = folder.glob("*config.json")
+        merged = {**json.loads(path.read_text()), **values}
+        path.write_text(json.dumps({k: v for k, v in merged.items() if v is not None}))
+
+    return change
+
+
+def text(data: bytes) -> Change:
+    return lambda folder: (folder / google_folder.NAME).write_bytes(data)
+
+
+def flip(name: str, at: float) -> Change:
+    def change(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        data[int(len(data) * at)] ^= 16
+        (folder / name).write_bytes(bytes(data))
+
+    return change
+
+
+def tensor(value: Any) -> Change:
+    """Return a change that replaces a tensor of Google's, or removes it if ``value`` is None."""
+
+    def change(folder: Path) -> None:
+        shutil.rmtree(str(folder))
+        google_folder.write(folder, {QUERY: value})
+
+    return change
+
+
+def replaced(value: Optional[np.ndarray], name: str = TORCH_QUERY) -> Change:
+    def change(folder: Path) -> None:
+        values = load_file(str(folder / "model.safetensors"))
+        values.pop(TORCH_QUERY)
+        if value is not None:
+            values[name] = value
+        save_file(values, str(folder / "model.safetensors"))
+
+    return change
+
+
+def pickled(value: Any, legacy: bool = False) -> Change:
+    """A pytorch_model.bin in the old format, or a plain pickle."""
+
+    def change(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        with open(str(folder / "pytorch_model.bin"), "wb") as file:
+            for part in [0x1950A86A20F9469CFC6C, 1001, {}] if legacy else []:
+                pickle.dump(part, file, 2)
+            pickle.dump(value, file, 2)
+
+    return change
+
+
+class Command:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch $OLDPWD/ran; touch ran",)
+
+
+INTEGERS, NAN = np.zeros((16, 16), np.int32), np.full((16, 16), np.nan, np.float32)
+SQUARE = np.zeros([16, 16], np.float32)
+Cases = Dict[str, Tuple[Change, Tuple[str, ...]]]
+GOOGLE: Cases = {
+    "truncated": (cut(DATA, 0.5), ("bert_model.ckpt", "tensor", "damaged")),
+    "flipped": (flip(DATA, 0.4), ("bert_model.ckpt", "tensor", "damaged")),
+    "index truncated": (cut(INDEX, 0.5), (INDEX, "damaged")),
+    "no data": (without(DATA), (DATA, "exists, but not")),
+    "no config": (without(google_folder.NAME), ("has no bert_config.json",)),
+    "not JSON": (text(b'{"vocab_size": 20,'), ("cannot read", google_folder.NAME)),
+    "no hidden size": (config(hidden_size=None), ("hidden_size is missing",)),
+    "layers as text": (config(num_hidden_layers="2"), ('num_hidden_layers is "2"',)),
+    "heads 3": (config(num_attention_heads=3), ("num_attention_heads 3", "hidden_size 16")),
+    "unknown act": (config(hidden_act="gelo"), ('hidden_act "gelo"',)),
+    "layers 3": (config(num_hidden_layers=3), ("num_hidden_layers 3", "has 2 layers", "layer_2/")),
+    "no tensor": (tensor(None), ("bert_model.ckpt", "has no tensor", QUERY)),
+    "integers": (tensor(INTEGERS), ("bert_model.ckpt", QUERY, "is int32", "float32")),
+    "not a number": (tensor(NAN), ("bert_model.ckpt", QUERY, "NaN")),
+    "hidden 32": (config(hidden_size=32), (TOKENS, "[20, 16]", "[20, 32]")),
+}  # fmt: skip
+HUGGING_FACE: Cases = {
+    "renamed": (replaced(SQUARE, RENAMED), ("unused tensor", RENAMED)),
+    "missing": (replaced(None), ("model.safetensors has no tensor", TORCH_QUERY)),
+    "wrong shape": (replaced(SQUARE[1:]), (TORCH_QUERY, "is [15, 16], config.json needs [16, 16]")),
+    "header cut": (cut("model.safetensors", 0.01), ("model.safetensors is truncated",)),
+    "code": (pickled({"a": Command()}, legacy=True), ("uses posix.system", "nothing but tensors")),
+    "code at once": (pickled(Command()), ("uses posix.system",)),
+    "no tensors": (pickled({"a": 1}, legacy=True), ("pytorch_model.bin",)),
+    "no weights": (without("model.safetensors"), ("model.safetensors or pytorch_model.bin",)),
+    "roberta": (config(model_type="roberta"), ('model_type "roberta"', "allowed: bert, albert")),
+    "relative": (config(position_embedding_type="relative_key"), ("position_embedding_type",)),
+    "of two kinds": (config(model_type="albert", embedding_size=8), ("has no tensor bert.",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "case", [*sorted(GOOGLE), *(pytest.param(x, marks=pytest.mark.once) for x in HUGGING_FACE)]
+)
+def test_what_is_wrong_with_a_folder_is_one_line(case: str, folders: Any, tmp_path: Path) -> None:
+    change, words = {**GOOGLE, **HUGGING_FACE}[case]
+    folder = tmp_path / "bert"
+    shutil.copytree(str(folders["google" if case in GOOGLE else "hf"]), str(folder))
+    change(folder)
+    K.clear_session()
+    with pytest.raises(WeightsError) as caught, dropout.inference():
+        encoders.transformer(str(folder), length=16)
+    message = str(caught.value)
+    assert "\n" not in message and str(folder) in message
+    for word in words:
+        assert word in message
+    assert not list(tmp_path.rglob("ran")) and not Path("ran").exists()
+
+
+@pytest.mark.once
+def test_damaged_files_of_pytorch_and_lost_parts(tmp_path: Path) -> None:
+    def refused(folder: Path, words: str) -> None:
+        with pytest.raises(WeightsError, match=words), dropout.inference():
+            K.clear_session()
+            encoders.transformer(str(folder))
+
+    for name in ("bert_zip", "bert_old", "bert"):
+        shutil.copytree(str(FOLDERS / name), str(tmp_path / name))
+    for name in ("bert_zip", "bert_old"):
+        path = tmp_path / name / "pytorch_model.bin"
+        whole = path.read_bytes()
+        for keep in (0.2, 0.97):
+            path.write_bytes(whole[: int(len(whole) * keep)])
+            refused(tmp_path / name, "pytorch_model.bin.* (damaged|truncated)")
+        path.write_bytes(whole)
+    table = google.pretrained(str(tmp_path / "bert_zip")).stored()[TABLE].read().tobytes()
+    data = bytearray((tmp_path / "bert_zip" / "pytorch_model.bin").read_bytes())
+    data[data.index(table)] ^= 1
+    (tmp_path / "bert_zip" / "pytorch_model.bin").write_bytes(bytes(data))
+    refused(tmp_path / "bert_zip", f"pytorch_model.bin: tensor {TABLE} is damaged")
+    (part, *_) = sorted((tmp_path / "bert").glob("model-*.safetensors"))
+    part.unlink()
+    refused(tmp_path / "bert", f"index.json names {part.name}, which is not in")
+
+
+def read(folder: Path, language_model: bool = False) -> Dict[str, np.ndarray]:
+    opened = google.pretrained(str(folder))
+    return opened.take(google_folder.tensors(opened.config, language_model))
+
+
+def test_texts_and_vocabulary_must_fit(folders: Any) -> None:
+    opened = google.pretrained(str(folders["google"]))
+    with pytest.raises(WeightsError, match="max_position_embeddings 32.*of 33 tokens"):
+        opened.check_sizes(None, 33)
+    with pytest.raises(WeightsError, match="vocab_size 20, but the vocabulary has 21 tokens"):
+        opened.check_sizes(21, None)
+
+
+def test_usable_weights_are_read_and_unused_ones_named(
+    folders: Any, tmp_path: Path, capfd: Any
+) -> None:
+    folder = folders["google"]
+    values = read(folder, language_model=True)
+    assert {value.dtype for value in values.values()} == {np.dtype(np.float32)}
+    assert capfd.readouterr().err == ""
+    read(folder)
+    unused = f"{folder / 'bert_model.ckpt'}: not used: cls/predictions (5)\n"
+    assert capfd.readouterr().err == unused
+    # Half precision is cast when it is read. An encoder needs no head.
+    changes = {QUERY: np.zeros((16, 16), np.float16), "cls/predictions/output_bias": None}
+    half = google_folder.write(tmp_path / "half", changes)
+    read(half)
+    with pytest.raises(WeightsError, match="cls/predictions/output_bias"):
+        read(half, language_model=True)
