@@ -6,7 +6,8 @@
     embedding = sok.DistributedEmbedding("mean", 1024, 4, slot_num=10, max_nnz=4)
 
 It works on CPUs and GPUs with TensorFlow 1.15 and 2.x, in graphs and in ``tf.function``. Ranks
-exchange rows by Horovod's alltoall; one process needs no Horovod. Row r of a table is only on global rank r % ranks.
+exchange rows by Horovod's alltoall; one process needs no Horovod. Row r of a table is only on
+global rank r % ranks.
 docs/tables.md lists the differences from SparseOperationKit.
 """
 
