@@ -54,30 +54,24 @@ def with_texts(recipe: Any, bert: str, texts: int, *words: str) -> Dict[str, Any
     return settings(recipe, "--bert", bert, "--train", file, "--dev", file, *words)
 
 
-def test_from_scratch_and_from_a_short_run_of_pretraining(recipe: Any) -> None:
-    assert settings(recipe) == SCRATCH
-    assert with_texts(recipe, "short", 20_000) == SCRATCH
-
-
-@pytest.mark.parametrize(("bert", "rate"), [("wide", 2e-5), ("nowhere", 2e-5), ("long", 3e-4)])
-def test_pretrained_weights_have_the_published_rate_of_their_width(
-    recipe: Any, bert: str, rate: float
+@pytest.mark.parametrize(
+    "bert, texts, words, expected",
+    [
+        ("short", 20_000, "", SCRATCH),
+        ("wide", 20_000, "", published(2e-5)),
+        ("nowhere", 20_000, "", published(2e-5)),
+        ("long", 20_000, "", published(3e-4)),
+        ("minilm", 2076, "", published(3e-4, 3, 16)),
+        ("minilm", 140, "", published(3e-4, 20, 16)),
+        ("minilm", 2076, "--train-fraction 0.3", published(3e-4, 8, 16)),
+        ("wide", 140, "--learning-rate 5e-4 --batch-size 8 --epochs 2", published(5e-4, 2, 8)),
+    ],
+)
+def test_defaults_follow_from_weights_and_texts(
+    recipe: Any, bert: str, texts: int, words: str, expected: Dict[str, Any]
 ) -> None:
-    assert with_texts(recipe, bert, 20_000) == published(rate)
-
-
-def test_few_texts_have_more_epochs_and_smaller_batches(recipe: Any) -> None:
-    assert with_texts(recipe, "minilm", 2076) == published(3e-4, 3, 16)
-    assert with_texts(recipe, "minilm", 140) == published(3e-4, 20, 16)
-    fraction = with_texts(recipe, "minilm", 2076, "--train-fraction", "0.3")
-    assert fraction == published(3e-4, 8, 16)
-
-
-def test_typed_settings_stay(recipe: Any) -> None:
-    words = ("--learning-rate", "5e-4", "--batch-size", "8", "--epochs", "2")
-    assert with_texts(recipe, "wide", 140, *words) == {
-        **published(5e-4, 2, 8), "learning_rate": 5e-4
-    }  # fmt: skip
+    assert settings(recipe) == SCRATCH
+    assert with_texts(recipe, bert, texts, *words.split()) == expected
 
 
 @pytest.mark.parametrize("before", [published(2e-5), SCRATCH, published(2e-5, 5)])
