@@ -120,9 +120,11 @@ class Layer(eqx.Module):
 
         query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
         allowed = mask[:, None, None, :]
-        if dropout is None or not dropout.rate:
+        # JAX's function has no dropout of attention weights, and runs in float16 only on a GPU.
+        supported = x.dtype != jnp.float16 or jax.default_backend() == "gpu"
+        if supported and (dropout is None or not dropout.rate):
             mixed = jax.nn.dot_product_attention(query, key, value, mask=allowed)
-        else:  # JAX's function has no dropout of attention weights
+        else:
             scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
             scores = scores * query.shape[-1] ** -0.5
             weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(x.dtype)
