@@ -50,6 +50,7 @@ class Job(Place):
 
     def same(self, one: str, other: str) -> None:
         for x, y in zip(self.values(one), self.values(other)):
+            assert y.pop("kind") == x.pop("kind")
             assert y == pytest.approx(x, rel=2e-5, abs=1e-6)
             assert abs(x.get("loss", 0) - y.get("loss", 0)) <= 1e-6
         assert len(self.values(one)) == len(self.values(other)) > 90

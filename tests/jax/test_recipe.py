@@ -139,6 +139,7 @@ def test_two_processes_are_one(folder):
     worst = max(np.abs(np.float64(one[n]) - np.float64(two[n])).max() for n in one)
     assert worst < 1e-5
     for a, b in zip(metrics(folder / RUNS / "one"), metrics(folder / RUNS / "two")):
+        assert a.pop("kind") == b.pop("kind")
         assert a == pytest.approx(b, rel=1e-5, abs=1e-5)
 
 
