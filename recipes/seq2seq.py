@@ -6,8 +6,10 @@ trains a small BERT from scratch: from the first paragraph of a docstring of Pyt
 name of the function or class, split into words. For comparison, on the dev texts the first three
 words of the paragraph have ROUGE-L 0.1769, and the name of the most similar training text 0.2563
 (Python 3.12, `benchmarks/first_words.py` of revision 6c424ec).
-TensorFlow 2.17.1: dev ROUGE-L 0.3039, seed 1, 4.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
-load 5; 2026-11-26. The machine was shared; CPU time 4.7 minutes.
+TensorFlow 1.15.5: dev ROUGE-L 0.3045, seed 1, 3.8 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 2; 2026-11-26.
+TensorFlow 2.17.1: dev ROUGE-L 0.3039, seed 1, 2.5 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 2; 2026-11-26.
 
     make train RECIPE=seq2seq ARGS="--train a.jsonl --dev b.jsonl --bert chinese_L-12_H-768_A-12"
     ./amp-xla predict runs/seq2seq/latest texts.txt --beams 4

@@ -33,7 +33,7 @@ class TaggerConfig(ClassifierConfig):
     monitor: ClassVar[str] = "f1"
 
     files: TaggedFiles = TaggedFiles()  # type: ignore[assignment]
-    training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=6)
+    training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=5)
     head: TaggerHead = "crf"
     """softmax and crf predict BIO tags; the global pointers predict spans, which may be nested"""
 
