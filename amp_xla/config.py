@@ -108,7 +108,7 @@ class Field(NamedTuple):
         return "--" + self.name.replace("_", "-")
 
     def numbers(self) -> Tuple[type, ...]:
-        """Return which of int and float the field holds; () for text and choices."""
+        """Return which of ``int`` and ``float`` the field accepts; () for text and choices."""
         kinds = get_args(self.kind) if get_origin(self.kind) is Union else (self.kind,)
         return tuple(kind for kind in (int, float) if kind in kinds)
 
@@ -127,7 +127,7 @@ class Field(NamedTuple):
 
 
 def fields(config: Any) -> Dict[str, Field]:
-    """Return all fields of a configuration class by name, with those of its option groups."""
+    """Return all fields of a configuration class by name, including its option groups' fields."""
     result: Dict[str, Field] = {}
     hints = get_type_hints(config, include_extras=True)
     for field in dataclasses.fields(config):
@@ -145,7 +145,7 @@ def fields(config: Any) -> Dict[str, Field]:
 
 
 def flat(config: Any) -> Dict[str, Any]:
-    """Return name -> value of all fields, with those of option groups."""
+    """Return name -> value of all fields, including the fields of option groups."""
     result: Dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -154,12 +154,12 @@ def flat(config: Any) -> Dict[str, Any]:
 
 
 def changed(config: T, **values: Any) -> T:
-    """Return a copy with other values of fields, also of those in option groups.
+    """Return a copy of ``config`` with new values for some fields, also fields of option groups.
 
     Raises:
-      SettingsError: a field is unknown, or its value out of range.
+      SettingsError: a field is unknown, or its value is out of range.
     """
-    _check(type(config), values)  # before a group compares its values with each other
+    _check(type(config), values)  # before a group's __post_init__ compares its values
     new: Dict[str, Any] = {}
     for field in dataclasses.fields(cast(Any, config)):
         group, name = getattr(config, field.name), field.name
@@ -183,12 +183,12 @@ def _check(config: Type[Any], values: Mapping[str, Any]) -> None:
 def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[str] = None) -> T:
     """Parse a command line; an unknown flag is an error that names the closest one.
 
-    If the configuration has a method ``defaults``, it returns the defaults that its values choose,
-    such as those of a preset.
+    A configuration may have a method ``defaults``, which returns the defaults that depend on other
+    flags, e.g. the learning rate that depends on ``--bert``.
 
     Args:
       config: a frozen dataclass.
-      argv: words; None = those of the process.
+      argv: command-line words; None = ``sys.argv[1:]``.
       prog: the command as the user types it.
 
     Raises:
@@ -240,7 +240,7 @@ def _one_line(box: str) -> str:
 
 
 def split_words(argv: Optional[Sequence[str]]) -> Tuple[List[str], List[str]]:
-    """Return a command's words and the recipe's words, which follow ``--``."""
+    """Split a command line at ``--`` into the command's words and the recipe's words."""
     words = list(sys.argv[1:] if argv is None else argv)
     at = words.index("--") if "--" in words else len(words)
     return words[:at], words[at + 1 :]

@@ -78,7 +78,7 @@ def publish(folder: Path, target: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a folder, which under this name is complete or absent at any time.
+    """Rename a folder, then delete it, so that a kill never leaves half of it under its name.
 
     Symbolic links are deleted, not followed.
     """

@@ -11,14 +11,14 @@ from typing import Any, Iterable, Iterator
 
 from amp_xla.errors import AmpXlaError
 
-# Of a text; joiners of emoji and of Persian stay.
+# Characters that ``lines`` escapes. Joiners of emoji and of Persian are printed unchanged.
 _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def printable(text: Any, allowed: str = "") -> str:
     r"""Return text from files and folders with control characters escaped, e.g. ``\x1b``.
 
-    Terminals obey escape sequences, and a line break would make two lines of one.
+    Terminals obey escape sequences, and a line break would split one line into two.
     """
     return "".join(
         c
@@ -43,7 +43,7 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def tolerate_encoding() -> None:
-    r"""Print characters that standard output's encoding lacks as ``\u4e2d``."""
+    r"""Print characters that are missing in standard output's encoding as ``\u4e2d``."""
     _reconfigure(sys.stdout, errors="backslashreplace")
 
 

@@ -44,14 +44,14 @@ class Progress:
                 self._bar.update(1)
 
     def measure(self) -> float:
-        """Return samples per second since the last call, without pauses."""
+        """Return samples per second since the last call; pauses do not count."""
         seconds = time.monotonic()
         rate = self._samples / max(seconds - self._seconds, 1e-9)
         self._seconds, self._samples = seconds, 0
         return rate
 
     def pause(self, seconds: float) -> None:
-        """Leave the time of evaluation and saving out of the rate."""
+        """Exclude ``seconds`` of evaluation or saving from the next rate."""
         self._seconds += seconds
 
     def show(self, step: int, values: Dict[str, str]) -> None:

@@ -11,7 +11,7 @@ from typing import Optional
 def revision(folder: Path = Path(__file__).parent) -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
-    A container image has no repository: its ``SOURCE_REVISION`` counts there.
+    A container image has no repository; there the variable ``SOURCE_REVISION`` is returned.
     """
     command = ["git", "-C", str(folder), "describe", "--always", "--exclude", "*"]
     try:

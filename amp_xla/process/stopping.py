@@ -12,16 +12,16 @@ import time
 from types import FrameType
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-# Slurm sends SIGUSR1 in time before it ends a job, and its run has not failed.
+# Slurm can send SIGUSR1 some time before it ends a job; stopping by it is not a failure.
 _EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
-# Launchers forward a signal that the process group has received already.
+# A launcher may forward a signal that the whole process group has received already.
 SAME_SIGNAL_SECONDS = 0.5
-# Time to clean up if there is nothing to save: a library call may run no Python for minutes.
+# Time to clean up before the process is ended: a library call may run no Python for minutes.
 _GRACE_SECONDS = 5.0
 
 
 class Stopped(BaseException):
-    """A signal stopped the run in order. Not an ``Exception``: ``except Exception`` ignores it."""
+    """A signal stopped the run. Not an ``Exception``, so ``except Exception`` does not catch it."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class SignalWatch:
 
     def __init__(self) -> None:
         self.received: Optional[str] = None
-        self._immediately: List[Tuple[str, bool]] = []  # end of the message, nothing to save
+        self._immediately: List[Tuple[str, bool]] = []  # (during, nothing_to_save)
         self._ending = False
         self._before: Dict[int, Any] = {}
         self._wakeup = -1
@@ -82,8 +82,8 @@ class SignalWatch:
         """Raise ``Stopped`` in the main thread at a signal, even if the code inside swallows it.
 
         Args:
-          during: end of the message, e.g. ``during an evaluation``.
-          nothing_to_save: end the process if it still runs after some seconds.
+          during: last words of the message, e.g. ``during an evaluation``.
+          nothing_to_save: end the process if it is still running some seconds later.
         """
         self.check(during)
         self._immediately.append((during, nothing_to_save))

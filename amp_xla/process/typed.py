@@ -1,4 +1,4 @@
-"""Commands quoted in messages; they differ between a checkout and an installed package."""
+"""Commands for messages; a checkout has other commands than an installed package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def in_checkout() -> bool:
 
 
 def program() -> str:
-    """Return the name by which the working folder starts the program."""
+    """Return how to type the program: ``./amp-xla`` in a checkout, else ``amp-xla``."""
     return "./amp-xla" if in_checkout() else "amp-xla"
 
 

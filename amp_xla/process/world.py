@@ -18,7 +18,7 @@ _VARIABLES = (
     ("PMI_RANK", "PMI_SIZE", "SLURM_LOCALID"),
 )
 
-ENDS_WITH_STDIN = "RANK_ENDS_WITH_STDIN"  # set by launchers that hold a rank's standard input
+ENDS_WITH_STDIN = "RANK_ENDS_WITH_STDIN"  # set by launchers that keep a rank's standard input open
 
 
 class World(NamedTuple):
@@ -36,7 +36,7 @@ class World(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> World:
-    """Read the world from environment variables; without a launcher it has one rank."""
+    """Read rank and world size from environment variables; without a launcher the size is 1."""
     for rank, size, local in _VARIABLES:
         if environ.get(rank, "").isdecimal() and environ.get(size, "").isdecimal():
             local_rank = environ.get(local, "")
@@ -56,7 +56,7 @@ def world() -> World:
 
 
 def stop_with_launcher() -> None:
-    """Send this process SIGTERM once the launcher that holds its standard input has ended."""
+    """Send this process SIGTERM when its launcher ends, which closes standard input."""
     if not os.environ.get(ENDS_WITH_STDIN):
         return
 

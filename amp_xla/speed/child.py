@@ -1,6 +1,6 @@
-"""The measured process: builds a recipe's job, warms it up, times steps and prints the result.
+"""Process that builds a recipe's job, warms it up, times steps and prints the result.
 
-The request is its only argument. The result is a line of JSON that begins with ``MARK``.
+Its only argument is the ``Request`` as JSON. The result is a line of JSON after ``MARK``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from amp_xla.data.batches.rank_shard import micro_batches
 MARK = "@amp_xla "
 # XLA's lazy mode compiles a shape at its third request; the fourth step is warm.
 WARM_STEPS = 4
-# Batches searched for further shapes; a pretraining run's second length may come days later.
+# Batches in which to look for all shapes; a pretraining run's second length may come days later.
 LOOKAHEAD = 200
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """One combination of a recipe to measure.
+    """One combination of precision and XLA mode to measure.
 
     Attributes:
-      words: flags of the recipe.
+      words: flags for the recipe.
       address_space: limit of the process' address space in bytes; 0 = no limit.
-      steps: timed steps.
+      steps: number of timed steps.
     """
 
     recipe: str
@@ -43,7 +43,7 @@ class Request:
 
 
 def reply(**values: Any) -> None:
-    """Write a line for the parent."""
+    """Print the result for the parent process."""
     sys.stdout.write(MARK + json.dumps(values) + "\n")
     sys.stdout.flush()
 
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def measured(job: Any, count: int) -> Dict[str, Any]:
-    """Run each shape until it is compiled, then time ``count`` steps, batch making included."""
+    """Run each shape until it is compiled, then time ``count`` steps and their batches."""
     number, seen, warm_seconds = itertools.count(), set(), 0.0
 
     def epoch() -> Iterator[Tuple[Dict[str, Any], int]]:
@@ -93,7 +93,7 @@ def measured(job: Any, count: int) -> Dict[str, Any]:
             for _ in range(WARM_STEPS):
                 job.step(feed, next(number))
                 times.append(time.perf_counter())
-            # What is above the fastest step is compilation.
+            # Time beyond that of the fastest step is compilation.
             warm_seconds += times[-1] - times[0] - WARM_STEPS * float(np.diff(times).min())
         if len(seen) == len(job.batches.shapes):
             break
@@ -110,7 +110,7 @@ def measured(job: Any, count: int) -> Dict[str, Any]:
         "seconds": np.diff(times).tolist(),
         "samples": samples,
         "loss": losses[-1] if math.isfinite(losses[-1]) else None,
-        # A dynamic loss scale skips a few steps by design, but not most of them.
+        # A dynamic loss scale skips some steps, but not most of them.
         "finite": all(map(math.isfinite, losses)) and 2 * skipped <= count,
         "steps": next(number),
     }

@@ -1,6 +1,6 @@
-"""Describes this machine and the precisions and XLA modes that exist on it.
+"""This machine, and the precisions and XLA modes that exist on it.
 
-TensorFlow looks at the GPU in a separate process, because that takes some of the GPU's memory.
+A separate process queries TensorFlow, because TensorFlow occupies memory of the GPU it looks at.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DEVICE = "AMP_XLA_DEVICE"
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Attributes: see ``probe``; ``absent`` says why a precision or mode is not tried."""
+    """Hardware and software of this machine, as ``probe`` returns them."""
 
     device: str
     gpu: bool
@@ -39,18 +39,18 @@ class Machine:
 
     @property
     def absent(self) -> Dict[str, str]:
-        """Precision or XLA mode -> the reason why it does not exist here."""
+        """Precisions and XLA modes that do not exist here, each with the reason."""
         out = {}
         if not self.gpu:
-            out["tf32"] = "tensor cores only: on a CPU it is fp32"
+            out["tf32"] = "needs tensor cores; on a CPU it equals fp32"
         if not self.half_dtype:
             out["amp"] = "TensorFlow has no half precision on this device"
         if self.tensorflow.startswith("1.") and not self.fork:
-            out["lite"] = "of 1.15, only NVIDIA's TensorFlow has it"
+            out["lite"] = "TensorFlow 1.15 has it only in NVIDIA's build"
         return out
 
     def ladder(self) -> List[Tuple[str, str]]:
-        """(precision, XLA mode) that exist here: without XLA first, those are soon measured."""
+        """Return the pairs (precision, XLA mode) that exist here, those without XLA first."""
         absent = self.absent
         return [
             (precision, xla)
@@ -60,7 +60,7 @@ class Machine:
         ]
 
     def describe(self) -> str:
-        """Return one line."""
+        """Return the description in one line."""
         where = f"driver {self.driver}" if self.gpu else f"{self.cores} cores"
         return (
             f"{self.device}, {where}, {self.memory_gib:.0f} GiB; TensorFlow {self.tensorflow}, "
@@ -69,10 +69,10 @@ class Machine:
 
 
 def look() -> Machine:
-    """Return the facts of a fresh process."""
+    """Return the ``Machine`` as seen by a new process."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE],
-        capture_output=True,  # on a failure stderr is in the error: a line for who asked
+        capture_output=True,  # a failure is reported by the caller, with stderr
         env=clean_environment(),
         check=True,
     )
@@ -93,7 +93,7 @@ def clean_environment() -> Dict[str, str]:
 
 
 def probe() -> Dict[str, object]:
-    """Return a ``Machine`` for this process' TensorFlow and device."""
+    """Return the fields of ``Machine`` for this process' TensorFlow and device."""
     from amp_xla import backend
 
     gpus = backend.gpus()

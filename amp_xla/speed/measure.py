@@ -1,4 +1,4 @@
-"""Measures combinations of precision and XLA mode, each in a process, in alternating rounds.
+"""Measurement of combinations of precision and XLA mode, each in a process, in several rounds.
 
 Rounds go A B C, C B A, A B C, ..., so that a machine that slows down slows all of them. Running
 out of memory, NaN and crashes are results, not errors.
@@ -24,17 +24,17 @@ _OUT_OF_MEMORY = re.compile(
     r"|MemoryError|bad_alloc|Cannot allocate memory|failed to map segment|mmap failed"
     r"|Resource temporarily unavailable|allocat\w+ (?:of )?\d+ bytes failed|can't start new thread"
 )
-_BUILDING_SHARE = 0.7  # of the time budget; the rest is left for further rounds
+_FIRST_ROUND = 0.7  # share of the time budget in which the first round may start processes
 
 
 @dataclasses.dataclass
 class Outcome:
-    """One combination's result.
+    """Result of one combination.
 
     Attributes:
       status: ``ok``, ``out of memory``, ``not finite``, ``crashed``, ``timed out``, ``refused`` or
         ``not measured`` (the time budget was spent).
-      why: reason for a status other than ok.
+      why: reason if the status is not ``ok``.
       samples_per_second: one number per round.
       step_ms: median of all timed steps in milliseconds.
       steps: training steps of the last process, warm-up included.
@@ -56,17 +56,17 @@ class Outcome:
 
     @property
     def name(self) -> str:
-        """The combination for readers, e.g. ``amp + xla on``."""
+        """Name of the combination, e.g. ``amp + xla on``."""
         return self.precision if self.xla == "off" else f"{self.precision} + xla {self.xla}"
 
     @property
     def median(self) -> float:
-        """Median of the rounds' samples per second; 0 without any."""
+        """Median of samples per second over the rounds; 0 without rounds."""
         return statistics.median(self.samples_per_second) if self.samples_per_second else 0.0
 
 
 class ChildEnded(Exception):
-    """The measured process ended; ``status`` and ``why`` as in ``Outcome``."""
+    """A measured process ended without a result; ``status`` and ``why`` as in ``Outcome``."""
 
     def __init__(self, status: str, why: str) -> None:
         super().__init__(status, why)
@@ -74,7 +74,7 @@ class ChildEnded(Exception):
 
 
 def ended(code: int, errors: bytes) -> ChildEnded:
-    """Return why a process ended without an answer, from its exit code and standard error."""
+    """Return why a process ended without a result, from its exit code and standard error."""
     text = errors.decode("utf-8", "replace")
     last = next((line[:200] for line in reversed(text.splitlines()) if line.strip()), "")
     out_of_memory = _OUT_OF_MEMORY.search(text)
@@ -89,10 +89,10 @@ def ended(code: int, errors: bytes) -> ChildEnded:
 
 
 def _turn(request: Request, timeout: float) -> Dict[str, Any]:
-    """Return what a process of the request measured.
+    """Start a process for the request and return its result.
 
     Raises:
-      ChildEnded: it ended without an answer, or had none after ``timeout`` seconds.
+      ChildEnded: the process ended without a result, or had none after ``timeout`` seconds.
     """
     command = [sys.executable, "-m", "amp_xla.speed.child", json.dumps(dataclasses.asdict(request))]
     try:
@@ -118,10 +118,10 @@ def measure(
     """Measure each combination on the same steps, in a new process each time.
 
     Args:
-      timeout: longest wait for one process in seconds.
-      say: called with a line for each phase.
-      budget: seconds in all, 0 = no limit. Combinations that cannot start within 70% of it are
-        ``not measured``; later rounds are left out once it is spent.
+      timeout: maximum seconds per process.
+      say: prints a line at the start of each phase.
+      budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
+        turn comes after 70% of it are ``not measured``. No further round starts after all of it.
     """
     outcomes = [Outcome(request.precision, request.xla) for request in requests]
     pairs = list(zip(requests, outcomes))
@@ -133,15 +133,17 @@ def measure(
 
     for number in range(rounds):
         if number and spent():
-            say(f"{budget:.0f} s are spent: {number} of {rounds} rounds")
+            say(f"{number} of {rounds} rounds fit into the limit of {budget:.0f} s")
             break
         say(f"round {number + 1} of {rounds} ...")
         for request, outcome in pairs if number % 2 == 0 else reversed(pairs):
             if outcome.status != "ok":
                 continue
             try:
-                if not number and spent(_BUILDING_SHARE):
-                    raise ChildEnded("not measured", f"{budget:.0f} s were spent")
+                if not number and spent(_FIRST_ROUND):
+                    raise ChildEnded(
+                        "not measured", f"the limit of {budget:.0f} s left no time for it"
+                    )
                 say(f"{outcome.name}: building, compiling, {request.steps} steps ...")
                 answer = _turn(request, timeout)
                 outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))

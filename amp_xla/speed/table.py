@@ -29,7 +29,7 @@ def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
-    """Return the table of all outcomes, failed ones included."""
+    """Return the table of all outcomes, including failures."""
     body = []
     for o in outcomes:
         measured = bool(o.samples_per_second)
@@ -49,19 +49,19 @@ def render(outcomes: Sequence[Outcome]) -> str:
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     """Return the outcome to train with and a sentence that gives the reason.
 
-    A difference counts only if it is larger than the spread of both sides' rounds. Outcomes within
-    the spread of the fastest are equals, and the simplest of them is recommended.
+    A difference counts only if it is larger than the spread of the rounds of either outcome. Among
+    the outcomes that do not differ from the fastest, the simplest is recommended.
 
     Args:
       outcomes: the simplest combination first.
 
     Returns:
-      (outcome, reason); the outcome is None if noise hides whether anything is faster than the
-      first finite outcome, or if nothing stayed finite.
+      (outcome, reason); the outcome is None if the fastest does not differ from the first finite
+      outcome, or if no outcome was finite.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:
-        return None, "no combination finished with finite numbers"
+        return None, "in no combination did all numbers stay finite"
     first, fastest = finite[0], max(finite, key=lambda o: o.median)
     equals = [o for o in finite if not _told_apart(fastest, o)]
     gain = f"{fastest.median / first.median:.2f}x {first.name}"
@@ -74,7 +74,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
         f"{', '.join(o.name for o in rivals)} is within the spread of the rounds ({noise})"
     )
     if first in equals:
-        return None, f"{reason}: nothing to recommend; repeat with more --rounds, nothing else busy"
+        return None, f"{reason}: nothing to recommend; repeat with more --rounds on an idle machine"
     return equals[0], f"{reason}; the simplest of these is {equals[0].name}"
 
 

@@ -22,7 +22,7 @@ from amp_xla.speed.measure import Outcome, measure
 from amp_xla.training.options import precision_options
 
 CPU_MINUTES = 5.0
-TIMEOUT = 900.0  # seconds without an answer after which a combination is given up
+TIMEOUT = 900.0  # maximum seconds per process
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Config:
     steps: Annotated[int, within(at_least=1)] = 8
     """timed steps per round"""
     rounds: Annotated[int, within(at_least=2)] = 3
-    """rounds per combination; differences within their spread do not count"""
+    """rounds per combination; differences smaller than their spread do not count"""
     minutes: Annotated[Optional[float], within(at_least=0)] = None
-    """minutes in all, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
+    """maximum minutes for all rounds, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
     largest_batch: bool = False
     """also find the largest --batch-size that fits, by trying"""
 
@@ -83,7 +83,8 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
     """Return the recipe's configuration.
 
     Raises:
-      AmpXlaError: no such recipe; ``words`` set what is measured; the recipe has no switches.
+      AmpXlaError: there is no such recipe, ``words`` set precision or XLA mode, or the recipe has
+        no such flags.
     """
     for flag in ("--precision", "--xla"):
         if any(word.split("=")[0] == flag for word in words):
@@ -95,10 +96,10 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
 
 
 def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
-    """Return the largest batch size that fits, to about a sixteenth; 0 if none does.
+    """Return the largest batch size that fits, up to 1/16 too low; 0 if none fits.
 
     Args:
-      fits: runs a batch size and returns whether the memory sufficed.
+      fits: tries a batch size and returns whether the memory was sufficient.
       rows: the first batch size to try.
     """
     low, high = 0, rows
@@ -107,7 +108,7 @@ def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
     while high - low > max(1, low // 16):
         middle = (low + high) // 2
         if middle - low >= 8:
-            middle -= middle % 8  # what tensor cores like
+            middle -= middle % 8  # tensor cores need multiples of 8
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
@@ -115,8 +116,8 @@ def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
 def _largest_batch(
     config: Config, words: Sequence[str], best: Outcome, rows: int, here: machine.Machine
 ) -> str:
-    """Try batch sizes from ``rows`` on with the combination ``best``; return a sentence."""
-    # Without a GPU an address space limit stops a batch before the machine runs out of memory.
+    """Find the largest batch size for the combination ``best``; return a sentence about it."""
+    # On a CPU this limit stops a process before the machine runs out of memory.
     space = 0 if here.gpu else int(0.9 * here.memory_gib * 2**30)
 
     def fits(size: int) -> bool:
@@ -125,7 +126,7 @@ def _largest_batch(
         outcome = measure([request], 1, TIMEOUT)[0]
         say(f"batch size {size}: {outcome.status}")
         if outcome.status in ("crashed", "refused"):
-            raise AmpXlaError(f"batch size {size} cannot be tried: {outcome.why}")
+            raise AmpXlaError(f"batch size {size} failed: {outcome.why}")
         return outcome.status != "out of memory" and outcome.status != "timed out"
 
     size = largest_batch(fits, rows)

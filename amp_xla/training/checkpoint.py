@@ -58,11 +58,11 @@ class Checkpoint:
     Attributes:
       state: content of ``state.json``.
       loop: position of the run.
-      ranks: world size now and at the start, and micro-batches per update.
+      ranks: world size at this checkpoint and at the start, micro-batches per update.
       run: the run folder.
 
     Raises:
-      CheckpointError: ``state.json`` cannot be used.
+      CheckpointError: ``state.json`` is unreadable or has unexpected content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,7 +81,7 @@ class Checkpoint:
         """Return the configuration of the run, with ``bert`` set to this checkpoint.
 
         Raises:
-          CheckpointError: it belongs to another recipe, or a number is out of range.
+          CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
         """
         try:
             config = settings.changed(kind(), **self.identity["config"])
@@ -105,7 +105,7 @@ class Checkpoint:
         return str(self.path) if (self.path / ARCHITECTURE).is_file() else None
 
     def file(self, name: str) -> str:
-        """Return the path of a file needed for prediction, such as ``vocab.txt``."""
+        """Return the path of one of this checkpoint's files, such as ``vocab.txt``."""
         if not (self.path / name).is_file():
             raise CheckpointError(f"{self.path} has no {name}")
         return str(self.path / name)
@@ -130,9 +130,8 @@ def fitting(
     """Return the tensors of a checkpoint for variables of the given shapes.
 
     Args:
-      checkpoint: where to read.
       shapes: name -> dtype and shape, see ``shape_of``.
-      exactly: the checkpoint may have no other tensors.
+      exactly: whether further tensors in the checkpoint are an error.
 
     Raises:
       CheckpointError: a tensor is missing, unknown or of another dtype or shape.
@@ -166,7 +165,7 @@ def write(
 
     Args:
       folder: a run's ``checkpoints``.
-      step: number in the checkpoint's name.
+      step: number of steps so far, for the checkpoint's name.
       tensors: name -> array; bfloat16 is stored as float32.
       state: content of ``state.json``.
       files: name -> content of each file needed for prediction.
@@ -236,7 +235,9 @@ def _free_name(folder: Path, step: int) -> str:
 
 def _whole_ones(folder: Path) -> str:
     left = steps(folder)
-    return f"{left[-1].name} is whole: resuming continues from it" if left else "there is no other"
+    if not left:
+        return "there is no other checkpoint"
+    return f"{left[-1].name} is whole: resuming continues from it"
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -298,14 +299,14 @@ def steps(folder: Path) -> List[Path]:
 
 
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
-    """Return the newest whole checkpoint, and name the damaged ones.
+    """Return the newest whole checkpoint; print a line about each damaged one that is newer.
 
     Args:
       folder: a run's ``checkpoints``.
-      good: leave out those written while updates were being skipped.
+      good: ignore checkpoints written right after a skipped update.
 
     Raises:
-      CheckpointError: there are checkpoints, and all of them are damaged.
+      CheckpointError: all checkpoints are damaged.
     """
     paths = steps(folder)
     damaged = []
@@ -329,7 +330,7 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
 def best(folder: Path) -> Optional[Path]:
     """Return the checkpoint with the best monitored value; None before the first evaluation.
 
-    The newest checkpoint whose ``state.json`` is whole names its step.
+    Its step is read from the newest ``state.json`` that is not damaged.
     """
     paths = steps(folder)
     for path in reversed(paths):
@@ -342,14 +343,14 @@ def best(folder: Path) -> Optional[Path]:
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:
-    """Return the checkpoint of a run to predict with: the best, else the newest.
+    """Return the checkpoint to predict with.
 
     Args:
       run: run folder.
-      name: name of a checkpoint, or ``best`` or ``last``.
+      name: name of a checkpoint, ``best`` or ``last``; None = the best, else the newest.
 
     Raises:
-      CheckpointError: there is none, or it is damaged; the message names the whole ones.
+      CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
     """
     folder = run / "checkpoints"
     if not run.is_dir():

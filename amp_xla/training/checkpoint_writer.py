@@ -13,7 +13,7 @@ from amp_xla.training.run import RunFolder
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run, one at a time; ``keep`` newest and the best remain."""
+    """Thread that writes a run's checkpoints, and keeps the ``keep`` newest and the best."""
 
     def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
         self._run, self._keep, self._files = run, keep, files
@@ -41,15 +41,15 @@ class CheckpointWriter:
         return self._pending is not None and not self._pending.done()
 
     def poll(self) -> None:
-        """Raise the error of the last write, if it has ended with one."""
+        """Raise the error of the last write, if it has failed."""
         if self._pending is not None and self._pending.done():
             self.wait()
 
     def wait(self) -> None:
-        """Return once the checkpoint is on disk.
+        """Wait until the checkpoint is on disk.
 
         Raises:
-          CheckpointError: it could not be written; the older ones are as they were.
+          CheckpointError: it could not be written; older checkpoints are unchanged.
         """
         pending, self._pending = self._pending, None
         if pending is not None:

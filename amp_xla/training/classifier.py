@@ -63,7 +63,7 @@ class ClassifierConfig:
     run: RunOptions = RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults that ``--bert`` replaces."""
+        """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
         resumed = resumed_settings(self.recipe, self.run)
         texts = self.files.count() if self.encoder.bert and not resumed else 0
         bert = self.encoder.bert
@@ -85,7 +85,7 @@ class ClassifierConfig:
         return labelled.read
 
     def read(self, micro_batches: int = 1) -> Labelled:
-        """Read the texts, and describe them on standard error."""
+        """Read the texts and print a description of them."""
         batch_size = self.batches.batch_size * micro_batches
         how = labelled.Preparation(
             self.vocabulary, dataclasses.replace(self.batches, batch_size=batch_size),
@@ -96,14 +96,14 @@ class ClassifierConfig:
         return data
 
     def steps(self, batches: Any) -> int:
-        """Return the steps of the whole run, and describe the defaults in force."""
+        """Return the number of steps in the whole run; print the defaults that apply to it."""
         steps = self.training.epochs * int(batches.steps_per_epoch())
         note(fine_tuning.describe(flat(self), self.defaults(), steps))
         return steps
 
 
 class Questions:
-    """Texts, or pairs with a tab between, to classify with a checkpoint's vocabulary and labels."""
+    """Texts to classify with a checkpoint's vocabulary and labels; a tab separates pairs."""
 
     def __init__(self, config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> None:
         self.tokenizer = Tokenizer.from_assets(checkpoint.file)
@@ -122,7 +122,7 @@ class Questions:
 
         Args:
           chances: batch -> probability of each label, float [B, labels].
-          batch_size: rows of a batch; None = that of the configuration.
+          batch_size: texts per batch; None = ``--batch-size`` of the run.
         """
         rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
         return Answers(self.labels.names, np.stack(rows), self._separator)

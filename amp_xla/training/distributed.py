@@ -37,7 +37,7 @@ _DEFAULTS = {
     "HOROVOD_LOG_LEVEL": "fatal",
     "HOROVOD_DISABLE_GROUP_FUSION": "1",  # fixes the order of additions
 }
-# The reason within the pages that TensorFlow and Horovod print.
+# Finds the cause in the long error messages of TensorFlow and Horovod.
 _CAUSE = re.compile(
     r"connection closed by peer|connection reset by peer|timed out waiting|stalled|"
     r"unhandled (system|cuda) error|has been shut down",
@@ -55,8 +55,9 @@ class Ranks:
     Attributes:
       world: rank, size and host of this process.
       hvd: ``horovod.tensorflow``; None with one process.
-      first_size: number of ranks when the run began.
-      ask: all ranks call it at the same points of an evaluation, which it may end.
+      first_size: number of ranks at the start of the run.
+      ask: called by all ranks at the same points of an evaluation; raises ``Stopped`` if one of
+        them got a signal.
     """
 
     def __init__(self, place: World, hvd: Optional[Any] = None) -> None:
@@ -74,11 +75,11 @@ class Ranks:
         return self.world.rank == 0
 
     def micro_batches(self, accumulate: int) -> int:
-        """Return micro-batches per update and rank; none is larger than when the run began."""
+        """Return the number of micro-batches per update and rank; their size never grows."""
         return -(-accumulate * self.first_size // self.world.size)
 
     def share(self, batches: Any, micro_batches: int = 1) -> Any:
-        """Return this rank's rows of a ``BatchSource``; all of them with one micro-batch in all."""
+        """Return a ``BatchSource`` of this rank's rows, each batch cut into ``micro_batches``."""
         if self.world.size * micro_batches == 1:
             return batches
         return RankShard(batches, self.world.rank, self.world.size, micro_batches)
@@ -101,12 +102,12 @@ class Ranks:
         return cast(T, self.gather(compute() if self.first else None)[0])
 
     def all_do(self, work: Callable[[], T]) -> List[T]:
-        """Run ``work`` on each rank, without a time limit; return all results in rank order."""
+        """Run ``work`` on each rank, however long it takes; return the results in rank order."""
         if not self.several:
             return [work()]
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(work)
-            while True:  # ranks that exchanged nothing for long would be taken for dead
+            while True:  # Horovod ends ranks that exchange nothing for a while
                 done = wait([future], timeout=1.0).done
                 results = self.gather([future.result()] if done else None)
                 if None not in results:
@@ -128,7 +129,7 @@ class Ranks:
             raise self.lost(error) from error
 
     def lost(self, error: BaseException) -> RankLost:
-        """Return the error to raise instead of one of Horovod's."""
+        """Return a ``RankLost`` to raise instead of Horovod's error."""
         match = _CAUSE.search(getattr(error, "message", "") or str(error))
         cause = f" ({match.group()})" if match else ""
         return RankLost(f"another rank has ended or does not answer{cause}")
@@ -175,14 +176,14 @@ _current = Ranks(World())
 
 
 def current() -> Ranks:
-    """Return the ranks that this process joined; one process before ``join``."""
+    """Return the ranks that this process joined; before ``join`` this process alone."""
     return _current
 
 
 def join() -> Ranks:
-    """Join the processes that the launcher started, once, and set ``current``.
+    """Join the processes that the launcher started, and set ``current``.
 
-    Call it after the settings are applied.
+    Call it after precision and XLA were set.
 
     Raises:
       AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
@@ -225,12 +226,10 @@ def _horovod(place: World) -> Any:
 
 
 def _check_name(place: World, environ: Mapping[str, str]) -> None:
-    """Refuse a host whose own name is the loopback, as Debian's installer writes it.
+    """Refuse to run on several hosts if this host's name resolves to the loopback address.
 
-    Gloo listens on the address of the host's name, and other hosts would wait for minutes.
-
-    Raises:
-      AmpXlaError: there are other hosts, and the name does not lead to an address they reach.
+    Gloo listens on the address of the host's name, so other hosts would wait for minutes. Debian's
+    installer writes such a name into /etc/hosts.
     """
     several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
     if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):
@@ -249,7 +248,7 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _gatherer(hvd: Any) -> Callable[[bytes], List[bytes]]:
-    """Return a function from bytes of this rank to those of all; its graph is built once."""
+    """Return a function that gathers bytes from all ranks; its graph is built once."""
     tf: Any = backend.tf
     graph = tf.Graph()
     with graph.as_default(), tf.device("/cpu:0"):

@@ -16,10 +16,10 @@ class StepResult(NamedTuple):
 
     Attributes:
       loss: unscaled.
-      loss_scale: in force during the step.
+      loss_scale: loss scale during the step.
       finite: False if the update was skipped.
       applied: updates so far, including this one.
-      metrics: in the order of ``metric_names``.
+      metrics: values in the order of ``Engine.metric_names``.
       requests: number of ranks that want to stop, number that want to save; () with one rank.
       rank_loss: loss of this rank's micro-batch.
     """
@@ -35,7 +35,7 @@ class StepResult(NamedTuple):
     rank_loss: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
-        """Return the result of this micro-batch and ``later``, the next of the same batch."""
+        """Return the sum of this micro-batch's result and the next one's, of the same batch."""
         return later._replace(
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,
@@ -53,12 +53,12 @@ class Engine:
       ranks: processes that train together.
       metric_names: names of ``StepResult.metrics``.
       smallest_scale: lower limit of a dynamic loss scale; None for a constant one.
-      micro_batches: per update and rank.
-      settings: values besides the configuration that the numbers depend on.
-      versions: name -> version of each library that the numbers depend on.
+      micro_batches: number of micro-batches per update and rank.
+      settings: values outside the configuration that affect the results.
+      versions: name -> version of each library that affects the results.
       process: devices and number of parameters, for ``run.json``.
-      events: True if TensorBoard events are written.
-      last_batch: number of the last step, and the arrays that it was fed with.
+      events: whether TensorBoard events are written.
+      last_batch: number of the last step, and the arrays that were fed in it.
     """
 
     job: Any
@@ -83,7 +83,7 @@ class Engine:
         raise NotImplementedError
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
-        """Verify what the first step executed; return it for ``executed.json``."""
+        """Verify the graph of the first step; return the content of ``executed.json``."""
         return None
 
     def shapes(self) -> Dict[str, str]:
@@ -95,7 +95,7 @@ class Engine:
         raise NotImplementedError
 
     def write_shards(self, folder: Path) -> Optional[Path]:
-        """Write tables that are spread over ranks into a new folder inside ``folder``."""
+        """Write the tables of which each rank has some rows into a new folder inside ``folder``."""
         return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
@@ -103,11 +103,11 @@ class Engine:
         raise NotImplementedError
 
     def start(self) -> None:
-        """Give all ranks the same initial values, unless they draw the same ones."""
+        """Give all ranks the same initial values."""
 
     def compare(self) -> None:
         """Raise RanksDiffer unless all ranks have the same weights."""
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
-        """Return the cause of the last step's non-finite numbers, as text and as JSON."""
+        """Return why the last step was not finite, as text and as JSON."""
         raise NotImplementedError

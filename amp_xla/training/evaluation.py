@@ -20,7 +20,7 @@ from amp_xla.data.tagged import GoldSpans
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.training import distributed, metrics
 
-_AGREE_EVERY = 16  # batches between two checks among ranks whether to stop
+_AGREE_EVERY = 16  # batches after which the ranks check whether one of them got a signal
 Infer = Callable[[Batch], Mapping[str, Any]]
 Evaluation = Callable[[], Dict[str, float]]
 
@@ -34,24 +34,29 @@ def shards(batches: Any) -> Iterator[Any]:
 
 
 def summed(infer: Infer, batches: Any, count: Callable[[Batch, Mapping[str, Any]], Any]) -> Any:
-    """Return the sum of ``count(batch, outputs)``, numbers, over all batches and ranks."""
+    """Return the sums, over all batches and ranks, of the numbers that ``count`` returns."""
     parts = (np.array(count(batch, infer(batch)), np.float64) for batch in shards(batches))
     return distributed.current().total(functools.reduce(np.add, parts))
 
 
 def per_sample(infer: Infer, batches: Any, samples: int, names: Sequence[str]) -> np.ndarray:
-    """Return values of each sample, float64 [names, samples], of batches and outputs by name."""
+    """Return values of each sample, float64 [names, samples].
+
+    Args:
+      infer: outputs have a row per sample.
+      names: arrays of the batch or outputs of ``infer``.
+    """
     values = np.zeros((len(names), samples), np.float64)
     for batch in shards(batches):
         arrays, real = {**batch, **infer(batch)}, batch["weights"] > 0
         values[:, batch["sample_ids"][real]] = [arrays[name][real] for name in names]
-    # A sample is one rank's; the others add nothing.
+    # Each sample is evaluated by one rank; the others have 0 for it.
     result: np.ndarray = distributed.current().total(values)
     return result
 
 
 def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], Any]) -> List[Any]:
-    """Return the result of ``infer``, a sequence per batch of ``rows``, for each sample."""
+    """Run ``infer`` on batches of ``rows`` samples; return its results in the order of samples."""
     results: List[Any] = [None] * len(encoded)
     for batch in Batches(encoded, None, [length], rows, shuffle=False).epoch(0):
         for sample, result in zip(batch["sample_ids"].tolist(), infer(batch)):
@@ -83,7 +88,10 @@ def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
 
 
 def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
-    """Return micro-F1, share of texts with all labels right, and mean loss, as above."""
+    """Return micro-F1, share of texts whose labels are all right, and mean loss.
+
+    The arguments are those of ``classification``; a text may have several labels.
+    """
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
         real = batch["weights"] > 0
@@ -109,7 +117,7 @@ def tagging(infer: Infer, batches: Any, gold: GoldSpans, head: str) -> Evaluatio
     Args:
       infer: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
       batches: batches of texts with labels, not shuffled.
-      gold: entities of the texts.
+      gold: true entities of the texts.
       head: see ``spans.decode``.
     """
     labels = len(gold.missed)
@@ -136,7 +144,7 @@ def ranking(infer: Infer, batches: Any, samples: int) -> Evaluation:
     Args:
       infer: outputs ``logits`` and ``loss``, both [B].
       batches: ``SlotBatches``, not shuffled.
-      samples: how many there are.
+      samples: number of samples.
     """
 
     def evaluate() -> Dict[str, float]:
@@ -159,7 +167,7 @@ def held_out(
       language_model: ``LanguageModel``.
       inputs: the step's placeholders.
       stream: batches in fixed order with fixed masks.
-      shorter: the same text in shorter sequences; also reports their loss, as ``loss_`` and length.
+      shorter: the same text in shorter sequences, whose loss is reported as ``loss_<length>``.
     """
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

@@ -1,4 +1,4 @@
-"""Predictions of a pretraining run for [MASK]."""
+"""Predictions of a pretraining run for the [MASK] tokens in texts."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def fill(
     Args:
       checkpoint: checkpoint of the run.
       objective, options: settings of the run.
-      texts: with at least one [MASK] each.
-      top: predictions per [MASK].
+      texts: texts with at least one [MASK] each.
+      top: number of predictions per [MASK].
 
     Raises:
-      AmpXlaError: the run was not trained with masks, or a text is too long.
+      AmpXlaError: the run's objective is not ``mlm``, or a text is too long.
     """
     if objective != "mlm":
         raise AmpXlaError(
-            f"{checkpoint.run} was trained with --objective {objective}; to fill in {MASK}, "
-            "mlm is needed"
+            f"{checkpoint.run} was trained with --objective {objective}; only a run with "
+            f"--objective mlm can fill in {MASK}"
         )
     tokenizer = Tokenizer.from_assets(checkpoint.file)
     rows = [tokenizer.encode_masked(text) for text in texts]
@@ -49,7 +49,7 @@ def fill(
     most = lm.config["max_position_embeddings"]
     for number, row in enumerate(rows, 1):
         if len(row) > most:
-            raise AmpXlaError(f"text {number} has {len(row):,} tokens; the model reads {most}")
+            raise AmpXlaError(f"text {number} has {len(row):,} tokens; allowed: up to {most}")
     positions = tf.placeholder(tf.int32, [None, None], name="positions")
     logits = lm.logits(lm.model.output, positions)[:, : tokenizer.vocab_size]
     chances = tf.nn.softmax(tf.cast(logits, tf.float32))

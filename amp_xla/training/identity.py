@@ -1,10 +1,11 @@
-"""Identity of a run: data, settings and versions that a resumed run must share."""
+"""Identity of a run: model, data, settings and versions that must not change on resume."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 
@@ -15,22 +16,22 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
 
-# How long a run is. More of it than before extends the run.
+# Settings for the length of a run. A larger value extends the run.
 LENGTHS = ("epochs", "steps")
-_PARTS = {  # part of an identity -> what a message calls one of its entries
+_PARTS = {  # part of an identity -> word for its entries in messages
     "variables": "model", "config": "setting", "settings": "setting", "data": "data",
     "assets": "file", "versions": "version",
 }  # fmt: skip
-_STEPS = "steps an epoch"
+_STEPS = "steps per epoch"
 
 
 class Differences(NamedTuple):
-    """One line per difference.
+    """Differences between two identities, one line each.
 
     Attributes:
-      fatal: refused even with ``--force``.
-      forcible: refused without ``--force``.
-      longer: allowed, as the training only becomes longer.
+      fatal: differences that are always refused.
+      forcible: differences that ``--force-resume`` allows.
+      longer: differences that are allowed: they only make the run longer.
     """
 
     fatal: List[str]
@@ -52,16 +53,13 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
 
 
 def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
-    """Raise AmpXlaError that names the first rank with other data, settings or versions."""
+    """Raise AmpXlaError for the first rank with other data, settings or versions than rank 0."""
     identities = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
+    first, expected = identities[0]
     for name, other in identities[1:]:
-        apart = differences(identities[0][1], other)
-        lines = apart.fatal + apart.forcible + apart.longer
+        lines = [*itertools.chain(*differences(expected, other, ("there", "here")))]
         if lines:
-            raise AmpXlaError(
-                f"{name} has another job (now) than {identities[0][0]} (then): "
-                f"{'; '.join(lines[:3])}"
-            )
+            raise AmpXlaError(f"{name} differs from {first}: {'; '.join(lines[:3])}")
 
 
 def settings_of(config: Any) -> Dict[str, Any]:
@@ -70,7 +68,7 @@ def settings_of(config: Any) -> Dict[str, Any]:
 
 
 def may_change(config: Any) -> List[str]:
-    """Return names of the settings that may change on resume."""
+    """Return the names of settings that may change on resume."""
     return [name for name, field in fields(type(config)).items() if field.may_change]
 
 
@@ -80,7 +78,7 @@ def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
 
 
 def _batches(batches: BatchSource) -> Dict[str, Any]:
-    """Return steps per epoch, and a hash of the first batch: its order, size and tokens."""
+    """Return steps per epoch, and a hash of all arrays of the first batch."""
     digest = hashlib.sha256()
     for name, value in sorted(next(batches.epoch(0), {}).items()):
         digest.update(f"{name}{value.dtype}{value.shape}".encode())
@@ -88,35 +86,47 @@ def _batches(batches: BatchSource) -> Dict[str, Any]:
     return {_STEPS: batches.steps_per_epoch(0), "first batch": digest.hexdigest()}
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Differences:
-    """Return the differences between a checkpoint's identity and that of the current job."""
-    old_parts = {part: dict(then.get(part, {})) for part in _PARTS}
-    new_parts = {part: dict(now[part]) for part in _PARTS}
+def differences(
+    saved: Mapping[str, Any],
+    current: Mapping[str, Any],
+    sides: Tuple[str, str] = ("in the checkpoint", "now"),
+) -> Differences:
+    """Return the differences between a checkpoint's identity and that of the current job.
+
+    Args:
+      sides: words for both in the lines.
+    """
+    old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
+    new_parts = {part: dict(current[part]) for part in _PARTS}
     longer = []
     for key in LENGTHS:
         old, new = old_parts["config"].get(key), new_parts["config"].get(key)
         if isinstance(old, int) and isinstance(new, int) and old < new:
-            longer.append(f"{key} {old} then, {new} now")
+            longer.append(f"{key} {old} {sides[0]}, {new} {sides[1]}")
             del old_parts["config"][key], new_parts["config"][key]
-            # If one pass is the whole run, it has other steps, too.
+            # If an epoch is the whole run (pretraining), its number of steps differs, too.
             for side in (old_parts, new_parts):
                 side["data"].pop(_STEPS, None)
     for side in (old_parts, new_parts):
-        for key in now["may change"]:
+        for key in current["may change"]:
             side["config"].pop(key, None)
-    fatal, *forcible = (_compare(k, old_parts[part], new_parts[part]) for part, k in _PARTS.items())
+    fatal, *forcible = (
+        _compare(word, old_parts[part], new_parts[part], sides) for part, word in _PARTS.items()
+    )
     if len(fatal) > 3:
         fatal[3:] = [f"... and {len(fatal) - 3} more variables"]
     return Differences(fatal, [line for lines in forcible for line in lines], longer)
 
 
-def _compare(kind: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
+def _compare(
+    word: str, saved: Mapping[str, Any], current: Mapping[str, Any], sides: Tuple[str, str]
+) -> List[str]:
     lines = []
-    for key in sorted({*then, *now}):
-        before, after = (side.get(key, "absent") for side in (then, now))
-        # JSON made lists of tuples.
-        if before != after and before != (list(after) if isinstance(after, tuple) else after):
-            lines.append(f"{kind} {key}: {_short(before)} then, {_short(after)} now")
+    for key in sorted({*saved, *current}):
+        old, new = saved.get(key, "absent"), current.get(key, "absent")
+        # A checkpoint is JSON, where a tuple is a list.
+        if old != new and old != (list(new) if isinstance(new, tuple) else new):
+            lines.append(f"{word} {key}: {_short(old)} {sides[0]}, {_short(new)} {sides[1]}")
     return lines
 
 

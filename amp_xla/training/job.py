@@ -1,4 +1,4 @@
-"""A training job that is built and not yet started."""
+"""A recipe's job: model, training step, batches, evaluation and files, before training."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The parts of a recipe that is trained, inspected, rehearsed or timed.
+    """Parts of a recipe, to be trained, inspected, rehearsed or timed.
 
     Attributes:
-      model: the Keras model in training mode; owner of the weights.
+      model: the Keras model in training mode.
       step: the training step.
-      batches: order and assembly of training batches.
-      evaluate: dev metrics by name.
+      batches: the training batches.
+      evaluate: returns dev metrics by name.
       assets: file name -> content of the files needed for prediction besides the weights.
-      resolved: precision, XLA mode and loss scale that it was built with.
-      identity: what the data are, e.g. ``{"train": dataset.fingerprint()}``; a run is resumed
-        only on the same.
-      export: folder -> writes the weights there for other programs; called with the run folder
-        whenever they are the best so far.
-      rates: name -> step -> factor that turns samples per second into another logged
-        rate.
+      resolved: precision, XLA mode and loss scale of the model.
+      identity: hashes of the data, e.g. ``{"train": dataset.fingerprint()}``, compared on resume.
+      export: writes the weights for other programs into the folder given to it; called with the
+        run folder after each evaluation that was the best so far.
+      rates: further rates for the log: name -> function of the step that returns the factor from
+        samples per second.
       sharded: tables of which each rank has some rows; None = every rank has all variables.
     """
 
@@ -51,7 +50,7 @@ class Job:
     sharded: Optional[TableShards] = None
 
     def engine(self) -> TensorFlowEngine:
-        """Print the settings; return what trains the job."""
+        """Print the settings; return the engine that trains the job."""
         note(f"settings: {self.resolved.describe()}")
         return TensorFlowEngine(self)
 
@@ -61,7 +60,7 @@ class Job:
         return self.common(tf.global_variables())
 
     def common(self, variables: Sequence[Any]) -> List[Any]:
-        """Return those of ``variables`` that are the same on each rank."""
+        """Return the ``variables`` that are the same on each rank: all but sharded tables."""
         sharded = {id(v) for v in self.sharded.variables()} if self.sharded else set()
         return [v for v in variables if id(v) not in sharded]
 
@@ -73,7 +72,7 @@ class Job:
         """Compare the executed graph with the settings.
 
         Raises:
-          NothingConvertedError, UnsupportedError: it ran something else.
+          NothingConvertedError, UnsupportedError: AMP or XLA did not take effect.
         """
         chosen, here = self.resolved.settings, self.resolved
         executed.verify(found, chosen.precision, here.machine_half, here.reason, chosen.xla)

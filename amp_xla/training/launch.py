@@ -1,6 +1,6 @@
-"""From a configuration to a finished run: the order in which everything starts.
+"""Start of a run: from a configuration to the training loop.
 
-1. look at the run folder, and find the checkpoint that a resumed run continues from;
+1. open the run folder, and find the checkpoint that a resumed run continues from;
 2. ``build``: settings, framework, data, model;
 3. initialize variables, or restore them; nothing has been written so far;
 4. write configuration, versions, command and files into the folder; 5. train.
@@ -40,13 +40,13 @@ def train(
 
     Args:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
-      build: config -> ``Job``; (config, ``Checkpoint``) -> ``Job`` for a resumed run, which takes
-        vocabulary and architecture from the checkpoint.
-      join: joins the processes that train together; None = through Horovod.
+      build: returns the ``Job`` of a configuration. For a resumed run it is called with the
+        ``Checkpoint`` as second argument, and takes vocabulary and architecture from it.
+      join: joins the processes that train together; None = ``distributed.join`` (Horovod).
 
     Raises:
       Stopped: a signal arrived; a checkpoint was written first.
-      AmpXlaError: see ``Loop.train``; or a checkpoint does not fit this job.
+      AmpXlaError: see ``Loop.train``; or the checkpoint does not fit this job.
     """
     run: Optional[RunFolder] = None
     with SignalWatch() as watch:
@@ -55,7 +55,7 @@ def train(
                 ranks = _join(config) if join is None else join()
                 run = _folder(recipe, config.run, ranks)
                 resume_from = newest(run, ranks)
-                if resume_from is not None:  # a micro-batch is no larger than it was then
+                if resume_from is not None:  # keeps micro-batches as small as they were
                     ranks.first_size = resume_from.ranks["first_size"]
                 job = build(config) if resume_from is None else build(config, resume_from)
                 loop = prepare(run, config, job.engine(), options, resume_from)
@@ -71,7 +71,7 @@ def train(
 
 
 def _join(config: Any) -> Ranks:
-    if world().size > 1:  # the settings apply before anything imports TensorFlow
+    if world().size > 1:  # before Horovod imports TensorFlow
         options = getattr(config, "precision_options", None)
         configuring.resolve() if options is None else options.resolve()
     return distributed.join()
@@ -95,7 +95,7 @@ def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
     path = run.checkpoints / name
     if not path.is_dir():
         raise AmpXlaError(
-            f"{path} is not on this host: to resume on several, run folders must be on a file "
+            f"{path} is not on this host: to resume on several hosts, put runs/ on a file "
             f"system that all of them share"
         )
     return Checkpoint(path)
@@ -111,13 +111,13 @@ def prepare(
     """Return the loop, ready to train a new run or to continue from a checkpoint.
 
     Raises:
-      AmpXlaError: the checkpoint does not fit, and nothing was written; or writing fails.
+      AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
     """
     run_options: RunOptions = config.run
     ranks, files = engine.ranks, engine.job.assets
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
-    # The same command, queued again, finds its checkpoint.
+    # The same command, started again by a queue, continues from its own checkpoint.
     if run_options.warm_start and resume_from is None:
         _warm_start(Path(run_options.warm_start), engine, files)
     identity = identities.describe(engine, config, files)
@@ -143,51 +143,51 @@ def prepare(
 
 def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
     """Restore a checkpoint, or raise CheckpointError with the differences."""
-    whole, identity = resume_from.path, loop.identity
+    path, identity = resume_from.path, loop.identity
     if resume_from.recipe != loop.run.recipe:
         raise CheckpointError(
-            f"{whole} is of the recipe {resume_from.recipe}, not of {loop.run.recipe}"
+            f"{path} belongs to the recipe {resume_from.recipe}, not to {loop.run.recipe}"
         )
     changes = identities.differences(resume_from.identity, identity)
     if changes.fatal:
         changed = [line for line in changes.forcible if line.startswith("setting ")]
         raise CheckpointError(
-            f"{whole} is of another model and cannot be continued: "
+            f"{path} is of another model and cannot be continued: "
             f"{'; '.join(changed + changes.fatal)}"
         )
     if changes.forcible and not force:
         raise CheckpointError(
-            f"{whole} belongs to a run that differs: {'; '.join(changes.forcible)}; start a new "
-            f"run, or give {loop.run.force_by} to continue anyway"
+            f"{path} differs from this command: {'; '.join(changes.forcible)}; start a new run, or "
+            f"use {loop.run.force_by} to continue anyway"
         )
     loop.engine.restore(resume_from)
     loop.resume(resume_from.loop, longer=bool(changes.longer))
     for line in changes.forcible:
-        note(f"resuming despite {line}")
+        note(f"resuming although this differs: {line}")
     saved, size = resume_from.ranks, loop.engine.ranks.world.size
     micro_batches = loop.engine.micro_batches
     if (saved["size"], saved["micro_batches"]) != (size, micro_batches):
         note(
-            f"ranks: {saved['size']} before, {size} now; micro-batches per update and rank: "
-            f"{saved['micro_batches']} before, {micro_batches} now: the same samples in the "
-            f"same updates, but other dropout masks"
+            f"{size} ranks instead of {saved['size']}, {micro_batches} micro-batches per update "
+            f"and rank instead of {saved['micro_batches']}: the same samples in the same updates, "
+            f"but other dropout masks"
         )
     files = ", its vocabulary, architecture and weights" if identity["assets"] else ""
     note(
-        f"resumed from {whole.name}{files}: step {loop.state.step}, epoch {loop.state.epoch}, "
+        f"resumed from {path.name}{files}: step {loop.state.step}, epoch {loop.state.epoch}, "
         f"{loop.state.samples} samples seen"
     )
     if changes.longer:
         note(
-            f"extended, {'; '.join(changes.longer)}: the learning rate follows the schedule of the "
-            f"new length, at step {loop.state.step} of {loop.total_steps}"
+            f"extended: {'; '.join(changes.longer)}; the learning rate follows the schedule of the "
+            f"new length from here on, at step {loop.state.step} of {loop.total_steps}"
         )
 
 
 def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
     saved = find(run)
     saved_digests: Dict[str, str] = saved.identity["assets"]
-    # A token's or a label's number means what these say. The architecture: tensors have shapes.
+    # These files give numbers to tokens and labels. The architecture is checked by tensor shapes.
     for name, digest in sorted(identities.digests(files).items()):
         if name != ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
@@ -214,7 +214,7 @@ def report(loop: Any, seconds: float) -> None:
 
 
 def _next(recipe: Any, loop: Any) -> str:
-    """Return the next command: predict if the recipe can, else a use of its weights."""
+    """Return the command to use next: predict if the recipe can, else a use of its weights."""
     run, program = str(loop.run.path), typed.program()
     if hasattr(recipe, "predict"):
         return f"predict with: {program} predict {run} texts.txt"

@@ -1,7 +1,7 @@
 """The training loop of all recipes: order, logging, evaluation, checkpoints, orderly stops.
 
-Between two steps, ``LoopState`` and the engine's tensors determine how the run continues. Only
-then are checkpoints written.
+Checkpoints are written between two steps only. There, ``LoopState`` and the engine's tensors
+determine how the run continues.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from amp_xla.training.run_metadata import recorded
 from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
-_CHECKPOINT_SECONDS = 600.0  # between two checkpoints, at most
+_CHECKPOINT_SECONDS = 600.0  # maximum time between two checkpoints
 
 
 class Loop:
-    """Trains until the epochs are over, patience ends or a signal arrives.
+    """Training until the last epoch, early stopping or a signal.
 
     Attributes:
       identity: saved with each checkpoint; see ``amp_xla.training.identity``.
-      plan: see ``amp_xla.training.run_metadata``.
-      more_state: returns what else ``state.json`` of a checkpoint holds.
+      plan: plan of the run in ``status.json``, see ``amp_xla.training.run_metadata``.
+      more_state: returns further content of a checkpoint's ``state.json``.
     """
 
     def __init__(
@@ -63,23 +63,23 @@ class Loop:
 
     @property
     def total_steps(self) -> int:
-        """Steps of the whole run, if all epochs are as long as the first."""
+        """Number of steps in the whole run, if all epochs are as long as the first."""
         return int(self.options.epochs * self.engine.job.batches.steps_per_epoch(0))
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
-        """Continue from a checkpoint's state, in a run that may have become longer."""
+        """Continue from a checkpoint's state; ``longer``: the run was extended."""
         self.state, self._saved_at = state, state.step
-        if longer and state.step_in_epoch == 0:  # an epoch that had ended may continue
+        if longer and state.step_in_epoch == 0:  # the last epoch may have become longer
             state.recount(self.engine.job.batches.steps_per_epoch)
 
     def train(self, watch: SignalWatch) -> LoopState:
-        """Run to the end; return the final state, which is on disk by then.
+        """Train to the end; return the final state, after it was saved.
 
         Raises:
           Stopped: a signal arrived; a checkpoint was written first.
-          CheckpointError: one could not be written; the older ones are whole.
-          TrainingDiverged: numbers stayed non-finite.
-          NothingConvertedError, UnsupportedError: the first step did not run as set.
+          CheckpointError: a checkpoint could not be written; older ones are unchanged.
+          TrainingDiverged: loss or gradients stayed non-finite.
+          NothingConvertedError, UnsupportedError: AMP or XLA did not take effect.
         """
         with self.running(watch):
             while not self.over:
@@ -88,7 +88,7 @@ class Loop:
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Open the log, finish what a resumed run left to do; at the end wait for the disk."""
+        """Open the log; make up for an evaluation that is due; at the end wait for the writer."""
         with recorded(self), self._logged():
             self.between(watch)
             if not self.over:
@@ -98,7 +98,7 @@ class Loop:
 
     @contextlib.contextmanager
     def _logged(self) -> Iterator[None]:
-        """Open log and progress bar; errors say how the run continues."""
+        """Open log and progress bar; add to errors how the run can be continued."""
         state = self.state
         if self.engine.ranks.first:
             self._log = MetricsLog(self.run.path, state.step, self.engine.events)
@@ -114,7 +114,7 @@ class Loop:
             text = exits.user_error(error) if isinstance(error, OSError) else None
             if text is not None:
                 raise AmpXlaError(f"{text}; {self._resumable()}") from error
-            self.checkpoints.wait()  # the last one may still be being written
+            self.checkpoints.wait()  # the last one may still be in writing
             raise
         finally:
             self.progress.close()
@@ -122,7 +122,7 @@ class Loop:
                 self._log.close()
 
     def _resumable(self) -> str:
-        """Return how to continue from the newest whole checkpoint."""
+        """Return the end of an error message: how the run can be continued."""
         left = [path for path in steps(self.run.checkpoints) if not problems(path)]
         if not left:
             return "no checkpoint was written yet"
@@ -141,8 +141,9 @@ class Loop:
         count = batches.steps_per_epoch(state.epoch)
         if state.step_in_epoch >= count:
             raise AmpXlaError(
-                f"epoch {state.epoch + 1} has {count} batches, so there is nothing to train on "
-                f"after {state.step_in_epoch}; --warm-start {self.run.path} begins a new run"
+                f"epoch {state.epoch + 1} has {count} batches, but the checkpoint was written "
+                f"after batch {state.step_in_epoch}; start a new run with --warm-start "
+                f"{self.run.path}"
             )
         for batch in batches.epoch(state.epoch, start=state.step_in_epoch):
             due = self.engine.ranks.first and self.checkpoint_is_due(ahead=1)
@@ -204,7 +205,7 @@ class Loop:
         step = state.step + ahead
         if step == self._saved_at or not step:
             return False
-        # A roll-back needs a checkpoint from before the skipped updates.
+        # A roll-back needs a checkpoint that was written before the skipped updates.
         if state.not_finite_in_a_row or self.checkpoints.busy:
             return False
         if time.monotonic() - self._saved_when >= _CHECKPOINT_SECONDS:
@@ -230,7 +231,7 @@ class Loop:
 
     @property
     def _epoch_number(self) -> int:
-        """Number of the epoch of the last step, from 1."""
+        """Epoch of the last step, counted from 1."""
         return self.state.epoch + bool(self.state.step_in_epoch)
 
     def _report(self) -> None:
@@ -272,7 +273,7 @@ class Loop:
         return bool(names)
 
     def _evaluate(self, watch: SignalWatch) -> bool:
-        """Evaluate and save; return False if a signal interrupted it, so that it stays due."""
+        """Evaluate and save; return False if a signal interrupted it. Then it stays due."""
         state, options, job = self.state, self.options, self.engine.job
         began = time.monotonic()
         try:
@@ -283,7 +284,7 @@ class Loop:
         state.evaluate_due = False
         seconds = time.monotonic() - began
         better = state.judge(values[options.monitor], options.higher_is_better)
-        if self.over and state.log_count:  # stopped early within a logging interval
+        if self.over and state.log_count:  # early stopping within a logging interval
             self._report()
         self._write("dev", {f"dev_{name}": value for name, value in values.items()})
         self.save()
@@ -296,7 +297,7 @@ class Loop:
         )
         self.progress.pause(time.monotonic() - began)
         if options.patience and state.stale >= options.patience:
-            note(f"no better {options.monitor} in {state.stale} evaluations: stopping early")
+            note(f"{options.monitor} has not improved in {state.stale} evaluations: stopping early")
         return True
 
     def _evaluated(self, watch: SignalWatch) -> Dict[str, float]:
@@ -306,13 +307,13 @@ class Loop:
             if ranks.several and self._any_signal(watch):
                 raise watch.stopped(during)
 
-        # Each rank has a share, and no rank may leave the others waiting.
+        # A rank that stopped on its own would leave the others waiting.
         ranks.ask = agree
         with contextlib.nullcontext() if ranks.several else watch.immediately(during):
             return {name: float(value) for name, value in self.engine.job.evaluate().items()}
 
     def save_if_needed(self) -> None:
-        """Save, unless the last step is saved already."""
+        """Save, unless there is a checkpoint of the last step already."""
         if self._saved_at != self.state.step and self.state.step:
             self.save()
 
@@ -330,7 +331,7 @@ class Loop:
                 "micro_batches": self.engine.micro_batches,
             },
         }
-        self.checkpoints.wait()  # it may still be moving the last shards
+        self.checkpoints.wait()  # the last checkpoint may still be using the folder of the shards
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
             self.checkpoints.save(self.state.step, self.engine.snapshot, document, shards)

@@ -22,7 +22,7 @@ def sha256(path: Path) -> str:
 
 
 def entry(path: Path) -> Dict[str, Any]:
-    """Return what a manifest says of a file."""
+    """Return a file's entry in a manifest."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
@@ -58,7 +58,7 @@ def read_manifest(path: Path) -> Dict[str, Any]:
 def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
 
-    Each byte is read. Links are not followed, and files missing from the manifest are wrong.
+    The whole content is read. Links and files that are not in the manifest count as damage.
 
     Args:
       path: the checkpoint.
@@ -73,7 +73,7 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     for name in sorted(only or {*listed, *present, STATE, TENSORS}):
         file = path / name
         try:
-            if name not in present:  # also a name that is not of this folder
+            if name not in present:  # also for a name outside this folder, e.g. ../x
                 wrong.append(f"{name}: missing")
             elif name not in listed:
                 wrong.append(f"{name}: not in the manifest")
@@ -84,5 +84,5 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
         except OSError as error:
             wrong.append(f"{name}: {error.strerror}")
     if len(wrong) > 1:
-        wrong.append(f"{MANIFEST}: unless it is another checkpoint's")
+        wrong.append(f"{MANIFEST}: may belong to another checkpoint")
     return wrong

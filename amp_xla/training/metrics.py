@@ -21,25 +21,26 @@ CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_per_second"
 
 
 class MetricsLog:
-    """Appends lines to metrics.jsonl, and TensorBoard scalars.
+    """Log of a run: lines of metrics.jsonl, and TensorBoard scalars.
 
-    Each line is a JSON object. NaN and infinities are text. Fields of each line:
+    Each line is a JSON object. NaN and infinities are written as text. Fields of each line:
 
       step: steps so far; kind: ``train`` or ``dev``; epoch: from 1; time: UTC, ISO 8601.
 
     A ``train`` line, every ``--log-every`` steps and after the last one, adds:
 
-      samples: seen so far; loss and the recipe's metrics: means since the line before;
-      learning_rate, loss_scale, gradient_norm: of the last step; applied_steps, skipped_steps:
-      updates so far; samples_per_second; model_flops_per_second (pretraining only).
+      samples: number seen so far; loss and the recipe's metrics: means since the previous line;
+      learning_rate, loss_scale, gradient_norm: values of the last step; applied_steps,
+      skipped_steps: numbers of updates so far; samples_per_second; model_flops_per_second (only in
+      pretraining).
 
     A ``dev`` line, after each evaluation, adds the recipe's metrics as ``dev_loss`` and so on.
 
     Args:
       folder: the run folder.
-      after: step that the run continues after; later lines, which will be written again, and a
-        line cut off by a kill are removed first.
-      events: write TensorBoard's events as well, which needs TensorFlow.
+      after: last step before the run continues. Lines of later steps are removed, because they
+        will be written again; so is a line that a kill has cut off.
+      events: also write TensorBoard's events, which needs TensorFlow.
 
     Raises:
       AmpXlaError: the file cannot be written, e.g. on a full disk.
@@ -73,7 +74,7 @@ class MetricsLog:
         scalars: Dict[str, float] = {}
         for name, value in values.items():
             value = value.item() if isinstance(value, np.number) else value
-            # JSON has no NaN; a reader must not choke on the line that matters most.
+            # JSON has no NaN.
             finite = not isinstance(value, float) or math.isfinite(value)
             record[name] = value if finite else str(value)
             if value is not None:
@@ -89,10 +90,10 @@ class MetricsLog:
             self._events.add_summary(summary, step)
 
     def close(self) -> None:
-        """Flushes both files, as far as the disk lets them."""
+        """Flush and close both files; ignore errors."""
         if self._events is not None:
             self._events.close()
-        with contextlib.suppress(OSError):  # reported by write, or about to be by the checkpoint
+        with contextlib.suppress(OSError):  # write or the checkpoint reports it
             self._file.close()
 
 
@@ -102,13 +103,13 @@ def _until(data: bytes, step: int) -> bytes:
         try:
             if line.endswith(b"\n") and json.loads(line.decode())["step"] <= step:
                 lines.append(line)
-        except (ValueError, KeyError, TypeError):  # cut off by a kill, or no line of ours
+        except (ValueError, KeyError, TypeError):  # cut off by a kill, or foreign
             continue
     return b"".join(lines)
 
 
 def confusion(labels: Any, predictions: Any, classes: int) -> Any:
-    """int64 [classes, classes]: row = label, column = prediction."""
+    """Return the confusion matrix, int64 [classes, classes]: row = label, column = prediction."""
     flat = np.asarray(labels, np.int64) * classes + np.asarray(predictions, np.int64)
     return np.bincount(flat, minlength=classes * classes).reshape(classes, classes)
 
@@ -127,14 +128,17 @@ def classification(matrix: Any) -> Dict[str, float]:
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Share of (positive, negative) pairs whose positive has the higher score; ties count half.
+    """Return the area under the ROC curve.
+
+    This is the share of (positive, negative) pairs whose positive has the higher score; ties count
+    half.
 
     Args:
       labels: bool [N].
       scores: float [N], finite.
 
     Returns:
-      0.5 if one kind is missing.
+      0.5 if all labels are equal.
     """
     rank = ranks(scores)
     positive = int(labels.sum())
@@ -147,7 +151,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float]:
     """Return the threshold with the highest accuracy, and that accuracy.
 
-    A score of at least the threshold is positive. It is in the middle between two scores.
+    Scores >= threshold are positive. The threshold is the middle between two scores.
 
     Args:
       labels: bool [N].
@@ -155,10 +159,10 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], labels[order]
-    # The first k are positive, k from 0 to N.
+    # right[k]: correct predictions if the k highest scores are positive.
     right = np.concatenate([[0], np.cumsum(hits)]) + (~hits).sum()
     right = right - np.concatenate([[0], np.cumsum(~hits)])
     edges = np.concatenate([ranked[:1] + 1.0, ranked, ranked[-1:] - 1.0])
-    right = np.where(edges[:-1] > edges[1:], right, -1)  # equal scores have one answer
+    right = np.where(edges[:-1] > edges[1:], right, -1)  # no threshold separates equal scores
     best = int(right.argmax())
     return float(edges[best] + edges[best + 1]) / 2.0, float(right[best]) / len(scores)

@@ -1,8 +1,8 @@
 """Non-finite numbers: skip the update, report the cause, roll back once, stop.
 
 The optimizer skips each update with a NaN or an infinity, so weights stay finite. A few skipped
-updates are the price of a loss scale near its limit. Many in a row, or one at the smallest loss
-scale, mean that training diverges: the run goes back to the last checkpoint without skipped updates
+updates are normal when a dynamic loss scale grows. Many in a row, or one at the smallest loss
+scale, mean that training diverges: the run goes back to the last checkpoint written before them
 and continues with the next batches. If it happens again, the run stops.
 """
 
@@ -21,11 +21,11 @@ from amp_xla.training.engine import StepResult
 
 
 class TrainingDiverged(AmpXlaError):
-    """Loss or gradients stayed non-finite; the message names what was tried."""
+    """Loss or gradients stayed non-finite, also after a roll-back."""
 
 
 def judge(loop: Any, result: StepResult) -> None:
-    """Handle a skipped update as the training loop's options say.
+    """Handle a skipped update: report, roll back or stop, depending on the run's options.
 
     Raises:
       TrainingDiverged: training must stop.
@@ -43,11 +43,11 @@ def judge(loop: Any, result: StepResult) -> None:
     why = f"{state.not_finite_in_a_row} skipped in a row"
     if at_smallest:
         why = "the loss scale is at its smallest"
-    again = f"and the run was rolled back at step {state.rolled_back_at} already"
+    again = f"and the run was already rolled back at step {state.rolled_back_at}"
     if state.rolled_back_at is None:
         if _roll_back(loop, f"{what}, {why}"):
             return
-        again = "there is no checkpoint from before it"
+        again = "and there is no earlier checkpoint to roll back to"
     raise TrainingDiverged(f"{what}: {why}, {again}; {_report(loop, result)}")
 
 
@@ -64,7 +64,7 @@ def _roll_back(loop: Any, why: str) -> bool:
     loop.engine.restore(good)
     state.applied, state.not_finite_in_a_row = good.loop.applied, 0
     state.rolled_back_at = state.step
-    note(f"{why}: rolled back to {name}, going on with the batches after step {state.step}")
+    note(f"{why}: rolled back to {name}, continuing with the batches after step {state.step}")
     loop.save()  # a run killed now must not roll back again
     return True
 
@@ -75,17 +75,17 @@ def _report(loop: Any, result: StepResult) -> str:
         bad = ranks.gather(None if math.isfinite(result.rank_loss) else ranks.world.name)
         names = ", ".join(name for name in bad if name)
         what = f"the loss of {names} is not" if names else "every rank's loss is"
-        return f"{what} finite; the same batches on one rank, with --resume, say more"
+        return f"{what} finite; to find the operation, resume on one rank with --on-nonfinite stop"
     step, batch = loop.engine.last_batch
     folder = loop.run.path / f"nonfinite-{step:08d}"
     try:
         folder.mkdir(exist_ok=True)
-        # The batch first, because the replay may fail or run out of memory.
+        # The batch is saved first, because the replay may fail or run out of memory.
         np.savez_compressed(str(folder / "batch.npz"), **batch)
         text, data = loop.engine.diagnose(result.loss_scale)
         (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
         (folder / "report.json").write_bytes(json_files.encode({"step": step, **data}))
-        note(text)  # an error is one line, so the report comes before it
+        note(text)  # printed here, because an error is one line
         return f"report and batch: {folder}"
     except Exception as error:
         # The report is optional; the reason to stop must reach the user.

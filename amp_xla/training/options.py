@@ -23,18 +23,18 @@ class RunOptions:
     """Name, checkpoints and resuming of a run."""
 
     name: Annotated[Optional[str], MAY_CHANGE] = None
-    """folder in runs/<recipe>; none = date and time, or with --resume the newest"""
+    """name of the folder in runs/<recipe>; none = date and time, or with --resume the newest run"""
     resume: Annotated[bool, MAY_CHANGE] = False
     """continue from the newest whole checkpoint; start if there is none"""
     force_resume: Annotated[bool, MAY_CHANGE] = False
     """with --resume: continue although data, settings or versions differ"""
     warm_start: Annotated[Optional[str], MAY_CHANGE] = None
-    """run folder whose best weights to start from; step and optimizer start at 0; with --resume
-    only if there is no checkpoint"""
+    """run folder whose best weights the new run starts from; step and optimizer start at 0; with
+    --resume it counts only if there is no checkpoint yet"""
     checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE] = 0
     """steps between checkpoints; 0 = only every 10 minutes and at evaluations"""
     keep: Annotated[int, within(at_least=1), MAY_CHANGE] = 2
-    """newest checkpoints to keep, besides the best"""
+    """number of newest checkpoints to keep, besides the best"""
     on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
     """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
 
@@ -48,20 +48,20 @@ class PrecisionOptions:
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """none = AMP_XLA_XLA, else off"""
     loss_scale: Optional[str] = None
-    """a number or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16, 1 otherwise"""
+    """a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16 and 1 otherwise"""
 
     def resolve(self) -> Precision:
-        """Apply these options before TensorFlow is imported; return the precision in force."""
+        """Apply these options, before TensorFlow is imported; return the resulting precision."""
         from amp_xla.backend import configuring
 
         return configuring.resolve(**dataclasses.asdict(self))
 
     def resolve_for_answers(self) -> None:
-        """Apply the precision of training, without XLA and loss scaling."""
+        """Apply the training precision without XLA and loss scaling."""
         dataclasses.replace(self, xla="off", loss_scale=None).resolve()
 
     def float32(self) -> None:
-        """Compute in float32, with the constants of the precision of training."""
+        """Apply float32, with infinity and epsilon of the training precision."""
         from amp_xla.backend import configuring
 
         chosen = Settings.from_environment(os.environ, precision=self.precision)
@@ -75,8 +75,8 @@ def precision_options(config: Any, purpose: str) -> PrecisionOptions:
     """Return the ``PrecisionOptions`` of a recipe's configuration.
 
     Raises:
-      AmpXlaError: it has none, so the graph rewrite does not set this precision. The message starts
-        with ``purpose``, e.g. ``this measures``.
+      AmpXlaError: it has none: this recipe does not get its precision from the graph rewrite. The
+        message starts with ``purpose``, e.g. ``this measures``.
     """
     options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:
@@ -93,11 +93,11 @@ class ClassifierOptions:
     """Epochs and regularization of a classifier."""
 
     token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens replaced by [MASK] in training, redrawn each epoch (with --bert: 0)"""
+    """share of tokens replaced by [MASK] in training, other ones in each epoch (with --bert: 0)"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of a label's weight spread over all labels (with --bert: 0)"""
+    """share of the target probability that is spread over all labels (with --bert: 0)"""
     epochs: Annotated[int, within(1, 10**6)] = 8
-    """passes over the training data (with --bert: as many as give 300 updates, 3 to 20)"""
+    """passes over the training data (with --bert: enough for 300 updates, but 3 to 20)"""
     patience: Annotated[int, within(at_least=0)] = 0
     """evaluations without improvement before early stopping; 0 = never"""
 
@@ -107,13 +107,13 @@ class RateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (classifiers with --bert: 2e-5 if hidden size >= 768, else 3e-4)"""
+    """peak learning rate (classifiers with --bert: 2e-5 for hidden sizes from 768 on, else 3e-4)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
-    """share of all updates until the peak learning rate"""
+    """share of all updates during which the learning rate rises to its peak"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01
-    """decoupled weight decay, not on norms and biases"""
+    """decoupled weight decay; not applied to layer norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
-    """global gradient norm to clip to, after unscaling; 0 = no clipping"""
+    """maximum global norm of the unscaled gradients, which are clipped to it; 0 = no clipping"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,7 @@ class UpdateOptions(RateOptions):
     """Learning rate, weight decay and clipping."""
 
     reduce: Literal["none", "fp16"] = "none"
-    """dtype of gradients in the all-reduce between ranks; none = float32"""
+    """dtype of gradients in the all-reduce over ranks; none = float32"""
 
     def scheduled(
         self,
@@ -138,10 +138,10 @@ class UpdateOptions(RateOptions):
           steps: updates of the whole run.
           loss_scale: ``Precision.loss_scale``: a number, or ``dynamic``.
           decay: see ``warmup_decay``.
-          rule: learning rate and ``weight_decay`` -> optimizer; None = ``AdamW``.
-          sharded: predicate for variables of which this rank has only some rows, and learning rate
-            -> their optimizer.
-          **how: ``accumulate`` and ``recompute`` of ``LossScaleOptimizer``.
+          rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
+          sharded: predicate that is true for tables of which this rank has only some rows, and a
+            function that returns their optimizer for a learning rate.
+          **how: arguments ``accumulate`` and ``recompute`` of ``LossScaleOptimizer``.
         """
         from amp_xla.backend import tf
         from amp_xla.optimizers.adamw import AdamW
@@ -158,7 +158,7 @@ class UpdateOptions(RateOptions):
         rate = warmup_decay(applied, self.learning_rate, warmup, steps, decay)
         if sharded is not None:
             holds, rule_of = sharded
-            # Sharded gradients differ between ranks; the decision to skip must not.
+            # Gradients of shards differ between ranks, but all ranks must skip the same steps.
             how.update(groups=[(holds, rule_of(rate))], model_parallel=holds)
         ranks = distributed.current()
         reduction = Reduction(ranks.hvd, self.reduce) if ranks.several else None
@@ -189,18 +189,21 @@ class TrickOptions:
     """Tricks for fine-tuning."""
 
     fgm: Annotated[float, within(at_least=0)] = 0.0
-    """adversarial training: length of the step on a text's word embeddings, e.g. 1; 0 = none"""
+    """adversarial training (FGM): norm of the perturbation of a text's word embeddings, e.g. 1;
+    0 = none"""
     r_drop: Annotated[float, within(at_least=0)] = 0.0
-    """weight of the divergence between two dropout masks of a text, e.g. 4; 0 = none"""
+    """R-Drop: weight of the divergence between the predictions under two dropout masks, e.g. 4;
+    0 = none"""
     ema: Annotated[float, within(at_least=0, below=1)] = 0.0
-    """decay of the average of the weights that evaluates and predicts, e.g. 0.99; 0 = none"""
+    """decay of a moving average of the weights, which evaluation and prediction use, e.g. 0.99;
+    0 = none"""
     layer_decay: Annotated[float, within(above=0, at_most=1)] = 1.0
     """learning rate of a layer relative to the layer above it, e.g. 0.9; 1 = equal rates"""
     freeze: Annotated[Optional[int], within(at_least=0)] = None
-    """freeze the embeddings and this number of lowest layers; none = train all"""
+    """freeze the embeddings and this number of layers, counted from the lowest; none = train all"""
 
     def on(self, model: Any, pretrained: bool, recompute: bool) -> Any:
-        """Return ``amp_xla.training.tricks.Tricks`` for a model, built from the arguments."""
+        """Return these tricks for a model; the arguments are those of ``Tricks``."""
         from amp_xla.training.tricks import Tricks
 
         return Tricks(self, model, pretrained, recompute)
@@ -216,7 +219,7 @@ class Intervals:
     """steps between lines of metrics.jsonl"""
 
     def loop(self, **rest: Any) -> LoopOptions:
-        """Return the loop's options: these intervals and ``rest``."""
+        """Return ``LoopOptions`` with these intervals and the values in ``rest``."""
         return LoopOptions(log_every=self.log_every, evaluate_every=self.evaluate_every, **rest)
 
 
@@ -229,11 +232,11 @@ class LoopOptions:
       log_every: steps between lines of metrics.jsonl.
       evaluate_every: steps between evaluations; 0 = at the end of each epoch. The last step is
         always evaluated.
-      monitor: metric that decides which checkpoint is best.
-      higher_is_better: direction of ``monitor``.
+      monitor: dev metric that decides which checkpoint is best.
+      higher_is_better: whether a higher value of ``monitor`` is better.
       patience: evaluations without improvement before early stopping; 0 = never.
       nonfinite_limit: skipped steps in a row before the run rolls back. A dynamic loss scale
-        needs 15 from 2**15 down to 1.
+        skips 15 steps on its way from 2**15 down to 1.
     """
 
     epochs: int = 1

@@ -1,7 +1,7 @@
 """The run folder: runs/<recipe>/<name>/ with config, metrics, checkpoints; one process writes it.
 
-``RunFolder(...)`` writes nothing: it names the folder and refuses one that is in use, or whose run
-a new one would overwrite. ``begin`` writes, after all checks have passed.
+``RunFolder(...)`` writes nothing. It chooses the folder, and refuses one that is in use or holds a
+run that would be overwritten. ``begin`` writes, after all checks have passed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from amp_xla.training.options import RunOptions
 
 LATEST = "latest"
 _LOCK = ".lock"
-# In a folder from its first moment to its first checkpoint: nothing would be lost by starting over.
+# A file in the folder until its first checkpoint: until then, nothing is lost by starting over.
 _FRESH = ".no-checkpoint-yet"
 
 
 def resumed_settings(recipe: str, options: RunOptions, root: str = "runs") -> Dict[str, Any]:
     """Return the settings of the run that ``--resume`` continues; empty for a new run.
 
-    They are those of the newest checkpoint, and the defaults of the command line.
+    They are read from the newest checkpoint and are the defaults of the command line.
     """
     folder = Path(root) / recipe / (options.name or LATEST) / "checkpoints"
     for path in reversed(steps(folder) if options.resume else []):
@@ -40,10 +40,10 @@ def resumed_settings(recipe: str, options: RunOptions, root: str = "runs") -> Di
 
 
 def check_name(name: str) -> str:
-    """Return a run's name if it can be the name of a folder in ``runs/<recipe>``.
+    """Return ``name`` if it can be the name of a folder in ``runs/<recipe>``.
 
     Raises:
-      AmpXlaError: it is something else.
+      AmpXlaError: it cannot.
     """
     if not name.isprintable() or name in ("", LATEST) or "/" in name or name.startswith("."):
         raise AmpXlaError(
@@ -58,18 +58,17 @@ class RunFolder:
 
     Args:
       recipe: e.g. ``classification``.
-      name: the run's own name; None makes one from the clock, or with ``resume`` takes the
-        newest run.
-      root: where runs live.
-      resume: open a folder that holds a run already; without it, this is an error.
+      name: name of the folder; None = date and time, or with ``resume`` the newest run.
+      root: folder of all runs.
+      resume: allow a folder that already holds a run.
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
-      resume_by, force_by, choose: words of messages: how to continue the run, how to continue it
-        despite differences, and how to take another folder.
+      resume_by, force_by, choose: words for messages: how to continue the run, how to continue
+        it although something differs, and how to use another folder.
 
     Raises:
-      AmpXlaError: the name is not valid; the folder holds another run already, or one whose
+      AmpXlaError: the name is not valid; the folder already holds a run, or a run whose
         checkpoints are gone; it is in use, or cannot be written.
     """
 
@@ -90,7 +89,7 @@ class RunFolder:
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = self._again = False
         try:
-            # For a name from the clock, ``begin`` finds a free one.
+            # If the name is the date, ``begin`` finds a free one.
             if self._chosen and os.path.lexists(str(self.path)):
                 self._look(resume)
         except AmpXlaError:
@@ -118,7 +117,7 @@ class RunFolder:
 
     @property
     def continuing(self) -> str:
-        """The end of a message: the command that continues the run."""
+        """End of a message: how to continue the run."""
         return f"the same command with --name {self.name} --resume continues"
 
     # -- looking -----------------------------------------------------------------------------
@@ -138,20 +137,20 @@ class RunFolder:
             return None
         raise AmpXlaError(
             f"{latest} {f'points to {target!r}, which is no run' if target else 'is missing'}; "
-            f"say with --name which run to resume: {', '.join(runs)}"
+            f"choose the run to resume with --name: {', '.join(runs)}"
         )
 
     def _look(self, resume: bool) -> None:
         if not self.path.is_dir():
-            raise AmpXlaError(f"{self.path} is in the way: not a folder; remove it")
+            raise AmpXlaError(f"{self.path} is not a folder; remove it")
         contents = _contents(self.path)
         self._again = bool(contents)
         if contents and not resume:
             raise AmpXlaError(
-                f"{self.path} holds a run already; {self.choose}, continue it with "
+                f"{self.path} already holds a run; {self.choose}, continue it with "
                 f"{self.resume_by}, or delete it"
             )
-        if os.path.lexists(str(self.path / _LOCK)):  # a refusal leaves the folder as it was
+        if os.path.lexists(str(self.path / _LOCK)):  # a refusal must not create it
             self._acquire()
         if "checkpoints" in contents and not self.checkpoints.is_dir():
             raise AmpXlaError(f"{self.checkpoints} is not a folder; remove it")
@@ -211,7 +210,7 @@ class RunFolder:
             self.has_checkpoint()
 
     def _make(self) -> None:
-        """Create the folder; a name from the clock gets a number if it is taken."""
+        """Create the folder; a date gets a number if the folder exists."""
         first = self.name
         for attempt in itertools.count(1):
             try:
@@ -221,11 +220,11 @@ class RunFolder:
                 if self._chosen and (self._again or not _contents(self.path)):
                     return
                 if self._chosen:
-                    raise AmpXlaError(f"{self.path} was begun by another process") from None
+                    raise AmpXlaError(f"another process has just created {self.path}") from None
             self.name = f"{first}-{attempt}"
 
     def has_checkpoint(self) -> None:
-        """Point ``latest`` to this run, which has a checkpoint now."""
+        """Point ``latest`` to this run after its first checkpoint."""
         if (self.path / _FRESH).exists():
             os.unlink(str(self.path / _FRESH))
         self._point_to_it()
@@ -237,7 +236,7 @@ class RunFolder:
             if not (latest.is_symlink() and os.readlink(str(latest)) == self.name):
                 temporary.symlink_to(self.name)
                 os.replace(str(temporary), str(latest))
-        except OSError:  # a file system without links: the name is printed anyway
+        except OSError:  # a file system without symbolic links
             if temporary.is_symlink():
                 os.unlink(str(temporary))
 
@@ -265,7 +264,7 @@ class RunFolder:
 
 
 class ReadOnlyRunFolder(RunFolder):
-    """The run folder as seen by the ranks that do not write."""
+    """The run folder of all ranks but the first, which do not write."""
 
     def __init__(self, recipe: str, name: str, parent: Optional[Path] = None) -> None:
         self.recipe, self.name, self._parent = recipe, name, parent or Path("runs") / recipe
@@ -279,7 +278,7 @@ class ReadOnlyRunFolder(RunFolder):
 
 
 class ScriptFolder(RunFolder):
-    """The run folder of a user's script, at any path; ``latest`` does not point to it.
+    """The run folder of a user's script, at any path and without ``latest``.
 
     Args:
       path: the folder.
@@ -299,7 +298,7 @@ class ScriptFolder(RunFolder):
 
     @property
     def continuing(self) -> str:
-        """The end of a message: the command that continues the run."""
+        """End of a message: how to continue the run."""
         return "the same script with resume=True continues"
 
     def _check_name(self, name: str) -> None:
@@ -307,10 +306,10 @@ class ScriptFolder(RunFolder):
             raise AmpXlaError(f"Run({str(self._parent / name)!r}): give the path of a folder")
 
     def _point_to_it(self) -> None:
-        """Leave the folder around it alone."""
+        """Do nothing: the parent folder is not this project's."""
 
 
 def _contents(folder: Path) -> List[str]:
-    """Return names in a folder, without the lock and unfinished files."""
+    """Return the names in a folder, except the lock and temporary files."""
     names = (path.name for path in folder.iterdir())
     return sorted(n for n in names if n != _LOCK and not n.startswith(durable.TEMPORARY))

@@ -1,7 +1,7 @@
-"""Files of a run folder for people, and for choosing the runtime. Imports no TensorFlow.
+"""Files in a run folder for people and for reports. Imports no TensorFlow.
 
-``config.json`` and the files needed for prediction are copies: resuming and predicting read the
-checkpoint instead. ``run.json`` has command and versions, ``status.json`` plan and outcome.
+``config.json`` and the files needed for prediction are copies: resuming and predicting read those
+in the checkpoint. ``run.json`` has command and versions, ``status.json`` plan and outcome.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from amp_xla.training.run import RunFolder
 
 
 def write(run: RunFolder, config: Any, engine: Engine) -> None:
-    """Write all copies; a resumed run keeps a readable ``run.json``.
+    """Write these files; a resumed run does not overwrite its ``run.json``.
 
     Raises:
       AmpXlaError: the file cannot be written, e.g. on a full disk.

@@ -1,4 +1,4 @@
-"""Generated texts: evaluation on dev texts, and answers to new ones."""
+"""Text generation: evaluation on dev texts, and answers to new texts."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, held_out
 from amp_xla.training.variables import restore_weights
 
-TEXTS = 1024  # dev texts to generate for, the first ones: bert4keras' examples take 100 or more
-ROWS = 32  # texts at a time
+TEXTS = 1024  # ROUGE-L is measured on this number of dev texts: a larger dev set would take long
+ROWS = 32  # texts per batch of the decoder
 
 
 def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
-    """Return a function that writes tokens as bert4keras' ``decode`` does, in one line."""
+    """Return a function that joins token ids to a text, as bert4keras' ``decode``, in one line."""
     numbers = {token: i for i, token in enumerate(tokenizer.tokens)}
     decode = backend.bert4keras("tokenizers").Tokenizer(numbers).decode
     return lambda ids: " ".join(decode(list(ids)).split())
@@ -70,7 +70,7 @@ def answers(
     lines: Sequence[str],
     options: GenerationOptions,
 ) -> List[str]:
-    """Return the text that a run generates for each line."""
+    """Return the text that the checkpoint's model generates for each line."""
     tokenizer = Tokenizer.from_assets(checkpoint.file)
     sources = framed(tokenizer, lines, batches.max_source)
     longest = max(map(len, sources))

@@ -1,4 +1,4 @@
-"""Scores of pairs, for evaluation and for new texts."""
+"""Similarity scores of text pairs: evaluation on dev pairs, and predictions for new pairs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from amp_xla.training.variables import restore_weights
 
 
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
-    """Return the variable of the lowest cosine at which two texts count as similar.
+    """Return the variable with the lowest cosine at which two texts count as similar.
 
-    It is chosen on the dev pairs, and checkpoints hold it. None for labels other than 0 and 1, and
-    for probabilities.
+    Its value is chosen on the dev pairs and saved in checkpoints. None for a cross-encoder, and for
+    labels other than 0 and 1.
     """
     if not (apart(method) and scale.binary):
         return None
@@ -34,14 +34,14 @@ def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
 def evaluation(
     infer: Infer, batches: Any, labels: np.ndarray, binary: bool, threshold: Optional[Any]
 ) -> Evaluation:
-    """Return Spearman's correlation, and of 0 and 1 the accuracy, over all pairs.
+    """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
     Args:
-      infer: output ``scores`` [B].
+      infer: outputs ``scores`` [B].
       batches: not shuffled.
       labels: labels of the pairs in order, float32 [N].
-      binary: labels are 0 and 1.
-      threshold: set to the one with the highest accuracy; None = 0.5.
+      binary: whether labels are 0 and 1.
+      threshold: variable to set to the threshold with the highest accuracy; None = use 0.5.
     """
 
     def evaluate() -> Dict[str, float]:
@@ -64,15 +64,15 @@ class Scores(NamedTuple):
 
     Attributes:
       values: score of each pair, float64 [N]: the cosine, or a cross-encoder's label.
-      probabilities: that the label is 1, float64 [N]: 0.5 at the threshold, away from it by the
-        scale of the losses; None if labels are not 0 and 1.
+      probabilities: probability that the label is 1, float64 [N]. For cosines it is a sigmoid
+        around the threshold, with the scale of the losses. None if labels are not 0 and 1.
     """
 
     values: np.ndarray
     probabilities: Optional[np.ndarray]
 
     def rows(self) -> Iterator[Tuple[List[str], Dict[str, Any]]]:
-        """Yield what ``amp-xla predict`` prints of each pair: as columns, and as JSON."""
+        """Yield the columns and the JSON that ``amp-xla predict`` prints for each pair."""
         for i, value in enumerate(self.values):
             score = float(f"{value:.7g}")
             if self.probabilities is None:
@@ -88,7 +88,7 @@ class Scores(NamedTuple):
 def scores(
     config: Any, checkpoint: Checkpoint, texts: Sequence[str], others: Sequence[str]
 ) -> Scores:
-    """Return the scores of pairs by a run of ``config``; none depends on other pairs."""
+    """Return the scores of pairs by a checkpoint of a run with ``config``."""
     tokenizer = Tokenizer.from_assets(checkpoint.file)
     scale = Scale.load(checkpoint.file("labels.json"))
     method, length, rows = config.method, config.batches.max_length, config.batches.batch_size
@@ -124,9 +124,9 @@ def scores(
 def vectors(
     model: Any, tokenizer: Tokenizer, texts: Sequence[str], length: int, batch_size: int
 ) -> np.ndarray:
-    """Return the vectors of texts, float32 [N, hidden], each of length 1.
+    """Return the vectors of texts, float32 [N, hidden], each with norm 1.
 
-    ``model`` is from ``similarity.network``; texts beyond ``length`` tokens are cut.
+    ``model`` is from ``similarity.network``; texts are cut after ``length`` tokens.
     """
     token_ids = tf.placeholder(tf.int32, [None, None])
     with dropout.inference():

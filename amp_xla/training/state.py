@@ -22,11 +22,11 @@ class LoopState:
       applied: updates made by the optimizer; the learning rate follows it.
       skipped: updates skipped because of non-finite numbers.
       not_finite_in_a_row: skipped updates since the last update.
-      rolled_back_at: step of the one roll-back; None before it.
-      best, best_step: best monitored value so far, and its step; None before the first number.
+      rolled_back_at: step at which the run was rolled back; None if it was not.
+      best, best_step: best monitored value so far, and its step; None while all were NaN.
       stale: evaluations since the best one.
-      evaluate_due: an evaluation belongs after ``step`` and has not been done yet.
-      log_sums, log_count: sums for the next training line of metrics.jsonl.
+      evaluate_due: whether an evaluation is due after ``step`` and not done yet.
+      log_sums, log_count: sums, and number of steps in them, for the next line of metrics.jsonl.
     """
 
     step: int = 0
@@ -56,7 +56,7 @@ class LoopState:
         return cls(**{name: values[name] for name in kinds})
 
     def recount(self, steps_per_epoch: Callable[[int], int]) -> None:
-        """Set the epoch from ``step``, for a run that was made longer at the end of an epoch."""
+        """Compute epoch and position in it from ``step``, because epochs may have become longer."""
         left, self.epoch = self.step, 0
         while left and left >= steps_per_epoch(self.epoch):
             left -= steps_per_epoch(self.epoch)

@@ -17,22 +17,22 @@ from amp_xla.training import distributed
 from amp_xla.training.engine import StepResult
 
 Feed = Mapping[str, Any]
-REQUESTS = "requests"  # summed over the ranks in each step: to stop, to save
+REQUESTS = "requests"  # summed over ranks in each step: to stop, to save
 
 
 class TrainStep:
-    """Forward, backward and update; the first call counts the nodes of the executed graph.
+    """Training step: forward, backward, update. The first call counts the executed graph's nodes.
 
     Args:
       inputs: name -> placeholder; each call must feed arrays under exactly these names.
       step_input: placeholder of the micro-batch's number (``dropout.install``), or None.
-      loss: float32 scalar tensor, unscaled, with every added loss in it. With several ranks or
-        micro-batches it must be a mean over the batch by its ``weights``, as each metric.
+      loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
+        micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
       optimizer: ``LossScaleOptimizer``.
-      variables: what to train.
+      variables: variables to train.
       learning_rate: float32 scalar tensor, for the log.
       metrics: name -> float32 scalar tensor.
-      sharded: those of ``variables`` of which this rank has some rows only.
+      sharded: the ``variables`` of which this rank has only some rows.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TrainStep:
         """Run one micro-batch.
 
         Args:
-          feed: name -> array for every name of ``inputs``.
+          feed: name -> array for each name in ``inputs``.
           step: number of this micro-batch, counted from 0 over the whole run.
         """
         values = self.arrays(feed, step)
@@ -103,8 +103,8 @@ class TrainStep:
 
     def _first(self, values: List[Any]) -> Any:
         session = backend.session()
-        # Same feeds and fetches, so both callables share one executor: the graph that is counted
-        # is the graph that trains.
+        # With the same feeds and fetches both callables share one executor, so the counted graph is
+        # the graph that trains.
         traced = session.make_callable(self._fetches, self._inputs, accept_options=True)
         self._run = session.make_callable(self._fetches, self._inputs)
         options = tf.RunOptions(output_partition_graphs=True)
@@ -121,8 +121,8 @@ def counted(metadata: Any, session: Any, fetches: Sequence[Any]) -> executed.Exe
     """
     counts = executed.count(metadata.partition_graphs)
     if counts.clusters:
-        # XLA has moved the nodes into functions the executor does not show, so the same
-        # passes are run once more on the same graph, and their result is counted.
+        # XLA has moved the nodes into functions that the executor does not show. So grappler is
+        # run once more on the same graph, and its result is counted.
         half = executed.count([_optimized(session, fetches)])
         counts = dataclasses.replace(half, clusters=counts.clusters)
     return counts
@@ -146,9 +146,9 @@ def _optimized(session: Any, fetches: Sequence[Any]) -> Any:
 def _dense(gradient: Any) -> Any:
     """Return a gradient of an embedding as a dense tensor, others unchanged.
 
-    Sparse ones are made unique before they are summed. Their number is a shape, so XLA would
-    compile the backward pass for every batch. Adam updates all of its moments either way, and has
-    a fused kernel for dense gradients.
+    The number of rows in a sparse gradient is a shape that differs between batches, so XLA would
+    compile the backward pass for each batch. Adam updates all of its moments in any case, and has a
+    fused kernel for dense gradients.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -160,7 +160,7 @@ def _among(variable: Any, variables: Sequence[Any]) -> bool:
 
 
 def _rows(gradient: Any) -> Any:
-    """Return a sparse gradient with each row once: several ranks may use a row of a table."""
+    """Sum duplicate rows of a sparse gradient, which arise if several ranks use a row."""
     return distinct_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
@@ -170,8 +170,8 @@ def _sharing(
     """Build the inputs and sums of a step that computes only a part of each batch.
 
     Returns:
-      All inputs; the factor of the loss, None if the step computes whole batches; what is the same
-      on all ranks: loss, metrics, and with several ranks both requests (``REQUESTS``).
+      All inputs; the factor of the loss, None if the step computes whole batches; and the sums
+      over ranks of loss, metrics and, with several ranks, both requests (``REQUESTS``).
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
@@ -192,8 +192,8 @@ def _sharing(
 def nan_gradient_if_loss_not_finite(loss: Any) -> Any:
     """Return the loss, with a gradient of NaN if the loss is not finite.
 
-    A sum may overflow although all gradients are finite; then each rank must skip
-    the step, too. A finite loss is multiplied by 1.
+    The loss may overflow although all gradients are finite; then the step must be skipped, too, on
+    all ranks. A finite loss is multiplied by 1.
     """
     one = tf.ones_like(loss)
     return loss * tf.stop_gradient(tf.where(tf.is_finite(loss), one, one * float("nan")))
@@ -203,7 +203,7 @@ class Inference:
     """A forward pass without dropout.
 
     Args:
-      inputs: name -> placeholder; names that ``__call__`` is not given are an error.
+      inputs: name -> placeholder; each call must feed all of them.
       outputs: name -> tensor.
     """
 
@@ -221,7 +221,7 @@ class Inference:
 
 
 def initialize_variables() -> None:
-    """Initialize the variables that are not initialized; loaded weights are kept."""
+    """Initialize the variables that are not initialized; loaded weights stay."""
     session = backend.session()
     with session.graph.as_default():
         variables = tf.global_variables()

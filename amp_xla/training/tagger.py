@@ -50,7 +50,7 @@ class TaggerConfig(ClassifierConfig):
         return functools.partial(tagged.read, head=self.head)
 
     def tagger(self, vocab_size: int, labels: int, weights: bool = True) -> Any:
-        """Build the ``Tagger``; ``weights`` = False reads only the configuration of ``--bert``."""
+        """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""
         from amp_xla.models import tagging
 
         encoder = self.encoder.transformer(vocab_size, self.batches.max_length, weights).model
@@ -59,7 +59,7 @@ class TaggerConfig(ClassifierConfig):
 
 
 class TaggingQuestions:
-    """Texts to tag with the vocabulary and the labels of a checkpoint."""
+    """Texts to tag with the vocabulary and labels of a checkpoint."""
 
     def __init__(self, config: TaggerConfig, checkpoint: Checkpoint, texts: List[str]) -> None:
         self.tokenizer = Tokenizer.from_assets(checkpoint.file)

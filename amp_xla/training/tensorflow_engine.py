@@ -29,7 +29,7 @@ from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.step import REQUESTS, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
 
-# XLA gives a cluster up that is compiled more often than this, with fewer than 50 runs each
+# XLA stops compiling a cluster after this number of compilations with fewer than 50 runs each
 # ("megamorphic"; tensorflow/compiler/jit/xla_compilation_cache.cc, 1.15 and 2.x).
 MAX_COMPILATIONS = 10
 
@@ -72,7 +72,7 @@ class TensorFlowEngine(Engine):
             )
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
-        del settings["device"]  # the line above has what matters of it
+        del settings["device"]  # machine_half covers its effect
         self.settings = settings
         self.versions = {
             "tensorflow": backend.tensorflow().__version__,
@@ -99,14 +99,14 @@ class TensorFlowEngine(Engine):
                     raise self.ranks.lost(error) from error
                 raise
             if result is None or math.isfinite(result.rank_loss):
-                # The first micro-batch whose loss is not finite, else the last.
+                # Remember the first micro-batch whose loss is not finite, else the last one.
                 self.remember(feed, number, part)
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
 
     def remember(self, feed: Mapping[str, Any], number: int, part: int) -> None:
-        """Keep what ``diagnose`` replays; dropout masks depend on ``part``, the micro-batch."""
+        """Remember a micro-batch for ``diagnose``; its number ``part`` determines dropout masks."""
         self.last_batch, self._micro_batch = (number, feed), part
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
@@ -145,14 +145,15 @@ class TensorFlowEngine(Engine):
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
-        step, feed = self.last_batch  # replayed on a CPU with the current weights
+        step, feed = self.last_batch  # the replay uses the current weights
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
         finding = self._first_nonfinite(feed, self._micro_batch, loss_scale)
         if finding is not None:
             return str(finding), finding.to_json()
         text = (
-            "the replay on a CPU was finite: an earlier micro-batch of the same update was not, or "
-            "it depends on the order of additions or on the GPU's kernels"
+            "in the replay on a CPU all numbers were finite: either another micro-batch of the "
+            "update was not finite, or the result depends on the order of additions or on the "
+            "GPU's kernels"
         )
         return text, {}
 
@@ -170,10 +171,10 @@ class TensorFlowEngine(Engine):
 def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
     """Write all ranks' rows into a new folder inside ``checkpoints``; all ranks call it.
 
-    When all have, rank 0 moves the files into its checkpoint, whose manifest names all of them.
+    Rank 0 then moves the files into its checkpoint, whose manifest lists them.
 
     Raises:
-      CheckpointError: on all ranks, if one could not write; nothing is left.
+      CheckpointError: a rank could not write (raised on all ranks); the folder was removed.
     """
     folder = checkpoints / f"{durable.TEMPORARY}shards"
     session = backend.session()  # Keras has one per thread
@@ -185,7 +186,9 @@ def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
 
     def write() -> None:
         if not folder.is_dir():
-            raise AmpXlaError(f"{folder} is missing: all hosts must share the file system of runs/")
+            raise AmpXlaError(
+                f"{folder} does not exist here: put runs/ on a file system that all hosts share"
+            )
         tables.write(folder, session)
 
     def failure(work: Callable[[], None]) -> str:
@@ -222,9 +225,10 @@ _RANDOM_OPS = frozenset(
 
 
 def unrepeatable(fetch: Any) -> List[str]:
-    """Return names of operations under ``fetch`` whose random numbers a resumed run cannot repeat.
+    """Return the names of operations under ``fetch`` whose random numbers cannot be repeated.
 
-    TensorFlow keeps their state inside the kernel. This project's dropout is not among them.
+    TensorFlow keeps their state inside the kernel, so a resumed run draws other numbers. This
+    project's dropout is not among them.
 
     Args:
       fetch: an operation or a tensor of a v1 graph.

@@ -21,12 +21,12 @@ Objective = Callable[[Any], Tuple[Any, Any]]
 
 
 class Tricks:
-    """Tricks for a model.
+    """Tricks applied to a model.
 
     Args:
       options: ``TrickOptions``.
-      model: a Keras model over a bert4keras encoder, with one output [B, ...].
-      pretrained: whether the weights are pretrained.
+      model: a Keras model with a bert4keras encoder and one output [B, ...].
+      pretrained: whether training starts from pretrained weights.
       recompute: whether transformer layers are recomputed in the backward pass.
 
     Attributes:
@@ -44,7 +44,7 @@ class Tricks:
         if options.fgm and recompute:
             raise SettingsError("--fgm and --recompute exclude each other; remove one of them")
         if options.r_drop and not any(getattr(layer, "rate", 0) for layer in model.layers):
-            raise SettingsError("--r-drop compares two dropout masks, and --dropout 0 has none")
+            raise SettingsError("--r-drop needs dropout, and --dropout is 0")
         if freeze is not None and not pretrained:
             raise SettingsError(
                 f"--freeze {freeze}: random weights would stay random; it needs --bert or "
@@ -81,15 +81,15 @@ class Tricks:
     ) -> Tuple[Any, Any]:
         """Build loss and metrics of a batch.
 
-        With FGM both are those of the perturbed texts; with R-Drop means over both masks.
+        With FGM they are computed on the perturbed texts, with R-Drop as means over both masks.
 
         Args:
-          objective: output of the model -> float32 loss, a mean over the batch by ``weights``; and
-            metrics, one tensor or several.
+          objective: returns, for an output of the model, the float32 loss, a mean over the batch
+            weighted by ``weights``; and metrics, one tensor or several.
           weights: float32 [B, ...], 0 for padding.
-          loss_scale: float32 scalar, of the optimizer.
-          divergence: for R-Drop; two outputs -> float32, shaped like ``weights``.
-          inputs: of the model, instead of its own placeholders.
+          loss_scale: the optimizer's loss scale, float32 scalar.
+          divergence: for R-Drop: returns the divergence of two outputs, shaped like ``weights``.
+          inputs: tensors to call the model with, instead of its own placeholders.
         """
         options, model = self._options, self._model
         layer, delta = model.get_layer(EMBEDDING), None
@@ -106,7 +106,7 @@ class Tricks:
             slots = inputs[3] if len(inputs) > 3 else None
             delta = perturbation(objective(output)[0] * loss_scale, vectors, options.fgm, slots)
             delta = tf.concat([delta] * copies, 0)
-        if copies > 1:  # one pass over both masks; a Lambda is something that Keras can follow
+        if copies > 1:  # one pass for both masks; Keras tracks Lambda layers only
             twice = keras.layers.Lambda(lambda x, mask=None: tf.concat([x, x], 0), name="Twice")
             inputs = [twice(x) for x in inputs]
         with _added(layer, delta):
@@ -121,7 +121,7 @@ class Tricks:
         return loss + 0.25 * options.r_drop * apart, metrics
 
     def evaluation(self, evaluate: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
-        """Return ``evaluate``, of the average weights if there are any.
+        """Return ``evaluate``, which with ``--ema`` uses the average weights.
 
         Args:
           evaluate: evaluates the model.
@@ -130,7 +130,7 @@ class Tricks:
         return used_by(evaluate, optimizer, self.variables)
 
     def _depth(self, variable: Any) -> int:
-        """Return 0 for embeddings, then the number of the layer from 1, then that of the head."""
+        """Return 0 for embeddings, the number of a layer from 1, or layers + 1 for the head."""
         match = _LAYER.search(variable.name)
         if match:
             return int(match.group(1)) + 1
@@ -144,12 +144,12 @@ def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] =
     """Build the step on word embeddings that raises a loss fastest: epsilon * g / |g| per text.
 
     Miyato et al., "Adversarial Training Methods for Semi-Supervised Text Classification",
-    arXiv:1605.07725. With a norm per text, batches, ranks and micro-batches do not matter. Nor
-    does the loss scale, which changes the length of g alone. An infinite or NaN element makes the
-    loss of the perturbed texts NaN, so the step is skipped.
+    arXiv:1605.07725. The norm is computed per text, so the result depends neither on batches, ranks
+    and micro-batches nor on the loss scale. An infinite or NaN element makes the loss of the
+    perturbed texts NaN, so the step is skipped.
 
     Args:
-      loss: float32 scalar, times the loss scale.
+      loss: float32 scalar, multiplied by the loss scale.
       vectors: float [B, L, hidden], the looked-up embeddings that ``loss`` depends on.
       epsilon: length of the step.
       slots: int [B, L], number of a token's text in a packed row, -1 for padding.
@@ -174,7 +174,7 @@ def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] =
 
 @contextlib.contextmanager
 def _added(layer: Any, delta: Optional[Any]) -> Iterator[List[Any]]:
-    """Add ``delta`` to what a layer returns in calls within the block; yield the results."""
+    """Add ``delta`` to the results of a layer's calls within the block; yield these results."""
     call, results = layer.call, []
 
     def shifted(*args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
 
 
 class Variables:
-    """Variables of the current graph, read and assigned together."""
+    """Group of variables of the current graph, read and assigned together."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self._variables: Dict[str, Any] = {v.op.name: v for v in variables}
@@ -52,9 +52,9 @@ class Variables:
 
 
 def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
-    """Set ``weights`` from a checkpoint and leave its other tensors on disk.
+    """Set ``weights`` from a checkpoint.
 
-    If the run averaged its weights (``--ema``), they become the averages, which it evaluated.
+    If the run averaged its weights (``--ema``), they are set to the averages.
 
     Raises:
       CheckpointError: a tensor is missing or of another shape.

@@ -87,7 +87,7 @@ def test_what_cannot_be_filled_in_or_evaluated_is_said(place, trained):
         (["--text", "north3 goes"], "has no [MASK] to fill in"),
         (["--text", " "], "the text is empty"),
         (["--text", "a", "--file", "b"], "give one of them"),
-        (["--text", "[MASK]" + " south" * 600], "the model reads 512"),
+        (["--text", "[MASK]" + " south" * 600], "allowed: up to 512"),
     ):
         assert said in place(FILL, "--run", WHOLE, *words).error
     for words, said in (

@@ -231,7 +231,7 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
         one, other = place.weights(whole), place.weights(copy)
         assert all((one[n] == other[n]).all() for n in one)
     else:  # other dropout masks
-        assert f"ranks: 3 then, {ranks} now" in done.out
+        assert f"{ranks} ranks instead of 3" in done.out
         assert "the same samples in the same updates, but other dropout masks" in done.out
         counts = ("step", "epoch", "samples", "applied_steps")
         one, other = (
@@ -295,7 +295,4 @@ def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None
     (tmp_path / "apart.py").write_text(text.replace(old, new))
     done = place.train(2, "apart", *SMALL, recipe=str(tmp_path / "apart.py"))
     assert done.code == 2, done.out
-    assert (
-        "has another job (now) than rank 0 on " in done.out
-        and "data rank: 0 then, 1 now" in done.out
-    )
+    assert " differs from rank 0 on " in done.out and "data rank: 0 there, 1 here" in done.out

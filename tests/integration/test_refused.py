@@ -90,11 +90,11 @@ RESUMED = (*MINE, "--resume")
 REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
     "other data": (None, RESUMED, "other.tsv", ["data train", "file vocab.txt"]),
     "another model, forced": (None, (*RESUMED, "--force-resume", "--hidden", "16"), "train.tsv",
-                              ["is of another model", "float32[8] then, float32[16] now"]),
+                              ["is of another model", "float32[8] in the checkpoint, float32[16]"]),
     "no checkpoints": (remove("checkpoints"), RESUMED, "train.tsv",
                        ["checkpoints are gone", "config.json", "delete the folder"]),
     "all damaged": (damaged, RESUMED, "train.tsv", ["tensors.safetensors", "no whole"]),
-    "a run already": (None, MINE, "train.tsv", ["holds a run already", "--resume"]),
+    "a run already": (None, MINE, "train.tsv", ["already holds a run", "--resume"]),
     "warm start, other sizes": (None, (*WARM, "--hidden", "16"), "train.tsv",
                                 ["tensor Embedding", "float32[512,8], needed float32[512,16]"]),
     "warm start, other words": (None, WARM, "other.tsv", ["vocab.txt differs from this run"]),
@@ -187,19 +187,22 @@ def test_a_run_is_resumed_without_its_flags(command: Commands) -> None:
     resumed = command(RECIPE, *MINE, "--resume")
     assert resumed.code == 0, resumed.err
     refused = command(RECIPE, *MINE, "--resume", "--hidden", "16")
-    assert "cannot be continued: setting hidden: 8 then, 16 now" in refused.error
+    assert "cannot be continued: setting hidden: 8 in the checkpoint, 16 now" in refused.error
 
 
 def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
     result = train(command, "--name", "mine", "--resume", epochs=3)
     assert result.code == 0, result.err
-    assert "extended, epochs 2 then, 3 now: the learning rate follows the schedule" in result.err
+    assert (
+        "extended: epochs 2 in the checkpoint, 3 now; the learning rate follows the schedule"
+        in result.err
+    )
     assert "at step 8 of 12" in result.err
     assert command.metrics("classification", "mine")[-1]["step"] == 12
     assert command(VERIFY, "--run", str(RUN)).code == 0
     shorter = train(command, "--name", "mine", "--resume", epochs=1)
     assert shorter.code == 2
-    assert "setting epochs: 3 then, 1 now" in shorter.error
+    assert "setting epochs: 3 in the checkpoint, 1 now" in shorter.error
 
 
 @pytest.fixture

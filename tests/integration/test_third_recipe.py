@@ -41,7 +41,7 @@ def test_it_trains_and_is_resumed_with_what_may_change_only(
     done = command(*words, "--log-every", "5")
     assert done.code == 0 and "resumed from step-00000080" in done.err, done.err
     done = command(*words, "--learning-rate", "0.5")
-    assert done.code == 2 and "setting learning_rate: 0.02 then, 0.5 now" in done.error
+    assert done.code == 2 and "setting learning_rate: 0.02 in the checkpoint, 0.5 now" in done.error
 
 
 def test_it_predicts_where_the_user_says_which_file_it_is(trained: Path, command: Commands) -> None:

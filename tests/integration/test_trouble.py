@@ -39,11 +39,11 @@ def test_stops_when_the_trouble_comes_back_or_cannot_be_rolled_back(
 ) -> None:
     run = Run(server, tmp_path / "again", **{**TROUBLE, "overflow_from": 9})
     assert run() == 2
-    assert "and the run was rolled back at step 12 already" in run.text()
+    assert "and the run was already rolled back at step 12" in run.text()
     config: Dict[str, Any] = dict(accumulate=1, overflow_at=[2], first_scale=64.0, minimum=64.0)
     run = Run(server, tmp_path / "early", **config)
     assert run() == 2
-    assert "at its smallest, there is no checkpoint from before it" in run.text()
+    assert "at its smallest, and there is no earlier checkpoint" in run.text()
 
 
 @pytest.mark.once
@@ -81,14 +81,14 @@ def test_resuming_something_else_is_refused_by_name(server: Server, tmp_path: Pa
     assert run({"step": [9, "before"]}) == -9
     assert run(config={"batch_size": 2, "samples": 30, "seed": 4}) == 2
     for words in (
-        "setting batch_size: 4 then, 2 now",
-        "setting seed: 3 then, 4 now",
-        "data steps an epoch: 8 then",
-        "data train: 29 random sequences then, 30",
+        "setting batch_size: 4 in the checkpoint, 2 now",
+        "setting seed: 3 in the checkpoint, 4 now",
+        "data steps per epoch: 8 in",
+        "data train: 29 random sequences in the checkpoint, 30",
     ):
         assert words in run.text()
     assert run(config={"learning_rate": 0.01}, force_resume=True) == 0
-    assert "resuming despite setting learning_rate: 0.02 then, 0.01 now" in run.text()
+    assert "resuming although this differs: setting learning_rate: 0.02" in run.text()
 
 
 @pytest.mark.once

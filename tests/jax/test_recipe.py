@@ -113,7 +113,7 @@ def test_killed_and_resumed_bitwise(folder, whole):
 def test_a_resume_with_another_policy_is_refused(folder, whole):
     words = ("--name", "whole", "--resume", "--policy", "c=bf16,o=f32", "--loss-scale", "dynamic")
     said = small.train(folder, *words, code=2)
-    assert "belongs to a run that differs: setting" in said and "setting policy:" in said
+    assert "differs from this command: setting" in said and "setting policy:" in said
 
 
 def test_a_skipped_step_is_reported_once(folder):

@@ -103,7 +103,7 @@ def test_killed_and_resumed_bitwise(folder, whole):
 def test_a_resume_with_another_policy_is_refused(folder, whole):
     words = ["--name", "whole", "--resume", "--policy", "mixed_bfloat16", "--loss-scale", "dynamic"]
     said = python(folder, *RECIPE, *words, code=2)
-    assert "belongs to a run that differs:" in said and "policy" in said
+    assert "differs from this command:" in said and "policy" in said
 
 
 @on_tf2

@@ -52,7 +52,7 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
     (run.path / "metrics.jsonl").write_text("{}\n")
     run.close()
     assert not (here / "runs" / "r" / "latest").exists()
-    with pytest.raises(AmpXlaError, match="holds a run already"):
+    with pytest.raises(AmpXlaError, match="already holds a run"):
         RunFolder("r", "mine")
     again = RunFolder("r", "mine", resume=True)
     again.begin()
@@ -79,7 +79,7 @@ def test_the_newest_run_is_the_one_that_latest_names(here: Path) -> None:
         latest.unlink()
         if target:
             latest.symlink_to(target)
-        with pytest.raises(AmpXlaError, match="say with --name which run to resume: one, two"):
+        with pytest.raises(AmpXlaError, match="choose the run to resume with --name: one, two"):
             RunFolder("r", resume=True)
         latest.symlink_to("two") if target is None else None
 

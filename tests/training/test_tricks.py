@@ -203,7 +203,7 @@ def test_frozen_layers_stay():
 WRONG = [
     (dict(freeze=3), dict(layers=2), "--freeze 3: the model has 2 layers; allowed is 0 .*to 2"),
     (dict(freeze=0), dict(pretrained=False), "--freeze 0: .*needs --bert or --warm-start"),
-    (dict(r_drop=1.0), {}, "--r-drop compares two dropout masks, and --dropout 0"),
+    (dict(r_drop=1.0), {}, "--r-drop needs dropout, and --dropout is 0"),
 ]
 
 
