@@ -1,4 +1,4 @@
-"""Dynamic loss scaling in plain Python, and sequences to compare implementations on."""
+"""Dynamic loss scaling in plain Python, and sequences on which implementations are compared."""
 
 from __future__ import annotations
 
@@ -22,22 +22,17 @@ class Case(NamedTuple):
     finite: Tuple[bool, ...]
 
 
-def _case(loss_scale, growth_interval, growth_factor, backoff_factor, minimum, maximum, finite):
-    arguments = dict(locals())
-    return Case(arguments, tuple(map(bool, arguments.pop("finite"))))
-
-
 def reference(case: Case) -> List[Tuple[float, int]]:
-    """Return (scale, counter) after every step: float32 products, else float64."""
-    given, counter, states = case.arguments, 0, []
-    scale = float(np.float32(given["loss_scale"]))
+    """Return (scale, counter) after each step; products are float32, all else is float64."""
+    arguments, counter, states = case.arguments, 0, []
+    scale = float(np.float32(arguments["loss_scale"]))
     for finite in case.finite:
         counter = counter + 1 if finite else 0
         if not finite:
-            scale = max(_product(scale, given["backoff_factor"]), given["minimum"])
-        elif counter == given["growth_interval"]:
-            counter, grown = 0, _product(scale, given["growth_factor"])
-            scale = min(grown, given["maximum"]) if grown <= LARGEST else scale
+            scale = max(_product(scale, arguments["backoff_factor"]), arguments["minimum"])
+        elif counter == arguments["growth_interval"]:
+            counter, grown = 0, _product(scale, arguments["growth_factor"])
+            scale = min(grown, arguments["maximum"]) if grown <= LARGEST else scale
         states.append((scale, counter))
     return states
 
@@ -49,25 +44,26 @@ def _product(scale: float, factor: float) -> float:
 
 def of_vector(vector: Dict[str, Any]) -> Case:
     """Return a published vector as a case."""
-    factor = float(vector["mult"])
-    bounds = (1.0, LARGEST)
-    return _case(vector["init"], vector["period"], factor, 1 / factor, *bounds, vector["finite"])
-
-
-def expected(vector: Dict[str, Any]) -> List[float]:
-    """Return the scales that a vector expects, as float32 numbers."""
-    return [float(np.float32(value)) for value in vector["expect"]]
+    arguments = {
+        "loss_scale": vector["init"], "growth_interval": vector["period"], "minimum": 1.0,
+        "growth_factor": vector["mult"], "backoff_factor": 1 / vector["mult"], "maximum": LARGEST,
+    }  # fmt: skip
+    return Case(arguments, tuple(map(bool, vector["finite"])))
 
 
 def cases(steps: int) -> st.SearchStrategy[Case]:
-    """Return random cases of that many steps, with random bounds and factors."""
-    return st.builds(
-        _case,
-        st.integers(0, 100).map(lambda power: 2.0**power),
-        st.integers(1, 4),
-        st.sampled_from([2.0, 3.0, 1.5, 10.0, 2.0**60]),
-        st.sampled_from([0.5, 0.1, 0.75, 2.0**-60]),
-        st.integers(-126, 0).map(lambda power: 2.0**power),
-        st.integers(100, 127).map(lambda power: 2.0**power),
-        st.lists(st.sampled_from([True, True, True, False]), min_size=steps, max_size=steps),
-    )
+    """Return random cases of ``steps`` steps, with random bounds and factors."""
+
+    def powers(first: int, last: int) -> st.SearchStrategy[float]:
+        return st.integers(first, last).map(lambda power: 2.0**power)
+
+    arguments = st.fixed_dictionaries({
+        "loss_scale": powers(0, 100),
+        "growth_interval": st.integers(1, 4),
+        "growth_factor": st.sampled_from([2.0, 3.0, 1.5, 10.0, 2.0**60]),
+        "backoff_factor": st.sampled_from([0.5, 0.1, 0.75, 2.0**-60]),
+        "minimum": powers(-126, 0),
+        "maximum": powers(100, 127),
+    })  # fmt: skip
+    finite = st.lists(st.sampled_from([True, True, True, False]), min_size=steps, max_size=steps)
+    return st.builds(Case, arguments, finite.map(tuple))

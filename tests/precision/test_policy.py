@@ -23,29 +23,20 @@ def test_str_is_read_back():
         assert pickle.loads(pickle.dumps(policy)) == copy.deepcopy(policy) == policy
 
 
-@pytest.mark.parametrize(
-    "text, names",
-    [
-        (" half ", "float16 float16 float16"),
-        ("mixed_bfloat16", "float32 bfloat16 bfloat16"),
-        ("output=half", "float32 float32 float16"),
-        (" o =full,  params = f64 ,c= f16", "float64 float16 float32"),
-        ("compute=float64,p=bf16", "bfloat16 float64 float64"),
-    ],
-)
-def test_keys_and_what_they_leave_out(text, names):
+@pytest.mark.parametrize("text, names", [
+    (" half ", "float16 float16 float16"), ("mixed_bfloat16", "float32 bfloat16 bfloat16"),
+    ("output=half", "float32 float32 float16"),
+    (" o =full,  params = f64 ,c= f16", "float64 float16 float32"),
+    ("compute=float64,p=bf16", "bfloat16 float64 float64"),
+])  # fmt: skip
+def test_keys_and_defaults(text, names):
     assert " ".join(get_policy(text).names) == names
 
 
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        ("c=f17", "Unknown dtype 'f17'"),
-        ("x=f16", "Unknown key 'x'"),
-        ("c=f16,compute=f32", "a second time"),
-        ("c=f16,", "Unknown key ''"),
-    ],
-)
+@pytest.mark.parametrize("text, said", [
+    ("c=f17", "Unknown dtype 'f17'"), ("x=f16", "Unknown key 'x'"),
+    ("c=f16,compute=f32", "a second time"), ("c=f16,", "Unknown key ''"),
+])  # fmt: skip
 def test_mistakes_are_named(text, said):
     with pytest.raises(ValueError, match=said):
         get_policy(text)
@@ -66,29 +57,18 @@ Pair = collections.namedtuple("Pair", ["left", "right"])
 
 
 def test_casts_floats_in_any_tree_and_nothing_else():
-    tree = {
-        "list": [np.ones(1, np.float64), np.arange(2), np.array([True])],
-        "pair": Pair(np.ones(1), 1j * np.ones(1)),
-        "rest": (None, 1, 2.5, "text"),
-    }
-    cast = get_policy("f16").cast_to_compute(tree)
-    assert [x.dtype.name for x in cast["list"]] == ["float16", "int64", "bool"]
-    assert isinstance(cast["pair"], Pair)
-    assert [x.dtype.name for x in cast["pair"]] == ["float16", "complex128"]
-    assert cast["rest"] == (None, 1, 2.5, "text")
-
-
-def test_tensors_variables_and_sparse_gradients():
-    policy = get_policy("float16")
     with tf.Graph().as_default():
-        tensor, integers = tf.ones([2, 3]), tf.constant([0, 1])
-        variable = tf.get_variable("v", [2], use_resource=True)
-        sparse = tf.IndexedSlices(tensor, integers)  # dense_shape is None
-        cast = policy.cast_to_compute([tensor, integers, variable, sparse])
-        assert cast[0].dtype == cast[2].dtype == cast[3].dtype == tf.float16
-        assert cast[1] is integers
-        assert isinstance(cast[3], tf.IndexedSlices)
-        assert cast[3].indices is integers and cast[3].dense_shape is None
+        integers = tf.constant([0, 1])
+        sparse = tf.IndexedSlices(tf.ones([2, 3]), integers)
+        tensors = [tf.get_variable("v", [2], use_resource=True), integers, sparse]
+        arrays = Pair([np.ones(1), np.arange(2), np.array([True])], 1j * np.ones(1))
+        tree = {"tensors": tensors, "arrays": arrays, "rest": (None, 1, 2.5, "text")}
+        cast = get_policy("f16").cast_to_compute(tree)
+    variable, same, rows = cast["tensors"]
+    assert variable.dtype == rows.dtype == tf.float16 and same is rows.indices is integers
+    assert isinstance(rows, tf.IndexedSlices) and isinstance(cast["arrays"], Pair)
+    assert [x.dtype.name for x in cast["arrays"].left] == ["float16", "int64", "bool"]
+    assert cast["arrays"].right.dtype == np.complex128 and cast["rest"] == tree["rest"]
 
 
 def test_half_dtype_can_be_overridden():
