@@ -1,4 +1,4 @@
-"""Two CPU devices, for strategies; they must be asked for before TensorFlow's first operation."""
+"""Two CPU devices for strategies, created before TensorFlow's first operation; a training step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,22 @@ halves = [tf.config.LogicalDeviceConfiguration()] * 2
 tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], halves)
 
 
+def take_step(optimizer, loss, weights, style):
+    """Take one step on ``loss()`` in one of three styles."""
+    if style == "callable":
+        optimizer.minimize(loss, weights)
+        return
+    with tf.GradientTape() as tape:
+        value = loss() if style == "tape" else optimizer.get_scaled_loss(loss())
+    if style == "tape":
+        optimizer.minimize(value, weights, tape=tape)
+        return
+    grads = optimizer.get_unscaled_gradients(tape.gradient(value, weights))
+    optimizer.apply_gradients(zip(grads, weights))
+
+
 @pytest.fixture(scope="session")
 def strategies():
-    """One of each number of devices: a second would use the first one's collective keys again."""
+    """Return one strategy per number of devices; two would use the same collective keys."""
     make = tf.distribute.MirroredStrategy
     return {1: make(["CPU:0"]), 2: make(["CPU:0", "CPU:1"])}

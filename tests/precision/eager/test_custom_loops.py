@@ -11,6 +11,7 @@ import tf_keras
 from amp_xla import backend
 from amp_xla.precision import DynamicLossScale, LossScaleWarning
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.precision.eager.conftest import take_step
 
 tf = backend.tensorflow()
 keras3 = importlib.import_module("keras")
@@ -46,20 +47,10 @@ def values(weights):
 
 
 def step_of(optimizer, weights, mode, style="by hand"):
-    """Return a step, whose argument is a number, in one of three styles."""
+    """Return a step whose argument is a number."""
 
     def step(factor):
-        if style == "callable":
-            optimizer.minimize(lambda: loss_of(weights, factor), weights)
-            return
-        with tf.GradientTape() as tape:
-            loss = loss_of(weights, factor)
-            scaled = optimizer.get_scaled_loss(loss) if style == "by hand" else loss
-        if style == "tape":
-            optimizer.minimize(loss, weights, tape=tape)
-            return
-        grads = optimizer.get_unscaled_gradients(tape.gradient(scaled, weights))
-        optimizer.apply_gradients(zip(grads, weights))
+        take_step(optimizer, lambda: loss_of(weights, factor), weights, style)
 
     step = MODES[mode](step)
     return lambda factor: step(tf.constant(factor, tf.float32))
@@ -109,9 +100,8 @@ def test_accumulation(mode):
 
 
 def test_warnings_come_while_training():
-    weights = variables()
     optimizer = LossScaleOptimizer(KINDS["keras"](), DynamicLossScale(1.0), warn_after=2)
-    step = tf.function(lambda f: optimizer.minimize(lambda: loss_of(weights, f), weights))
-    step(tf.constant(np.nan, tf.float32))
+    step = step_of(optimizer, variables(), "function", "callable")
+    step(np.nan)
     with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
-        step(tf.constant(np.nan, tf.float32))
+        step(np.nan)
