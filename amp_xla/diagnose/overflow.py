@@ -112,8 +112,13 @@ class _Replay(NamedTuple):
         return max((self.ranges[t].largest for t in constants), default=0.0)
 
 
-def fetches(training: TrainingGraph) -> List[str]:
-    """Return the operations that a replay runs: loss, gradients, loss scale."""
+def rewrite(training: TrainingGraph) -> virtual_gpu.Rewritten:
+    """Run the mixed-precision pass on what a replay runs: loss, gradients, loss scale."""
+    fetches = _fetches(training)
+    return virtual_gpu.rewrite(training.export(fetches), fetches)
+
+
+def _fetches(training: TrainingGraph) -> List[str]:
     return training.ends + ([] if training.loss_scale is None else [op_of(training.loss_scale)])
 
 
@@ -128,8 +133,8 @@ def replay(
     """Replay one batch and name the first non-finite node.
 
     Args:
-      rewritten: the graph behind ``fetches`` after the pass; None replays in float32 only,
-        because training did not run in float16.
+      rewritten: result of ``rewrite``; None replays in float32 only, because training did not
+        run in float16.
       values: variable op name -> value: the weights and loss scale of the failed step.
       batch, step: as for ``Stage.run``.
       scale: loss scale of the failed step, if that in ``values`` has changed since.
@@ -153,7 +158,7 @@ def replay(
         return _Replay(graph, ends, ranges, emulate.rounded(graph_def), loss, used)
 
     if rewritten is None:
-        float32 = training.export(fetches(training))
+        float32 = training.export(_fetches(training))
         plain = mixed = run(float32, float32)
     else:
         mixed = run(emulate.tensor_cores(rewritten.graph_def), rewritten.graph_def)

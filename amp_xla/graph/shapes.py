@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+import opt_einsum  # TensorFlow depends on it
 
 from amp_xla.backend import tf
 from amp_xla.graph import optimized
@@ -99,22 +100,12 @@ def matmul_flops(
 def _flops(node: Any, left: Sequence[int], right: Sequence[int], product: Sequence[int]) -> int:
     """Return the FLOPs of a product: a multiplication and an addition per element."""
     if node.op in ("Einsum", "XlaEinsum"):
-        return _einsum(node, [left, right])
+        operands = [np.broadcast_to(0.0, shape) for shape in (left, right)]
+        _, cost = opt_einsum.contract_path(node.attr["equation"].s.decode(), *operands)
+        return int(cost.naive_cost)
     # Stored as [m, k], or as [k, m] if it is transposed.
     transposed = node.attr["transpose_a" if node.op == "MatMul" else "adj_x"].b
     return 2 * int(np.prod([*product, left[-2 if transposed else -1]], dtype=np.int64))
-
-
-def _einsum(node: Any, inputs: Sequence[Sequence[int]]) -> int:
-    terms = node.attr["equation"].s.decode().replace(" ", "").partition("->")[0].split(",")
-    sizes: Dict[str, int] = {}
-    for position, shape in enumerate(inputs):
-        # An ellipsis becomes one digit per dimension, aligned to the right.
-        digits = "01234567"[8 - len(shape) + len(terms[position].replace("...", "")) :]
-        terms[position] = terms[position].replace("...", digits)
-        for letter, size in zip(terms[position], shape):
-            sizes[letter] = max(size, sizes.get(letter, 0))
-    return 2 * int(np.prod(list(sizes.values()), dtype=np.int64))
 
 
 def float32_bytes(shapes: Sequence[Shape]) -> int:

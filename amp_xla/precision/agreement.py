@@ -78,21 +78,21 @@ def check_clipping(
         )
 
 
-def in_replica() -> bool:
-    """Return True inside a replica of a strategy, even if it is the only one."""
-    return tf.distribute.has_strategy() and tf.distribute.get_replica_context() is not None
+def _replica() -> Optional[Any]:
+    """Return the context of the current replica of a strategy; None outside strategies."""
+    return tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
 
 
 def replica_index() -> int:
     """Return the number of the current replica; 0 outside strategies."""
-    context = tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
+    context = _replica()
     number = getattr(context, "replica_id_in_sync_group", 0)
     return number if isinstance(number, int) else 0
 
 
 def replicas_agree(finite: Any) -> Any:
     """Return whether the gradients of all replicas are finite."""
-    context = tf.distribute.get_replica_context()
+    context = _replica()
     if context is None or context.num_replicas_in_sync == 1:
         return finite
     bad = tf.cast(tf.logical_not(finite), tf.float32)
@@ -114,7 +114,7 @@ def check_strategy() -> None:
 def in_all_replicas(
     function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
 ) -> Any:
-    """Call ``function(each_replica, scalars)`` once for all replicas, which then apply together.
+    """Call ``function(each_replica, scalars)`` once for all replicas, or for the only one.
 
     Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So the
     branch is built where all replicas merge, and each replica applies inside it, as in Keras.
@@ -125,6 +125,9 @@ def in_all_replicas(
       gradients: gradients of this replica.
       scalars: tensors with the same value in all replicas; ``function`` gets those of one replica.
     """
+    context = _replica()
+    if context is None:
+        return function(lambda apply: apply(gradients), scalars)
     graph = in_v1_graph()  # elsewhere effects are in order without control dependencies
 
     def merged(strategy: Any, grads: Any, values: Any) -> Any:
@@ -137,5 +140,4 @@ def in_all_replicas(
         ones = [strategy.experimental_local_results(value)[0] for value in values]
         return function(each_replica, ones)
 
-    context = tf.distribute.get_replica_context()
     return context.merge_call(merged, args=(list(gradients), list(scalars)))

@@ -23,13 +23,13 @@ class Inner:
     Attributes:
       optimizer: the user's object.
       clips_itself: whether its ``apply_gradients`` clips, which is then after unscaling.
-      sums: name of the method by which Keras sums gradients before it applies them.
-      summed: argument that tells Keras' ``apply_gradients`` not to sum again.
+      aggregation: name of the Keras method that sums gradients over replicas.
+      aggregated: argument that tells ``apply_gradients`` not to sum them again.
     """
 
     clips_itself = False
-    sums = ""
-    summed: ClassVar[Dict[str, bool]] = {}
+    aggregation = ""
+    aggregated: ClassVar[Dict[str, bool]] = {}
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -69,13 +69,13 @@ class Inner:
     def aggregate(self, pairs: Pairs) -> Pairs:
         """Return pairs summed over replicas or ranks, if Keras' ``apply_gradients`` sums."""
         keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
-        if not any(self.sums in vars(c) for c in keras):
+        if not any(self.aggregation in vars(c) for c in keras):
             return pairs
         custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
-        is_own = is_keras_own(self.optimizer, self.sums) and (not custom or _is_of_keras(custom))
-        if is_own and not tf.distribute.has_strategy():
+        own = is_keras_own(self.optimizer, self.aggregation)
+        if own and not tf.distribute.has_strategy() and (not custom or _is_of_keras(custom)):
             return pairs  # one replica: nothing to sum
-        return list(getattr(self.optimizer, self.sums)(pairs))
+        return list(getattr(self.optimizer, self.aggregation)(pairs))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         """Create the optimizer's variables now, because a branch of the graph cannot."""
@@ -89,7 +89,7 @@ class Inner:
 
     def apply(self, pairs: Pairs) -> Any:
         """Apply gradients that are already summed over replicas and ranks."""
-        known = {n: v for n, v in self.summed.items() if _takes(self.optimizer, n)}
+        known = {n: v for n, v in self.aggregated.items() if _takes(self.optimizer, n)}
         return self.optimizer.apply_gradients(pairs, **known)
 
     def count_skipped(self) -> Any:
@@ -102,7 +102,7 @@ class Inner:
 class KerasInner(Inner):
     """A Keras OptimizerV2, including bert4keras' optimizers."""
 
-    sums, summed = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
+    aggregation, aggregated = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
 
     @property
     def clips_itself(self) -> bool:  # type: ignore[override]
@@ -141,7 +141,7 @@ class NewKerasInner(Inner):
     """The Keras optimizer of TensorFlow 2.11 and later."""
 
     clips_itself = True
-    sums, summed = "aggregate_gradients", {"skip_gradients_aggregation": True}
+    aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if tape is None or is_keras_own(self.optimizer, "compute_gradients"):

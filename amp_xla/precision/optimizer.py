@@ -22,9 +22,9 @@ from amp_xla.precision import facade
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, derived, inner_of
-from amp_xla.precision.loss_scale import LossScaleWarning, scale_loss
+from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss
 from amp_xla.precision.reduction import over_ranks
-from amp_xla.precision.step import Parts, Step, Steps
+from amp_xla.precision.step import Parts, Step, Steps, monitor
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     all_finite,
@@ -124,9 +124,12 @@ class LossScaleOptimizer(OptimizerFace):
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
         self.applied_steps = keras_initializes(applied_steps)
         self.skipped_steps = state_variable(0, tf.int64, name + "/skipped_steps")
+        if global_clipnorm is not None:
+            check_scale("global_clipnorm", global_clipnorm)
         self._steps = Steps(
             self._state, self.applied_steps, self.skipped_steps, global_clipnorm,
-            self.counts_skipped, agree, model_parallel or (lambda variable: False), warn_after,
+            self.counts_skipped, agree, model_parallel or (lambda variable: False),
+            monitor(self._state.spec, warn_after) if warn_after else None,
         )  # fmt: skip
         self._config = {
             "loss_scale": self._state.spec.spec(),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import numbers
 import warnings
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -53,40 +52,35 @@ class Step:
     shared: Dict[Any, List[Tuple[Any, Any]]] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(eq=False)
 class Steps:
     """Steps under construction, one in each graph and replica, and how they are applied.
 
-    ``LossScaleOptimizer`` documents the arguments.
-
     Attributes:
+      state ... model_parallel: as in ``LossScaleOptimizer``.
+      warn: function from ``monitor``, or None.
       ever_scaled, ever_unscaled: whether any step has scaled a loss; unscaled a gradient.
     """
 
-    def __init__(
-        self,
-        state: LossScaleVariables,
-        applied_steps: Any,
-        skipped_steps: Any,
-        global_clipnorm: Optional[float],
-        count_skipped: bool,
-        agree: Optional[Callable[[Any], Any]],
-        model_parallel: Callable[[Any], bool],
-        warn_after: int,
-    ) -> None:
-        self._state, self._applied_steps, self._skipped_steps = state, applied_steps, skipped_steps
-        self._clipnorm, self._count_skipped = check_limit(global_clipnorm), count_skipped
-        self._agree, self.model_parallel = agree, model_parallel
-        self._monitor = monitor(state.spec, warn_after) if warn_after else None
-        self.ever_scaled = self.ever_unscaled = False
+    state: LossScaleVariables
+    applied_steps: Any
+    skipped_steps: Any
+    global_clipnorm: Optional[float]
+    counts_skipped: bool
+    agree: Optional[Callable[[Any], Any]]
+    model_parallel: Callable[[Any], bool]
+    warn: Optional[Callable[[Any, Any], Any]]
+    ever_scaled: bool = False
+    ever_unscaled: bool = False
 
     @property
     def loss_scale(self) -> Any:
         """float32 scalar tensor; in a v1 graph the one that the whole step uses."""
         if not in_v1_graph():
-            return self._state.loss_scale
+            return self.state.loss_scale
         scales = self._stored("_amp_xla_scales")
         if self not in scales:
-            scales[self] = self._state.loss_scale
+            scales[self] = self.state.loss_scale
         return scales[self]
 
     def current(self) -> Step:
@@ -117,12 +111,12 @@ class Steps:
         """Return the scaled float32 loss; this starts a step."""
         step = self.next()
         step.scaled = self.ever_scaled = True
-        return self._state.at(step.scale).scale(tf.convert_to_tensor(loss))
+        return self.state.at(step.scale).scale(tf.convert_to_tensor(loss))
 
     def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
         """Return float32 gradients; None and sparse ones stay so."""
         step.unscaled = self.ever_unscaled = True
-        return [self._state.at(step.scale).unscale(g) for g in grads]
+        return [self.state.at(step.scale).unscale(g) for g in grads]
 
     def apply(
         self, step: Step, parts: Parts, global_step: Any, aggregate: bool, more_groups: bool
@@ -146,7 +140,7 @@ class Steps:
             parts = reduced
         gradients = _gradients(parts)
         local = [self.model_parallel(v) for _, pairs in parts for _, v in pairs]
-        norm = global_norm(gradients, local, getattr(self._agree, "total", None))
+        norm = global_norm(gradients, local, getattr(self.agree, "total", None))
         step.norm = norm
         first = step.finite is None
         if first:
@@ -154,13 +148,13 @@ class Steps:
         inners = [inner for inner, _ in parts]
         for inner, pairs in parts:
             inner.prepare([v for _, v in pairs])
-        if self._clipnorm is not None:
+        if self.global_clipnorm is not None:
             gradients = gradients + [norm()]
 
         def apply_all(values: List[Any]) -> List[Any]:
             remaining = iter(values)
             paired = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
-            clipped = clip(paired, lambda: values[-1], self._clipnorm)
+            clipped = clip(paired, lambda: values[-1], self.global_clipnorm)
             return [inner.apply(pairs) for inner, pairs in clipped]
 
         def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:
@@ -176,14 +170,14 @@ class Steps:
                 rewound = [v.assign(old) for inner in repeated for v, old in step.shared[inner]]
                 with tf.control_dependencies(rewound):
                     done = each_replica(apply_all)
-                counters = [self._applied_steps] if first else []
+                counters = [self.applied_steps] if first else []
                 counters += [] if global_step is None else [global_step]
                 return _after(done, lambda: [c.assign_add(1, read_value=False) for c in counters])
 
             def skip() -> Any:
                 def count() -> List[Any]:
                     done = self._skipped(scale) if first else []
-                    if self._count_skipped:
+                    if self.counts_skipped:
                         done += [inner.count_skipped() for inner in inners if inner not in repeated]
                     return done
 
@@ -192,12 +186,9 @@ class Steps:
             reads = [value for pairs in step.shared.values() for _, value in pairs]
             with tf.control_dependencies(reads + step.applied):
                 operation = tf.cond(finite, update, skip)
-            return tf.group(operation, self._state.adjust(finite, scale)) if first else operation
+            return tf.group(operation, self.state.adjust(finite, scale)) if first else operation
 
-        if agreement.in_replica():
-            operation = agreement.in_all_replicas(branch, gradients, [step.finite, step.scale])
-        else:
-            operation = branch(lambda run: run(gradients), [step.finite, step.scale])
+        operation = agreement.in_all_replicas(branch, gradients, [step.finite, step.scale])
         if not tf.executing_eagerly():
             operation = tf.group(operation)
             step.applied.append(operation)
@@ -206,29 +197,19 @@ class Steps:
     def _judge(self, step: Step, parts: Parts, norm: Norm) -> Any:
         """Return the decision of all ranks and replicas, a boolean scalar."""
         tests = step.tests or [all_finite(_gradients(parts))]
-        if self._clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
+        if self.global_clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
             # Finite gradients can have an infinite norm, and clipping by it makes NaN.
             tests = tests + [tf.is_finite(norm())]
         finite = agreement.replicas_agree(tf.reduce_all(tf.stack(tests)))
-        return finite if self._agree is None else self._agree(finite)
+        return finite if self.agree is None else self.agree(finite)
 
     def _skipped(self, scale: Any) -> List[Any]:
-        done = [self._skipped_steps.assign_add(1, read_value=False)]
-        if self._monitor is not None and not _compiled():
+        done = [self.skipped_steps.assign_add(1, read_value=False)]
+        if self.warn is not None and not _compiled():
             # Runs in skipped steps only, so that other steps do not wait for Python.
-            arguments = [scale, self._applied_steps.read_value()]
-            done.append(tf.numpy_function(self._monitor, arguments, tf.int64))
+            arguments = [scale, self.applied_steps.read_value()]
+            done.append(tf.numpy_function(self.warn, arguments, tf.int64))
         return done
-
-
-def check_limit(limit: Any) -> Optional[float]:
-    """Return the limit; raise ValueError if it is not a positive finite number or None."""
-    number = isinstance(limit, numbers.Real) and not isinstance(limit, bool)
-    if limit is not None and not (number and 0 < limit < float("inf")):
-        raise ValueError(
-            f"global_clipnorm is {limit!r}; allowed: a positive finite number, or None"
-        )
-    return limit
 
 
 def global_norm(

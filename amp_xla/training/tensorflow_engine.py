@@ -17,7 +17,6 @@ from amp_xla.backend.visible import refuse_unseen_gpu
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.diagnose import overflow
 from amp_xla.errors import AmpXlaError
-from amp_xla.graph import virtual_gpu
 from amp_xla.graph.nodes import upstream
 from amp_xla.graph.training_graph import DROPOUT_STEP
 from amp_xla.process import durable
@@ -161,10 +160,8 @@ class TensorFlowEngine(Engine):
         arrays = self.job.step.arrays(feed, micro_batch)
         training = self.job.training_graph()
         values = training.values()
-        rewritten = None
-        if self.job.resolved.half == "float16":
-            fetches = overflow.fetches(training)
-            rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
+        half = self.job.resolved.half == "float16"
+        rewritten = overflow.rewrite(training) if half else None
         return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
 
 

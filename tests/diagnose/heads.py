@@ -1,4 +1,4 @@
-"""Small bert4keras models with every head that people train, compiled, and a batch for each."""
+"""Small compiled bert4keras models, one per kind of head, and a batch for each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def encoder(kind: str = "bert", application: str = "encoder", **options: Any) ->
 
 
 def tokens() -> List[np.ndarray]:
-    """Token and segment ids; half of the rows end in padding, segments change in the middle."""
+    """Return token and segment ids; half of the rows end in padding."""
     random = np.random.RandomState(0)
     ids = random.randint(5, VOCABULARY, (BATCH, LENGTH))
     ids[1, 18:] = ids[3, 9:] = 0
@@ -63,7 +63,7 @@ def classifier(kind: str = "bert", **options: Any) -> Head:
 
 
 def _language_model(application: str, shift: int) -> Head:
-    """As bert4keras' examples train it: a Loss layer between the ids and their predictions."""
+    """Return a model as in bert4keras' examples, with a Loss layer for ids and predictions."""
     base = encoder("bert", application, with_mlm=True)
 
     class CrossEntropy(backend.bert4keras("layers").Loss):  # type: ignore[misc]
@@ -91,7 +91,7 @@ def unilm() -> Head:
 
 
 def realformer() -> Head:
-    # Masked scores of the first layer come back in the second.
+    # The second layer adds the masked scores of the first.
     return classifier(num_hidden_layers=2, residual_attention_scores=True)
 
 
@@ -131,7 +131,7 @@ HEADS: Dict[str, Callable[[], Head]] = {
 
 
 def build(name: str) -> Head:
-    """One head, alone in a fresh graph."""
+    """Build one head in a new graph."""
     K.clear_session()
     tf.set_random_seed(1)
     head = HEADS[name]()

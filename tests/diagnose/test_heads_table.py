@@ -8,12 +8,12 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.diagnose import overflow
-from amp_xla.graph import training_graph, virtual_gpu
+from amp_xla.graph import training_graph
 from tests.diagnose import heads
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
-# From 0.11.5 on it masks with `where`, and has no infinity to set.
+# From 0.11.5 on bert4keras masks with `where`, and its infinity cannot be set.
 SAFE = backend.bert4keras_version() >= backend.SAFE_MASKS
 INFINITIES = (None,) if SAFE else (1e12, 1e4)
 old = pytest.mark.skipif(SAFE, reason="this bert4keras overflows nowhere")
@@ -21,7 +21,7 @@ old = pytest.mark.skipif(SAFE, reason="this bert4keras overflows nowhere")
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Dict[Tuple[Any, str], Any]]:
-    """(infinity, head) -> the finding as JSON, or None where all is finite."""
+    """Return (infinity, head) -> the finding as JSON, or None if everything is finite."""
     library, findings = backend.bert4keras(), {}
     before = None if SAFE else library.infinity()
     for infinity in INFINITIES:
@@ -30,9 +30,7 @@ def table() -> Iterator[Dict[Tuple[Any, str], Any]]:
         for name in heads.HEADS:
             head = heads.build(name)
             training = training_graph.view(head.model)
-            values = training.values()
-            fetches = overflow.fetches(training)
-            rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
+            rewritten, values = overflow.rewrite(training), training.values()
             finding = overflow.replay(training, rewritten, values, head.arrays, step=0)
             findings[infinity, name] = None if finding is None else finding.to_json()
     yield findings
@@ -66,7 +64,7 @@ def test_a_crf_fails(table: Any, infinity: float) -> None:
     finding = table[infinity, "CRF"]
     assert (finding["layer"], finding["phase"], finding["half"]) == ("CRF", "forward", True)
     assert finding["float32_too"] is False
-    # Whatever was set before, the import gives this layer an infinity that its mask recognises.
+    # `import amp_xla.setup` always gives this layer an infinity that its mask recognises.
     assert (finding["node"], finding["op"]) == ("loss/CRF_loss/mul_1", "Mul")
     assert "in dense_loss: y_true, y_pred = y_true * mask, y_pred * mask" in finding["source"]
     assert "use bert4keras 0.11.5: ConditionalRandomField of 0.11.3" in finding["remedies"][0]

@@ -1,6 +1,6 @@
 """One rank of two. `horovodrun -np 2 python -m tests.precision.horovod_worker FOLDER`.
 
-Each case leaves what a rank saw in FOLDER/CASE-RANK.json; test_horovod.py compares the ranks.
+Each case writes the results of a rank to FOLDER/CASE-RANK.json; test_horovod.py compares them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Seen = List[Dict[str, Any]]
 
 
 def model_variables() -> List[Any]:
-    """A table that belongs to this rank, in the middle of variables that all ranks share."""
+    """Return two shared variables, and between them a table that belongs to this rank."""
     rng = np.random.RandomState(0)
     table = np.random.RandomState(10 + hvd.rank()).randn(VOCABULARY, WIDTH)
     return [
@@ -37,7 +37,7 @@ def model_variables() -> List[Any]:
 
 
 def run(steps: Any, operation: Any, factor: Any, optimizer: Any, variables: List[Any]) -> Seen:
-    """Takes steps with the given factors and looks at everything after each."""
+    """Run one step per factor; return weights and state after each."""
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         seen: Seen = []
@@ -85,7 +85,7 @@ CASES: Dict[str, Callable[[], Seen]] = {
     "clipped": lambda: _minimized(
         lambda: tf.train.GradientDescentOptimizer(1.0), global_clipnorm=0.01, **OWN_TABLE
     ),
-    # A window that is bad on one rank is skipped on both.
+    # A window that is not finite on one rank is skipped on both.
     "accumulating": lambda: _minimized(adam, accumulate=2, **OWN_TABLE),
     # Horovod's own optimizer reduces every gradient while it computes them.
     "distributed": lambda: _minimized(lambda: hvd.DistributedOptimizer(adam())),
@@ -97,7 +97,7 @@ CASES: Dict[str, Callable[[], Seen]] = {
 
 
 def sums() -> Dict[str, Any]:
-    """Sums of gradients of 1e-7 and of ordinary ones, in each compression; of rows of a table."""
+    """Sum gradients of 1e-7 and larger ones in each compression, and rows of a table."""
     rng = np.random.RandomState(hvd.rank())
     tiny = tf.constant(np.full(7, 1e-7, np.float32))
     plain = tf.constant(rng.randn(5, 3) * 0.1, tf.float32)
@@ -118,7 +118,7 @@ def sums() -> Dict[str, Any]:
 
 
 def main() -> None:
-    """Runs every case, each in a graph of its own."""
+    """Run each case in a new graph."""
     distributed.join()
     for name, case in {**CASES, "sums": sums}.items():
         K.clear_session()

@@ -1,4 +1,4 @@
-"""Gradient accumulation: a window is judged once, updates once, and counts once."""
+"""Gradient accumulation: a window is checked, applied and counted once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_bad_micro_batch_skips_its_window_and_no_other(session, where, bad):
         verdicts.append(bool(finite))
         scales.append(float(used))
     assert same(before, trainer.weights())
-    assert verdicts == [True, True, False]  # known when the window is full
+    assert verdicts == [True, True, False]  # decided when the window is full
     assert scales == [8.0] * 3  # constant within a window
     assert session.run(optimizer.loss_scale) == 4.0
     for _ in range(6):

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """What both ranks saw: case -> (rank 0's, rank 1's)."""
+    """Return case -> results of (rank 0, rank 1)."""
     folder = tmp_path_factory.mktemp("ranks")
     on_two_ranks("tests.precision.horovod_worker", folder)
     found = {}
@@ -80,7 +80,7 @@ def test_gradients_are_summed_also_those_of_1e_7(ranks, compression, close):
     tiny, plain = zero[compression]
     np.testing.assert_allclose(plain, np.add(zero["mine"], one["mine"]), close, close)
     np.testing.assert_allclose(tiny, 2e-7, close)
-    # A cast of unscaled ones loses them.
+    # A cast of unscaled gradients loses them.
     assert (np.abs(np.array(zero["unscaled"]) - 2e-7) / 2e-7).min() > 0.1
 
 

@@ -29,7 +29,7 @@ def sequential():
 
 
 def own(inner, **arguments):
-    """Keras' own around ``inner``, with the same meaning on either TensorFlow."""
+    """Return Keras' class around ``inner``, with equal settings on both TensorFlows."""
     cls = facade.own_class(inner)
     if backend.kind() == "tf2":
         return cls(inner, **arguments)

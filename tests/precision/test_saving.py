@@ -43,7 +43,7 @@ OPTIMIZERS: Dict[str, Callable[[], Any]] = {
         "weight_decay", weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
     ),
     "piecewise rate": extended("piecewise_linear_lr", lr_schedule={2: 1, 6: 0.1}),
-    # No slow update: bert4keras reads the weights for it before or after the fast one, by chance.
+    # No slow update: it is random whether bert4keras reads the weights before or after the fast one.
     "lookahead": extended("lookahead", steps_per_slow_update=50),
     "lazy": extended("lazy_optimization", include_in_lazy_optimization=["Rows"]),
     "averages": extended("exponential_moving_average", ema_momentum=0.9),
@@ -118,7 +118,7 @@ def test_every_way_back(tmp_path: Any, name: str) -> None:
 
 @pytest.mark.parametrize("way", ["model.h5", "folder"])
 def test_a_bert_comes_back(tmp_path: Any, way: str) -> None:
-    """With gelu, and dropout of attention, which bert4keras makes anew at each call."""
+    """With gelu, and with attention dropout, for which bert4keras creates a layer at each call."""
     build = backend.bert4keras("models").build_transformer_model
     model = build(
         model="bert", with_mlm=True, vocab_size=20, hidden_size=16, num_hidden_layers=1,

@@ -14,7 +14,7 @@ ROWS, WIDTH = 13, 3
 
 
 class Duck:
-    """A wrapper like a distribution library's: apply_gradients and nothing else."""
+    """A wrapper as in libraries for distribution, with only apply_gradients."""
 
     def __init__(self) -> None:
         self._inner = tf.train.MomentumOptimizer(0.1, 0.9)
@@ -44,7 +44,7 @@ KINDS: Dict[str, Callable[[], Any]] = {
 
 
 class Problem(NamedTuple):
-    """Rows of an embedding times a matrix, against targets that the feed scales."""
+    """Rows of an embedding times a matrix; ``factor`` is a placeholder that scales the loss."""
 
     table: Any
     kernel: Any
@@ -57,7 +57,7 @@ class Problem(NamedTuple):
 
 
 def problem() -> Problem:
-    """Made in the default graph; the same numbers every time; sparse and dense gradients."""
+    """Build the problem in the default graph, with fixed numbers and a sparse gradient."""
     rng = np.random.RandomState(0)
     table = tf.get_variable("table", initializer=tf.constant(rng.randn(ROWS, WIDTH), tf.float32))
     kernel = tf.get_variable("kernel", initializer=tf.constant(rng.randn(WIDTH, 2), tf.float32))
@@ -68,7 +68,7 @@ def problem() -> Problem:
 
 
 class Trainer:
-    """A session that takes steps and shows what they left."""
+    """A session that runs steps and reads variables."""
 
     def __init__(self, session: Any, task: Problem, optimizer: Any, operation: Any) -> None:
         self.session, self.task = session, task
@@ -82,7 +82,7 @@ class Trainer:
         return self.session.run(self.task.variables)
 
     def everything(self) -> List[np.ndarray]:
-        """All variables of the graph but the wrapper's counters and scale."""
+        """Return all variables of the graph except the wrapper's counters and scale."""
         own = {id(v) for v in getattr(self.optimizer, "state_variables", [])}
         every = sorted(tf.global_variables(), key=lambda v: v.name)
         return self.session.run([v for v in every if id(v) not in own])
@@ -92,7 +92,7 @@ class Trainer:
 
 
 def same(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
-    """Bitwise equal."""
+    """Return whether two lists of arrays are equal bit for bit."""
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b))
 
 
