@@ -71,7 +71,7 @@ class _Replay(NamedTuple):
         inputs = []
         for text in node.input:
             tensor, to_half = nodes.parse_input(text), False
-            while nodes.inserted_cast(tensor[0]) and tensor[0] in self.nodes:
+            while tensor[0] in self.nodes and nodes.cast_source(tensor[0]) != tensor[0]:
                 cast = self.nodes[tensor[0]]
                 to_half = to_half or cast.attr["DstT"].type == nodes.HALF
                 tensor = nodes.parse_input(cast.input[0])
@@ -86,7 +86,7 @@ class _Replay(NamedTuple):
         ``trained``: names of the nodes that depend on weights.
         """
         name, values = tensor[0], self.ranges[tensor]
-        if nodes.inserted_cast(name):
+        if nodes.cast_source(name) != name:
             return False  # the node that reads it is reported: its input is beyond float16
         node = self.nodes[name]
         inputs = self.inputs(node)

@@ -24,11 +24,6 @@ def parse_input(text: str) -> Tuple[str, int]:
     return name, int(index or 0)
 
 
-def inserted_cast(name: str) -> bool:
-    """Return whether a node is a cast that the pass inserted."""
-    return _CAST_SUFFIX.search(name) is not None
-
-
 def cast_source(name: str) -> str:
     """Return the node whose output an inserted cast converts; other names unchanged."""
     return _CAST_SUFFIX.sub("", name)

@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, Sequence
 
-from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, optimized
@@ -27,7 +26,7 @@ from amp_xla.settings import flags
 PASSES = ("pruning", "function", "constfold", "shape", "auto_mixed_precision")
 # The pass converts the same nodes for each compute capability from 7.0 on.
 CAPABILITY = "8.0"
-_CUDA = {"tf1": ("11000", "8000"), "tf2": ("12030", "8900")}
+_PROPERTIES = {"architecture": CAPABILITY, "cuda": "12030", "cudnn": "8900"}
 _GRAPH, _RESULT = "graph.pb", "result.pb"
 
 
@@ -129,12 +128,10 @@ def _reason(log: str, counts: executed.ExecutedGraph) -> str:
 def run_pass(folder: Path) -> None:
     """Run grappler on the graph in a folder, where the pass also writes its log files."""
     os.environ[op_lists.PREFIX + "LOG_PATH"] = str(folder)
-    cuda, cudnn = _CUDA[backend.kind()]
-    properties = {"architecture": CAPABILITY, "cuda": cuda, "cudnn": cudnn}
     prefix = "/job:localhost/replica:0/task:0/device:"
     devices = [
         optimized.named_device(prefix + "CPU:0", "CPU", frequency=2000),
-        optimized.named_device(prefix + "GPU:0", "GPU", frequency=1400, environment=properties),
+        optimized.named_device(prefix + "GPU:0", "GPU", frequency=1400, environment=_PROPERTIES),
     ]
     config = tf.ConfigProto()
     options = config.graph_options.rewrite_options

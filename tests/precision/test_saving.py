@@ -43,7 +43,7 @@ OPTIMIZERS: Dict[str, Callable[[], Any]] = {
         "weight_decay", weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
     ),
     "piecewise rate": extended("piecewise_linear_lr", lr_schedule={2: 1, 6: 0.1}),
-    # No slow update: it is random whether bert4keras reads the weights before or after the fast one.
+    # No slow update: bert4keras reads weights for it before or after the fast one, at random.
     "lookahead": extended("lookahead", steps_per_slow_update=50),
     "lazy": extended("lazy_optimization", include_in_lazy_optimization=["Rows"]),
     "averages": extended("exponential_moving_average", ema_momentum=0.9),
