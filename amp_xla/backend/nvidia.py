@@ -64,7 +64,7 @@ class Driver(NamedTuple):
         """Return one clause: the number of GPUs and the first one, or the driver's file."""
         if self.gpus:
             return f"{len(self.gpus)} x {self.gpus[0].describe()}"
-        problem = f", nvidia-smi says: {self.problem}" if self.problem else ""
+        problem = f", nvidia-smi reports: {self.problem}" if self.problem else ""
         return f"{self.trace or 'no driver'}{problem}"
 
 

@@ -82,5 +82,7 @@ def reason(
         fix = "install the driver's libraries (Debian: libcuda1, Ubuntu: libnvidia-compute-...); "
         fix += "start a container with its GPUs (docker --gpus all, apptainer --nv)"
         return f"{missing[0]}, the driver's own library, not found", fix
-    problem = f"nvidia-smi says: {driver.problem}" if driver.problem else "the driver refuses it"
-    return problem, "restart the machine, or install the driver again"
+    fix = "restart the machine, or install the driver again"
+    if not driver.problem:
+        return "the driver gives no access", fix
+    return f"nvidia-smi reports: {driver.problem}", fix

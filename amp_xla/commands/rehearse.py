@@ -44,6 +44,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from amp_xla.training.step import initialize_variables
 
     initialize_variables()
-    report = rehearsal.rehearse(model, batches, config.steps, say=lambda step: note(str(step)))
+    report = rehearsal.rehearse(model, batches, config.steps, on_step=lambda step: note(str(step)))
     config.write("rehearse", "rehearsal.json", report)
     return 0 if report.finding is None and report.steps[-1].finite else 1

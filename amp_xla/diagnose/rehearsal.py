@@ -31,7 +31,7 @@ def rehearse(
     model: Any,
     batches: Iterable[Sequence[Any]],
     steps: int = 20,
-    say: Callable[[Step], None] = lambda step: None,
+    on_step: Callable[[Step], None] = lambda step: None,
 ) -> Rehearsal:
     """Train a float32 copy and a mixed-precision copy of the model on a CPU, side by side.
 
@@ -42,7 +42,7 @@ def rehearse(
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialised.
       batches: one batch per step, as for ``inspect``.
       steps: number of steps; ends early if mixed precision is not finite.
-      say: called with each finished step.
+      on_step: called with each finished step.
 
     Returns:
       The report; ``print`` it for tables.
@@ -55,7 +55,7 @@ def rehearse(
     with PairedReplay(training) as replay:
         for copy in ("fp32", "amp"):
             replay.load(copy, values)
-        return _rehearsed(replay, values, batches, steps, say)
+        return _rehearsed(replay, values, batches, steps, on_step)
 
 
 def _rehearsed(
@@ -63,7 +63,7 @@ def _rehearsed(
     values: Mapping[str, Any],
     batches: Iterable[Any],
     steps: int,
-    say: Callable[[Step], None],
+    on_step: Callable[[Step], None],
 ) -> Rehearsal:
     training, origins = replay.training, NodeOrigins(replay.training)
     done: List[Step] = []
@@ -82,7 +82,7 @@ def _rehearsed(
             # No step is skipped, so gradients that are not finite make weights that are not.
             finite = finite and all(np.isfinite(w).all() for w in replay.weights().values())
         done.append(Step(number, float32_loss, half_loss, scale, finite))
-        say(done[-1])
+        on_step(done[-1])
         if not finite:  # after this the copies would train differently
             finding = overflow.replay(
                 training, replay.rewritten, {**values, **weights}, batch, number, scale

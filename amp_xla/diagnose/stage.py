@@ -48,7 +48,7 @@ class Stage:
             if node.op in ("Enter", "RefEnter"):  # two loops must not share a frame
                 frame = node.attr["frame_name"].s.decode()
                 node.attr["frame_name"].s = f"{prefix}/{frame}".encode()
-            # These devices belong to the machine that the pass was given.
+            # The pass placed nodes on the devices of the virtual machine.
             node.device = ""
             node.attr.pop("_class", None)
         # A copy that does not use a placeholder has no such node.

@@ -86,7 +86,7 @@ ON_A_GPU = {
              r"Python 3\.12.*; RUNTIME=nvtf1 or make docker-train for NVIDIA's TensorFlow 1\.15$"),
     "an old driver": ("NVIDIA GeForce RTX 3090, 470.82.01, 24268, 8.6, [N/A]", {},
                       r"^runtime tf2: .*driver 470\.82\.01 is older than 525\.60, .*, CPU only"),
-    "a broken driver": (BROKEN, {}, rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi says: NVIDIA-SMI"),
+    "a broken driver": (BROKEN, {}, rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi reports: NVIDIA-SMI"),
     "hidden": (A100, {"CUDA_VISIBLE_DEVICES": ""},
                r"^runtime tf1: CUDA_VISIBLE_DEVICES='' hides the GPU: on the CPU; found Pyt"),
 }  # fmt: skip
