@@ -30,7 +30,7 @@ def on_two_ranks(module: str, folder: Path, *words: str, fails: bool = False) ->
     need_horovod()
     runner = Path(sys.executable).parent / "horovodrun"
     done = subprocess.run(
-        [str(runner), "--gloo", "-np", "2", "-H", "localhost:2"]
+        [sys.executable, str(runner), "--gloo", "-np", "2", "-H", "localhost:2"]
         + [sys.executable, "-m", module, str(folder), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

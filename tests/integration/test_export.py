@@ -1,4 +1,4 @@
-"""Runs written for other programs, loaded by those programs: the probabilities of predict."""
+"""Exported runs, loaded by other programs, give the answers of predict and fill."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ RUNS: Dict[str, Any] = {
     "cosent": ((*PAIRED, "--method", "cosent"), PAIRS),
     "cross-encoder": ((*PAIRED, "--method", "cross-encoder"), PAIRS),
 }  # fmt: skip
-# Loads each format in its own runtime, without this package. Reads folders and ids as JSON.
+# Loads exports without this package. Reads a folder, a format and ids per line, as JSON.
 LOAD = """
 import json, os, sys
 import numpy as np
@@ -80,7 +80,7 @@ for line in sys.stdin:
 
 
 class Place(Commands):
-    """A folder with data, runs that are trained when a test needs them, and another program."""
+    """A folder with data, runs that are trained on demand, and a program that loads exports."""
 
     def __init__(self, server: Any, folder: Path, scratch: Path) -> None:
         super().__init__(server, folder, scratch)
@@ -92,7 +92,7 @@ class Place(Commands):
         )  # fmt: skip
 
     def export(self, run: str, kind: str, dtype: str = "fp32", to: str = "", **job: Any) -> str:
-        """Written to ``run/kind-dtype``; what it says."""
+        """Export to ``run/kind-dtype`` or ``to``; return the output."""
         to = to or f"{run}/{kind}-{dtype}"
         words = ("--run", run, "--format", kind, "--dtype", dtype, "--to", to)
         result = self(EXPORT, *words, **job)
@@ -100,7 +100,7 @@ class Place(Commands):
         return result.out
 
     def trained(self, name: str) -> Tuple[str, Any]:
-        """Train a run, once; return it, and what predict (or fill) answers to its texts."""
+        """Train a run once; return its folder, and predict's (or fill's) answers to its texts."""
         (recipe, *flags), texts = RUNS[name]
         run = f"runs/{recipe.split('.')[1]}/{name}"
         if name not in self.answers:
@@ -117,7 +117,7 @@ class Place(Commands):
         return run, self.answers[name]
 
     def answered(self, folder: Path, kind: str, encoded: Any) -> Dict[str, np.ndarray]:
-        """What the other program gets from an export: output -> numbers."""
+        """Return the outputs of an export in the other program by name."""
         assert self.program.stdin is not None and self.program.stdout is not None
         line = json.dumps([str(folder), kind, encoded, self.packages])
         self.program.stdin.write(line.encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A table over ranks in a whole job: the same on any number of them, killed, resumed, predicted."""
+"""A job with a table over ranks: equal on any number of ranks; kill, resume, prediction, export."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two
 
 
 def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) -> None:
-    """From the shards of two ranks, in one process; the SavedModel says what predict says."""
+    """One process reads the shards of two ranks; the SavedModel gives predict's probabilities."""
     command = job.command
     run = ["--run", str(job.run("two", RECIPE))]
     lines = two_packages()[1].decode().splitlines()[:40]
@@ -144,7 +144,7 @@ def test_mixed_precision_stays_near_float32(job: Job) -> None:
 
 @pytest.mark.long
 def test_a_rank_that_cannot_write_its_rows_ends_all_with_one_word(job: Job, tmp_path: Any) -> None:
-    """The disk is full for one file: of the second rank's rows."""
+    """The second rank cannot write a file of its rows, as on a full disk."""
     flags = [*FLAGS, "--rows", "3000000"]
     process = job.start(2, "full", *flags, recipe=RECIPE)
     begun(process, job.run("full", RECIPE) / "metrics.jsonl", 1)

@@ -1,4 +1,4 @@
-"""A few steps, one with a NaN in the last row; prints what every process ends up with."""
+"""Train a few steps, one with a NaN in the last row; print weights and scale of each step."""
 
 from __future__ import annotations
 

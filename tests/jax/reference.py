@@ -1,7 +1,7 @@
-"""What bert4keras makes of a tiny BERT; `python -m tests.jax.reference` on TensorFlow writes it.
+"""Write a tiny BERT and its hidden states in bert4keras: `python -m tests.jax.reference`.
 
-The folder in Google's format and bert4keras' hidden states lie in ``tests/jax/reference``, because
-no runtime has both TensorFlow and JAX.
+It needs TensorFlow. Its files are stored in ``tests/jax/reference``, because no runtime has both
+TensorFlow and JAX.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ FLAGS = (
 
 
 def corpus(folder: Path) -> None:
-    """120 and 40 texts; the label says from which of two sets most words are."""
+    """Write 120 and 40 texts; the label is the set from which most words come."""
     numbers = random.Random(0)
     for name, count in (("train", 120), ("dev", 40)):
         lines = []
@@ -31,8 +31,8 @@ def corpus(folder: Path) -> None:
 
 
 def start(folder: Path, words: List[str], **environ: str) -> Any:
-    """A Python of ours in ``folder``; its output in one pipe."""
-    # The same programs in every run: compiled once for all tests.
+    """Start Python in ``folder``, with standard output and error in one pipe."""
+    # All runs have the same programs, which are compiled once.
     caches = {
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -43,7 +43,7 @@ def start(folder: Path, words: List[str], **environ: str) -> Any:
 
 
 def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
-    """What it says."""
+    """Run Python in ``folder``; return its output."""
     process = start(folder, list(words), **environ)
     said = process.communicate(timeout=280)[0]
     assert process.returncode == code, said
@@ -51,12 +51,12 @@ def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
 
 
 def train(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
-    """Trains there with the small flags."""
+    """Train in ``folder`` with the small flags; return the output."""
     return run(folder, "-m", "recipes.jax_classification", *FLAGS, *words, code=code, **environ)
 
 
 def together(folder: Path, words: List[str]) -> List[str]:
-    """Two processes that know of each other; what each says."""
+    """Run two connected JAX processes; return the output of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The model: bert4keras' hidden states from the same weights, its masks, damaged weights."""
+"""The model: hidden states equal bert4keras'; padding, dropout, damaged weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""recipes/jax_classification.py from start to end: trained, killed, resumed, shared, asked."""
+"""recipes/jax_classification.py: training, kill and resume, several processes, prediction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def whole(folder):
 
 
 def arrays(run):
-    """Name -> array of the last checkpoint."""
+    """Return the arrays of the last checkpoint by name."""
     newest = checkpoint.newest(run / "checkpoints")
     assert newest is not None
     return newest.tensors()

@@ -1,4 +1,4 @@
-"""Generation with kept keys and values: the results of bert4keras' ``AutoRegressiveDecoder``."""
+"""Generation with cached keys and values equals bert4keras' ``AutoRegressiveDecoder``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reference(
 
 @pytest.fixture(scope="module")
 def model() -> Any:
-    """A UniLM with weights that make probabilities uneven, and sources of several lengths."""
+    """Return a UniLM whose probabilities are uneven, and sources of several lengths."""
     K.clear_session()
     tf.set_random_seed(1)
     with dropout.inference():
@@ -74,7 +74,7 @@ def model() -> Any:
 
 
 @pytest.mark.parametrize("chosen", OPTIONS, ids=str)
-def test_answers_are_those_of_bert4keras(model: Any, chosen: Any) -> None:
+def test_texts_are_those_of_bert4keras(model: Any, chosen: Any) -> None:
     lm, sources = model
     options = GenerationOptions(**chosen)
     with dropout.inference():

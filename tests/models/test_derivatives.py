@@ -1,4 +1,4 @@
-"""GELU, layer norm, attention by hand: bert4keras' values, true derivatives, fewer tensors."""
+"""GELU, layer norm and attention: bert4keras' values, TensorFlow's derivatives, fewer tensors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def theirs(x, gamma, beta, epsilon):
 
 
 def with_gradients(session, function, *arrays):
-    """[value, gradient in each argument] for the slopes above."""
+    """Return the value, and its gradient by each argument for the slopes above."""
     tensors = [tf.constant(array) for array in arrays]
     value = function(*tensors)
     return session.run([value, *tf.gradients(value, tensors, tf.cast(SLOPES, value.dtype))])
@@ -83,7 +83,7 @@ def test_attention(session, kept, bias):
 
 
 def test_attention_to_nothing_is_finite_in_half_precision(session):
-    """A row of padding alone, whose bias is bert4keras' infinity for float16, twice."""
+    """A row of padding alone, whose bias is twice bert4keras' infinity for float16."""
     arrays = [array.astype(np.float16) for array in (QUERY, KEY, VALUE)]
     tensors = [tf.constant(array) for array in arrays]
     bias = derivatives.mask_bias(tf.zeros([2, 1, 5, 5], tf.bool))
@@ -122,7 +122,7 @@ INPUTS[0][1, 11:] = 0
 
 
 def outcome(build, **more):
-    """Names of the weights; output and gradients; operations of the backward pass."""
+    """Return names of weights, output and gradients, and the number of backward operations."""
     with tf.Graph().as_default(), tf.Session() as session:
         K.set_session(session)
         model = build(model="bert", **CONFIG, **more)
@@ -151,7 +151,7 @@ def test_a_model_has_the_same_values_gradients_and_names(session, application):
 
 
 def attend(rate, **settings):
-    """A layer over made-up vectors, the second text with padding: its output."""
+    """Return the output of attention over random vectors; the second text has padding."""
     layer = backend.bert4keras("models").MultiHeadAttention(
         heads=2, head_size=4, attention_dropout=rate, kernel_initializer="ones", name="look",
         **settings,

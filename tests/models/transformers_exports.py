@@ -1,4 +1,4 @@
-"""What transformers makes of exported folders.
+"""Run exported folders in transformers.
 
     PYTHON -m tests.models.transformers_exports FOLDER...
 

@@ -1,4 +1,4 @@
-"""Presets of pretraining are what was published: settings, the model, where it starts."""
+"""Presets of pretraining equal the papers: settings, model, initial weights."""
 
 from __future__ import annotations
 

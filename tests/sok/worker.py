@@ -1,4 +1,4 @@
-"""One rank: a table over ranks and the same table whole, in TensorFlow's own operations.
+"""Train tables over ranks, and the same tables whole in TensorFlow's operations.
 
 `python -m tests.sok.worker FOLDER CASE...`, alone or under horovodrun; each rank writes its results
 to FOLDER/CASE-RANKS-RANK.json.
@@ -28,14 +28,14 @@ legacy = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 
 
 def sparse(keys: Any, dtype: Any = tf.int64) -> Any:
-    """int64 [rows, nnz], below 0 if there is none -> SparseTensor of ``dtype``."""
+    """Convert ids, int64 [rows, nnz], -1 = none, to a SparseTensor of ``dtype``."""
     where = tf.where(keys >= 0)
     values = tf.cast(tf.gather_nd(keys, where), dtype)
     return tf.SparseTensor(where, values, tf.shape(keys, out_type=tf.int64))
 
 
 class Table:
-    """A layer and its reference, trained on the same samples."""
+    """A layer and its reference, which are trained on the same samples."""
 
     def __init__(self, name: str, heights: int, width: int, slots: int, nnz: int, **more: Any):
         self.slots, self.nnz, self.width = slots, nnz, width
@@ -57,7 +57,7 @@ class Table:
         return sok.Saver().load_embedding_values(self.variable, tf.ones([self.height, self.width]))
 
     def mine(self, keys: Any) -> Any:
-        """[batch, slots, nnz] of this rank -> [batch, slots * ..., width]."""
+        """Look up this rank's ids, [batch, slots, nnz]."""
         if self.kind != "dense":
             keys = sparse(tf.reshape(keys, [-1, self.nnz]), self.keys)
         if self.kind == "ragged":
@@ -76,7 +76,7 @@ class Table:
 
 
 class Job:
-    """Tables, a dense layer over them all, Adam on both; and its reference."""
+    """Tables below a dense layer, trained by Adam; and their reference."""
 
     def __init__(self, tables: List[Table], scale: Any = None, rate: float = 0.1) -> None:
         self.tables = tables
