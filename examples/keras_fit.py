@@ -28,9 +28,7 @@ def options():
     parser.add_argument("--width", type=int, default=4096, help="units of both hidden layers")
     parser.add_argument("--batch", type=int, default=8192, help="samples per step")
     parser.add_argument("--samples", type=int, default=60_000, help="training samples")
-    parser.add_argument(
-        "--epochs", type=int, default=5, help="at least 2: the first epoch is not timed"
-    )
+    parser.add_argument("--epochs", type=int, default=5, help="2 or more: the first is not timed")
     return parser.parse_args()
 
 
@@ -70,9 +68,7 @@ def main():
     seconds = (time.perf_counter() - began) / ((args.epochs - 1) * -(-args.samples // args.batch))
     _, accuracy = model.evaluate(*digits(10_000, 2), batch_size=args.batch, verbose=0)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(
-        f"{1e3 * seconds:.0f} ms per step, {memory:.1f} GB resident, test accuracy {accuracy:.4f}"
-    )
+    print(f"{1e3 * seconds:.0f} ms/step, {memory:.1f} GB resident, test accuracy {accuracy:.4f}")
     if policy.compute_dtype == "float16":
         print(f"loss scale {float(optimizer.loss_scale):g}")
 

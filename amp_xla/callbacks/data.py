@@ -45,9 +45,8 @@ def source(given: Mapping[str, Any]) -> Source:
     data = given["generator"] if "generator" in given else given["x"]
     steps = given["steps_per_epoch"]
     if isinstance(data, keras.utils.Sequence):
-        shuffle = (
-            bool(given["shuffle"]) and given["workers"] > 0
-        )  # Keras does not shuffle with workers=0
+        # With workers=0 Keras does not shuffle.
+        shuffle = bool(given["shuffle"]) and given["workers"] > 0
         return Sequences(data, steps or len(data), shuffle)
     if inspect.isgenerator(data):
         if not steps:

@@ -26,13 +26,8 @@ from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder, ScriptFolder
 from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
-_LOWER = (
-    "loss",
-    "error",
-    "mae",
-    "mse",
-    "perplexity",
-)  # in names of values for which lower is better
+# Parts of the names of values for which lower is better.
+_LOWER = ("loss", "error", "mae", "mse", "perplexity")
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {"seed": None, "loss_sum": 0.0, "metrics": [], "callbacks": []}
 # Callbacks that write files. With several ranks, only the first rank calls them.

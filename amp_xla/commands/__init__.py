@@ -18,40 +18,26 @@ class Command(NamedTuple):
     summary: str
 
 
+_ELSEWHERE = {"prepare": "amp_xla.data.pretraining.prepare", "tune": "amp_xla.speed.tune"}
 COMMANDS: Dict[str, Command] = {
-    "train": Command("amp_xla.commands.train", ("recipe",), "train a recipe"),
-    "ranks": Command("amp_xla.commands.ranks", ("recipe",), "train on several GPUs or machines"),
-    "predict": Command(
-        "amp_xla.commands.predict", ("run", "file"), "label text with a trained model"
-    ),
-    "fill": Command("amp_xla.commands.fill", ("run",), "fill in the [MASK]s of a text"),
-    "evaluate": Command(
-        "amp_xla.commands.evaluate",
-        ("run",),
-        "score runs on labelled text, or pretrained models on masked text",
-    ),
-    "runs": Command(
-        "amp_xla.commands.runs", ("folder",), "list runs with state, best value and settings"
-    ),
-    "report": Command(
-        "amp_xla.commands.report", ("run",), "write report.html with the curves of runs"
-    ),
-    "export": Command(
-        "amp_xla.commands.export", ("run",), "convert a trained model for other programs"
-    ),
-    "verify": Command("amp_xla.commands.verify", ("run",), "check the checkpoints of a run"),
-    "prepare": Command(
-        "amp_xla.data.pretraining.prepare", ("corpus", "out"), "turn text into pretraining data"
-    ),
-    "inspect": Command(
-        "amp_xla.commands.inspect", ("recipe",), "show what mixed precision converts, without a GPU"
-    ),
-    "rehearse": Command(
-        "amp_xla.commands.rehearse", ("recipe",), "try mixed-precision training on a CPU"
-    ),
-    "tune": Command("amp_xla.speed.tune", ("recipe",), "find the fastest precision and XLA mode"),
-    "doctor": Command("amp_xla.commands.doctor", (), "check GPU, driver, TensorFlow, Docker"),
-    "header": Command("amp_xla.commands.header", (), "print a block to paste into a script"),
+    name: Command(_ELSEWHERE.get(name, f"amp_xla.commands.{name}"), positional, summary)
+    for name, positional, summary in (
+        ("train", ("recipe",), "train a recipe"),
+        ("ranks", ("recipe",), "train on several GPUs or machines"),
+        ("predict", ("run", "file"), "label text with a trained model"),
+        ("fill", ("run",), "fill in the [MASK]s of a text"),
+        ("evaluate", ("run",), "score runs on labelled text, or pretrained models on masked text"),
+        ("runs", ("folder",), "list runs with state, best value and settings"),
+        ("report", ("run",), "write report.html with the curves of runs"),
+        ("export", ("run",), "convert a trained model for other programs"),
+        ("verify", ("run",), "check the checkpoints of a run"),
+        ("prepare", ("corpus", "out"), "turn text into pretraining data"),
+        ("inspect", ("recipe",), "show what mixed precision converts, without a GPU"),
+        ("rehearse", ("recipe",), "try mixed-precision training on a CPU"),
+        ("tune", ("recipe",), "find the fastest precision and XLA mode"),
+        ("doctor", (), "check GPU, driver, TensorFlow, Docker"),
+        ("header", (), "print a block to paste into a script"),
+    )
 }
 
 

@@ -21,9 +21,8 @@ from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Checkpoint, find
 
-Row = Tuple[
-    List[str], Dict[str, Any]
-]  # prediction for one text: columns, and fields of a JSON object
+# Prediction for one text: columns, and fields of a JSON object.
+Row = Tuple[List[str], Dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,8 @@ import numpy as np
 
 from amp_xla.data.extras import extra
 
-ROUGE = {
-    "rouge_1": "rouge1",
-    "rouge_2": "rouge2",
-    "rouge_l": "rougeL",
-}  # name here -> name in rouge_score
+# Name here -> name in rouge_score.
+ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
 # Single Chinese and Japanese characters, or words of other letters and digits.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 

@@ -74,17 +74,8 @@ def named() -> Any:
     return {"Input-Segment": segments * 0 + 1, "Input-Token": ids}
 
 
-def other() -> Any:
-    return {"tokens": tokens(4)[0]}
-
-
 def uneven() -> Any:
     return tokens(4), tokens(8)[0] % LABELS
-
-
-def deep() -> Any:
-    ids, segments = tokens(4)
-    return [ids, segments[..., None]], ids % LABELS
 
 
 if __name__ == "__main__":

@@ -89,12 +89,10 @@ def test_train(docker):
         *("--", "--epochs", "3", "--name", "a b"),
     ]
     flags = train[:image]
-    assert options(flags, "--gpus") == ["all"]
-    assert options(flags, "--ulimit") == ["memlock=-1", "stack=67108864"]
+    assert options(flags, "--gpus") == ["all"] and options(flags, "--stop-timeout") == ["300"]
     assert options(flags, "--user") == [f"{os.getuid()}:{os.getgid()}"]
     assert options(flags, "--volume") == [f"{docker.runs}:{WORKSPACE}/runs"]
-    assert options(flags, "--stop-timeout") == ["300"]
-    assert {"--rm", "--init", "--ipc=host"} <= set(flags) and "--tty" not in flags
+    assert {"--rm", "--init", "--ipc=host", "memlock=-1"} <= set(flags) and "--tty" not in flags
     assert docker.runs.is_dir()  # otherwise the daemon would create it, as root
     ranks = docker.make("docker-train", "NP=2")[-1]
     assert ranks[ranks.index("amp_xla:tf1") + 1 :][:4] == ["./amp-xla", "ranks", "--np", "2"]

@@ -64,9 +64,8 @@ def test_a_container_gets_what_a_host_gets(runtime):
     container = asked(REQUIREMENTS / f"container-{runtime}.in")
     assert {name for name in host if not PROTECTED.fullmatch(name)} <= set(container)
     host_pins = locked(REQUIREMENTS / f"{runtime}.txt")
-    pins = read_lock(
-        REQUIREMENTS / f"container-{runtime}.txt"
-    )  # raises if it has packages of the image
+    # read_lock raises an error if the lock has packages of the image.
+    pins = read_lock(REQUIREMENTS / f"container-{runtime}.txt")
     assert all("==" in pin and ";" not in pin for pin in pins.values())
     container_pins = locked(REQUIREMENTS / f"container-{runtime}.txt")
     for name in ("bert4keras", "tokenizers", "tyro"):

@@ -125,9 +125,7 @@ def test_the_tensorflow_of_a_container_is_used(machine, version, runtime):
         assert choice.provided and choice.complete and choice.runtime.name == runtime
         assert f"has TensorFlow {version}, used as it is" in choice.line()
     other = {"tf1": "tf2", "tf2": "tf1"}[runtime]
-    with pytest.raises(
-        SetupError, match=f"RUNTIME={other}, but .* TensorFlow {re.escape(version)}"
-    ):
+    with pytest.raises(SetupError, match=f"RUNTIME={other}, but .* has TensorFlow "):
         runtimes.choose(other)
     machine.container(tensorflow=version)
     assert not runtimes.choose("auto").complete
