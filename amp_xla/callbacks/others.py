@@ -41,7 +41,7 @@ class Others:
         """Do not call the callbacks for the next batches, which were trained before."""
         for callback in self._callbacks:
             for hook in _BATCH_HOOKS:
-                setattr(callback, hook, _nothing)
+                setattr(callback, hook, lambda batch, logs=None: None)
 
     def rejoin(self, states: Any) -> None:
         """Call the callbacks for batches again; restore the ``states`` of a checkpoint."""
@@ -94,10 +94,6 @@ def _attributes(callback: Any) -> Dict[str, str]:
         if len(text) <= _LARGEST:
             texts[name] = text
     return texts
-
-
-def _nothing(batch: int, logs: Any = None) -> None:
-    pass
 
 
 def _plain(value: Any) -> Any:

@@ -178,7 +178,8 @@ class FitStep:
             self._feed.wait()
         if self.executed is None:
             self._count()
-        self.fed = {t.op.name: value for t, value in zip(function.inputs, inputs) if _is_data(t)}
+        fed = zip(function.inputs, inputs)  # without Keras' learning phase, a bool
+        self.fed = {t.op.name: value for t, value in fed if t.dtype.base_dtype != tf.bool}
         if self._ranks.several:
             outputs = [self._fetched["figures"][0], *outputs[1:]]
         self.loss_sum += outputs[0]
@@ -228,10 +229,6 @@ def _inside(model: Any) -> Optional[Any]:
         if isinstance(outputs, list) and outputs and outputs[0] is model.total_loss:
             return cell.cell_contents
     return None
-
-
-def _is_data(placeholder: Any) -> bool:
-    return placeholder.dtype.base_dtype != tf.bool  # Keras' learning phase
 
 
 def _rate(optimizer: Any, steps: int) -> Any:
