@@ -7,7 +7,7 @@ import dataclasses
 import time
 import types
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -197,8 +197,9 @@ class Run(keras.callbacks.Callback):
         self._feed = Feed(self._source, self._seed, position)
         self._open.callback(self._feed.close)
         self._step = FitStep(
-            model, self._feed, given["class_weight"], self._seed, self._requests, self.step_input
-        )
+            model, self._feed, given["class_weight"], self._seed,
+            lambda: self._loop.flag(self._watch), self.step_input,
+        )  # fmt: skip
         self._open.callback(self._step.close)
         engine = TensorFlowEngine(self.job(self._step, self._source))
         self._loop = prepare(self.folder, self._config, engine, self.options(given), resume_from)
@@ -212,11 +213,6 @@ class Run(keras.callbacks.Callback):
         self._within_epoch = list(zip(rates, backend.K.batch_get_value(rates)))
         if skip and len(self._saved["metrics"]) == len(_metric_variables(model)):
             self._within_epoch += zip(_metric_variables(model), self._saved["metrics"])
-
-    def _requests(self) -> Tuple[bool, bool]:
-        """Return whether this rank has received a signal, and whether a checkpoint is due."""
-        due = self._ranks.first and self._loop.checkpoint_is_due(ahead=1)
-        return self._watch.received is not None, due
 
     def _more_state(self) -> Dict[str, Any]:
         within = self._loop.state.step_in_epoch > 0
@@ -283,7 +279,7 @@ class Run(keras.callbacks.Callback):
         loop.engine.remember(step.fed, step.number, step.masks)
         loop.after_step(result, self.samples(int(logs["size"])), self._source.steps)
         if self.evaluate or not loop.state.evaluate_due:
-            loop.between(self._watch, result.requests)
+            loop.between(self._watch, result.flags)
         if loop.over:
             self.model.stop_training = True
 
@@ -306,9 +302,7 @@ class Run(keras.callbacks.Callback):
             else:
                 loop.state.evaluate_due = False
                 loop.save()
-            stop, due = self._requests()
-            requests = np.sum(self._ranks.gather([stop, due]), 0) if self._ranks.several else ()
-            loop.between(self._watch, requests)
+            loop.between(self._watch, [1])
         if loop.over:
             model.stop_training = True
 

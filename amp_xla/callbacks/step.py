@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy as np
 
@@ -27,11 +27,11 @@ class FitStep:
 
     Args:
       model: a compiled model.
-      feed: the batches of ``fit``; the first batch shows whether there are sample weights.
-      class_weight: the argument of ``fit``.
-      seed: seed of the dropout masks.
-      requests: returns whether this rank has received a signal, and whether a checkpoint is due.
-      step_input: placeholder of the step number; None = that of the model's Keras dropout.
+      feed: the batches of ``fit``; the first one shows whether they have sample weights.
+      class_weight: as given to ``fit``.
+      seed: seed of dropout masks.
+      flag: returns whether this rank wants to stop or to save.
+      step_input: placeholder of the step's number; None if the model's dropout needs none.
 
     Attributes:
       number: number of the current step.
@@ -45,7 +45,7 @@ class FitStep:
         feed: Feed,
         class_weight: Any,
         seed: int,
-        requests: Callable[[], Tuple[bool, bool]],
+        flag: Callable[[], bool],
         step_input: Optional[Any],
     ) -> None:
         optimizer = model.optimizer
@@ -55,7 +55,7 @@ class FitStep:
         self.number, self.skip, self.scale = 0, 0, 1.0
         self.loss_sum = self._sum_left = 0.0
         self.fed: Dict[str, Any] = {}
-        self._feed, self._seed, self._requests = feed, seed, requests
+        self._feed, self._seed, self._flag = feed, seed, flag
         self._ranks = distributed.current()
         self._average_over_ranks()
         # Keras would create the optimizer's variables at the first batch, too late to restore them
@@ -141,13 +141,13 @@ class FitStep:
             self._fetch(name, tensor)
 
     def _add_figures(self) -> None:
-        """Fetch, for all ranks, the mean loss and the sums of requests to stop and to save."""
+        """Add the mean loss and the sum of the flags of all ranks."""
         hvd: Any = self._ranks.hvd
-        requests = tf.placeholder(tf.float32, [2])
+        flag = tf.placeholder(tf.float32, [1])
         loss = tf.cast(self.function.outputs[0], tf.float32) / float(self._ranks.world.size)
-        figures = tf.concat([tf.reshape(loss, [1]), requests], 0)
+        figures = tf.concat([tf.reshape(loss, [1]), flag], 0)
         self._fetch("figures", hvd.allreduce(figures, op=hvd.Sum, name="amp_xla_figures"))
-        self.function.inputs.append(requests)
+        self.function.inputs.append(flag)
 
     def _fetch(self, name: str, tensor: Any) -> None:
         fetch = tf.identity(tensor)
@@ -166,7 +166,7 @@ class FitStep:
             return [np.float64(sum_of_all)] + [np.zeros(())] * (len(function.outputs) - 1)
         values = [*inputs, self.masks]
         if self._ranks.several:
-            values.append(np.array(self._requests(), np.float32))
+            values.append(np.array([self._flag()], np.float32))
         self._feed.read_ahead()
         try:
             outputs: List[Any] = self._whole(values)
@@ -200,12 +200,12 @@ class FitStep:
         """Return the result of the last step; ``loss`` is Keras'."""
         fetched = self._fetched
         self.scale = float(fetched.get("loss_scale", 1.0))
-        requests = tuple(fetched["figures"][1:]) if "figures" in fetched else ()
+        flags = tuple(fetched["figures"][1:]) if "figures" in fetched else ()
         return StepResult(
             float(loss), float(fetched["learning_rate"]), self.scale,
             bool(fetched.get("finite", math.isfinite(loss))),
             float(fetched.get("gradient_norm", math.nan)), int(fetched["applied"]), (),
-            requests, float(loss),
+            flags, float(loss),
         )  # fmt: skip
 
     def arrays(self, feed: Mapping[str, Any], step: int) -> List[Any]:

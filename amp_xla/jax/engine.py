@@ -93,17 +93,13 @@ class JaxEngine(Engine):
             "parameters": int(sum(np.size(leaf) for leaf in leaves)),
         }
 
-    def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
+    def step(self, batch: Any, number: int, flag: bool) -> StepResult:
         # The loop's number; the state's counter is reset when the loop rolls back.
         self.last_batch = number, batch
         self.job.state, result = self.job.step(self.job.state, shared(batch))
-        all_requests: Tuple[float, ...] = ()
-        if self.ranks.several:
-            all_requests = tuple(
-                np.sum(self.ranks.gather([int(flag) for flag in requests]), 0).tolist()
-            )
+        flags = self.ranks.gather(flag) if self.ranks.several else ()
         values: StepResult = jax.tree_util.tree_map(lambda leaf: _host(leaf).item(), result)
-        return values._replace(requests=all_requests)
+        return values._replace(flags=tuple(flags))
 
     def shapes(self) -> Dict[str, str]:
         return _shapes(self.job.state)

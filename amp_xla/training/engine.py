@@ -20,7 +20,7 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      requests: number of ranks that want to stop, number that want to save; () with one rank.
+      flags: number of ranks with something to agree on, such as a signal; () with one rank.
       rank_loss: loss of this rank's micro-batch.
     """
 
@@ -31,7 +31,7 @@ class StepResult(NamedTuple):
     gradient_norm: float
     applied: int
     metrics: Tuple[float, ...]
-    requests: Tuple[float, ...] = ()
+    flags: Tuple[float, ...] = ()
     rank_loss: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
@@ -40,7 +40,6 @@ class StepResult(NamedTuple):
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,
             metrics=tuple(a + b for a, b in zip(self.metrics, later.metrics)),
-            requests=tuple(a + b for a, b in zip(self.requests, later.requests)),
             rank_loss=self.rank_loss + later.rank_loss,
         )
 
@@ -72,13 +71,13 @@ class Engine:
     events = False
     last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
 
-    def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
+    def step(self, batch: Any, number: int, flag: bool) -> StepResult:
         """Apply one update.
 
         Args:
           batch: a whole batch, or this rank's share of it.
           number: number of the step, from 0 over the whole run.
-          requests: True if this rank wants to stop, and to save.
+          flag: whether this rank wants to stop or to save.
         """
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from amp_xla.data.batches.protocol import sample_count
 from amp_xla.data.batches.rank_shard import whole
@@ -146,10 +146,9 @@ class Loop:
                 f"{self.run.path}"
             )
         for batch in batches.epoch(state.epoch, start=state.step_in_epoch):
-            due = self.engine.ranks.first and self.checkpoint_is_due(ahead=1)
-            result = self.engine.step(batch, state.step, (watch.received is not None, due))
+            result = self.engine.step(batch, state.step, self.flag(watch))
             self.after_step(result, sample_count(whole(batch)), count)
-            self.between(watch, result.requests)
+            self.between(watch, result.flags)
             if self.over:
                 return
 
@@ -172,25 +171,27 @@ class Loop:
         if not result.finite:
             nonfinite.judge(self, result)
 
-    def between(self, watch: SignalWatch, requests: Sequence[float] = ()) -> None:
+    def flag(self, watch: SignalWatch) -> bool:
+        """Return whether this rank wants to stop or to save after the next step."""
+        due = self.engine.ranks.first and self.checkpoint_is_due(ahead=1)
+        return due or watch.received is not None
+
+    def between(self, watch: SignalWatch, flags: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
 
         Args:
-          requests: those of the step's result; with several ranks they decide.
+          flags: ``StepResult.flags``; several ranks exchange their votes only if one is set.
         """
         state, several = self.state, self.engine.ranks.several
-        stop, due = watch.received is not None, self.checkpoint_is_due()
-        if several:
-            stop, due = bool(sum(requests[:1])), bool(sum(requests[1:]))
+        stop, due = (False, False) if several and not any(flags) else self._agree(watch)
         if state.evaluate_due and not stop:
             stop = not self._evaluate(watch)
-        elif due and self._saved_at != state.step:
+        elif due:
             self.save()
         if state.step % _COMPARE_EVERY == 0:
             self.engine.compare()
         self.checkpoints.poll()
         if stop or (watch.received is not None and not several):
-            self._any_signal(watch)
             self.save_if_needed()
             self.checkpoints.wait()
             raise watch.stopped(
@@ -265,12 +266,13 @@ class Loop:
         if self._log is not None:
             self._log.write(self.state.step, kind, self._epoch_number, values)
 
-    def _any_signal(self, watch: SignalWatch) -> bool:
-        """Return True if a rank got a signal; all ranks call it."""
-        names = [name for name in self.engine.ranks.gather(watch.received) if name]
-        if names:
-            watch.received = names[0]
-        return bool(names)
+    def _agree(self, watch: SignalWatch) -> Tuple[bool, bool]:
+        """Return whether a rank got a signal, and whether rank 0 must save; all ranks call it."""
+        votes: List[Any] = self.engine.ranks.gather([watch.received, self.checkpoint_is_due()])
+        signals = [name for name, _ in votes if name]
+        if signals:
+            watch.received = signals[0]
+        return bool(signals), votes[0][1]
 
     def _evaluate(self, watch: SignalWatch) -> bool:
         """Evaluate and save; return False if a signal interrupted it. Then it stays due."""
@@ -304,7 +306,7 @@ class Loop:
         during, ranks = "during an evaluation", self.engine.ranks
 
         def agree() -> None:
-            if ranks.several and self._any_signal(watch):
+            if ranks.several and self._agree(watch)[0]:
                 raise watch.stopped(during)
 
         # A rank that stopped on its own would leave the others waiting.

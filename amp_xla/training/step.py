@@ -17,7 +17,7 @@ from amp_xla.training import distributed
 from amp_xla.training.engine import StepResult
 
 Feed = Mapping[str, Any]
-REQUESTS = "requests"  # summed over ranks in each step: to stop, to save
+FLAG = "flag"  # input, summed over ranks: 1 if this rank wants to stop or to save
 
 
 class TrainStep:
@@ -91,7 +91,7 @@ class TrainStep:
 
     def feed(self, batch: Batch) -> Dict[str, Any]:
         """Return the arrays of a batch that this step has placeholders for, in their order."""
-        arrays = {REQUESTS: np.zeros(2, np.float32), **batch}
+        arrays = {FLAG: np.zeros(1, np.float32), **batch}
         return {name: arrays[name] for name in self.input_names}
 
     def arrays(self, feed: Feed, step: int) -> List[Any]:
@@ -171,7 +171,7 @@ def _sharing(
 
     Returns:
       All inputs; the factor of the loss, None if the step computes whole batches; and the sums
-      over ranks of loss, metrics and, with several ranks, both requests (``REQUESTS``).
+      over ranks of loss, metrics and, with several ranks, ``FLAG``.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
@@ -180,11 +180,11 @@ def _sharing(
     figures = [tf.cast(mean, tf.float32) * share for mean in means]
     inputs = {**inputs, SHARE: share}
     if ranks.several:
-        inputs[REQUESTS] = tf.placeholder(tf.float32, [2], name=REQUESTS)
+        inputs[FLAG] = tf.placeholder(tf.float32, [1], name=FLAG)
         hvd: Any = ranks.hvd
-        together = tf.concat([tf.stack(figures), inputs[REQUESTS]], 0)
+        together = tf.concat([tf.stack(figures), inputs[FLAG]], 0)
         total = hvd.allreduce(together, op=hvd.Sum, name="amp_xla_figures")
-        figures = tf.unstack(total, len(means) + 2)
+        figures = tf.unstack(total, len(means) + 1)
     # The optimizer applies the mean of the micro-batches' gradients; their sum is right.
     return inputs, share * float(micro_batches), figures
 

@@ -25,7 +25,7 @@ from amp_xla.sok.saver import TableShards
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint, CheckpointError, fitting
 from amp_xla.training.engine import Engine, StepResult
-from amp_xla.training.step import REQUESTS, initialize_variables
+from amp_xla.training.step import FLAG, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
 
 # XLA stops compiling a cluster after this number of compilations with fewer than 50 runs each
@@ -84,13 +84,13 @@ class TensorFlowEngine(Engine):
             "parameters": int(sum(v.shape.num_elements() for v in job.step.variables)),
         }
 
-    def step(self, batch: Any, number: int, requests: Tuple[bool, bool]) -> StepResult:
+    def step(self, batch: Any, number: int, flag: bool) -> StepResult:
         result: Optional[StepResult] = None
         shards = micro_batches(batch)
         for part, shard in enumerate(shards, number * len(shards)):
             feed = self.job.step.feed(shard)
-            if REQUESTS in feed:
-                feed[REQUESTS] = np.array(requests, np.float32)
+            if FLAG in feed:
+                feed[FLAG] = np.array([flag], np.float32)
             try:
                 latest = self.job.step(feed, part)
             except tf.errors.OpError as error:
