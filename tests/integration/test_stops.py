@@ -107,32 +107,6 @@ def test_a_full_disk(server: Server, small_disk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_a_folder_that_becomes_read_only_or_is_deleted(server: Server, tmp_path: Path) -> None:
-    run = Run(server, tmp_path)
-    run.start({"pause": 9})
-    folder = str(run.path)
-    before = whole(run)
-    if subprocess.run(["mount", "--bind", folder, folder]).returncode:
-        run.go_on()
-        pytest.skip("mounting needs root")
-    try:
-        subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True)
-        assert run.go_on() == 2
-        assert "Read-only file system" in run.text() and f"{before[-1]} is whole" in run.text()
-        assert whole(run) == before
-        assert run() == 2
-        assert "cannot write the run folder" in run.text()
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-    run.start({"pause": 12})
-    shutil.rmtree(folder)
-    assert run.go_on() == 2, run.text()
-    assert "cannot write the checkpoint" in run.text()
-    assert "No such file or directory; it needs" in run.text()
-    assert "Traceback" not in run.text()
-
-
-@pytest.mark.once
 def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(
     server: Server, reference: Run, tmp_path: Path
 ) -> None:

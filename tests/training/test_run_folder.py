@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.revision import revision
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.run import RunFolder, check_name
 from tests.integration.commands import bytes_of
@@ -96,23 +94,3 @@ def test_links_are_not_followed(here: Path) -> None:
         RunFolder("r", "mine", resume=True)
     MetricsLog(run.path, events=False).close()
     assert (here / "precious").read_text() == "data"
-
-
-def test_an_uncommitted_change_marks_the_revision(here: Path, monkeypatch: Any) -> None:
-    monkeypatch.delenv("SOURCE_REVISION", raising=False)  # an image's own, for lack of a repository
-
-    def git(*words: str) -> None:
-        who = ("-c", "user.name=a", "-c", "user.email=a@b")
-        subprocess.run(["git", *who, *words], cwd=str(here), check=True, stdout=subprocess.PIPE)
-
-    assert revision(here) is None
-    git("init", "-q")
-    (here / "code.py").write_text("1\n")
-    git("add", ".")
-    git("commit", "-qm", "one")
-    git("tag", "v1")
-    clean = revision(here)
-    assert clean is not None
-    assert 7 <= len(clean) <= 12
-    (here / "code.py").write_text("2\n")
-    assert revision(here) == f"{clean}+changes"
