@@ -188,8 +188,6 @@ def write(
             )
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
     try:
-        if temporary.exists():
-            durable.remove(temporary)
         os.mkdir(str(temporary))
         if shards is not None:
             for part in sorted(shards.iterdir()):
@@ -249,19 +247,14 @@ def prune(folder: Path, keep: int) -> None:
             durable.remove(path)
 
 
-def tidy(checkpoint: Checkpoint) -> None:
-    """Prepare a folder for a run that resumes from ``checkpoint``.
-
-    Damaged newer checkpoints are renamed to ``damaged-*``, unfinished ones are deleted.
+def set_aside_damaged(checkpoint: Checkpoint) -> None:
+    """Rename the damaged checkpoints newer than ``checkpoint`` to ``damaged-*``.
 
     Raises:
       CheckpointError: the folder cannot be changed.
     """
     folder = checkpoint.path.parent
     try:
-        for unfinished in folder.glob(f"{durable.TEMPORARY}*"):
-            if unfinished.is_dir() and not unfinished.is_symlink():
-                durable.remove(unfinished)
         paths = steps(folder)
         for newer in paths[paths.index(checkpoint.path) + 1 :]:
             aside = folder / f"damaged-{newer.name}"
@@ -271,7 +264,7 @@ def tidy(checkpoint: Checkpoint) -> None:
             note(f"renamed {newer.name} to {aside.name}")
     except OSError as error:
         raise CheckpointError(
-            f"cannot tidy up {error.filename2 or error.filename}: {error.strerror}; remove it"
+            f"cannot rename {error.filename}: {error.strerror}; remove it"
         ) from error
 
 
@@ -332,14 +325,18 @@ def best(folder: Path) -> Optional[Path]:
 
     Its step is read from the newest ``state.json`` that is not damaged.
     """
-    paths = steps(folder)
-    for path in reversed(paths):
-        if not problems(path, [STATE]):
-            loop = Checkpoint(path).loop
-            name = f"step-{loop.best_step:08d}"
-            chosen = [p for p in paths if p.name.split(".")[0] == name and loop.best is not None]
-            return chosen[-1] if chosen else None
-    return None
+    last = readable(folder)
+    if last is None or last.loop.best is None:
+        return None
+    name = f"step-{last.loop.best_step:08d}"
+    chosen = [path for path in steps(folder) if path.name.split(".")[0] == name]
+    return chosen[-1] if chosen else None
+
+
+def readable(folder: Path) -> Optional[Checkpoint]:
+    """Return the newest checkpoint whose ``state.json`` is not damaged."""
+    paths = (path for path in reversed(steps(folder)) if not problems(path, [STATE]))
+    return next(map(Checkpoint, paths), None)
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:

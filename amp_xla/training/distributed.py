@@ -16,7 +16,7 @@ import os
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, TypeVar, cast
+from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar, cast
 
 import numpy as np
 
@@ -140,18 +140,13 @@ class Ranks:
         """Set variables on all ranks to the values of rank 0."""
         if not self.several:
             return
-        session = backend.session()
+        session, hvd = backend.session(), cast(Any, self.hvd)
         with session.graph.as_default():
-            copy = self._copies(tuple(variables))
+            copy = hvd.broadcast_variables(list(variables), root_rank=0)
         try:
             session.run(copy)
         except backend.tf.errors.OpError as error:
             raise self.lost(error) from error
-
-    @functools.lru_cache(maxsize=None)  # noqa: B019  # one object per process
-    def _copies(self, variables: Tuple[Any, ...]) -> Any:
-        assert self.hvd is not None
-        return self.hvd.broadcast_variables(list(variables), root_rank=0)
 
     def compare(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
         """Compare hashes of arrays that must be the same on each rank.

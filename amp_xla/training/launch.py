@@ -21,7 +21,13 @@ from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
 from amp_xla.training import distributed, run_metadata
 from amp_xla.training import identity as identities
-from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint, CheckpointError, find, tidy
+from amp_xla.training.checkpoint import (
+    ARCHITECTURE,
+    Checkpoint,
+    CheckpointError,
+    find,
+    set_aside_damaged,
+)
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
@@ -131,7 +137,7 @@ def prepare(
         run.begin()
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
     if ranks.first and resume_from is not None:
-        tidy(resume_from)
+        set_aside_damaged(resume_from)
     note(f"run folder: {run.path}")
     if resume_from is None and run_options.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import json_files
-from amp_xla.training.checkpoint import STATE, Checkpoint, newest, problems, steps
+from amp_xla.training.checkpoint import Checkpoint, newest, readable, steps
 from amp_xla.training.options import RunOptions
 
 LATEST = "latest"
@@ -32,11 +32,8 @@ def resumed_settings(recipe: str, options: RunOptions, root: str = "runs") -> Di
     They are read from the newest checkpoint and are the defaults of the command line.
     """
     folder = Path(root) / recipe / (options.name or LATEST) / "checkpoints"
-    for path in reversed(steps(folder) if options.resume else []):
-        if not problems(path, [STATE]):
-            settings: Dict[str, Any] = Checkpoint(path).identity["config"]
-            return settings
-    return {}
+    checkpoint = readable(folder) if options.resume else None
+    return {} if checkpoint is None else checkpoint.identity["config"]
 
 
 def check_name(name: str) -> str:
@@ -87,7 +84,7 @@ class RunFolder:
             name = self._newest()
         self._chosen = name is not None
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
-        self.continues = self._again = False
+        self.continues = False
         try:
             # If the name is the date, ``begin`` finds a free one.
             if self._chosen and os.path.lexists(str(self.path)):
@@ -144,7 +141,6 @@ class RunFolder:
         if not self.path.is_dir():
             raise AmpXlaError(f"{self.path} is not a folder; remove it")
         contents = _contents(self.path)
-        self._again = bool(contents)
         if contents and not resume:
             raise AmpXlaError(
                 f"{self.path} already holds a run; {self.choose}, continue it with "
@@ -189,7 +185,7 @@ class RunFolder:
     # -- writing -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Create the folder if needed, and lock it for writing.
+        """Create the folder if needed, lock it and delete unfinished checkpoints.
 
         Raises:
           AmpXlaError: it cannot be written, or another process holds the lock.
@@ -204,6 +200,8 @@ class RunFolder:
             if not self.continues:
                 durable.replace(self.path / _FRESH, b"resuming starts this run over\n")
             self.checkpoints.mkdir(exist_ok=True)
+            for unfinished in self.checkpoints.glob(f"{durable.TEMPORARY}*"):
+                durable.remove(unfinished)
         except OSError as error:
             raise self._unusable(error) from error
         if self.continues:
@@ -217,10 +215,8 @@ class RunFolder:
                 self.path.mkdir(parents=True)
                 return
             except FileExistsError:
-                if self._chosen and (self._again or not _contents(self.path)):
-                    return
                 if self._chosen:
-                    raise AmpXlaError(f"another process has just created {self.path}") from None
+                    return
             self.name = f"{first}-{attempt}"
 
     def has_checkpoint(self) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -176,30 +176,23 @@ def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
     folder = checkpoints / f"{durable.TEMPORARY}shards"
     session = backend.session()  # Keras has one per thread
 
-    def make() -> None:
-        if folder.exists():
-            durable.remove(folder)
-        folder.mkdir()
-
-    def write() -> None:
-        if not folder.is_dir():
-            raise AmpXlaError(
-                f"{folder} does not exist here: put runs/ on a file system that all hosts share"
-            )
-        tables.write(folder, session)
-
-    def failure(work: Callable[[], None]) -> str:
+    def write() -> str:
+        """Return what went wrong."""
         try:
-            work()
+            if not checkpoints.is_dir():
+                raise AmpXlaError(
+                    f"{checkpoints} does not exist here: put runs/ on a file system that all hosts "
+                    f"share"
+                )
+            folder.mkdir(exist_ok=True)
+            tables.write(folder, session)
             return ""
         except (OSError, SafetensorError, AmpXlaError) as error:
             return f"{ranks.world.name}: {error}"
 
-    failed = ranks.from_first(lambda: failure(make))
-    if not failed:
-        failed = "; ".join(filter(None, ranks.all_do(lambda: failure(write))))
+    failed = "; ".join(filter(None, ranks.all_do(write)))
     if failed:
-        if ranks.first:
+        if ranks.first and folder.exists():
             durable.remove(folder)
         raise CheckpointError(f"cannot write the tables of a checkpoint: {failed}")
     return folder

@@ -104,15 +104,14 @@ def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) ->
     assert checkpoint.problems(path) == [f"{name}: missing"]
 
 
-def test_a_resumed_folder_is_tidied_up(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_set_aside(tmp_path: Path) -> None:
     runs.write(tmp_path, 1)
     for _ in range(2):  # the second one finds the name of the first
         runs.write(tmp_path, 2)
         (tmp_path / SECOND / "state.json").write_text("{}")
-        (tmp_path / ".tmp-step-00000003").mkdir()
         newest = checkpoint.newest(tmp_path)
         assert newest is not None
-        checkpoint.tidy(newest)
+        checkpoint.set_aside_damaged(newest)
     assert sorted(os.listdir(str(tmp_path))) == [f"damaged-{SECOND}", f"damaged-{SECOND}+", FIRST]
     (tmp_path / FIRST / "state.json").write_text("")
     with pytest.raises(CheckpointError, match="no whole checkpoint left"):

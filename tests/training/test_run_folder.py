@@ -48,12 +48,14 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
     run = RunFolder("r", "mine")
     run.begin()
     (run.path / "metrics.jsonl").write_text("{}\n")
+    (run.checkpoints / ".tmp-shards").mkdir()
     run.close()
     assert not (here / "runs" / "r" / "latest").exists()
     with pytest.raises(AmpXlaError, match="already holds a run"):
         RunFolder("r", "mine")
     again = RunFolder("r", "mine", resume=True)
     again.begin()
+    assert not (run.checkpoints / ".tmp-shards").exists()
     again.has_checkpoint()
     again.close()
     assert (here / "runs" / "r" / "latest").resolve().name == "mine"
