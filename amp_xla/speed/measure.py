@@ -14,8 +14,9 @@ import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
+from amp_xla.process.progress import note
 from amp_xla.speed.child import MARK, Request
 from amp_xla.speed.machine import clean_environment
 
@@ -36,7 +37,7 @@ class Outcome:
         ``not measured`` (the time budget was spent).
       why: reason if the status is not ``ok``.
       samples_per_second: one number per round.
-      step_ms: median of all timed steps in milliseconds.
+      step_seconds: one number per timed step.
       steps: training steps of the last process, warm-up included.
       loss: after the last step; None if it is not finite.
       peak_bytes: see ``child.peak_bytes``.
@@ -48,7 +49,7 @@ class Outcome:
     status: str = "ok"
     why: str = ""
     samples_per_second: List[float] = dataclasses.field(default_factory=list)
-    step_ms: float = 0.0
+    step_seconds: List[float] = dataclasses.field(default_factory=list)
     steps: int = 0
     loss: Optional[float] = None
     peak_bytes: int = 0
@@ -112,20 +113,17 @@ def measure(
     requests: Sequence[Request],
     rounds: int,
     timeout: float,
-    say: Callable[[str], None] = lambda text: None,
     budget: float = 0.0,
 ) -> List[Outcome]:
     """Measure each combination on the same steps, in a new process each time.
 
     Args:
       timeout: maximum seconds per process.
-      say: prints a line at the start of each phase.
       budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
         turn comes after 70% of it are ``not measured``. No further round starts after all of it.
     """
     outcomes = [Outcome(request.precision, request.xla) for request in requests]
     pairs = list(zip(requests, outcomes))
-    step_seconds: Dict[str, List[float]] = {outcome.name: [] for outcome in outcomes}
     began = time.monotonic()
 
     def spent(share: float = 1.0) -> bool:
@@ -133,9 +131,9 @@ def measure(
 
     for number in range(rounds):
         if number and spent():
-            say(f"{number} of {rounds} rounds fit into the limit of {budget:.0f} s")
+            note(f"{number} of {rounds} rounds fit into the limit of {budget:.0f} s")
             break
-        say(f"round {number + 1} of {rounds} ...")
+        note(f"round {number + 1} of {rounds} ...")
         for request, outcome in pairs if number % 2 == 0 else reversed(pairs):
             if outcome.status != "ok":
                 continue
@@ -144,11 +142,10 @@ def measure(
                     raise ChildEnded(
                         "not measured", f"the limit of {budget:.0f} s left no time for it"
                     )
-                say(f"{outcome.name}: building, compiling, {request.steps} steps ...")
+                note(f"{outcome.name}: building, compiling, {request.steps} steps ...")
                 answer = _turn(request, timeout)
                 outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
-                step_seconds[outcome.name] += answer["seconds"]
-                outcome.step_ms = statistics.median(step_seconds[outcome.name]) * 1e3
+                outcome.step_seconds += answer["seconds"]
                 for name in ("loss", "steps", "peak_bytes", "warm_seconds"):
                     setattr(outcome, name, answer[name])
                 if not answer["finite"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Optional, Sequence, Tuple
 
 from amp_xla.speed.measure import Outcome
@@ -37,7 +38,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
             o.name,
             f"{o.median:.1f}" if measured else "-",
             _spread_text(o) if measured else "-",
-            f"{o.step_ms:.1f}" if measured else "-",
+            f"{1e3 * statistics.median(o.step_seconds):.1f}" if measured else "-",
             f"{o.peak_bytes / 2**20:.0f}" if o.peak_bytes else "-",
             f"{o.warm_seconds:.1f}" if o.warm_seconds else "-",
             f"{o.loss:.4f} @{o.steps}" if o.loss is not None else "-",

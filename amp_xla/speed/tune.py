@@ -15,6 +15,7 @@ from typing_extensions import Annotated
 
 from amp_xla.config import flat, parse, split_words, within
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.progress import note
 from amp_xla.recipe import recipe_module
 from amp_xla.speed import machine, table
 from amp_xla.speed.child import Request
@@ -49,15 +50,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if config.largest_batch and not rows:
         raise AmpXlaError(f"--largest-batch: recipe {config.recipe} has no --batch-size to vary")
     here = machine.look()
-    say(here.describe())
+    note(here.describe())
     for name, why in here.absent.items():
-        say(f"not tried: {name} ({why})")
+        note(f"not tried: {name} ({why})")
     default_minutes = 0.0 if here.gpu else CPU_MINUTES
     outcomes = measure(
         [Request(config.recipe, tuple(words), p, x, steps=config.steps) for p, x in here.ladder()],
         config.rounds,
         TIMEOUT,
-        say,
         budget=60 * (default_minutes if config.minutes is None else config.minutes),
     )
     print(table.render(outcomes))
@@ -72,11 +72,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         best = best or next(o for o in outcomes if o.status == "ok")
         print(_largest_batch(config, words, best, rows, here))
     return 0
-
-
-def say(text: str) -> None:
-    """Print a progress line to standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def read_recipe(recipe: str, words: Sequence[str]) -> Any:
@@ -124,7 +119,7 @@ def _largest_batch(
         flags = (*words, "--batch-size", str(size))
         request = Request(config.recipe, flags, best.precision, best.xla, space, 1)
         outcome = measure([request], 1, TIMEOUT)[0]
-        say(f"batch size {size}: {outcome.status}")
+        note(f"batch size {size}: {outcome.status}")
         if outcome.status in ("crashed", "refused"):
             raise AmpXlaError(f"batch size {size} failed: {outcome.why}")
         return outcome.status != "out of memory" and outcome.status != "timed out"
