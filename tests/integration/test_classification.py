@@ -40,7 +40,6 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("classification")
     write_corpus(path / "train.tsv", 400, 1)
     write_corpus(path / "dev.tsv", 80, 2)
-    (path / "new.txt").write_text("snow and wind\nsalt the soup\n")
     return path
 
 
@@ -92,20 +91,6 @@ def test_prints_no_wall_of_warnings(trained):
     lines = trained[1].err.splitlines()
     noise = [line for line in lines if "tensorflow/" in line or "Warning" in line]
     assert noise == [] and len(lines) < 60
-
-
-@pytest.mark.once
-def test_predicts_from_a_file_and_from_standard_input(trained, command):
-    words = (PREDICT, "--run", "runs/classification/good")
-    result = command(*words, "--file", "new.txt")
-    assert result.code == 0, result.err
-    rows = [line.split("\t") for line in result.out.splitlines()]
-    assert [(row[0], row[2]) for row in rows] == [
-        ("weather", "snow and wind"),
-        ("kitchen", "salt the soup"),
-    ]
-    assert all(0.5 < float(row[1]) <= 1 for row in rows)
-    assert command(*words, stdin="new.txt").out == result.out
 
 
 @pytest.mark.slow

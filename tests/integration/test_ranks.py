@@ -249,15 +249,20 @@ def anywhere(place: Place, whole: str, seed: int) -> Tuple[int, int]:
 
 
 @pytest.mark.long
-def test_a_killed_rank_stops_all_and_the_run_goes_on(place: Place, whole: str) -> None:
-    for kill in range(KILLS):
-        name = f"killed-{kill}"
-        victim, lines = anywhere(place, whole, kill)
-        done = disturbed(place, name, victim, signal.SIGKILL, lines)
-        assert done.code == 128 + signal.SIGKILL, done.out
-        cause = f"error: rank {victim} on {socket.gethostname()} was killed by SIGKILL"
-        assert done.out.count(cause) == 1, done.out
-        assert done.out.count("error: ") == 1, done.out
+@pytest.mark.parametrize(
+    ("number", "times", "code", "cause"),
+    [("SIGKILL", KILLS, 137, "was killed by SIGKILL"), ("SIGSTOP", STALLS, 75, "did not answer")],
+)
+def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
+    place: Place, whole: str, number: str, times: int, code: int, cause: str
+) -> None:
+    for seed in range(times):
+        name = f"{number}-{seed}"
+        victim, lines = anywhere(place, whole, seed)
+        done = disturbed(place, name, victim, getattr(signal, number), lines)
+        assert done.code == code, done.out
+        named = f"error: rank {victim} on {socket.gethostname()} {cause}"
+        assert done.out.count(named) == done.out.count("error: ") == 1, done.out
         goes_on(place, name, whole, 3)
 
 
@@ -272,19 +277,6 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
     assert "error: " not in done.out
     for ranks in (1, 2) if number == "SIGTERM" else (3, 4):
         goes_on(place, number, whole, ranks)
-
-
-@pytest.mark.long
-def test_a_rank_that_stalls_ends_all(place: Place, whole: str) -> None:
-    for stall in range(STALLS):
-        name = f"stalled-{stall}"
-        victim, lines = anywhere(place, whole, 100 + stall)
-        done = disturbed(place, name, victim, signal.SIGSTOP, lines)
-        assert done.code == 75, done.out
-        cause = f"error: rank {victim} on {socket.gethostname()} did not answer"
-        assert done.out.count(cause) == 1, done.out
-        assert done.out.count("error: ") == 1, done.out
-        goes_on(place, name, whole, 3)
 
 
 @pytest.mark.long

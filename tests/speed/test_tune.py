@@ -36,14 +36,11 @@ def outcomes(tmp_path_factory):
     return measure(requests, 2, 200)
 
 
-def test_a_good_combination_is_measured(outcomes):
+def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommended(outcomes):
     good = outcomes[0]
     assert good.status == "ok", good
     assert len(good.samples_per_second) == 2 and good.median > 0
     assert good.peak_bytes > 100 * 2**20 and good.loss is not None
-
-
-def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommended(outcomes):
     assert outcomes[1].status == "out of memory", outcomes[1]
     assert outcomes[2].status == "not finite", outcomes[2]
     assert table.recommend(outcomes)[0] is outcomes[0]

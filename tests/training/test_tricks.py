@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.errors import SettingsError
-from amp_xla.models import dropout, losses, similarity
+from amp_xla.models import dropout, losses
 from amp_xla.models.options import EncoderOptions
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training.options import TrickOptions
@@ -114,33 +112,6 @@ def test_fgm_of_packed_rows_is_that_of_each_text_alone():
     }  # fmt: skip
     rows.feeds.update({rows.inputs[name]: value for name, value in arrays.items()})
     assert rows.run(rows.loss) == pytest.approx(expected, rel=1e-4)
-
-
-def test_fgm_of_pairs_moves_each_text_along_its_own_gradient():
-    dropout.install(3)
-    ids = np.array([[[1, 2, 3], [4, 5, 0]], [[6, 7, 0], [8, 9, 10]]])
-    model = similarity.network("cosent", EncoderOptions(layers=1, hidden=16, dropout=0.0), 12, 8)
-    inputs = similarity.placeholders("cosent")
-    rows = similarity.model_inputs("cosent", inputs)
-
-    def objective(output):
-        return similarity.loss("cosent", output, inputs, 0.0), {}
-
-    tricks = TrickOptions(fgm=EPSILON).on(model, False, recompute=False)
-    loss, _ = tricks.loss(objective, inputs["weights"], tf.constant(8.0), inputs=rows)
-    plain, _ = objective(model(rows))
-    table = model.get_layer(EMBEDDING).embeddings
-    slope = tf.convert_to_tensor(tf.gradients(plain, [table])[0])
-    initialize_variables()
-    feeds = {inputs["token_ids"]: ids, inputs["labels"]: [0, 1], inputs["weights"]: [1, 1]}
-    run = functools.partial(backend.session().run, feed_dict=feeds)
-    before, slope, moved = run(plain), run(slope), K.get_value(table)
-    for text in ids.reshape(4, 3):
-        words = text[text > 0]
-        moved[words] += EPSILON * slope[words] / np.linalg.norm(slope[words])
-    found = run(loss)
-    K.set_value(table, moved)
-    assert found == pytest.approx(run(plain), rel=1e-4) and abs(found - before) > 0.01
 
 
 def test_an_overflow_skips_the_step():
