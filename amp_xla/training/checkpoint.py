@@ -248,24 +248,15 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def set_aside_damaged(checkpoint: Checkpoint) -> None:
-    """Rename the damaged checkpoints newer than ``checkpoint`` to ``damaged-*``.
-
-    Raises:
-      CheckpointError: the folder cannot be changed.
-    """
+    """Rename the damaged checkpoints newer than ``checkpoint`` to ``damaged-*``."""
     folder = checkpoint.path.parent
-    try:
-        paths = steps(folder)
-        for newer in paths[paths.index(checkpoint.path) + 1 :]:
-            aside = folder / f"damaged-{newer.name}"
-            while aside.exists():
-                aside = aside.with_name(aside.name + "+")
-            os.rename(str(newer), str(aside))
-            note(f"renamed {newer.name} to {aside.name}")
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot rename {error.filename}: {error.strerror}; remove it"
-        ) from error
+    paths = steps(folder)
+    for newer in paths[paths.index(checkpoint.path) + 1 :]:
+        aside = folder / f"damaged-{newer.name}"
+        while aside.exists():
+            aside = aside.with_name(aside.name + "+")
+        os.rename(str(newer), str(aside))
+        note(f"renamed {newer.name} to {aside.name}")
 
 
 def read_state(path: Path) -> Dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.report.scores import ranks
 
@@ -41,19 +40,13 @@ class MetricsLog:
       after: last step before the run continues. Lines of later steps are removed, because they
         will be written again; so is a line that a kill has cut off.
       events: also write TensorBoard's events, which needs TensorFlow.
-
-    Raises:
-      AmpXlaError: the file cannot be written, e.g. on a full disk.
     """
 
     def __init__(self, folder: Path, after: int = 0, events: bool = True) -> None:
-        self._path = folder / "metrics.jsonl"
-        try:
-            if os.path.lexists(str(self._path)):  # a link becomes a file
-                durable.replace(self._path, _until(self._path.read_bytes(), after))
-            self._file = open(self._path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
-        except OSError as error:
-            raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
+        path = folder / "metrics.jsonl"
+        if os.path.lexists(str(path)):  # a link becomes a file
+            durable.replace(path, _until(path.read_bytes(), after))
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._events: Optional[Any] = None
         if events:
             from amp_xla.backend import tf
@@ -64,11 +57,7 @@ class MetricsLog:
             self._events.add_session_log(start, after + 1)
 
     def write(self, step: int, kind: str, epoch: int, values: Mapping[str, Any]) -> None:
-        """Write a line with ``values``: numbers, or None if unknown.
-
-        Raises:
-          AmpXlaError: the file cannot be written, e.g. on a full disk.
-        """
+        """Write a line with ``values``: numbers, or None if unknown."""
         timestamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": timestamp}
         scalars: Dict[str, float] = {}
@@ -82,7 +71,8 @@ class MetricsLog:
         try:
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
-            raise AmpXlaError(f"cannot write {self._path}: {error.strerror}") from error
+            error.filename = self._file.name  # the system's error has none
+            raise
         if self._events is not None:
             summary = self._summary()
             for name, value in scalars.items():

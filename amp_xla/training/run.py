@@ -66,7 +66,7 @@ class RunFolder:
 
     Raises:
       AmpXlaError: the name is not valid; the folder already holds a run, or a run whose
-        checkpoints are gone; it is in use, or cannot be written.
+        checkpoints are gone; it is in use.
     """
 
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
@@ -89,12 +89,9 @@ class RunFolder:
             # If the name is the date, ``begin`` finds a free one.
             if self._chosen and os.path.lexists(str(self.path)):
                 self._look(resume)
-        except AmpXlaError:
+        except BaseException:
             self.close()
             raise
-        except OSError as error:
-            self.close()
-            raise self._unusable(error) from error
 
     @property
     def path(self) -> Path:
@@ -177,33 +174,25 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _unusable(self, error: OSError) -> AmpXlaError:
-        return AmpXlaError(
-            f"cannot write the run folder {error.filename or self.path}: {error.strerror}"
-        )
-
     # -- writing -----------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Create the folder if needed, lock it and delete unfinished checkpoints.
 
         Raises:
-          AmpXlaError: it cannot be written, or another process holds the lock.
+          AmpXlaError: another process holds the lock.
         """
-        try:
-            if self._lock is None:
-                self._make()
-                self._acquire()
-            assert self._lock is not None
-            os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
-            if not self.continues:
-                durable.replace(self.path / _FRESH, b"resuming starts this run over\n")
-            self.checkpoints.mkdir(exist_ok=True)
-            for unfinished in self.checkpoints.glob(f"{durable.TEMPORARY}*"):
-                durable.remove(unfinished)
-        except OSError as error:
-            raise self._unusable(error) from error
+        if self._lock is None:
+            self._make()
+            self._acquire()
+        assert self._lock is not None
+        os.ftruncate(self._lock, 0)
+        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        if not self.continues:
+            durable.replace(self.path / _FRESH, b"resuming starts this run over\n")
+        self.checkpoints.mkdir(exist_ok=True)
+        for unfinished in self.checkpoints.glob(f"{durable.TEMPORARY}*"):
+            durable.remove(unfinished)
         if self.continues:
             self.has_checkpoint()
 
@@ -237,26 +226,14 @@ class RunFolder:
                 os.unlink(str(temporary))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write ``value`` under ``name``, whole or not at all.
-
-        Raises:
-          AmpXlaError: the file cannot be written, e.g. on a full disk.
-        """
+        """Write ``value`` under ``name``, whole or not at all."""
         self.write(name, json_files.encode(value))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all, unless it has this content already.
-
-        Raises:
-          AmpXlaError: the file cannot be written, e.g. on a full disk.
-        """
+        """Write a file, whole or not at all, unless it has this content already."""
         path = self.path / name
-        try:
-            if path.is_file() and not path.is_symlink() and path.read_bytes() == data:
-                return
+        if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
             durable.replace(path, data)
-        except OSError as error:
-            raise AmpXlaError(f"cannot write {path}: {error.strerror}") from error
 
 
 class ReadOnlyRunFolder(RunFolder):

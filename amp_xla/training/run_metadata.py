@@ -28,11 +28,7 @@ from amp_xla.training.run import RunFolder
 
 
 def write(run: RunFolder, config: Any, engine: Engine) -> None:
-    """Write these files; a resumed run does not overwrite its ``run.json``.
-
-    Raises:
-      AmpXlaError: the file cannot be written, e.g. on a full disk.
-    """
+    """Write these files; a resumed run does not overwrite its ``run.json``."""
     try:
         json_files.read(run.path / "run.json")
     except ValueError:
