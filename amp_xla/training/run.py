@@ -85,13 +85,9 @@ class RunFolder:
         self._chosen = name is not None
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = False
-        try:
-            # If the name is the date, ``begin`` finds a free one.
-            if self._chosen and os.path.lexists(str(self.path)):
-                self._look(resume)
-        except BaseException:
-            self.close()
-            raise
+        # If the name is the date, ``begin`` finds a free one.
+        if self._chosen and os.path.lexists(str(self.path)):
+            self._look(resume)
 
     @property
     def path(self) -> Path:
@@ -135,24 +131,20 @@ class RunFolder:
         )
 
     def _look(self, resume: bool) -> None:
-        if not self.path.is_dir():
-            raise AmpXlaError(f"{self.path} is not a folder; remove it")
         contents = _contents(self.path)
         if contents and not resume:
             raise AmpXlaError(
                 f"{self.path} already holds a run; {self.choose}, continue it with "
                 f"{self.resume_by}, or delete it"
             )
-        if os.path.lexists(str(self.path / _LOCK)):  # a refusal must not create it
-            self._acquire()
-        if "checkpoints" in contents and not self.checkpoints.is_dir():
-            raise AmpXlaError(f"{self.checkpoints} is not a folder; remove it")
         self.continues = bool(steps(self.checkpoints))
         if contents and not self.continues and _FRESH not in contents:
             raise AmpXlaError(
                 f"{self.path} holds a run ({', '.join(contents)}) whose checkpoints are gone; "
                 f"restore them, {self.choose}, or delete the folder to start over"
             )
+        if os.path.lexists(str(self.path / _LOCK)):  # a refusal must not create it
+            self._acquire()
 
     def _acquire(self) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW

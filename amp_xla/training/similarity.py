@@ -100,9 +100,9 @@ def scores(
     restore_weights(checkpoint, [*model.weights, *([] if threshold is None else [threshold])])
     if apart(method):
         different = list(dict.fromkeys([*texts, *others]))
-        found = vectors(model, tokenizer, different, length, rows)
+        embedded = vectors(model, tokenizer, different, length, rows)
         place = {text: i for i, text in enumerate(different)}
-        first, second = (found[[place[text] for text in side]] for side in (texts, others))
+        first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
         cosines = (first * second).sum(1, dtype=np.float64)
         if threshold is None:
             return Scores(cosines, None)

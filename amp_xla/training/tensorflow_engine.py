@@ -64,9 +64,9 @@ class TensorFlowEngine(Engine):
         )
         names = unrepeatable(job.step.train_op)
         if names:
-            more = f" and {len(names) - 1} others draw" if names[1:] else " draws"
+            others = f" and {len(names) - 1} others draw" if names[1:] else " draws"
             note(
-                f"{names[0]}{more} random numbers whose state TensorFlow hides: resuming is not "
+                f"{names[0]}{others} random numbers whose state TensorFlow hides: resuming is not "
                 "exact"
             )
         settings = dataclasses.asdict(job.resolved.settings)
