@@ -30,7 +30,7 @@ class FitStep:
       feed: the batches of ``fit``; the first one shows whether they have sample weights.
       class_weight: as given to ``fit``.
       seed: seed of dropout masks.
-      flag: returns whether this rank wants to stop or to save.
+      flag: returns whether this rank has to stop or to save.
       step_input: placeholder of the step's number; None if the model's dropout needs none.
 
     Attributes:

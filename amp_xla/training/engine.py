@@ -77,7 +77,7 @@ class Engine:
         Args:
           batch: a whole batch, or this rank's share of it.
           number: number of the step, from 0 over the whole run.
-          flag: whether this rank wants to stop or to save.
+          flag: whether this rank has to stop or to save.
         """
         raise NotImplementedError
 

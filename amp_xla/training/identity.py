@@ -56,8 +56,9 @@ def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
     """Raise AmpXlaError for the first rank with other data, settings or versions than rank 0."""
     identities = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
     first, expected = identities[0]
-    for name, other in identities[1:]:
-        lines = [*itertools.chain(*differences(expected, other, ("there", "here")))]
+    for rank, (name, other) in enumerate(identities):
+        sides = "on rank 0", f"on rank {rank}"
+        lines = [*itertools.chain(*differences(expected, other, sides))]
         if lines:
             raise AmpXlaError(f"{name} differs from {first}: {'; '.join(lines[:3])}")
 
@@ -94,7 +95,7 @@ def differences(
     """Return the differences between a checkpoint's identity and that of the current job.
 
     Args:
-      sides: words for both in the lines.
+      sides: words for the origin of both values.
     """
     old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
     new_parts = {part: dict(current[part]) for part in _PARTS}

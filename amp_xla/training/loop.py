@@ -172,7 +172,7 @@ class Loop:
             nonfinite.judge(self, result)
 
     def flag(self, watch: SignalWatch) -> bool:
-        """Return whether this rank wants to stop or to save after the next step."""
+        """Return whether this rank has to stop or to save after the next step."""
         due = self.engine.ranks.first and self.checkpoint_is_due(ahead=1)
         return due or watch.received is not None
 

@@ -17,7 +17,7 @@ from amp_xla.training import distributed
 from amp_xla.training.engine import StepResult
 
 Feed = Mapping[str, Any]
-FLAG = "flag"  # input, summed over ranks: 1 if this rank wants to stop or to save
+FLAG = "flag"  # input, summed over ranks: 1 if this rank has to stop or to save
 
 
 class TrainStep:

@@ -287,4 +287,4 @@ def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None
     (tmp_path / "apart.py").write_text(text.replace(old, new))
     done = place.train(2, "apart", *SMALL, recipe=str(tmp_path / "apart.py"))
     assert done.code == 2, done.out
-    assert " differs from rank 0 on " in done.out and "data rank: 0 there, 1 here" in done.out
+    assert "rank 1 on " in done.out and "data rank: 0 on rank 0, 1 on rank 1" in done.out
