@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import shutil
@@ -26,22 +25,6 @@ FIRST, SECOND = "step-00000001", "step-00000002"
 
 def names(folder: Path) -> List[str]:
     return [path.name for path in checkpoint.steps(folder)]
-
-
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    runs.write(tmp_path, 1)
-    path = runs.write(tmp_path, 2)
-    newest = checkpoint.newest(tmp_path)
-    assert newest is not None
-    assert (newest.path, newest.step, newest.recipe) == (path, 2, "r")
-    read, written = newest.tensors(), runs.tensors(2)
-    assert set(read) == set(written)
-    assert all(np.array_equal(read[n], written[n]) for n in written)
-    assert all(read[n].dtype == written[n].dtype for n in written)
-    assert Path(newest.file("vocab.txt")).read_bytes() == b"[PAD]\n"
-    with pytest.raises(CheckpointError, match="has no labels.json"):
-        newest.file("labels.json")
-    assert json.loads((path / "state.json").read_text("utf-8"))["loop"]["step"] == 2
 
 
 def damages(size: int) -> List[Tuple[str, Any]]:
