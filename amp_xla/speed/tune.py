@@ -75,12 +75,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def read_recipe(recipe: str, words: Sequence[str]) -> Any:
-    """Return the recipe's configuration.
-
-    Raises:
-      AmpXlaError: there is no such recipe, ``words`` set precision or XLA mode, or the recipe has
-        no such flags.
-    """
+    """Return the recipe's configuration, unless its precision and XLA mode cannot be measured."""
     for flag in ("--precision", "--xla"):
         if any(word.split("=")[0] == flag for word in words):
             raise AmpXlaError(f"{flag}: tune measures all of its values; leave it out")

@@ -46,11 +46,7 @@ class CheckpointWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the checkpoint is on disk.
-
-        Raises:
-          CheckpointError: it could not be written; older checkpoints are unchanged.
-        """
+        """Wait until the checkpoint is on disk; raise CheckpointError if it cannot be written."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

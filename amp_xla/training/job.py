@@ -69,11 +69,7 @@ class Job:
         return training_graph.from_step(self.step, self.model)
 
     def verify(self, found: executed.ExecutedGraph) -> None:
-        """Compare the executed graph with the settings.
-
-        Raises:
-          NothingConvertedError, UnsupportedError: AMP or XLA did not take effect.
-        """
+        """Raise NothingConvertedError or UnsupportedError if AMP or XLA did not take effect."""
         chosen, here = self.resolved.settings, self.resolved
         executed.verify(found, chosen.precision, here.machine_half, here.reason, chosen.xla)
 

@@ -37,11 +37,7 @@ def resumed_settings(recipe: str, options: RunOptions, root: str = "runs") -> Di
 
 
 def check_name(name: str) -> str:
-    """Return ``name`` if it can be the name of a folder in ``runs/<recipe>``.
-
-    Raises:
-      AmpXlaError: it cannot.
-    """
+    """Return ``name``; raise AmpXlaError if it cannot be the name of a folder in runs/<recipe>."""
     if not name.isprintable() or name in ("", LATEST) or "/" in name or name.startswith("."):
         raise AmpXlaError(
             f"--name {name!r} cannot be a run's name: allowed are printable characters without / "
@@ -248,9 +244,6 @@ class ScriptFolder(RunFolder):
     Args:
       path: the folder.
       resume: as for ``RunFolder``.
-
-    Raises:
-      AmpXlaError: as ``RunFolder``.
     """
 
     RECIPE = "script"

@@ -34,14 +34,7 @@ MAX_COMPILATIONS = 10
 
 
 class TensorFlowEngine(Engine):
-    """The engine of a TensorFlow job.
-
-    Args:
-      job: ``amp_xla.training.job.Job``.
-
-    Raises:
-      AmpXlaError: there is a GPU that TensorFlow does not see.
-    """
+    """The engine of a TensorFlow job; an error if TensorFlow does not see this machine's GPU."""
 
     events = True
 
