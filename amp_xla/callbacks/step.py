@@ -251,7 +251,7 @@ class FitJob(Job):
     def training_graph(self) -> training_graph.TrainingGraph:
         return training_graph.from_model(self.model)
 
-    def verify(self, found: executed.ExecutedGraph) -> None:
+    def verify(self, graph: executed.ExecutedGraph) -> None:
         """Compare the executed graph with Keras' policy, or with the settings if it is float32.
 
         Raises:
@@ -261,9 +261,9 @@ class FitJob(Job):
         policy = getattr(mixed_precision, "global_policy", None)
         name = policy().name if policy else "float32"
         if name == "float32":
-            super().verify(found)
+            super().verify(graph)
             return
         executed.verify(
-            found, "amp", name.replace("mixed_", ""), f"by its Keras policy {name}",
+            graph, "amp", name.replace("mixed_", ""), f"by its Keras policy {name}",
             self.resolved.settings.xla,
         )  # fmt: skip

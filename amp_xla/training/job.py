@@ -68,10 +68,10 @@ class Job:
         """Return the view of the training step."""
         return training_graph.from_step(self.step, self.model)
 
-    def verify(self, found: executed.ExecutedGraph) -> None:
+    def verify(self, graph: executed.ExecutedGraph) -> None:
         """Raise NothingConvertedError or UnsupportedError if AMP or XLA did not take effect."""
         chosen, here = self.resolved.settings, self.resolved
-        executed.verify(found, chosen.precision, here.machine_half, here.reason, chosen.xla)
+        executed.verify(graph, chosen.precision, here.machine_half, here.reason, chosen.xla)
 
 
 def seed_everything(seed: int) -> None:
