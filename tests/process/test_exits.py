@@ -19,10 +19,7 @@ import os, signal, sys, time
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a parent's nohup is inherited
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import stopping
-from amp_xla.process.exits import exit_code, guard
-def starting():
-    guard()
-    os.kill(os.getpid(), signal.SIGINT)
+from amp_xla.process.exits import exit_code
 def bug(): raise MemoryError
 def user(): raise AmpXlaError("no file \\x1b[31m\\n.tsv")
 def full(): open("/dev/full", "wb", 0).write(b"1")
@@ -90,4 +87,5 @@ def test_code_that_never_gives_up_is_ended() -> None:
 
 
 def test_a_signal_during_the_imports_ends_the_process() -> None:
-    assert run_python("-c", PROGRAM, "starting") == (-signal.SIGINT, "", "")
+    program = "import os; from amp_xla.process import exits; exits.guard(); os.kill(os.getpid(), 2)"
+    assert run_python("-c", program) == (-signal.SIGINT, "", "")
