@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Optional
 
 
-def revision(folder: Path = Path(__file__).parent) -> Optional[str]:
+def revision() -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
     A container image has no repository; there the variable ``SOURCE_REVISION`` is returned.
     """
-    command = ["git", "-C", str(folder), "describe", "--always", "--exclude", "*"]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude", "*"]
     try:
         out = subprocess.run(
             [*command, "--dirty=+changes"],

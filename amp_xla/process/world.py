@@ -7,26 +7,25 @@ import os
 import signal
 import socket
 import threading
-from typing import Mapping, NamedTuple
+from typing import NamedTuple
 
 # jax.distributed, horovodrun, Open MPI's mpirun, and PMI (MPICH, `srun --mpi=pmi2`). Slurm's own
 # variables are set in every shell of an allocation and do not count.
 _VARIABLES = (
-    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_LOCAL_PROCESS_ID"),
-    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "SLURM_LOCALID"),
+    ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
 )
 
 ENDS_WITH_STDIN = "RANK_ENDS_WITH_STDIN"  # set by launchers that keep a rank's standard input open
 
 
 class World(NamedTuple):
-    """Rank of ``size``, counted from 0; ``local_rank`` counts on this host only."""
+    """Rank of this process, counted from 0, number of ranks, and host name."""
 
     rank: int = 0
     size: int = 1
-    local_rank: int = 0
     host: str = ""
 
     @property
@@ -35,24 +34,15 @@ class World(NamedTuple):
         return f"rank {self.rank} on {self.host}"
 
 
-def read(environ: Mapping[str, str]) -> World:
-    """Read rank and world size from environment variables; without a launcher the size is 1."""
-    for rank, size, local in _VARIABLES:
-        if environ.get(rank, "").isdecimal() and environ.get(size, "").isdecimal():
-            local_rank = environ.get(local, "")
-            return World(
-                int(environ[rank]),
-                int(environ[size]),
-                int(local_rank) if local_rank.isdecimal() else 0,
-                environ.get("HOROVOD_HOSTNAME") or socket.gethostname(),
-            )
-    return World(host=socket.gethostname())
-
-
 @functools.lru_cache(maxsize=None)
 def world() -> World:
-    """Return the world of this process."""
-    return read(os.environ)
+    """Read rank and world size from environment variables; without a launcher the size is 1."""
+    environ = os.environ
+    host = environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    for rank, size in _VARIABLES:
+        if environ.get(rank, "").isdecimal() and environ.get(size, "").isdecimal():
+            return World(int(environ[rank]), int(environ[size]), host)
+    return World(host=host)
 
 
 def stop_with_launcher() -> None:

@@ -26,12 +26,12 @@ _LOCK = ".lock"
 _FRESH = ".no-checkpoint-yet"
 
 
-def resumed_settings(recipe: str, options: RunOptions, root: str = "runs") -> Dict[str, Any]:
+def resumed_settings(recipe: str, options: RunOptions) -> Dict[str, Any]:
     """Return the settings of the run that ``--resume`` continues; empty for a new run.
 
     They are read from the newest checkpoint and are the defaults of the command line.
     """
-    folder = Path(root) / recipe / (options.name or LATEST) / "checkpoints"
+    folder = Path("runs") / recipe / (options.name or LATEST) / "checkpoints"
     checkpoint = readable(folder) if options.resume else None
     return {} if checkpoint is None else checkpoint.identity["config"]
 
