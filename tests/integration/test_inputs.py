@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
 from typing import Any, Dict, Tuple
 
 import pytest
 
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from tests.integration.commands import PREDICT, RECIPE, Commands, Result, bytes_of
-from tests.integration.killing import Run, Server
+from tests.integration.killing import Server
 from tests.models import google_folder
 
 pytestmark = pytest.mark.once
@@ -129,14 +128,3 @@ def test_training_says_what_is_wrong_before_it_begins(place: Place, case: str) -
     for word in words:
         assert word in result.error
     assert bytes_of(place.folder) == unchanged
-
-
-def test_lines_of_the_metrics_that_are_none(server: Server, tmp_path: Path) -> None:
-    run = Run(server, tmp_path)
-    assert run({"step": [9, "before"]}) == -9
-    metrics = run.path / "metrics.jsonl"
-    good = metrics.read_text()
-    metrics.write_text('null\n[]\n3\n{"step": null}\n{"step": "3"}\n' + good + '{"step": 1, "lo')
-    assert run() == 0, run.text()
-    steps = [line["step"] for line in run.metrics()]
-    assert steps == sorted(steps) and len(steps) > len(good.splitlines())
