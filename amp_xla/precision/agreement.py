@@ -64,17 +64,13 @@ def check_clipping(
     inner_clips: Sequence[Mapping[str, float]],
 ) -> None:
     """Raise ValueError if ranks would clip shared variables by different norms."""
-    if agreement is None:
-        return
-    if any("global_clipnorm" in clips for clips in inner_clips):
+    inner = any("global_clipnorm" in clips for clips in inner_clips)
+    local = global_clipnorm is not None and not hasattr(agreement, "total")
+    if agreement is not None and (inner or local):
         raise ValueError(
-            "the inner optimizer's global_clipnorm uses this rank's model-parallel gradients only; "
-            "give global_clipnorm to LossScaleOptimizer instead"
-        )
-    if global_clipnorm is not None and not hasattr(agreement, "total"):
-        raise ValueError(
-            "global_clipnorm with model_parallel variables needs a norm over all ranks, but the "
-            "agreement has no function `total`, which sums a float32 scalar over ranks"
+            "global_clipnorm with model_parallel variables needs a norm over all ranks: pass it to "
+            "LossScaleOptimizer, not to the inner optimizer, and give the agreement a function "
+            "`total` that sums a float32 scalar over ranks"
         )
 
 

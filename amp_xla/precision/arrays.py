@@ -42,13 +42,8 @@ def canonical(dtype: Any) -> str:
         if name in NAMES:
             return NAMES[name]
     else:
-        base = getattr(dtype, "base_dtype", dtype)  # TensorFlow's reference dtypes
-        for attribute in ("name", "__name__"):  # of dtypes, of scalar types
-            spelled = getattr(base, attribute, None)
-            if isinstance(spelled, str) and spelled in SPELLINGS:
-                return spelled
         with contextlib.suppress(TypeError):
-            name = np.dtype(base).name
+            name = np.dtype(getattr(dtype, "as_numpy_dtype", dtype)).name
             if name in SPELLINGS:
                 return name
     raise ValueError(

@@ -53,10 +53,7 @@ def environment(settings: Settings, environ: Mapping[str, str], gpu: bool = True
     changes = {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"}
     for name in changes:
         if environ.get(name, "1").lower() not in _TRUE:
-            raise SettingsError(
-                f"{name}={environ[name]} contradicts amp_xla, which needs {name}=1 "
-                f"(graph-rewrite AMP works on TensorFlow's own Keras only); unset it"
-            )
+            raise _contradiction(name, environ, "amp_xla, which works with legacy Keras only")
     changes.update(_precision(settings, environ))
     if settings.device == "cpu":
         changes[VISIBLE_DEVICES] = "-1"
@@ -75,25 +72,24 @@ def _precision(settings: Settings, environ: Mapping[str, str]) -> Dict[str, str]
                     f"optimizers to that of amp_xla; unset it, and set AMP_XLA_LOSS_SCALE instead"
                 )
         if environ.get(GRAPH_REWRITE, "1").lower() not in _TRUE:
-            raise SettingsError(
-                f"{GRAPH_REWRITE}={environ[GRAPH_REWRITE]} contradicts precision=amp; unset it, "
-                f"or set AMP_XLA_PRECISION=tf32"
-            )
+            raise _contradiction(GRAPH_REWRITE, environ, "precision=amp", "tf32")
         # Only NVIDIA's TensorFlow 1.15 reads these; in others session options do the same.
         return {GRAPH_REWRITE: "1", FORK_LOSS_SCALING: "0"}
     for name in (GRAPH_REWRITE, FULL_AMP):
         if environ.get(name, "0").lower() in _TRUE:
-            raise SettingsError(
-                f"{name}={environ[name]} contradicts precision={settings.precision}; unset it, "
-                f"or set AMP_XLA_PRECISION=amp"
-            )
+            raise _contradiction(name, environ, f"precision={settings.precision}", "amp")
     if settings.precision == "fp32":
         return {TF32_OVERRIDE: "0"}
     if environ.get(TF32_OVERRIDE) == "0":
-        raise SettingsError(
-            f"{TF32_OVERRIDE}=0 contradicts precision=tf32; unset it, or set AMP_XLA_PRECISION=fp32"
-        )
+        raise _contradiction(TF32_OVERRIDE, environ, "precision=tf32", "fp32")
     return {}
+
+
+def _contradiction(
+    name: str, environ: Mapping[str, str], what: str, precision: str = ""
+) -> SettingsError:
+    fix = f", or set AMP_XLA_PRECISION={precision}" if precision else ""
+    return SettingsError(f"{name}={environ[name]} contradicts {what}; unset it{fix}")
 
 
 def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
