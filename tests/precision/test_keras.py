@@ -1,4 +1,4 @@
-"""Keras in graph mode: model.fit with the wrapper, bert4keras' Loss layers, policies, rules."""
+"""Keras in graph mode: policies, rules, and the blocks of the documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from amp_xla.precision.compat.keras import (
 )
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.snippets import blocks, run
-from tests.precision.training import KINDS, same
+from tests.precision.training import same
 
 
 @pytest.fixture(autouse=True)
@@ -28,54 +28,17 @@ def float32_afterwards(cleared):
 
 
 RNG = np.random.RandomState(0)
-TOKENS = [RNG.randint(1, 50, (32, 8)), np.zeros((32, 8), int), RNG.randint(0, 3, (32, 1))]
+TOKENS = [RNG.randint(1, 50, (32, 8)), np.zeros((32, 8), int)]
 
 
-def encoder(**options):
+def encoder():
     """Return a one-layer bert4keras model."""
     built = backend.bert4keras("models").BERT(
         vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position=16, hidden_act="gelu", dropout_rate=0.0, **options,
+        intermediate_size=32, max_position=16, hidden_act="gelu", dropout_rate=0.0,
     )  # fmt: skip
     built.build()
     return built.model
-
-
-def bert(optimizer, extra_loss=0.0):
-    """Return a one-layer bert4keras model whose losses come from Loss layers (add_loss)."""
-    np.random.seed(0)
-    tf.set_random_seed(0)
-    layers = backend.bert4keras("layers")
-
-    class CrossEntropy(layers.Loss):
-        def compute_loss(self, inputs, mask=None):
-            y_true, y_pred = inputs
-            loss = K.mean(K.sparse_categorical_crossentropy(y_true, y_pred))
-            return loss + extra_loss * K.mean(K.square(y_pred))
-
-    body = encoder(with_pool=True)
-    labels = keras.layers.Input((1,))
-    start = keras.initializers.RandomUniform(-0.1, 0.1, seed=1)
-    head = keras.layers.Dense(3, activation="softmax", kernel_initializer=start)
-    output = CrossEntropy(1)([labels, head(body.output)])
-    model = keras.models.Model(body.inputs + [labels], output)
-    # bert4keras shares one initializer among layers: set every weight from numbers of our own.
-    numbers = np.random.RandomState(2)
-    model.set_weights([numbers.uniform(-0.1, 0.1, w.shape) for w in model.get_weights()])
-    model.compile(optimizer=optimizer)
-    return model
-
-
-def test_fit_with_loss_layers_logs_and_trains_as_without():
-    def fitted(optimizer):
-        K.clear_session()
-        model = bert(optimizer(), extra_loss=0.5)
-        logs = model.fit(TOKENS, epochs=2, batch_size=8, verbose=0, shuffle=False).history["loss"]
-        return logs, model.get_weights()
-
-    logs, weights = fitted(KINDS["keras adam"])
-    ours, got = fitted(lambda: LossScaleOptimizer(KINDS["keras adam"](), "dynamic"))
-    assert ours == logs and same(got, weights)
 
 
 def test_a_policy_trains_in_half_with_one_loss_scale():
@@ -137,8 +100,7 @@ def test_rules_reach_bert4keras_layers(request):
     dtypes = {layer.name: K.dtype(layer.output) for layer in mixed.layers}
     assert dtypes["Transformer-0-FeedForward"] == "float16"
     assert dtypes["Transformer-0-FeedForward-Norm"] == "float32"
-    inputs = [TOKENS[0], TOKENS[1]]
-    np.testing.assert_allclose(mixed.predict(inputs), model.predict(inputs), atol=2e-2)
+    np.testing.assert_allclose(mixed.predict(TOKENS), model.predict(TOKENS), atol=2e-2)
     assert same(model.get_weights(), mixed.get_weights())
 
 

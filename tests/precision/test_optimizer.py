@@ -190,27 +190,3 @@ def test_warnings_reach_the_session_that_runs_the_step(session):
         trainer = minimized(session, KINDS["tf.train sgd"](), 1000.0)
         with pytest.warns(LossScaleWarning, match="constant loss scale 1000"):
             trainer.step(np.nan)
-
-
-@pytest.mark.parametrize("kind, window", [("tf.train adam", 1), ("keras adam", 3)])
-def test_a_saver_restores_each_bit(session, tmp_path, kind, window):
-    """Noise, some of it infinite; an accumulating window is under way when the graph is saved."""
-    scale = DynamicLossScale(4.0, growth_interval=5, minimum=0.25, maximum=2.0**20)
-
-    def trained(trainer, seed, steps):
-        rng = np.random.RandomState(seed)
-        for _ in range(steps):
-            trainer.step(rng.rand() if rng.rand() > 0.1 else np.inf)
-        return trainer.everything() + trainer.state()
-
-    path = str(tmp_path / "saved")
-    trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
-    trained(trainer, 1, 22)
-    tf.train.Saver().save(session, path)
-    assert trainer.state()[2] != 4.0  # the scale has moved
-    expected = trained(trainer, 2, 20)
-    with tf.Graph().as_default(), tf.Session() as session:
-        trainer = minimized(session, KINDS[kind](), scale, accumulate=window)
-        tf.train.Saver().restore(session, path)
-        assert same(trained(trainer, 2, 20), expected)
-        assert all(np.isfinite(w).all() for w in trainer.weights())
