@@ -305,7 +305,7 @@ def use_gpu(number: int) -> None:
 
 
 def gpus() -> List[str]:
-    """Return the names of TensorFlow's GPUs; initialises none of them."""
+    """Return the names of TensorFlow's GPUs; initializes none of them."""
     return [device.name for device in _physical_gpus()]
 
 

@@ -165,7 +165,7 @@ def _guarded(name: str, init: Any) -> Any:
             version = ".".join(map(str, backend.bert4keras_version()))
             raise UnsupportedError(
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
-                f"it recognises padding by a score below -1e6, so infinity=1e4 leaves padding "
+                f"it recognizes padding by a score below -1e6, so infinity=1e4 leaves padding "
                 f"unmasked and infinity=1e12 is NaN in float16; allowed: AMP_XLA_PRECISION=tf32 "
                 f"(or fp32) with bert4keras' own infinity, or bert4keras 0.11.5 (on TensorFlow 2 "
                 f"with a function as its metric, `def accuracy(y_true, y_pred): return "

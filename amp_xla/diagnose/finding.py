@@ -130,8 +130,8 @@ def remedies(
         advice.append(_lower_scale(finding))
     elif finding.phase == "forward" and largest > LARGEST:
         advice.append(
-            f"bring the activations down: {largest:.4g} is {largest / LARGEST:.3g} times what "
-            f"float16 holds (a normalisation before this layer, or a smaller initialisation)"
+            f"make the activations smaller: {largest:.4g} is {largest / LARGEST:.3g} times what "
+            f"float16 holds (normalize before this layer, or initialize with smaller weights)"
         )
     line = keep_in_float32(finding.op, lists)
     return (*advice, f"keep {finding.op} in float32 (all of them): {line}")

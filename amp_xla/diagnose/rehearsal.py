@@ -39,7 +39,7 @@ def rehearse(
     inputs and results, float32 in between.
 
     Args:
-      model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialised.
+      model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.
       batches: one batch per step, as for ``inspect``.
       steps: number of steps; ends early if mixed precision is not finite.
       on_step: called with each finished step.
