@@ -57,7 +57,8 @@ class Steps:
     """Steps under construction, one in each graph and replica, and how they are applied.
 
     Attributes:
-      state ... model_parallel: as in ``LossScaleOptimizer``.
+      state: variables of the loss scale.
+      agree: agreement of all ranks, or None.
       warn: function from ``monitor``, or None.
       ever_scaled, ever_unscaled: whether any step has scaled a loss; unscaled a gradient.
     """

@@ -64,7 +64,7 @@ def test_a_crf_fails(table: Any, infinity: float) -> None:
     finding = table[infinity, "CRF"]
     assert (finding["layer"], finding["phase"], finding["half"]) == ("CRF", "forward", True)
     assert finding["float32_too"] is False
-    # `import amp_xla.setup` always gives this layer an infinity that its mask recognises.
+    # `import amp_xla.setup` always gives this layer an infinity that its mask recognizes.
     assert (finding["node"], finding["op"]) == ("loss/CRF_loss/mul_1", "Mul")
     assert "in dense_loss: y_true, y_pred = y_true * mask, y_pred * mask" in finding["source"]
     assert "use bert4keras 0.11.5: ConditionalRandomField of 0.11.3" in finding["remedies"][0]
