@@ -13,7 +13,7 @@ from amp_xla.data.seq2seq import TargetBatchOptions, framed
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
-from amp_xla.models.decoding import CachedDecoder, Generator
+from amp_xla.models.decoding import CachedDecoder, TextGenerator
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import EncoderOptions, GenerationOptions
 from amp_xla.report.texts import rouge_l, words
@@ -47,7 +47,10 @@ def evaluation(
     with dropout.inference():
         decoder = CachedDecoder(lm, rows, 1, length, options.max_target)
     held = held_out(lm, inputs, batches)
-    generate, write = Generator(decoder, tokenizer.sep_id, GenerationOptions()), writer(tokenizer)
+    generate, write = (
+        TextGenerator(decoder, tokenizer.sep_id, GenerationOptions()),
+        writer(tokenizer),
+    )
     ranks = distributed.current()
     mine = slice(ranks.world.rank, TEXTS, ranks.world.size)
     targets = list(map(words, (dev.pairs or [])[mine]))
@@ -80,4 +83,4 @@ def answers(
         lm = encoder.language_model(tokenizer.vocab_size, batches.max_length, "unilm", False)
         decoder = CachedDecoder(lm, rows, options.beams, length, batches.max_target)
     restore_weights(checkpoint, lm.weights)
-    return list(map(writer(tokenizer), Generator(decoder, tokenizer.sep_id, options)(sources)))
+    return list(map(writer(tokenizer), TextGenerator(decoder, tokenizer.sep_id, options)(sources)))

@@ -11,7 +11,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.data.batches.order import generator
 from amp_xla.models import dropout
-from amp_xla.models.decoding import CachedDecoder, Generator
+from amp_xla.models.decoding import CachedDecoder, TextGenerator
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions, bert_config
 from amp_xla.training.step import initialize_variables
@@ -79,6 +79,6 @@ def test_texts_are_those_of_bert4keras(model: Any, chosen: Any) -> None:
     options = GenerationOptions(**chosen)
     with dropout.inference():
         decoder = CachedDecoder(lm, 3, options.beams, SOURCE, TARGET)  # 5 texts: a row is empty
-    found = Generator(decoder, END, options)(sources)
+    found = TextGenerator(decoder, END, options)(sources)
     assert found == list(reference(lm, sources, options, END, TARGET))
     assert len(set(map(tuple, found))) > 1
