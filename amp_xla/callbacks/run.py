@@ -42,12 +42,12 @@ class Script:
 
 
 class Run(keras.callbacks.Callback):
-    """A run folder, checkpoints and an exact resume for ``fit``; any place in the list is right.
+    """A callback that gives ``fit`` a run folder, checkpoints and an exact resume.
 
-    ``fit`` begins with the first batch, or with the batch after the newest checkpoint. The data are
-    a ``keras.utils.Sequence``, a generator or NumPy arrays. The order of the data depends on the
-    run's seed, which is drawn from ``numpy.random`` when the run begins. ``Run`` adds
-    ``loss_scale`` and ``skipped_steps`` to the logs of each epoch.
+    It may be anywhere in the list of callbacks. ``fit`` begins with the first batch, or with the
+    batch after the newest checkpoint. The data are a ``keras.utils.Sequence``, a generator or NumPy
+    arrays. Their order depends on the run's seed, which is drawn from ``numpy.random`` when the run
+    begins. ``Run`` adds ``loss_scale`` and ``skipped_steps`` to the logs of each epoch.
 
     Args:
       folder: path of the run folder, such as ``runs/ner``.

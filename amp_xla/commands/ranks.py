@@ -4,8 +4,8 @@
     make train RECIPE=classification NP=16 HOSTS=a:8,b:8
 
 It starts the recipe's command once per rank, shows the output of rank 0, forwards signals, and ends
-all ranks if one fails. mpirun replaces it. Under srun, each task runs it with HOSTS=slurm and
-becomes one rank (scripts/slurm/train.sbatch).
+all ranks if one fails. mpirun can start the recipe's command instead. Under srun, each task runs
+this command with HOSTS=slurm and becomes one rank (scripts/slurm/train.sbatch).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _GRACE_SECONDS = 12.0
 _LAST_BYTES = 1 << 14  # of a rank's output, to find its error
 # Environment variables to set on remote hosts. sshd in a container passes on none, not even PATH.
-_TRAVELS = re.compile(
+_FORWARDED = re.compile(
     r"^(AMP_XLA_|TF_|NCCL_|HOROVOD_|CUDA_VISIBLE_DEVICES|XLA_FLAGS|PYTHONPATH|(LD_LIBRARY_)?PATH$)"
 )
 
@@ -195,7 +195,7 @@ class Launcher:
             address, [os.environ.get("HOROVOD_GLOO_IFACE", interface)], port
         )
         self._received: Optional[Tuple[int, float]] = None
-        # From here on signals go to the ranks; ``exit_code``'s watch would end this process.
+        # ``exit_code`` watches signals and would end this process; they must go to the ranks.
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
             signal.signal(number, self._forward)
@@ -269,7 +269,7 @@ def _here(host: str) -> bool:
 
 def _words(command: List[str], variables: Dict[str, str], host: str) -> List[str]:
     """Return the command that starts a rank, here or by ssh."""
-    known = {name: value for name, value in os.environ.items() if _TRAVELS.match(name)}
+    known = {name: value for name, value in os.environ.items() if _FORWARDED.match(name)}
     here = _here(host)
     assignments = variables if here else {**known, **variables}
     words = ["env", *(f"{name}={value}" for name, value in assignments.items()), *command]

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from amp_xla.errors import AmpXlaError
 
-# How long ranks wait for each other. A node may take minutes to unpack the container.
+# How long ranks wait for each other: a node may take minutes to unpack the container.
 _PATIENCE_SECONDS = 300.0
 # Linux gives ports from 32768 on to other programs.
 _PORTS = range(16384, 32768)
