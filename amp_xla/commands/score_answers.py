@@ -64,8 +64,8 @@ class Answers:
         width = rows_of_this.shape[1]
 
         def gain(rows: np.ndarray) -> Dict[str, float]:
-            theirs = other.score(rows[:, width:])
-            return {k: v - theirs[k] for k, v in self.score(rows[:, :width]).items() if k in theirs}
+            mine, other_scores = self.score(rows[:, :width]), other.score(rows[:, width:])
+            return {name: mine[name] - other_scores[name] for name in mine if name in other_scores}
 
         both = np.concatenate([rows_of_this, other.rows()], 1)
         return {"run": str(other.run), **scores.bootstrap(both, gain, seed)}
