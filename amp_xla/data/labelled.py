@@ -66,10 +66,6 @@ class Preparation(NamedTuple):
     token_dropout: float
     seed: int
 
-    def tokenizer(self, texts: Sequence[str]) -> Tokenizer:
-        """Return the tokenizer; a new vocabulary is trained on ``texts``."""
-        return self.vocabulary.tokenizer(texts, self.bert)
-
     def labelled(
         self,
         parts: Tuple[Dataset, Dataset],
@@ -117,7 +113,7 @@ def read(files: Files, how: Preparation) -> Labelled:
         for part in parts
     )
     labels = Labels.fit(list(itertools.chain.from_iterable(names)))
-    tokenizer = how.tokenizer(train.texts)
+    tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
     answers = [
         labels.ids([label for (label,) in part]) if separator is None else labels.multi_hot(part)
         for part in (names, dev_names)

@@ -82,7 +82,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
         scale = dataclasses.replace(scale, binary=False)
     train = _examples(method, train, scale)
     parts = train, dev
-    tokenizer = how.tokenizer([*train.texts, *(train.pairs or [])])
+    tokenizer = how.vocabulary.tokenizer([*train.texts, *(train.pairs or [])], how.bert)
     together = tokenizer.encode_apart if apart(method) else tokenizer.encode
     kind = "labels 0 and 1" if scale.binary else f"scores from {scale.low:g} to {scale.high:g}"
     used = "" if len(train) == lines else f" (of {lines:,} lines)"

@@ -106,7 +106,7 @@ def encode(
 def read(files: TargetFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none, as ``labelled.read`` does."""
     parts = train, dev = files.read(how.seed)
-    tokenizer = how.tokenizer([*train.texts, *(train.pairs or [])])
+    tokenizer = how.vocabulary.tokenizer([*train.texts, *(train.pairs or [])], how.bert)
     encoded, longest, cut = zip(
         *(
             encode(part, tokenizer, how.options, kind)

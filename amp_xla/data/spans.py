@@ -6,8 +6,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
-FLAT = ("softmax", "crf")  # heads with a score per tag; other heads score each (start, end)
-
 
 class Span(NamedTuple):
     """Tokens ``first`` to ``last``, inclusive, with the number of a label."""
@@ -18,8 +16,8 @@ class Span(NamedTuple):
 
 
 def is_flat(head: str) -> bool:
-    """Return whether a head tags tokens, so that spans cannot overlap."""
-    return head in FLAT
+    """Return whether a head scores tags; other heads score each (start, end) of a span."""
+    return head in ("softmax", "crf")
 
 
 def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:

@@ -146,7 +146,7 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
         raise DataError(f"training data: none of the {len(train):,} texts has an entity")
     labels = Labels(tuple(sorted(set(names))))
     labels.ids(dev_names)
-    tokenizer = how.tokenizer(train.texts)
+    tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
     placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
     gold, dev_gold = (GoldSpans.of(*pair, labels) for pair in zip(parts, placed))
     return how.labelled(

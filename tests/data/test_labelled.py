@@ -37,7 +37,7 @@ def read(files: TextFiles, token_dropout: float = 0.0, **options: Any) -> labell
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_both_become_batches(files: TextFiles, packed: bool) -> None:
+def test_training_and_dev_texts_become_batches(files: TextFiles, packed: bool) -> None:
     data = read(files, packed=packed)
     assert data.labels.names == ("no", "yes") and (len(data.train), len(data.dev)) == (40, 2)
     assert data.dev_batches.shapes[-1][1] == 16 and data.batches.slots == (2 if packed else 1)
@@ -47,7 +47,7 @@ def test_both_become_batches(files: TextFiles, packed: bool) -> None:
     assert (by_id[0], by_id[1]) == (1, 0)
 
 
-def test_tokens_are_hidden_in_training_alone(files: TextFiles) -> None:
+def test_tokens_are_hidden_in_training_only(files: TextFiles) -> None:
     plain, hidden = read(files), read(files, 0.5)
 
     def tokens(batches: Any) -> np.ndarray:
@@ -57,7 +57,9 @@ def test_tokens_are_hidden_in_training_alone(files: TextFiles) -> None:
     assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))
 
 
-def test_a_question_is_a_text_or_two_whatever_stands_beside_it(files: TextFiles) -> None:
+def test_a_line_to_predict_is_independent_of_other_lines(
+    files: TextFiles,
+) -> None:
     tokenizer = read(files).tokenizer
     encoded = labelled.questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
     assert encoded.row(0) == tokenizer.encode(["good"]).row(0)
@@ -66,7 +68,7 @@ def test_a_question_is_a_text_or_two_whatever_stands_beside_it(files: TextFiles)
     assert encoded.row(3) == tokenizer.encode(["text " * 20], max_length=16).row(0)
 
 
-def test_labels_in_the_second_column_are_warned_of() -> None:
+def test_labels_in_the_second_column_cause_a_warning() -> None:
     labels = Labels(("no", "yes"))
     assert "'no'" in labelled.warning(["a\tyes", "b\tno"], labels)
     for lines in (["a", "b"], ["a\tyes", "b"], ["a\tyes", "b\tperhaps"]):

@@ -45,7 +45,7 @@ def ids_of(batches: Any, epoch: int, start: int = 0) -> List[List[int]]:
     return [batch["sample_ids"].tolist() for batch in batches.epoch(epoch, start)]
 
 
-def test_each_sample_once_an_epoch_in_an_order_of_its_own(file: Any) -> None:
+def test_each_sample_occurs_once_per_epoch_and_epochs_differ(file: Any) -> None:
     lines = Lines(file(criteo(1003)), CRITEO_NUMBERS, 256)  # four blocks
     batches = SlotBatches(lines, 32, 1000, seed=5)
     assert len(lines) == 1003 and lines.columns == (13, 26)
@@ -59,7 +59,7 @@ def test_each_sample_once_an_epoch_in_an_order_of_its_own(file: Any) -> None:
     assert ids_of(SlotBatches(lines, 32, 1000, seed=5), 1) == second
 
 
-def test_values_mean_the_same_everywhere_and_packed_files_too(file: Any) -> None:
+def test_a_value_has_the_same_row_also_in_gzipped_files(file: Any) -> None:
     text = criteo(40)
     plain, packed = Lines(file(text), 13, 64), Lines(file(text, "d.gz"), 13, 64)
     assert plain.fingerprint() == packed.fingerprint()
@@ -76,7 +76,7 @@ def test_values_mean_the_same_everywhere_and_packed_files_too(file: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         ([], "has no lines"),
         (["1\t2\ta", "1\t2"], "line 2: 1 columns after the label; required: 2"),
@@ -85,8 +85,8 @@ def test_values_mean_the_same_everywhere_and_packed_files_too(file: Any) -> None
         *((["1\t2\ta", f"0\t{n}\tb"], rf"day\.tsv, line 2: '{n}' is not a finite") for n in _WRONG),
     ],
 )
-def test_refused_before_anything_trains(file: Any, lines: List[str], says: str) -> None:
-    with pytest.raises(DataError, match=says):
+def test_wrong_lines_are_refused(file: Any, lines: List[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         Lines(file(lines), 1, 8)
 
 

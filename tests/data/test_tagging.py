@@ -83,9 +83,7 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
      r"data:1: entities 0:2 and 1:3 overlap, which this .* --head global_pointer"),
     ("", r"data: the file is empty"),
 ])  # fmt: skip
-def test_what_is_wrong_is_named_with_file_and_line(
-    tmp_path: Any, content: str, message: str
-) -> None:
+def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(tmp_path, content, nested=False)
 
@@ -94,7 +92,7 @@ def test_what_is_wrong_is_named_with_file_and_line(
     Rules(True), Rules(False, hugging_face=True),
     Rules(False, True, strip_accents=True, chinese=False),
 ])  # fmt: skip
-def test_a_token_is_made_of_its_characters(rules: Rules) -> None:
+def test_the_place_of_a_token_has_its_characters(rules: Rules) -> None:
     source = np.random.RandomState(0)
     blocks = [(32, 127), (0xA0, 0x250), (0x300, 0x370), (0x390, 0x530), (0x2000, 0x2070),
               (0x3040, 0x30FF), (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0x1F600, 0x1F640)]  # fmt: skip
@@ -114,19 +112,20 @@ def test_a_token_is_made_of_its_characters(rules: Rules) -> None:
             assert piece in "".join(split(text[start:end])).replace("σ", "ςσ"), (text, start, end)
 
 
-def test_entities_that_no_span_of_tokens_is_are_counted() -> None:
+def test_entities_that_match_no_span_of_tokens_are_counted() -> None:
     tokenizer = Tokenizer("[PAD] [UNK] [CLS] [SEP] new york ##er is big".split())
     text = "New Yorker is big"
     gold = [Entity(0, 10, "a"), Entity(4, 8, "b"), Entity(6, 9, "a"), Entity(14, 17, "b")]
     data = Dataset([text], labels=[entities.pack(gold)])
     placed = Placed.of(data.texts, tokenizer, max_length=6)
     assert placed.encoded.lengths.tolist() == [6]
-    wanted = GoldSpans.of(data, placed, Labels(("a", "b")))
-    assert wanted.spans == [[Span(1, 3, 0), Span(2, 2, 1)]]
-    assert [placed.characters(0, span) for span in wanted.spans[0]] == [(0, 10), (4, 8)]
-    assert (wanted.missed.tolist(), wanted.cut, wanted.within) == ([1, 1], 1, 1)
+    spans_of_text = GoldSpans.of(data, placed, Labels(("a", "b")))
+    assert spans_of_text.spans == [[Span(1, 3, 0), Span(2, 2, 1)]]
+    assert [placed.characters(0, span) for span in spans_of_text.spans[0]] == [(0, 10), (4, 8)]
+    counts = (spans_of_text.missed.tolist(), spans_of_text.cut, spans_of_text.within)
+    assert counts == ([1, 1], 1, 1)
     assert "2 of 4 dev entities cannot be found and count as missed: 1 are cut off by" in (
-        wanted.warnings("dev")
+        spans_of_text.warnings("dev")
     )
 
 

@@ -103,7 +103,7 @@ def test_epochs_and_seeds_differ(options: Any) -> None:
             assert sum(a == b for a, b in zip(one, other)) < 20
 
 
-def test_packed_steps_have_about_as_many_samples_as_wanted() -> None:
+def test_packed_steps_have_about_batch_size_samples() -> None:
     lengths = np.clip(np.random.RandomState(0).lognormal(3.2, 0.8, 3000), 3, 128).astype(int)
     batches = PackedBatches(*encoded(lengths), 128, 32, seed=1)
     counts = np.array([batch["weights"].sum() for batch in batches.epoch(0)])

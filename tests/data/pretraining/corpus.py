@@ -1,4 +1,4 @@
-"""Encoded samples whose every token says where it belongs; what is read from files."""
+"""Samples with distinct tokens, the texts of a corpus, and a hash of batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from amp_xla.data.text.tokenizer import Encoded
 
 
 def encoded(sizes: Sequence[int], pairs: bool = False) -> Tuple[Encoded, np.ndarray]:
-    """Samples of ``sizes`` tokens, no two tokens alike and none 0; labels of two classes."""
+    """Return samples of ``sizes`` tokens, all distinct and none 0, and labels of two classes."""
     lengths = np.asarray(sizes, np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     tokens = np.arange(1, offsets[-1] + 1, dtype=np.int32)
@@ -21,13 +21,13 @@ def encoded(sizes: Sequence[int], pairs: bool = False) -> Tuple[Encoded, np.ndar
 
 
 def corpus_texts(corpus: Any, **options: str) -> List[str]:
-    """All documents of files, folders or globs, read as ``Reading(**options)`` says."""
+    """Return all documents of files, folders or globs, read with ``Reading(**options)``."""
     reading = Reading(**options)
     return [t for u in units(files_of(str(corpus)), reading) for t in texts_of(u, reading)[0]]
 
 
 def digest(batches: Iterable[Any]) -> str:
-    """SHA-256 over every array of every batch."""
+    """Return the SHA-256 of all arrays of all batches."""
     total = hashlib.sha256()
     for batch in batches:
         for name, value in sorted(batch.items()):

@@ -1,4 +1,4 @@
-"""The built-in corpus: real, no copies across, no names inside."""
+"""The built-in corpus: its size and labels, without copies and without names of packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from amp_xla.data.text import corpora
 from amp_xla.errors import DataError
 
 
-def test_it_is_what_it_says() -> None:
+def test_texts_are_distinct_and_without_the_name_of_their_package() -> None:
     train, dev = corpora.pydoc()
     assert train.labels is not None and dev.labels is not None
     counts = collections.Counter(train.labels)
@@ -38,7 +38,7 @@ def make_library(root: Path, packages: int) -> None:
         )
 
 
-def test_what_cannot_be_parsed_is_passed_over_and_shared_texts_are_left_out(tmp_path: Path) -> None:
+def test_files_that_cannot_be_parsed_and_shared_texts_are_left_out(tmp_path: Path) -> None:
     make_library(tmp_path, 3)
     (tmp_path / "packagea" / "python2.py").write_text("print 'hello'\n")
     (tmp_path / "packagea" / "binary.py").write_bytes(b"\xff\xfe\0\0")
@@ -54,7 +54,7 @@ def test_what_cannot_be_parsed_is_passed_over_and_shared_texts_are_left_out(tmp_
     assert all(text.startswith("does number") for text in both)
 
 
-def test_a_python_without_sources_says_so(tmp_path: Path) -> None:
+def test_a_python_without_sources_is_an_error(tmp_path: Path) -> None:
     make_library(tmp_path, 1)
     with pytest.raises(DataError, match="packagea.*--train FILE"):
         corpora.pydoc(str(tmp_path))

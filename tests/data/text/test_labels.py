@@ -1,4 +1,4 @@
-"""Labels keep their ids across files, and strangers are named."""
+"""Labels have the same ids in every file; unknown and suspicious labels are reported."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_one_class_or_swapped_columns_are_errors() -> None:
         ([str(i) for i in range(30)], [str(i) for i in range(30)], ["become 30 classes"]),
     ],
 )
-def test_labels_that_look_wrong_are_warned_of(
+def test_labels_that_look_wrong_cause_a_warning(
     train: List[str], dev: List[str], warnings: List[str]
 ) -> None:
     lines = Labels.fit(train).warnings(dev)

@@ -1,4 +1,4 @@
-"""Vocabularies come back as they were written, and are learned alike in every process."""
+"""Vocabularies are read as bert4keras reads them, and learned identically in every process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_ids_are_line_numbers(tmp_path: Path) -> None:
     assert tokenizer.encode(["a b"]).row(0)[0] == [3, 7, 1, 4]  # of copies the last, as Google's
 
 
-def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
+def test_files_that_are_no_vocabulary_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     with pytest.raises(DataError, match="no such file"):
         Tokenizer.load(str(path))
@@ -72,7 +72,7 @@ def test_files_that_are_no_vocabulary(tmp_path: Path) -> None:
             Tokenizer.load(str(path))
 
 
-def test_a_vocabulary_for_other_texts_is_warned_of_or_refused() -> None:
+def test_many_unknown_tokens_cause_a_warning_or_an_error() -> None:
     tokenizer = Tokenizer([*SPECIAL_TOKENS, "a", "b"])
 
     def warnings(text: str) -> str:
