@@ -50,12 +50,12 @@ def reply(**values: Any) -> None:
 
 def build_job(request: Request) -> Any:
     """Build the recipe's job with the requested precision and XLA mode, variables initialized."""
-    from amp_xla.config import changed, parse
+    from amp_xla.config import parse
     from amp_xla.recipe import recipe_module
 
     recipe = recipe_module(request.recipe)
-    config = parse(recipe.Config, request.words, f"python -m {recipe.__name__}")
-    job = recipe.build(changed(config, precision=request.precision, xla=request.xla))
+    words = (*request.words, "--precision", request.precision, "--xla", request.xla)
+    job = recipe.build(parse(recipe.Config, words, f"python -m {recipe.__name__}"))
     from amp_xla.training.step import initialize_variables
 
     initialize_variables()
