@@ -92,7 +92,7 @@ class Config:
     only: str = ""
     """rows whose name contains one of these texts, separated by semicolons (default: all)"""
     out: str = ""
-    """path without .json and .md of the files to write (default: docs/results/gpu; with --trial:
+    """path of the files to write, without .json and .md (default: docs/results/gpu; with --trial:
     runs/gpu)"""
     trial: bool = False
     """test this command with a tiny model, on any machine; the figures mean nothing"""

@@ -62,7 +62,7 @@ class Config:
     only: str = ""
     """contestants whose name contains one of these texts, separated by semicolons (default: all)"""
     out: str = "runs/peers"
-    """path without .json and .md of the files to write"""
+    """path of the files to write, without .json and .md"""
 
 
 def main() -> int:

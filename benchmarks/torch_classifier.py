@@ -1,4 +1,4 @@
-"""Contestant: Hugging Face transformers on PyTorch, trained as by its Trainer.
+"""Contestant: Hugging Face transformers on PyTorch, trained as its Trainer does.
 
 AdamW, linear schedule, gradients clipped at norm 1; float32 or bfloat16 autocast. Batches are
 padded to their longest text; ``group`` groups texts of similar length, by the Trainer's sampler.

@@ -134,7 +134,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line: a text, or two with a tab between."""
+    """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
     config.precision_options.resolve_for_answers()
     return answers(config, checkpoint, lines)

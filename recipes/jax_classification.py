@@ -120,7 +120,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line: a text, or two with a tab between."""
+    """Return the label probabilities of each line, a text or two texts separated by a tab."""
     from amp_xla.jax import bert, processes, step  # first: one line if there is no JAX
     from amp_xla.jax.engine import restored
 

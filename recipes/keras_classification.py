@@ -36,13 +36,13 @@ class Config(ClassifierConfig):
 
     recipe = "keras_classification"
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
-    """Keras policy; none = by AMP_XLA_PRECISION, where amp means mixed_float16 on a GPU, else
+    """Keras policy; none = as AMP_XLA_PRECISION: amp is mixed_float16 on a GPU, else
     mixed_bfloat16"""
     loss_scale: Optional[str] = None
-    """loss scale: a number (1 = off) or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16
-    and 1 otherwise"""
+    """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
+    if that is not set, 1000 in float16 and 1 otherwise"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """XLA mode; none = AMP_XLA_XLA, else off"""
+    """XLA mode; none = environment variable AMP_XLA_XLA, or off if that is not set"""
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -171,7 +171,7 @@ def optimizer(config: Config, steps: int, scale: Any) -> Any:
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line: a text, or two with a tab between."""
+    """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
     precision(dataclasses.replace(config, xla="off", loss_scale=None))
     return classification.answers(config, checkpoint, lines)

@@ -57,7 +57,7 @@ class Driver(NamedTuple):
 
     @property
     def shown(self) -> bool:
-        """True if this user's programs may use a GPU; they also need its libraries."""
+        """True if this user's programs may use a GPU; they also need CUDA's libraries."""
         return bool(self.gpus or self.trace) and not self.hidden
 
     def describe(self) -> str:

@@ -50,7 +50,7 @@ def source(given: Mapping[str, Any]) -> Source:
         return Sequences(data, steps or len(data), shuffle)
     if inspect.isgenerator(data):
         if not steps:
-            raise UnsupportedError("fit with a generator needs steps_per_epoch, as without Run")
+            raise UnsupportedError("fit with a generator needs steps_per_epoch")
         return Generator(data, steps)
     arrays = (data, given.get("y"), given.get("sample_weight"))
     leaves = backend.tensorflow().nest.flatten(data)

@@ -51,7 +51,7 @@ class Others:
         self.restore(states)
 
     def state(self) -> List[Dict[str, Any]]:
-        """Return class and state of each callback for JSON; state None = it holds arrays."""
+        """Return class and state of each callback for JSON; state None for one with arrays."""
         states = []
         for callback, initial, arrays in zip(self._callbacks, self._initial, self._arrays):
             changed: Optional[Dict[str, Any]] = {

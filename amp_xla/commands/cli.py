@@ -33,9 +33,9 @@ def _run(name: str, words: List[str]) -> int:
 
 
 def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:
-    """Put flags before the values at the start: ``RUN FILE`` -> ``--run RUN --file FILE``.
+    """Turn leading values into flags: ``RUN FILE`` -> ``--run RUN --file FILE``.
 
-    A command whose only value is RUN takes several, which are joined by commas.
+    If RUN is the only value of a command, several runs are allowed; they are joined by commas.
 
     Raises:
       AmpXlaError: there are more values than ``names``.

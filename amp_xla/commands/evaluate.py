@@ -39,7 +39,7 @@ class Config:
     length: Annotated[int, within(8, 512)] = 128
     """maximum tokens per text; longer texts are cut"""
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
-    """share of the tokens to predict, in whole words"""
+    """share of the tokens to predict; words are masked whole"""
     lowercase: bool = True
     """for folders without tokenizer_config.json: lower-case the text, as uncased BERT does"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1

@@ -97,7 +97,7 @@ class Config:
     loss_scale: Optional[str] = None
     """number by which the loss is multiplied; none = 1000 for amp, else 1"""
     gpu: bool = True
-    """--no-gpu: the script runs on a CPU, where XLA needs another flag"""
+    """the script runs on a GPU; --no-gpu = on a CPU, where XLA needs one more TensorFlow flag"""
 
 
 def block(config: Config) -> str:

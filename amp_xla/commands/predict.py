@@ -60,7 +60,8 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """file: a text per line, or two with a tab between; may be gzipped; none = standard input"""
+    """file with one text, or two separated by a tab, per line, also gzipped; none = standard
+    input"""
     json: bool = False
     """print one JSON object per line, with all probabilities, or with the entities"""
     query: Optional[str] = None

@@ -25,8 +25,8 @@ class SubjectOptions:
     recipe: str = "classification"
     """name of a recipe, path of its file, or my_script.py:build_model"""
     batch: Optional[str] = None
-    """name in the script of a batch, or of a function that returns it; none = the batch that
-    build_model returns; inspect can also make one up (32 rows of 128 tokens)"""
+    """name that the script gives to a batch, or to a function that returns one; none = the batch
+    that build_model returns; inspect can also make one up (32 rows of 128 tokens)"""
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 

@@ -36,7 +36,7 @@ class Script(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A compiled Keras model or a recipe's job, and its batches; None = no batches."""
+    """A compiled Keras model or a recipe's job, and its batches; None without a batch."""
 
     model: Any
     batches: Optional[Iterator[Any]]
@@ -49,7 +49,8 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
       script: its ``name`` is a compiled Keras model, or a function that returns model or
         (model, batch).
       words: ``sys.argv[1:]`` for the script.
-      batch: name of a batch as for ``fit`` or of batches, or of a function that returns them.
+      batch: name in the script: a batch as for ``fit``, several batches, or a function that returns
+        one of these.
 
     Raises:
       AmpXlaError: a file or name is missing, or has another type.

@@ -153,8 +153,8 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
             weight = math.nan
         if name not in weights or not 0.0 < weight < math.inf:
             raise SettingsError(
-                f"--class-weights: found {pair[:60]!r}; allowed is balanced, or weights above 0 of "
-                f"labels, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
+                f"--class-weights: found {pair[:60]!r}; allowed: balanced, or labels with weights "
+                f"above 0, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
             )
         weights[name] = weight
     return list(weights.values())

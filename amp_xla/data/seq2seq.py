@@ -53,8 +53,9 @@ def predictions(batch: Batch, *_: int, count: int) -> Batch:
       count: K, predicted positions per row: the number of tokens of the longest target.
 
     Returns:
-      The batch with ``positions``, int32 [R, K], from each of which the next token is predicted;
-      ``labels``, int32 [R, K], these tokens; ``weights``, float32 [R, K], 1 for tokens of targets.
+      The batch, and ``positions``: int32 [R, K], the positions before the tokens to predict;
+      ``labels``: int32 [R, K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of
+      targets, 0 for padding.
     """
     segments = batch["segment_ids"]
     places = segments.argmax(1)[:, None] + np.arange(count)

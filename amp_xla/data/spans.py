@@ -51,8 +51,8 @@ def decode(
 
     Args:
       head: name of the model's head, such as softmax or global_pointer.
-      output: of a flat head, ``scores`` float [B, L, tags] and ``transitions`` float [tags, tags];
-        of other heads, ``scores`` float [B, labels, L, L].
+      output: for softmax and crf, ``scores`` float [B, L, tags] and ``transitions`` float [tags,
+        tags]; for other heads, ``scores`` float [B, labels, L, L].
       token_ids: int [B, L], 0 for padding; the first and the last token of a text are never part
         of a span.
     """

@@ -112,7 +112,7 @@ def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -
     Args:
       batch: batch without labels.
       spans: spans of each sample.
-      head: name of the model's head. For a flat head, labels are int32 [R, L] and weights [R, L];
+      head: name of the model's head. For softmax and crf, labels are int32 [R, L], weights [R, L];
         for other heads, labels are bool [R, labels, L, L] and weights [R].
       labels: number of labels.
     """
@@ -136,7 +136,7 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
 
     Args:
       files, how: as for ``labelled.read``.
-      head: name of the model's head; a flat head allows no nested entities in training.
+      head: name of the model's head; softmax and crf allow no nested entities in training.
     """
     parts = train, dev = files.read(how.seed, nested=not is_flat(head))
     names, dev_names = (

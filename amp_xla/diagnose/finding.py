@@ -30,7 +30,7 @@ class Input:
 
     @property
     def lost(self) -> bool:
-        """True if it was rounded to half and a finite element became infinite."""
+        """True if rounding to half made a finite element infinite."""
         return self.to_half and self.range.largest >= OVERFLOW
 
     def __str__(self) -> str:

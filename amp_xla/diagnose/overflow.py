@@ -100,7 +100,10 @@ class _Replay(NamedTuple):
         return all(i.range.finite and not i.lost for i in inputs)
 
     def largest_constant(self, tensor: Tensor) -> float:
-        """Return the largest constant among the large tensors behind a tensor; 0 if none."""
+        """Return the largest constant from which a tensor is computed; 0 if there is none.
+
+        Only paths through large or non-finite tensors are followed.
+        """
 
         def large_sources(current: Tensor) -> List[Tensor]:
             sources = map(nodes.parse_input, self.nodes[current[0]].input)

@@ -70,7 +70,7 @@ class Exportable:
             (folder / ANSWERS).write_bytes(json_files.encode(self.answers))
 
     def samples(self) -> Tuple[np.ndarray, np.ndarray]:
-        """Return token ids and segment ids, int32 [8, L], of random tokens."""
+        """Return token ids and segment ids of random tokens, int32 [8, L]."""
         random, longest = np.random.RandomState(0), max(3, min(self.length, 48))
         ids, segments = np.zeros((2, 8, longest), np.int32)
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
@@ -103,7 +103,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def compared(outputs: Iterable[str]) -> str:
-    """Return the output to compare: ``probabilities``, or the only one."""
+    """Return the name of the output to compare: ``probabilities``, else the first output."""
     names = list(outputs)
     return "probabilities" if "probabilities" in names else names[0]
 
@@ -139,7 +139,7 @@ def describe_head(model: Exportable, folder: Path) -> str:
 
 
 def read_head(folder: Path) -> Dict[str, np.ndarray]:
-    """Return a head as float32: from its file, or among the tensors of a Hugging Face folder."""
+    """Return the tensors of the head's file, else of a Hugging Face folder; in float32."""
     path = folder / HEAD if (folder / HEAD).is_file() else folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(str(path)) if path.is_file() else {}
     return {name: value.astype(np.float32) for name, value in tensors.items()}

@@ -114,7 +114,7 @@ def language_model(
 
 
 def _encoder(config: ClassifierConfig, checkpoint: Checkpoint, folder: Optional[str]) -> Any:
-    """Return bert4keras' object with the weights of a folder; None = without weights."""
+    """Build bert4keras' encoder; load the weights in ``folder``, unless that is None."""
     vocab_size = Tokenizer.from_assets(checkpoint.file).vocab_size
     options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
     return options.transformer(vocab_size, config.batches.max_length, weights=folder is not None)

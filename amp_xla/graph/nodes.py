@@ -84,7 +84,7 @@ def closure(starts: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -
 
 
 def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None) -> Set[Any]:
-    """Return the operations and all in ``within`` that they depend on, by data or control."""
+    """Return ``operations`` and those in ``within`` that they depend on, by data or control."""
 
     def before(op: Any) -> List[Any]:
         sources = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
@@ -94,7 +94,7 @@ def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None
 
 
 def downstream(operations: Iterable[Any], within: Collection[Any]) -> Set[Any]:
-    """Return the operations and all in ``within`` that depend on their outputs."""
+    """Return ``operations`` and those in ``within`` that depend on their outputs."""
 
     def readers(op: Any) -> List[Any]:
         return [user for tensor in op.outputs for user in tensor.consumers() if user in within]

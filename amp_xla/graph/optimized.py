@@ -38,7 +38,7 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
 
 
 def item(graph: Any, fetches: Sequence[str]) -> Any:
-    """Return the MetaGraphDef that grappler takes for a graph and its fetches."""
+    """Build grappler's input, a MetaGraphDef, from a graph and its fetches."""
     meta_graph = tf.MetaGraphDef()
     meta_graph.graph_def.CopyFrom(graph.as_graph_def() if hasattr(graph, "as_graph_def") else graph)
     # Grappler keeps the operations in the train_op collection.

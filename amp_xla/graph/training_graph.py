@@ -1,4 +1,4 @@
-"""One view of training graphs, for a recipe's step and for a compiled Keras model."""
+"""Training graphs of recipes' steps and of compiled Keras models, described in one form."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class TrainingGraph:
             )
 
     def export(self, fetches: Sequence[str]) -> Any:
-        """Return the GraphDef behind ``fetches``, made repeatable.
+        """Return the GraphDef that computes ``fetches``, with repeatable random numbers.
 
         Stateful random operations become functions of their name and the step fed to
         ``SEED_STEP``, so that two copies draw the same dropout masks. The seed of the backward
@@ -188,14 +188,14 @@ def _make_stateless(node: Any, graph_def: Any) -> None:
 
 
 def view(model: Any) -> TrainingGraph:
-    """Return the view of a ``Job``, a ``TrainStep`` or a compiled Keras model."""
+    """Return the training graph of a ``Job``, a ``TrainStep`` or a compiled Keras model."""
     if isinstance(model, keras.models.Model):
         return from_model(model)
     return from_step(getattr(model, "step", model), getattr(model, "model", None))
 
 
 def from_step(step: Any, model: Any = None) -> TrainingGraph:
-    """Return the view of a ``TrainStep``; the layers of ``model`` name the nodes."""
+    """Return the training graph of a ``TrainStep``; ``model`` has the layers."""
     names = {id(v): v.op.name for v in step.variables}
     return TrainingGraph(
         graph=step.loss.graph,
@@ -211,7 +211,7 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
 
 
 def from_model(model: Any) -> TrainingGraph:
-    """Build a compiled Keras model's training function and return its view."""
+    """Build the training function of a compiled Keras model; return its training graph."""
     if getattr(model, "optimizer", None) is None or not hasattr(model, "total_loss"):
         raise UnsupportedError(
             f"model {model.name!r} is not compiled, so it has no training "
@@ -264,7 +264,7 @@ def _static_shape(tensor: Any) -> List[Optional[int]]:
 
 
 def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
-    """Return placeholder name -> shape of a target that fits its output and its loss.
+    """Return placeholder name -> shape of the target, which depends on output and loss.
 
     Keras' placeholder for a target has the rank of the output, but no sizes.
     """
@@ -281,7 +281,7 @@ def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
 
 
 def _dense_name(gradient: Any, scale: Any = None) -> str:
-    """Return the tensor name of a gradient's values, divided by ``scale``, behind an Identity.
+    """Divide a gradient's values by ``scale``, add an Identity, and return its tensor name.
 
     The pass does not convert fetched nodes. So the Identity is fetched, not the node that computes
     the gradient.

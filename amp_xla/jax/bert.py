@@ -109,9 +109,13 @@ class Layer(eqx.Module):
     def __call__(
         self, x: jax.Array, mask: jax.Array, dropout: Optional[Dropout], place: int
     ) -> jax.Array:
-        """Map ``x`` [B, L, hidden]; ``mask`` is bool [B, L], False = padding.
+        """Return the output for ``x``, both [B, L, hidden].
 
-        ``place`` is the number of the layer's first dropout mask.
+        Args:
+          x: output of the layer below.
+          mask: bool [B, L], False for padding.
+          dropout: key and rate of this step; None = no dropout.
+          place: number of the layer's first dropout mask; a layer has three.
         """
         rows, length, _ = x.shape
 

@@ -211,7 +211,7 @@ def _multi_head_attention() -> Any:
             return (out if mean == 1.0 else out * (1.0 / mean)), None
 
         def _dropout_factors(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
-            """Return the factors of the attention weights, float or bool, and their mean."""
+            """Return (dropout factors of the attention weights, float or bool; their mean)."""
             phase = K.learning_phase()
             if not rate or (isinstance(phase, int) and not phase):
                 return None, 1.0

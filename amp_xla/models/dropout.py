@@ -103,7 +103,7 @@ def step_input() -> Any:
 
 
 def keep_mask(name: str, shape: Any, rate: float) -> Any:
-    """Return a mask of elements to keep, bool of ``shape``; each call for a layer has its own.
+    """Return a bool mask, True for elements to keep; two calls for a layer give different ones.
 
     Args:
       name: name of the layer.

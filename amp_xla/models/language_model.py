@@ -309,7 +309,7 @@ def _rates(size: int) -> Any:
 
 
 def _neighbour_kernels(offsets: List[int], hidden: int) -> Tuple[Any, Any]:
-    """Return query and key kernels, float32 [hidden, hidden], for heads with these offsets.
+    """Return the query and key kernels of heads with these offsets, float32 [hidden, hidden].
 
     A head uses the fastest sinusoids. Its query rotates them by the offset, so that it equals the
     key at that offset: sin(x + w) = sin x cos w + cos x sin w.

@@ -88,7 +88,7 @@ def _apply(layers: List[Any], values: Any) -> Any:
 
 
 def _sparse(ids: Any) -> Any:
-    """Convert ids, int64 [B, slots, values], to a SparseTensor [B x slots, values] without -1."""
+    """Convert int64 [B, slots, values] to a SparseTensor [B * slots, values]; drop ids of -1."""
     shape = tf.shape(ids, out_type=tf.int64)
     flat = tf.reshape(ids, tf.stack([shape[0] * shape[1], shape[2]]))
     where = tf.where(flat >= 0)

@@ -48,7 +48,10 @@ def model_inputs(method: Method, inputs: Mapping[str, Any]) -> List[Any]:
 
 
 def scores(method: Method, output: Any) -> Any:
-    """Build the scores of pairs, float32 [B], from ``network``'s output: cosines, or 0 to 1."""
+    """Build the scores of pairs from ``network``'s output, float32 [B].
+
+    Separate texts are compared by their cosine; two texts in one sequence get a score from 0 to 1.
+    """
     return cosines(in_pairs(unit(output))) if apart(method) else tf.sigmoid(output[:, 0])
 
 
@@ -119,14 +122,14 @@ def in_batch(vectors: Any, weights: Any) -> Any:
 
 
 def cross_entropy(logit: Any, labels: Any, weights: Any, smoothing: float = 0.0) -> Any:
-    """Build the mean cross-entropy of logits and labels from 0 to 1, float32 [B]; a scalar."""
+    """Build the mean cross-entropy, a scalar, of logits [B] and labels [B] from 0 to 1."""
     labels = labels * (1.0 - smoothing) + smoothing / 2
     rows = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logit)
     return losses.weighted_mean(rows, weights)
 
 
 def placeholders(method: Method) -> Dict[str, Any]:
-    """Return a step's placeholders by name: int [B, 2, L] for separate texts, else [B, L]."""
+    """Return placeholders by name; token ids are [B, 2, L] for separate texts, else [B, L]."""
     shape = [None, 2, None] if apart(method) else [None, None]
     inputs = {"token_ids": tf.placeholder(tf.int32, shape, name="token_ids")}
     if not apart(method):

@@ -46,7 +46,7 @@ class Transitions(keras.layers.Layer):
 
     @property
     def matrix(self) -> Any:
-        """Build the scores, float32 [tags, tags], from the row's tag to the column's."""
+        """Build the transition scores, float32 [tags, tags]; row = first tag, column = second."""
         return self._factor * tf.convert_to_tensor(self._weights_of_pairs)
 
 
@@ -55,9 +55,9 @@ class Tagger(NamedTuple):
 
     Attributes:
       head: softmax, crf, global_pointer or efficient_global_pointer.
-      model: Keras model: token and segment ids -> scores, float32 [B, L, tags] of a flat head, else
-        [B, labels, L, L].
-      transitions: transitions of a flat head, float32 [tags, tags]; zeros without a CRF.
+      model: Keras model from token and segment ids to scores: float32 [B, L, tags] for softmax and
+        crf, [B, labels, L, L] for the other heads.
+      transitions: scores of tag pairs, float32 [tags, tags]; zeros for softmax, None for pointers.
     """
 
     head: str
@@ -133,7 +133,7 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
 
 
 def _pointer(head: str, **shape: Any) -> Any:
-    """Return bert4keras' layer with its mask as a bias, which ONNX can express."""
+    """Return bert4keras' layer, but add its mask as a bias, which ONNX can express."""
     original = getattr(backend.bert4keras("layers"), POINTERS[head])
 
     class Spans(original):  # type: ignore[misc, valid-type]
@@ -153,7 +153,7 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
       labels: int32 [B, L], 0 for padding.
       scores: scores of each tag, float32 [B, L, tags].
       weights: float32 [B, L], 1 for tokens and 0 for padding, which is at the end.
-      transitions: float32 [tags, tags], from the row's tag to the column's.
+      transitions: scores of tag pairs, float32 [tags, tags]; row = first tag, column = second.
     """
     tags = tf.shape(scores)[-1]
     at_labels = tf.reduce_sum(scores * tf.one_hot(labels, tags), -1)

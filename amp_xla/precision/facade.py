@@ -217,7 +217,7 @@ def described(optimizer: Any) -> Dict[str, Any]:
 
 
 def restored(description: Any, custom_objects: Optional[Dict[str, Any]] = None) -> Any:
-    """Return the optimizer that ``described`` or Keras' ``serialize`` described."""
+    """Build an optimizer from the result of ``described`` or of Keras' ``serialize``."""
     if not isinstance(description, dict):
         return description  # Keras allows an object here
     description = copy.deepcopy(description)  # Keras changes its argument

@@ -209,7 +209,7 @@ def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
 
 
 def _takes(optimizer: Any, argument: str) -> bool:
-    """Return whether ``apply_gradients`` has the argument; wrappers pass it to a base."""
+    """Return whether ``apply_gradients`` of the class or of a base class has ``argument``."""
     name = "apply_gradients"
     functions = (vars(c)[name] for c in type(optimizer).__mro__ if name in vars(c))
     return any(argument in inspect.signature(function).parameters for function in functions)

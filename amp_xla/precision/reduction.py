@@ -92,7 +92,7 @@ def over_ranks(
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:
-    """Return ``order`` in groups of at most ``GROUP_BYTES``, or of one gradient."""
+    """Split ``order`` into groups of at most ``GROUP_BYTES``; a larger gradient makes one."""
     groups: List[List[int]] = []
     size = 0
     for i in order:

@@ -1,6 +1,6 @@
 """A training step in TensorFlow: scaled, unscaled, checked once; clipped and applied, or skipped.
 
-All variable groups that are unscaled in a step share its decision and one move of the loss scale.
+All groups of variables in a step share one decision and one adjustment of the loss scale.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Steps:
 
     @property
     def loss_scale(self) -> Any:
-        """float32 scalar tensor; in a v1 graph the one that the whole step uses."""
+        """float32 scalar tensor; in a v1 graph, the whole step uses the same tensor."""
         if not in_v1_graph():
             return self.state.loss_scale
         scales = self._stored("_amp_xla_scales")
@@ -122,14 +122,16 @@ class Steps:
     def apply(
         self, step: Step, parts: Parts, global_step: Any, aggregate: bool, more_groups: bool
     ) -> Any:
-        """Apply one group of a step if the step is finite; the first group checks it.
+        """Apply the gradients of one group of variables if the step is finite.
+
+        The first group of a step decides this for all its groups.
 
         Args:
           step: the open step; ``finite``, ``norm`` and ``applied`` are set.
           parts: optimizers and their pairs of (unscaled gradient, variable).
           global_step: variable to increment when the step is applied, or None.
           aggregate: sum gradients over replicas or ranks, if the optimizers do so.
-          more_groups: another group of the same step may follow.
+          more_groups: whether another group of the same step may follow.
 
         Returns:
           The operation, in a graph.

@@ -32,9 +32,10 @@ def sync_folder(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Create ``path`` with ``data`` and wait for the disk; the name is not yet durable.
+    """Create ``path`` with ``data`` and wait until the content is on the disk.
 
-    A symbolic link at ``path`` is replaced, not followed.
+    The folder's entry may still be lost; ``sync_folder`` waits for it. A symbolic link at ``path``
+    is replaced, not followed.
     """
     if path.is_symlink():
         os.unlink(str(path))

@@ -14,7 +14,7 @@ _BINS = 10
 def bootstrap(
     samples: np.ndarray, score: Callable[[np.ndarray], Dict[str, float]], seed: int
 ) -> Dict[str, Dict[str, float]]:
-    """Return ``value`` of each score, and ``low`` and ``high``, the ends of its 95% interval.
+    """Return the ``value`` of each score and its 95% interval, from ``low`` to ``high``.
 
     Args:
       samples: the numbers from which ``score`` is computed, one row per sample, [N, K].

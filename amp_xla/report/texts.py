@@ -47,7 +47,7 @@ def rouge(found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
 
 
 def bleu(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return BLEU-4 of all texts together, split by ``words``; NLTK's, with its smoothing 1.
+    """Return the corpus BLEU-4 of NLTK with smoothing method 1; ``words`` splits the texts.
 
     Raises:
       DataError: the package nltk is missing.

@@ -2,8 +2,8 @@
 
 Each id and its vector are sent once per rank and step, even if many samples have the id. Gradients
 are summed in float32 before they are sent, and each rank updates its rows. Averaged gradients are
-divided by the number of ranks, like those of shared variables: both are gradients of the mean over
-the batches of all ranks.
+this sum divided by the number of ranks: the gradients of the mean loss over the batches of all
+ranks. Variables that all ranks have get the same kind of gradient.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     ((count, paths),) = files.items()
     missing = [str(number) for number in range(count) if number not in paths]
     if missing:
-        raise AmpXlaError(f"{folder} lacks the rows of rank {', '.join(missing)} of table {name}")
+        ranks_missing = ", ".join(missing)
+        raise AmpXlaError(f"{folder} has no file of table {name} from rank {ranks_missing}")
     values = np.empty((rows.here, rows.width), np.float32)
     numbers = np.arange(rows.rank, rows.height, rows.size)
     for number, path in paths.items():

@@ -35,7 +35,7 @@ class Config:
     steps: Annotated[int, within(at_least=1)] = 8
     """timed steps per round"""
     rounds: Annotated[int, within(at_least=2)] = 3
-    """rounds per combination; differences smaller than their spread do not count"""
+    """rounds per combination; differences within the spread of the rounds are ignored"""
     minutes: Annotated[Optional[float], within(at_least=0)] = None
     """maximum minutes for all rounds, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
     largest_batch: bool = False

@@ -273,7 +273,7 @@ def read_state(path: Path) -> Dict[str, Any]:
 
 
 def steps(folder: Path) -> List[Path]:
-    """Return the checkpoints in ``folder``, oldest first, whole or not."""
+    """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
     numbered = []
     for path in folder.glob("step-*"):
         match = _NAME.fullmatch(path.name)

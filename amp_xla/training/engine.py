@@ -20,7 +20,7 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: number of ranks with something to agree on, such as a signal; () with one rank.
+      flags: argument ``flag`` of ``Engine.step`` on each rank, or the sum; () with one rank.
       rank_loss: loss of this rank's micro-batch.
     """
 

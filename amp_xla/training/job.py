@@ -65,7 +65,7 @@ class Job:
         return [v for v in variables if id(v) not in sharded]
 
     def training_graph(self) -> training_graph.TrainingGraph:
-        """Return the view of the training step."""
+        """Return the graph of the training step."""
         return training_graph.from_step(self.step, self.model)
 
     def verify(self, graph: executed.ExecutedGraph) -> None:

@@ -1,4 +1,4 @@
-"""JSON files of a run: written whole, and type-checked when read. Imports no TensorFlow.
+"""JSON files of a run: written atomically, type-checked when read. Imports no TensorFlow.
 
 A run folder may come from an untrusted source, so its content is data only, and each field is
 checked before it is used.

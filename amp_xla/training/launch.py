@@ -202,8 +202,8 @@ def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
             )
     engine.restore(saved, weights_only=True)
     note(
-        f"warm start: weights of {saved.path}; steps, optimizer, loss scale and order start from 0 "
-        f"(--resume continues a run)"
+        f"warm start: weights of {saved.path}; step, optimizer, loss scale and order of the "
+        f"data are new (--resume continues a run)"
     )
 
 

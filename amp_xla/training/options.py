@@ -29,8 +29,8 @@ class RunOptions:
     force_resume: Annotated[bool, MAY_CHANGE] = False
     """with --resume: continue although data, settings or versions differ"""
     warm_start: Annotated[Optional[str], MAY_CHANGE] = None
-    """run folder whose best weights the new run starts from; step and optimizer start at 0; with
-    --resume it counts only if there is no checkpoint yet"""
+    """run folder whose best weights the new run starts from, at step 0 and with a new optimizer;
+    with --resume, used only if there is no checkpoint yet"""
     checkpoint_every: Annotated[int, within(at_least=0), MAY_CHANGE] = 0
     """steps between checkpoints; 0 = only every 10 minutes and at evaluations"""
     keep: Annotated[int, within(at_least=1), MAY_CHANGE] = 2
@@ -44,11 +44,12 @@ class PrecisionOptions:
     """Mixed precision and XLA."""
 
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
-    """none = AMP_XLA_PRECISION, else amp"""
+    """precision; none = environment variable AMP_XLA_PRECISION, or amp if that is not set"""
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """none = AMP_XLA_XLA, else off"""
+    """XLA mode; none = environment variable AMP_XLA_XLA, or off if that is not set"""
     loss_scale: Optional[str] = None
-    """a number, or dynamic; none = AMP_XLA_LOSS_SCALE, else 1000 in float16 and 1 otherwise"""
+    """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
+    if that is not set, 1000 in float16 and 1 otherwise"""
 
     def resolve(self) -> Precision:
         """Apply these options, before TensorFlow is imported; return the resulting precision."""
@@ -93,7 +94,7 @@ class ClassifierOptions:
     """Epochs and regularization of a classifier."""
 
     token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens replaced by [MASK] in training, other ones in each epoch (with --bert: 0)"""
+    """share of tokens replaced by [MASK] in training, drawn anew in each epoch (with --bert: 0)"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of the target probability that is spread over all labels (with --bert: 0)"""
     epochs: Annotated[int, within(1, 10**6)] = 8
@@ -203,7 +204,7 @@ class TrickOptions:
     """freeze the embeddings and this number of layers, counted from the lowest; none = train all"""
 
     def on(self, model: Any, pretrained: bool, recompute: bool) -> Any:
-        """Return these tricks for a model; the arguments are those of ``Tricks``."""
+        """Build ``Tricks`` with these options; the arguments are those of ``Tricks``."""
         from amp_xla.training.tricks import Tricks
 
         return Tricks(self, model, pretrained, recompute)

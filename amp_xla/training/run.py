@@ -214,11 +214,11 @@ class RunFolder:
                 os.unlink(str(temporary))
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write ``value`` under ``name``, whole or not at all."""
+        """Write ``value`` as the JSON file ``name``, completely or not at all."""
         self.write(name, json_files.encode(value))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, whole or not at all, unless it has this content already."""
+        """Write a file, completely or not at all, unless it has this content already."""
         path = self.path / name
         if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
             durable.replace(path, data)

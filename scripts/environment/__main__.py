@@ -96,7 +96,7 @@ def prepared(choice: Choice, installing: bool, root: Path) -> str:
     if not installing:
         raise SetupError(
             f"{python} has TensorFlow but not bert4keras. `make env` adds what this project needs"
-            " and changes nothing that is installed; then the same command again."
+            " and changes nothing that is installed; then repeat the command."
         )
     command = [python, "-m", "scripts.container_install"]
     if subprocess.run(command, stdout=2, cwd=str(root)).returncode:

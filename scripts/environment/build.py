@@ -109,7 +109,7 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[s
             raise SetupError(
                 f"{error}\nuv could not get Python {python}. Install one of"
                 f" {', '.join(runtime.pythons)} (Debian, Ubuntu: sudo apt-get install python3),"
-                " then the same command again."
+                " then repeat the command."
             ) from error
     _install(program, lock, lock_file, "--python", str(folder / "bin" / "python"))
     partial = folder / f"{STAMP}.partial"
@@ -119,7 +119,7 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[s
 
 
 def _install(program: str, lock: IO[str], lock_file: Path, *target: str) -> None:
-    """Install exactly what is in the lock; for nvtf1 also NVIDIA's packages, which are not."""
+    """Install exactly the lock's packages; for nvtf1 also NVIDIA's, which the lock lacks."""
     if lock_file.name != "nvtf1.txt":
         # Compile bytecode here on all cores; the first command would use only one.
         _uv(program, lock, "pip", "sync", "--quiet", "--compile-bytecode", *target, str(lock_file))

@@ -140,9 +140,13 @@ def _on_gpu(device: Device) -> Choice:
     return _from_lock("tf2-cuda", device.what, other)
 
 
-def _on_cpu(what: str) -> Choice:
-    """Choose tf1 if a Python 3.7 is installed, else tf2; `what` is why there is no GPU."""
-    prefix = f"{what}; " if what else ""
+def _on_cpu(no_gpu: str) -> Choice:
+    """Choose tf1 if a Python 3.7 is installed, else tf2.
+
+    Args:
+      no_gpu: why no GPU is used; '' on a machine without a driver.
+    """
+    prefix = f"{no_gpu}; " if no_gpu else ""
     unsupported = _no_tensorflow_1()
     if unsupported:
         return _from_lock("tf2", prefix + unsupported)

@@ -44,7 +44,7 @@ def _version(path: str) -> Optional[Tuple[int, ...]]:
 
 
 def _install(tools: Path) -> str:
-    """Install uv by venv, else by pip --target: a Python may lack ensurepip, an image pip."""
+    """Install uv in a venv, or if that fails (no ensurepip), by pip --target."""
     pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     program, requirement = str(tools / "bin" / "uv"), f"uv=={PINNED}"
     venv = [sys.executable, "-m", "venv", str(tools)]
@@ -69,7 +69,7 @@ def _install(tools: Path) -> str:
     shutil.rmtree(tools, ignore_errors=True)
     raise SetupError(
         f"uv {PINNED} could not be installed with {sys.executable}:\n{failures}"
-        "If `venv` or `ensurepip` is missing: `sudo apt-get install python3-venv`, then the same"
-        " command again. Otherwise install uv yourself:"
+        "If `venv` or `ensurepip` is missing: `sudo apt-get install python3-venv`, then repeat"
+        " the command. Otherwise install uv yourself:"
         " https://docs.astral.sh/uv/getting-started/installation/"
     )

@@ -159,7 +159,7 @@ def test_files_of_another_table_are_refused(tmp_path):
     saver.write_rows(tmp_path, "t", {"t": np.zeros((5, 3), np.float32)})
     refused(r"needs float32 \[5, 2\]", width=2)
     path.rename(others)
-    refused("lacks the rows of rank 1")
+    refused("no file of table t from rank 1")
     others.unlink()
     path.write_bytes(b"damaged")
     refused("cannot read t in")

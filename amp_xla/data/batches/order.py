@@ -19,7 +19,7 @@ def generator(*numbers: int) -> np.random.RandomState:
 
 
 def permutation(n: int, *numbers: int) -> np.ndarray:
-    """Return 0 to n - 1, int64 [n], in an order that depends only on ``numbers``."""
+    """Return 0 to n - 1 in an order that depends only on ``numbers``; int64 [n]."""
     return generator(*numbers).permutation(n).astype(np.int64, copy=False)
 
 

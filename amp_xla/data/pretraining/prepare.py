@@ -75,11 +75,13 @@ class Config:
     workers: Annotated[int, within(at_least=0)] = 0
     """number of worker processes; 0 = one per CPU core"""
     shard: str = "0/1"
-    """i/n, i from 0: prepare only part i of n; the last to finish writes the manifest"""
+    """i/n, i from 0: prepare only part i of n; the part that ends last writes the manifest"""
 
     def __post_init__(self) -> None:
         if 0 < self.longest < self.shortest:
-            raise DataError(f"--longest {self.longest}: allowed is 0, or at least --shortest")
+            raise DataError(
+                f"--longest {self.longest}: allowed: 0 (no limit), or at least --shortest"
+            )
         if self.length % 8:
             raise DataError(f"--length {self.length}: allowed are multiples of 8, from 16 on")
         _ = self.part

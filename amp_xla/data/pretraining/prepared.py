@@ -34,7 +34,10 @@ LEFT_OUT = {
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file that gets its name only when complete; other machines may write it, too."""
+    """Write a file under a temporary name and rename it, so that ``path`` is never incomplete.
+
+    The temporary name is unique, because several machines may write the same file.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}-{os.uname().nodename}-{os.getpid()}")

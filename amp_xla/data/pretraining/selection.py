@@ -60,7 +60,10 @@ def copies(
 
 
 def _keys(unit: Unit, reading: Reading, near: bool) -> Tuple[str, np.ndarray]:
-    """Return the unit's name, and uint64 keys: [documents, bands], or [documents, 1] for exact."""
+    """Return the unit's name, and the keys of its documents, uint64 [documents, keys].
+
+    A document has one key per band if ``near``, else one key.
+    """
     keys_of = _bands if near else _exact_key
     keys = [keys_of(text) for text in texts_of(unit, reading)[0]]
     return unit.name, np.array(keys, np.uint64).reshape(len(keys), BANDS if near else 1)

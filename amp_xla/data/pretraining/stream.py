@@ -69,7 +69,7 @@ class Stream:
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
-        """(B, L), the only one."""
+        """(B, L), the shape of all batches."""
         return [(self._size, self.length)]
 
     def describe(self) -> str:
@@ -112,7 +112,7 @@ class Stream:
         return int(self._order(epoch, group)[row])
 
     def _group(self, epoch: int, group: int) -> np.ndarray:
-        """Return int64 [at most GROUP]: sequences of a group of an epoch, shuffled."""
+        """Return the shuffled sequence numbers of one group, int64 [at most GROUP]."""
         each = GROUP // BLOCK
         firsts = self._blocks(epoch)[group * each : (group + 1) * each] * BLOCK
         numbers = (firsts[:, None] + np.arange(BLOCK)).reshape(-1)

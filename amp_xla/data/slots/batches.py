@@ -19,7 +19,7 @@ _BLOCK = 1 << 16  # approximate number of lines that are shuffled together
 
 
 def block_of(batch_size: int) -> int:
-    """Return the lines per block: whole batches, so that only the last of an epoch is short."""
+    """Return the lines per block, a multiple of ``batch_size``, so only the last batch is short."""
     return max(1, _BLOCK // batch_size) * batch_size
 
 
@@ -49,7 +49,7 @@ class SlotBatches:
 
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
-        """(samples, ids per sample) of a batch, the only shape."""
+        """(samples, ids per sample), the same for all batches."""
         return [(self._batch, self._lines.columns.slots * self._values)]
 
     def steps_per_epoch(self, epoch: int = 0) -> int:

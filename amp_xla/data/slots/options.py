@@ -31,9 +31,10 @@ class SlotFiles:
     dev: Annotated[Optional[str], MAY_CHANGE] = None
     """dev file, in the same format; needed with --train"""
     numbers: Annotated[Optional[int], within(at_least=0)] = None
-    """how many columns after the label are numbers; none = 13 as in Criteo's files, built-in 0"""
+    """number of columns with numbers, after the label; none = 13 as in Criteo's files, or 0 for the
+    built-in data"""
     values: Annotated[Optional[int], within(at_least=1)] = None
-    """maximum values per slot, separated by spaces; none = 1, built-in 64"""
+    """maximum values per slot, separated by spaces; none = 1, or 64 for the built-in data"""
 
     def read(self, batch_size: int) -> Tuple[Lines, Lines, int]:
         """Return training lines, dev lines and values per slot."""

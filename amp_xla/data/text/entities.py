@@ -113,7 +113,7 @@ def _from_json(line: str) -> Tuple[str, List[Entity]]:
 def _columns(
     path: str, lines: Sequence[str], bad: List[BadLine]
 ) -> Iterator[Tuple[int, Any]]:  # fmt: skip
-    """Yield (number of its first line, (tokens, tags)) per text; append bad lines to ``bad``."""
+    """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``."""
     refused = {line.line for line in bad}
     first_line: Dict[str, int] = {}  # kind of tag, such as B -> first line that has it
     tokens: List[str] = []

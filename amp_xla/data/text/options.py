@@ -104,7 +104,7 @@ class TextFiles(Files):
         return corpora.pydoc()
 
     def dataset(self, path: str, needs: Optional[Sequence[str]] = None) -> Dataset:
-        """Return the texts of a file; ``needs`` as in ``readers.read``, None = the class's."""
+        """Return the texts of a file; ``needs`` as in ``readers.read`` (default: the class's)."""
         return readers.read(
             path, self.text_field, self.pair_field, self.label_field, self.on_bad_line,
             needs or self.needs, self.numbers, self.separator,
@@ -116,7 +116,7 @@ class MultiLabelTextFiles(TextFiles):
     """Training texts and dev texts."""
 
     multilabel: Optional[str] = None
-    """separator of labels, e.g. a comma: a text may have any number of labels; none = one label"""
+    """separator of labels, e.g. a comma, if a text may have several; none = one label per text"""
 
     def __post_init__(self) -> None:
         if self.multilabel is not None and not self.multilabel.strip():
@@ -202,7 +202,8 @@ class VocabularyOptions:
     vocab_size: Annotated[int, within(at_least=32)] = 8000
     """size of the vocabulary that is trained without --vocab"""
     lowercase: bool = True
-    """lower-case the text and strip accents, as uncased BERT; with --bert: as its folder sets"""
+    """lower-case the text and strip accents, as uncased BERT does; with --bert, as set in
+    its folder"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
         """Return the tokenizer of folder ``bert``, of ``vocab``, or one trained on ``texts``."""

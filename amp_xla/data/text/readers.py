@@ -181,7 +181,7 @@ def collected(
     bad: List[BadLine],
     on_bad_line: str,
 ) -> Dataset:
-    """Return the samples of a file; ``DataError`` if there are none, or bad lines.
+    """Return the samples of a file; raise ``DataError`` for bad lines, or if there are no samples.
 
     Args:
       path, on_bad_line: as for ``read``.

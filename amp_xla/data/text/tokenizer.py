@@ -44,7 +44,12 @@ class Encoded:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
-        """Join rows of ids; ``firsts``: number of tokens in segment 0 of each row, None = all."""
+        """Join rows of token ids.
+
+        Args:
+          rows: token ids of each row.
+          firsts: number of tokens in segment 0 of each row; None = all tokens of the row.
+        """
         sizes = list(map(len, rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
         first_lengths = np.array(sizes if firsts is None else firsts, np.int32)

@@ -42,7 +42,7 @@ _RULES = (
 
 
 def tensors(folder: Path) -> Optional[Tensors]:
-    """Return the tensors of a folder by name; None if it has no such file.
+    """Return the tensors in a folder by name; None if it has no file of weights.
 
     PyTorch's old names of LayerNorm's tensors, gamma and beta, become weight and bias.
 
