@@ -12,10 +12,6 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
-from tokenizers.normalizers import BertNormalizer
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
@@ -24,8 +20,8 @@ from amp_xla.training import checkpoint, manifest
 from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.integration.killing import Server
 from tests.integration.test_classification import WORDS, write_corpus
+from tests.models import google_folder
 
-HERE = Path(__file__).parent
 TINY = (
     "--layers", "1", "--hidden", "8", "--max-length", "12", "--shapes", "1", "--batch-size", "16",
     "--learning-rate", "2e-2", "--vocab-size", "80", "--log-every", "2", "--seed", "3",
@@ -200,29 +196,16 @@ def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
     assert "setting epochs: 3 in the checkpoint, 1 now" in shorter.error
 
 
-@pytest.fixture
-def bert(tmp_path: Path) -> Path:
-    """An ALBERT as a Hugging Face folder."""
-    folder = tmp_path / "albert"
-    shutil.copytree(str(HERE.parent / "models" / "hugging_face" / "albert"), str(folder))
-    words = [word for label in sorted(WORDS) for word in WORDS[label]]
-    tokens = [*SPECIAL_TOKENS, "the", "a", "with", *words]
-    tokenizer = Tokenizer(WordPiece({t: i for i, t in enumerate(tokens)}, unk_token="[UNK]"))
-    tokenizer.normalizer = BertNormalizer()
-    tokenizer.pre_tokenizer = BertPreTokenizer()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
-
-
-def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, bert: Path) -> None:
+def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, tmp_path: Path) -> None:
+    tokens = [*SPECIAL_TOKENS, "the", "a", "with", *WORDS["weather"], *WORDS["kitchen"]]
+    bert = google_folder.write(tmp_path / "bert", vocabulary=tokens)
     assert train(command, "--name", "tuned", "--bert", str(bert)).code == 0
     run = str(RUN.parent / "tuned")
     first = command(PREDICT, "--run", run, "--file", "new.txt")
     assert first.code == 0, first.err
     # `latest` moved: other words, another shape. Then it is gone.
-    (bert / "tokenizer.json").unlink()
     (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
-    (bert / "config.json").write_text("{}")
+    (bert / google_folder.NAME).write_text("{}")
     assert command(PREDICT, "--run", run, "--file", "new.txt").out == first.out
     more = train(command, "--name", "tuned", "--bert", str(bert), "--resume", epochs=3)
     assert more.code == 0, more.err

@@ -6,7 +6,6 @@ namespace. Both share the file system.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -19,6 +18,7 @@ from typing import Iterator, List, Set
 import pytest
 
 from tests.horovod import need_horovod
+from tests.integration.killing import metrics
 from tests.integration.test_classification import TINY, write_corpus
 from tests.running import environment
 
@@ -114,5 +114,4 @@ def test_two_hosts_train_and_stop_in_order(hosts: List[str], tmp_path: Path) -> 
     assert "2 ranks share each batch" in text and "stopped by SIGTERM after step" in text
     assert (ssh.parent / "asked").read_text().split() == [hosts[1]]
     run = tmp_path / "runs" / "classification" / "two"
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert lines[0]["step"] == 5 and list((run / "checkpoints").glob("step-*"))
+    assert metrics(run)[0]["step"] == 5 and list((run / "checkpoints").glob("step-*"))

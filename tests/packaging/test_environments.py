@@ -6,10 +6,8 @@ A program named `uv`, first on PATH, writes down its calls and creates folders.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import List
 
@@ -18,7 +16,6 @@ import pytest
 from scripts.environment import SetupError, build
 from scripts.environment.pythons import Interpreter
 from scripts.environment.runtimes import Choice, Runtime
-from tests.running import ROOT
 
 pytestmark = pytest.mark.once
 
@@ -46,13 +43,6 @@ if command == "venv":
 else:
     time.sleep(float(os.environ.get("UV_SLOW", "0")))
 log("end " + command)
-"""
-BUILD = """
-import sys
-from pathlib import Path
-from scripts.environment.build import ensure
-from tests.packaging.test_environments import choice
-print(ensure(choice(), Path(sys.argv[1])))
 """
 
 
@@ -112,34 +102,8 @@ def test_a_failed_build_is_an_error_and_starts_from_nothing(root, monkeypatch):
     assert calls(root) == BUILT
 
 
-def start(root: Path, slow: str) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-c", BUILD, str(root)], env={**os.environ, "UV_SLOW": slow},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=str(ROOT), start_new_session=True,
-    )  # fmt: skip
-
-
-def wait_for_installation(root: Path) -> None:
-    deadline = time.monotonic() + 60
-    while "begin pip" not in (root / "log").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_a_killed_build_is_not_taken_for_complete(root):
-    process = start(root, slow="60")
-    wait_for_installation(root)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=30)
-    calls(root)
-    build.ensure(choice(), root)
-    assert calls(root) == BUILT
-
-
-def test_two_builders_wait_for_each_other(root):
-    first = start(root, slow="1")
-    wait_for_installation(root)
-    second = start(root, slow="0")
-    paths = {process.communicate(timeout=60)[0] for process in (first, second)}
-    assert first.returncode == second.returncode == 0 and len(paths) == 1
-    assert calls(root) == BUILT
+def test_two_builders_wait_for_each_other(root, monkeypatch):
+    monkeypatch.setenv("UV_SLOW", "0.5")
+    with ThreadPoolExecutor(2) as builders:
+        paths = set(builders.map(lambda _: build.ensure(choice(), root), range(2)))
+    assert len(paths) == 1 and calls(root) == BUILT

@@ -20,7 +20,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a parent's nohup is inherited
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import stopping
 from amp_xla.process.exits import exit_code
-def bug(): raise MemoryError
 def user(): raise AmpXlaError("no file \\x1b[31m\\n.tsv")
 def full(): open("/dev/full", "wb", 0).write(b"1")
 def swallow():
@@ -41,12 +40,6 @@ def prints():
     for _ in range(9999): print("x" * 99)
 sys.exit(exit_code(globals()[sys.argv[1]]))
 """
-
-
-def test_a_bug_is_a_traceback() -> None:
-    done = run_python("-c", PROGRAM, "bug")
-    assert done.code == 1 and done.out == ""
-    assert "Traceback (most recent call last)" in done.err and "MemoryError" in done.err
 
 
 @pytest.mark.parametrize("name, line", [

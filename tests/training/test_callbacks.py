@@ -16,8 +16,8 @@ from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training import checkpoint
-from amp_xla.training.metrics import CLOCK_FIELDS
 from tests.horovod import on_two_ranks
+from tests.integration.killing import repeatable
 from tests.running import run_python
 
 pytestmark = pytest.mark.slow
@@ -100,12 +100,6 @@ def equal(one: List[np.ndarray], other: List[np.ndarray]) -> bool:
     return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
-def lines(run: Path) -> List[Dict[str, Any]]:
-    """Return a run's metrics without times."""
-    read = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k not in CLOCK_FIELDS} for line in read]
-
-
 def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill: int) -> Any:
     """Return the weights of a run, and those of the same run after a kill and a resume."""
     np.random.seed(5)
@@ -182,7 +176,7 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_pa
     assert equal(whole, again)
     names = {path.name for path in (tmp_path / "keras").iterdir()}
     assert names and {path.name for path in (tmp_path / "ours").iterdir()} == names
-    dev = [line["dev_loss"] for line in lines(tmp_path / "whole") if line["kind"] == "dev"]
+    dev = [line["dev_loss"] for line in repeatable(tmp_path / "whole") if line["kind"] == "dev"]
     np.testing.assert_allclose(dev, history["val_loss"], rtol=1e-4)
 
 
@@ -218,7 +212,7 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
         kill=5 if kind == "weighted arrays" else 7,
     )
     assert equal(whole, again)
-    assert lines(tmp_path / "whole") == lines(tmp_path / "killed")
+    assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
 
 
 def script(folder: Path, *words: str, code: int = 0, env: Optional[Dict[str, str]] = None) -> str:
@@ -251,7 +245,7 @@ def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path
     stopped = tmp_path / "stopped"
     epochs = json.loads((whole / "seen-0.json").read_text())["epochs"]
     assert [(e["loss_scale"], e["skipped_steps"]) for e in epochs] == [(2.0**15, 0)] * 3
-    dev = [line for line in lines(whole / "run") if line["kind"] == "dev"]
+    dev = [line for line in repeatable(whole / "run") if line["kind"] == "dev"]
     assert [line["step"] for line in dev] == [10, 20, 30]
     assert dev[-1]["dev_loss"] == pytest.approx(epochs[2]["val_loss"])
     assert not (whole / "latest").exists()
@@ -266,7 +260,7 @@ def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path
     found, expected = tensors(stopped), tensors(whole)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
-    assert lines(stopped / "run") == lines(whole / "run")
+    assert repeatable(stopped / "run") == repeatable(whole / "run")
 
 
 @pytest.mark.horovod

@@ -85,14 +85,21 @@ def test_the_newest_run_is_the_one_that_latest_names(here: Path) -> None:
 
 
 def test_links_are_not_followed(here: Path) -> None:
+    (here / "outside").mkdir()
+    precious = here / "outside" / "precious"
+    precious.write_text("data")
     run = RunFolder("r", "mine")
     run.begin()
+    (run.checkpoints / ".tmp-shards").symlink_to(precious.parent)
+    (run.path / ".tmp-labels.json").symlink_to(precious)
+    run.begin()
+    run.write("labels.json", b"[]")
     run.close()
-    (here / "precious").write_text("data")
+    assert not list(run.checkpoints.iterdir()) and not (run.path / "labels.json").is_symlink()
     (run.path / ".lock").unlink()
     for name in (".lock", "metrics.jsonl"):
-        (run.path / name).symlink_to(here / "precious")
+        (run.path / name).symlink_to(precious)
     with pytest.raises(OSError, match=".lock"):
         RunFolder("r", "mine", resume=True)
     MetricsLog(run.path, events=False).close()
-    assert (here / "precious").read_text() == "data"
+    assert precious.read_text() == "data"
