@@ -74,9 +74,5 @@ def named() -> Any:
     return {"Input-Segment": segments * 0 + 1, "Input-Token": ids}
 
 
-def uneven() -> Any:
-    return tokens(4), tokens(8)[0] % LABELS
-
-
 if __name__ == "__main__":
     raise SystemExit("it would train now")

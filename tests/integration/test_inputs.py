@@ -12,10 +12,8 @@ from typing import Any, Dict, Tuple
 
 import pytest
 
-from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from tests.integration.commands import PREDICT, RECIPE, Commands, Result, bytes_of
 from tests.integration.killing import Server
-from tests.models import google_folder
 
 pytestmark = pytest.mark.once
 
@@ -56,12 +54,6 @@ def place(tmp_path_factory: Any, server: Server) -> Place:
     (folder / "dos.txt").write_bytes("\r\n".join([*LINES, ""]).encode("utf-8-sig"))
     (folder / "utf8.txt").write_bytes(b"rain\nsn\xffow\n")
     (folder / "many.txt").write_text("rain sun\n" * 1000)
-    words = " ".join(WORDS.values()).split()
-    for name, layers in (("bert", 2), ("layers", 12)):
-        google_folder.write(folder / name, vocabulary=[*SPECIAL_TOKENS, *words])
-        config = {**google_folder.CONFIG, "vocab_size": 15, "num_hidden_layers": layers}
-        (folder / name / "bert_config.json").write_text(json.dumps(config))
-    (folder / "foreign.txt").write_text("\n".join([*SPECIAL_TOKENS, "мир", "труд"]) + "\n")
     created = Place(server, folder, tmp_path_factory.mktemp("scratch"))
     result = created.train("--name", "good")
     assert result.code == 0, result.err
@@ -106,25 +98,3 @@ def test_predict_reports_errors_in_one_line(place: Place, case: str) -> None:
     (said,) = [text for text in result.err.splitlines() if not text.startswith("settings:")]
     assert said.startswith(line) and "Traceback" not in result.err
     assert bytes_of(place.folder / "runs") == unchanged
-
-
-TRAIN: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
-    "layers": (("--bert", "layers"), ("num_hidden_layers 12", "it has 2 layers")),
-    "positions": (
-        ("--bert", "bert", "--max-length", "64"), ("max_position_embeddings 32", "64 tokens")
-    ),
-    "unknown": (("--vocab", "foreign.txt"), ("of the tokens", "are [UNK]")),
-    "flag": (("--epoch", "3"), ("--epochs",)),
-    "no folder": (("--bert", "nowhere"), ("nowhere", "vocab.txt")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", sorted(TRAIN))
-def test_training_says_what_is_wrong_before_it_begins(place: Place, case: str) -> None:
-    flags, words = TRAIN[case]
-    unchanged = bytes_of(place.folder)
-    result = place.train("--name", "refused", *flags)
-    assert result.code == 2, result.err
-    for word in words:
-        assert word in result.error
-    assert bytes_of(place.folder) == unchanged

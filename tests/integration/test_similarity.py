@@ -9,7 +9,7 @@ from typing import Any, List, Tuple
 
 import pytest
 
-from tests.integration.commands import CLI, PREDICT, Commands
+from tests.integration.commands import PREDICT, Commands
 from tests.integration.killing import metrics, state
 from tests.integration.test_classification import WORDS
 
@@ -134,10 +134,3 @@ def test_bad_files_are_one_line(command: Commands, method: str, content: str, me
     done = command(RECIPE, *words)
     assert done.code == 2 and message in done.err, done.err
     assert not (command.folder / "runs" / "similarity" / "bad").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.once
-def test_it_is_rehearsed(command: Commands) -> None:
-    done = command(CLI, "rehearse", "--recipe", "similarity", "--steps", "2", "--", *DATA)
-    assert done.code == 0 and "suggested constant loss scale" in done.out, done.err

@@ -8,7 +8,6 @@ from typing import Dict
 
 import pytest
 
-from scripts.container_install import PROTECTED, read_lock
 from scripts.environment.installed import canonical
 from tests.running import ROOT
 
@@ -55,18 +54,3 @@ def test_packages_for_servers_are_locked_with_hashes(lock):
     lines = (REQUIREMENTS / f"{lock}.txt").read_text().splitlines()
     pins = [index for index, line in enumerate(lines) if re.match(r"\S+==", line)]
     assert pins and all(lines[index + 1].startswith("    --hash=sha256:") for index in pins)
-
-
-@pytest.mark.parametrize("runtime", ["tf1", "tf2"])
-def test_a_container_gets_what_a_host_gets(runtime):
-    """The same direct requirements, except those of the image, and the same versions."""
-    host = asked(REQUIREMENTS / f"{runtime}.in")
-    container = asked(REQUIREMENTS / f"container-{runtime}.in")
-    assert {name for name in host if not PROTECTED.fullmatch(name)} <= set(container)
-    host_pins = locked(REQUIREMENTS / f"{runtime}.txt")
-    # read_lock raises an error if the lock has packages of the image.
-    pins = read_lock(REQUIREMENTS / f"container-{runtime}.txt")
-    assert all("==" in pin and ";" not in pin for pin in pins.values())
-    container_pins = locked(REQUIREMENTS / f"container-{runtime}.txt")
-    for name in ("bert4keras", "tokenizers", "tyro"):
-        assert host_pins[name] == container_pins[name]

@@ -100,13 +100,6 @@ def test_killed_and_resumed_bitwise(folder, whole):
 
 
 @on_tf2
-def test_a_resume_with_another_policy_is_refused(folder, whole):
-    words = ["--name", "whole", "--resume", "--policy", "mixed_bfloat16", "--loss-scale", "dynamic"]
-    said = python(folder, *RECIPE, *words, code=2)
-    assert "differs from this command:" in said and "policy" in said
-
-
-@on_tf2
 def test_the_switch_of_the_other_recipes_chooses_the_policy(folder):
     words = ["--epochs", "1", "--name", "fp32"]
     said = python(folder, *RECIPE, *words, env={"AMP_XLA_PRECISION": "fp32"})
