@@ -99,12 +99,3 @@ def test_labels_are_what_stood_there_and_the_room_is_fixed():
     assert not result["positions"][~real].any() and not result["labels"][~real].any()
     names = ("token_ids", "positions", "labels", "weights")
     assert [result[a].dtype for a in names] == [np.int32, np.int32, np.int32, np.float32]
-
-
-def test_a_word_longer_than_the_room_is_masked_in_part_and_never_overflows():
-    ids = np.full((4, LENGTH), 9, np.int32)
-    ids[:, 0], ids[:, -1] = CLS, SEP
-    starts = np.zeros((4, LENGTH), bool)
-    starts[:, [0, 1, LENGTH - 1]] = True
-    result = masking()(ids, starts, 0, np.arange(4))
-    assert (result["weights"].sum(1) <= 24).all() and result["weights"].sum() > 0

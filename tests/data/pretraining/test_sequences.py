@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences, write_stream
-from amp_xla.data.pretraining.stream import Phases, Stream
+from amp_xla.data.pretraining.stream import Stream
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import DataError
@@ -51,11 +51,12 @@ def test_documents_come_back_whole_in_any_length(tmp_path_factory, files):
 class Rows:
     """Sequences in memory: row i is [CLS] i ... [SEP]."""
 
-    def __init__(self, n, length=LENGTH):
-        self._ids = np.full((n, length), SEP, np.int32)
+    length = LENGTH
+
+    def __init__(self, n):
+        self._ids = np.full((n, LENGTH), SEP, np.int32)
         self._ids[:, 0] = CLS
         self._ids[:, 1:-1] = 5 + np.arange(n)[:, None]
-        self.length = length
 
     def __len__(self):
         return len(self._ids)
@@ -111,22 +112,9 @@ def test_unilm_predicts_the_second_segment_after_a_border():
     assert len(borders) > 5
 
 
-def test_phases_follow_each_other_and_a_run_starts_anywhere():
-    long = Stream(Rows(300, 2 * LENGTH), masking(1000), 32, 7)
-    phases = Phases(stream(batches=20), long)
-    whole = list(phases.epoch())
-    assert [b["token_ids"].shape for b in whole] == [(32, LENGTH)] * 20 + [(32, 2 * LENGTH)] * 7
-    assert phases.steps_per_epoch() == 27
-    assert phases.shapes == [(32, LENGTH), (32, 2 * LENGTH)]
-    for start in (1, 19, 20, 26):
-        again = list(phases.epoch(start=start))
-        assert len(again) == 27 - start
-        for name, value in whole[start].items():
-            np.testing.assert_array_equal(again[0][name], value)
-    assert not list(phases.epoch(start=27))
-    # Smaller batches divide the same order.
-    expected = samples(stream(size=16, batches=40).epoch())
-    np.testing.assert_array_equal(samples(whole[:20]), expected)
+def test_smaller_batches_divide_the_same_order():
+    expected = samples(stream(batches=20).epoch())
+    np.testing.assert_array_equal(samples(stream(size=16, batches=40).epoch()), expected)
 
 
 def test_the_reading_thread_ends_and_its_errors_come_out():

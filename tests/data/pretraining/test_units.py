@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
-import os
 
 import pytest
 
@@ -102,24 +101,6 @@ def test_folders_globs_and_lists_are_read_in_one_order(tmp_path):
         files_of(f"{tmp_path}/nothing.txt")
     with pytest.raises(DataError, match=r"corpus .*: has no file ending in \.txt"):
         files_of(f"{tmp_path}/empty")
-
-
-def test_links_are_followed_once(tmp_path):
-    folder = tmp_path / "corpus"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "sub" / "a.txt").write_text("a text\n")
-    (folder / "b.txt").symlink_to("sub/a.txt")
-    (tmp_path / "link").symlink_to("corpus")
-    (folder / "sub" / "loop").symlink_to("..")
-    assert corpus_texts(tmp_path / "link") == ["a text"]
-    assert corpus_texts(f"{folder}/**/*.txt") == ["a text"]
-
-
-@pytest.mark.parametrize("name", [".", "a.txt"])
-def test_pipes_are_refused(tmp_path, name):
-    os.mkfifo(str(tmp_path / "a.txt"))
-    with pytest.raises(DataError, match="a pipe or a device.*regular file"):
-        files_of(str(tmp_path / name))
 
 
 def test_utf16_is_named(tmp_path):
