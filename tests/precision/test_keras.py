@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import K, tf
 from amp_xla.errors import SettingsError
-from amp_xla.precision import DynamicLossScale, Policy, PolicyRules, get_policy
+from amp_xla.precision import Policy, PolicyRules, get_policy
 from amp_xla.precision.compat.keras import (
     from_keras,
     graph_rewrite,
@@ -16,7 +16,6 @@ from amp_xla.precision.compat.keras import (
     to_keras,
     with_rules,
 )
-from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.snippets import blocks, run
 from tests.precision.training import same
 
@@ -39,24 +38,6 @@ def encoder():
     )  # fmt: skip
     built.build()
     return built.model
-
-
-def test_a_policy_trains_in_half_with_one_loss_scale():
-    set_policy("mixed_float16")
-    layers = [
-        keras.layers.Dense(32, activation="relu", input_shape=(8,), name="hidden"),
-        keras.layers.Dense(4),
-        keras.layers.Activation("softmax", dtype="float32"),
-    ]
-    model = keras.models.Sequential(layers)
-    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.01), DynamicLossScale(2.0**20))
-    model.compile(optimizer, "sparse_categorical_crossentropy")
-    assert model.optimizer is optimizer  # Keras did not put a second loss scale around it
-    assert [K.dtype(layer.output) for layer in layers] == ["float16", "float16", "float32"]
-    x = np.random.RandomState(0).randn(512, 8).astype("float32")
-    losses = model.fit(x, x[:, :4].argmax(1), epochs=12, verbose=0).history["loss"]
-    assert losses[-1] < 0.5 * losses[0]
-    assert {w.dtype.name for w in model.get_weights()} == {"float32"}
 
 
 @pytest.mark.parametrize("text, name", [("c=f16", "mixed_float16"), ("f16", "float16")])

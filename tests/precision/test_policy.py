@@ -42,17 +42,6 @@ def test_mistakes_are_named(text, said):
         get_policy(text)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_and_hashed_alike_across_frameworks(name):
-    spellings = [name, getattr(tf, name), tf.as_dtype(name), tf.as_dtype(name).as_numpy_dtype]
-    if name != "bfloat16":
-        spellings += [np.dtype(name), getattr(np, name)]
-    policies = [Policy(s, s, s) for s in spellings]
-    assert len(set(policies)) == 1
-    assert policies[0] != Policy(name, name, "float64" if name != "float64" else "float32")
-    assert tf.as_dtype(policies[0].compute_dtype) == getattr(tf, name)
-
-
 Pair = collections.namedtuple("Pair", ["left", "right"])
 
 

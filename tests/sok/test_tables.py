@@ -117,8 +117,6 @@ def test_what_is_not_allowed_is_named(graph):
     for refused, words in (
         (lambda: backend.session().run(layer(ids)), "range: slot.*1.*has id.*9.*allowed: 0 to 6"),
         (lambda: sok.DistributedEmbedding("max", 1, 1, 1), "combiner is 'max'; allowed: sum, mean"),
-        (lambda: sok.All2AllDenseEmbedding(0, 1, 1), "a table has 0 rows of 1"),
-        (lambda: sok.Init(global_batch_size=0), "global_batch_size is 0; allowed: a multiple of"),
         (lambda: sok.OptimizerScope([shared]).__enter__(), "shared.* is not a table"),
         (
             lambda: Rows(7, 2, "t").taken(np.ones((6, 2))),
@@ -149,17 +147,9 @@ def test_lazy_adam_leaves_rows_outside_the_batch_alone(graph):
 
 
 def test_files_of_another_table_are_refused(tmp_path):
-    path, others = tmp_path / "t-0-of-1.safetensors", tmp_path / "t-0-of-2.safetensors"
-
-    def refused(words, width=3):
-        with pytest.raises(AmpXlaError, match=words):
-            saver.read_rows(tmp_path, "t", "t", Rows(5, width, "t"))
-
-    refused("found: none")
     saver.write_rows(tmp_path, "t", {"t": np.zeros((5, 3), np.float32)})
-    refused(r"needs float32 \[5, 2\]", width=2)
-    path.rename(others)
-    refused("no file of table t from rank 1")
-    others.unlink()
-    path.write_bytes(b"damaged")
-    refused("cannot read t in")
+    with pytest.raises(AmpXlaError, match=r"needs float32 \[5, 2\]"):
+        saver.read_rows(tmp_path, "t", "t", Rows(5, 2, "t"))
+    (tmp_path / "t-0-of-1.safetensors").rename(tmp_path / "t-0-of-2.safetensors")
+    with pytest.raises(AmpXlaError, match="no file of table t from rank 1"):
+        saver.read_rows(tmp_path, "t", "t", Rows(5, 3, "t"))
