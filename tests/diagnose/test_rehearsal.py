@@ -14,7 +14,6 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.diagnose import rehearse
 from amp_xla.diagnose.rehearsal_report import Rehearsal
-from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.diagnose import heads
 from tests.running import run_python
 
@@ -104,19 +103,6 @@ def test_underflow_backward_and_the_suggested_scale() -> None:
     assert f"suggested constant loss scale: {report.suggested_loss_scale:g} (now 1)" in str(report)
 
 
-def test_the_scale_is_that_of_the_models_own_optimizer() -> None:
-    model = planted(backward=(1e-2, 1e-5))
-    optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.01), "dynamic")
-    model.compile(loss="categorical_crossentropy", optimizer=optimizer)
-    report = rehearse(model, batches(), 2)
-    assert report.finding is None
-    assert [step.loss_scale for step in report.steps] == [2.0**15] * 2
-    assert "(now 32768)" in str(report)
-    assert report.worst_difference < 1e-3
-    # Gradients are compared at this scale: those that scale 1 loses are there.
-    assert layer(report, "First").gradients_lost < 0.05
-
-
 def test_the_batches_of_fit_are_taken_as_fit_takes_them() -> None:
     head = heads.build("CRF")
     token_ids, segment_ids, labels = head.arrays
@@ -143,8 +129,4 @@ def test_fifty_steps_of_classification_stay_within_one_percent(tmp_path: Path) -
     assert 0.0 < max(differences) < 0.01
     assert report["finding"] is None
     assert 1024 <= report["suggested_loss_scale"] <= 2**20
-    layers = {layer["layer"]: layer for layer in report["layers"]}
-    attention = layers["Transformer-1-MultiHeadSelfAttention"]
-    assert 0.0 < attention["largest_activation"] < 1.0
-    assert 0.0 < attention["gradient_error"] < 0.05
     assert "suggested constant loss scale" in done.out

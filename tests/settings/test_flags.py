@@ -66,12 +66,6 @@ def test_misspelt_variables_are_reported(name, value, major, words):
     assert all(word in problem for word in words)
 
 
-def test_right_spellings_pass():
-    old = {REWRITE + "BLACKLIST_REMOVE": "Softmax,Log", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    new = {REWRITE + "ALLOWLIST_ADD": "Einsum", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    assert flags.check(old, 1) == flags.check(new, 2) == []
-
-
 def test_precision_switches():
     amp = environment(precision="amp")
     assert amp["TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"] == "1"
