@@ -89,6 +89,19 @@ def test_clipping_is_of_the_window_mean(session):
     assert length == pytest.approx(1e-3, rel=1e-2) and norm > 1.0
 
 
+def test_ranks_reduce_once_a_window(session):
+    calls = tf.get_variable("calls", initializer=0, trainable=False)
+
+    def reduce(gradient):
+        with tf.control_dependencies([calls.assign_add(1)]):
+            return tf.identity(gradient)
+
+    trainer = minimized(session, KINDS["tf.train sgd"](), accumulate=3, reduce=reduce)
+    for _ in range(6):
+        trainer.step()
+    assert session.run(calls) == 2 * len(trainer.task.variables)
+
+
 def test_groups_applied_apart_are_refused():
     optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=2)
     task = problem()
