@@ -21,8 +21,8 @@ class Config:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; return the exit code of the recipe's ``main``."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if "--" not in words and words[:1] == ["--recipe"]:
-        words.insert(2, "--")
+    if "--" not in words and words[:1] not in (["-h"], ["--help"]):
+        words.insert(2 if words[:1] == ["--recipe"] else 0, "--")
     own_words, recipe_words = split_words(words)
     config = parse(Config, own_words, "amp-xla train RECIPE")
     return int(recipe_module(config.recipe).main(recipe_words))

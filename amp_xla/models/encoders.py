@@ -26,6 +26,8 @@ _CLASSES = {
     "bert": "BERT", "albert": "ALBERT", "electra": "ELECTRA", "nezha": "NEZHA",
     "roformer": "RoFormer", "roformer_v2": "RoFormerV2",
 }  # fmt: skip
+# Google's names of the weights with one row per token of the vocabulary
+VOCABULARY = {TOKENS, "cls/predictions/output_bias"}
 Extend = Callable[[Any], Any]
 
 
@@ -95,7 +97,7 @@ def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
     """Return a bert4keras model's weights, by Google's names; without vocabulary padding."""
     variables = _variables(transformer)
     arrays = dict(zip(variables, K.batch_get_value(list(variables.values()))))
-    for name in {TOKENS, "cls/predictions/output_bias"} & set(arrays):
+    for name in VOCABULARY & set(arrays):
         arrays[name] = arrays[name][:vocab_size]
     return arrays
 

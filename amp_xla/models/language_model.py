@@ -99,7 +99,7 @@ class LanguageModel:
     def _load(self, folder: Any) -> None:
         """Load the weights of a folder; if it has no head, the head keeps its initial weights."""
         needed = {
-            name: (self.vocab_size, *shape[1:]) if shape[0] == self.padded else shape
+            name: (self.vocab_size, *shape[1:]) if name in encoders.VOCABULARY else shape
             for name, shape in encoders.tensors(self.transformer).items()
         }
         if not folder.has_head():

@@ -12,7 +12,8 @@ from amp_xla.models.weights import google
 
 CONFIG: Dict[str, Any] = {
     "vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "intermediate_size": 32, "max_position_embeddings": 32, "type_vocab_size": 2,
+    # 64 rows, as many as the padded token embeddings have
+    "intermediate_size": 64, "max_position_embeddings": 32, "type_vocab_size": 2,
     "hidden_act": "gelu",
 }  # fmt: skip
 NAME = "bert_config.json"

@@ -55,6 +55,7 @@ class Config:
     ("--steps 1e3", "'1e3' is not a whole number: --steps INT how many"),
     ("--rate x", "'x' is not a number: --rate FLOAT a rate"),
     ("--stepz 1", "Unrecognized options: --stepz; did you mean --steps INT"),
+    ("--count 1 a.txt", "unexpected a.txt: values without a flag come before the first flag"),
 ])  # fmt: skip
 def test_a_wrong_command_line_is_one_line(words, message, capsys):
     with pytest.raises(SettingsError) as raised:
