@@ -80,26 +80,9 @@ def test_it_is_exported_for_hugging_face(whole, folder):
     )
 
 
-# Kills itself after step 20, with all checkpoints on disk.
-KILLED = """
-import os, signal, sys
-from amp_xla.process.exits import exit_code
-from amp_xla.training.loop import Loop
-from recipes import jax_classification
-after_step = Loop.after_step
-def killed(self, *args):
-    after_step(self, *args)
-    if self.state.step == 20:
-        self.checkpoints.wait()
-        os.kill(os.getpid(), signal.SIGKILL)
-Loop.after_step = killed
-sys.exit(exit_code(jax_classification.main, sys.argv[1:]))
-"""
-
-
 def test_killed_and_resumed_bitwise(folder, whole):
     words = [*small.FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
-    small.run(folder, "-c", KILLED, *words, code=-9)
+    small.run(folder, "-c", small.KILLED, recipe.__name__, *words, code=-9)
     said = small.train(folder, "--name", "killed", *HALF, "--resume")
     assert "resumed from step-" in said
     found, expected = arrays(folder / RUNS / "killed"), arrays(whole)

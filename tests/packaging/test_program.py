@@ -16,9 +16,6 @@ pytestmark = pytest.mark.once
 PROGRAM = str(ROOT / "amp-xla")
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^([a-z][a-z-]*):", MAKEFILE, re.MULTILINE)
-FAKE_LAUNCHER = """#!/bin/sh
-for word in "$0" "$@"; do printf '%s\\n' "$word"; done
-"""
 
 
 def test_the_program_and_make_list_their_commands():
@@ -61,39 +58,13 @@ def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
         assert re.fullmatch(r"runtime tf\d: .*used as it is\n", done.stderr)
     done = run([PROGRAM, *words[:4], "--a", "b c"], root=tmp_path)  # without the `--`
     assert done.stdout == "['--a', 'b c']\n", done.stderr
-    done = run(["make", "env", f"PYTHON={sys.executable}"])
+    make = ["make", f"PYTHON={sys.executable}"]
+    done = run([*make, "train", f"RECIPE={tmp_path / 'mine.py'}", "ARGS=--a 'b c'"])
+    assert done.stdout == "['--a', 'b c']\n", done.stderr
+    done = run([*make, "train", "NP=x", "HOSTS=a:1,b:1"])
+    assert "error: --np x, but --hosts a:1,b:1 has 2 ranks" in done.stderr
+    done = run([*make, "env"])
     assert done.stdout == f"{sys.executable}\n"
-
-
-@pytest.fixture
-def launched(tmp_path):
-    """Return a function that runs `make` with launchers that only print their arguments."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "Makefile").write_text(MAKEFILE)
-    for name in ("amp-xla", "scripts/docker.sh"):
-        (tmp_path / name).write_text(FAKE_LAUNCHER)
-        (tmp_path / name).chmod(0o755)
-
-    def make(*words):
-        done = run(["make", *words], root=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split("\n")[:-1]
-
-    return make
-
-
-@pytest.mark.parametrize(
-    "words, expected",
-    [
-        (["train", "RUNTIME=tf2"], "./amp-xla train --runtime=tf2 --recipe=classification --"),
-        (["train", "RECIPE=x", "NP=2", "HOSTS=a:1,b:1", "PYTHON=/x"],
-         "./amp-xla ranks --np 2 --hosts a:1,b:1 --python=/x --runtime=auto --recipe=x --"),
-        (["docker-train"], "scripts/docker.sh train --recipe classification --"),
-        (["docker-shell"], "scripts/docker.sh shell --"),
-    ],
-)  # fmt: skip
-def test_make_passes_arguments_on_as_quoted(launched, words, expected):
-    assert launched(*words, "ARGS=--name 'a b'") == [*expected.split(" "), "--name", "a b"]
 
 
 def test_an_unknown_variable_is_an_error_that_names_the_known_ones():

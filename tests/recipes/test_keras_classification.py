@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +11,7 @@ from amp_xla import backend
 from amp_xla.training import checkpoint
 from tests.integration.killing import repeatable, state
 from tests.jax import small
-from tests.running import environment, run_python
+from tests.running import run_python
 
 RUNS = Path("runs") / "keras_classification"
 RECIPE = ["-m", "recipes.keras_classification", *small.FLAGS]
@@ -73,30 +69,13 @@ def test_predict(whole, folder):
     assert [line[:1] for line in done.out.splitlines()] == ["a", "", "b"], done.err
 
 
-def killed(folder, name):
-    """Start a run and kill it after its first checkpoint; return False if it had ended before."""
-    flags = ["--checkpoint-every", "7", "--keep", "9"]
-    words = [sys.executable, *RECIPE, "--name", name, *HALF, *flags]
-    with open(str(folder / "said.txt"), "wb") as said:
-        process = subprocess.Popen(
-            words, cwd=str(folder), env=environment(), stdout=said, stderr=said
-        )
-    first = folder / RUNS / name / "checkpoints" / "step-00000007"
-    while not first.exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    code = process.wait(60)
-    assert code in (-9, 0), (folder / "said.txt").read_text()
-    return code == -9
-
-
 @on_tf2
 def test_killed_and_resumed_bitwise(folder, whole):
-    # On a busy machine, a run may end before this process can kill it.
-    name = next(name for name in ("once", "twice", "thrice") if killed(folder, name))
-    said = python(folder, *RECIPE, "--name", name, *HALF, "--resume")
+    words = [*small.FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
+    python(folder, "-c", small.KILLED, "recipes.keras_classification", *words, code=-9)
+    said = python(folder, *RECIPE, "--name", "killed", *HALF, "--resume")
     assert "resumed from step-" in said
-    assert state(folder / RUNS / name) == state(whole)
+    assert state(folder / RUNS / "killed") == state(whole)
 
 
 @on_tf2
