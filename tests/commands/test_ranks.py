@@ -101,8 +101,6 @@ def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--np", "x"], "--np 'x'; allowed: auto, or a whole number of at least 1"),
-        (["--np", "3", "--hosts", "a:1,b:1"], "--np 3, but --hosts a:1,b:1 has 2 ranks"),
         (["--hosts", "a:1,b"], "allowed: NAME:RANKS,NAME:RANKS"),
         (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
     ],

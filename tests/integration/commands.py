@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
@@ -36,18 +37,18 @@ class Commands:
     Args:
       server: a fork server.
       folder: the working directory.
-      scratch: where their output goes.
     """
 
-    def __init__(self, server: Server, folder: Path, scratch: Path) -> None:
-        self._server, self.folder, self._scratch = server, folder, scratch
+    def __init__(self, server: Server, folder: Path) -> None:
+        self._server, self.folder = server, folder
+        self._scratch = tempfile.TemporaryDirectory()  # for their output
 
     def __call__(self, module: str, *argv: Any, **job: Any) -> Result:
         return self.job({"module": module, "argv": [str(word) for word in argv], **job})
 
     def job(self, job: Dict[str, Any]) -> Result:
         """Any job of the fork server's."""
-        paths = [self._scratch / name for name in ("out.txt", "err.txt")]
+        paths = [Path(self._scratch.name, name) for name in ("out.txt", "err.txt")]
         for path in paths:
             path.write_bytes(b"")
         where = {"cwd": str(self.folder), "out": str(paths[0]), "err": str(paths[1])}

@@ -47,8 +47,8 @@ DATA = ("--train", "train.tsv", "--dev", "dev.tsv", *TINY)
 
 
 @pytest.fixture(scope="module")
-def command(server, folder, tmp_path_factory):
-    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+def command(server, folder):
+    return Commands(server, folder)
 
 
 @pytest.fixture(scope="module")

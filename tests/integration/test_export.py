@@ -82,8 +82,8 @@ for line in sys.stdin:
 class Place(Commands):
     """A folder with data, runs that are trained on demand, and a program that loads exports."""
 
-    def __init__(self, server: Any, folder: Path, scratch: Path) -> None:
-        super().__init__(server, folder, scratch)
+    def __init__(self, server: Any, folder: Path) -> None:
+        super().__init__(server, folder)
         self.answers: Dict[str, Any] = {}
         self.packages = ""
         self.program = subprocess.Popen(
@@ -209,7 +209,7 @@ def place(server: Any, tmp_path_factory: Any) -> Any:
     test_similarity.write(folder / "pairs.tsv", test_similarity.pairs(120, 1))
     lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
     (folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
-    here = Place(server, folder, tmp_path_factory.mktemp("scratch"))
+    here = Place(server, folder)
     yield here
     here.program.kill()
 

@@ -67,7 +67,7 @@ def finished(server: Server, tmp_path_factory: Any) -> List[Commands]:
     for seed in (3, 4):
         folder = tmp_path_factory.mktemp(f"finished-{seed}")
         (folder / "texts.txt").write_text("1 2 3 4\n40 39 38 37\n7 33 21 20\n11 12 30 29\n")
-        made.append(Commands(server, folder, tmp_path_factory.mktemp("scratch")))
+        made.append(Commands(server, folder))
         result = train(made[-1], seed)
         assert result.code == 0, result.err
     return made
@@ -102,7 +102,6 @@ def test_a_damaged_file_never_changes_an_answer(
     answers, verified = predict(first), first(VERIFY, "--run", RUN)
     assert (answers.code, verified.code) == (0, 0), answers.err + verified.err
     assert len(set(answers.out.splitlines())) == 4
-    (tmp_path / "scratch").mkdir()
     bad: List[str] = []
     for seed in seeds:
         chance = random.Random(seed)
@@ -110,7 +109,7 @@ def test_a_damaged_file_never_changes_an_answer(
         shutil.copytree(str(first.folder), str(folder), symlinks=True)
         files = sorted(p for p in (folder / RUN).rglob("*") if p.is_file() and not p.is_symlink())
         path = chance.choice(files)
-        command = Commands(server, folder, tmp_path / "scratch")
+        command = Commands(server, folder)
         kind = damage(path, second.folder / path.relative_to(folder), chance)
         what = f"{seed}: {kind} {path.relative_to(folder)}"
 

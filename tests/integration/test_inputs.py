@@ -54,7 +54,7 @@ def place(tmp_path_factory: Any, server: Server) -> Place:
     (folder / "dos.txt").write_bytes("\r\n".join([*LINES, ""]).encode("utf-8-sig"))
     (folder / "utf8.txt").write_bytes(b"rain\nsn\xffow\n")
     (folder / "many.txt").write_text("rain sun\n" * 1000)
-    created = Place(server, folder, tmp_path_factory.mktemp("scratch"))
+    created = Place(server, folder)
     result = created.train("--name", "good")
     assert result.code == 0, result.err
     return created

@@ -19,7 +19,7 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     folder = tmp_path_factory.mktemp("elsewhere")
     shutil.copy(str(Path(__file__).with_name("own_script.py")), str(folder))
     (folder / "own_data.py").write_text("LENGTH = 24\n")
-    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+    return Commands(server, folder)
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Place(Commands):
 def place(server, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretraining")
     prepared(folder)
-    return Place(server, folder, tmp_path_factory.mktemp("scratch"))
+    return Place(server, folder)
 
 
 @pytest.fixture(scope="module")

@@ -61,8 +61,7 @@ class Place:
 
     def __init__(self, server: Any, folder: Path) -> None:
         self.folder = folder
-        (folder / "scratch").mkdir()
-        self.command = Commands(server, folder, folder / "scratch")
+        self.command = Commands(server, folder)
 
     def start(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Any:
         command = ["ranks", "--np", str(ranks), "--recipe", recipe, "--", "--name", name, *flags]

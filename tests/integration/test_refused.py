@@ -39,7 +39,7 @@ def trained(server: Server, tmp_path_factory: Any) -> Path:
     write_corpus(folder / "other.tsv", 64, 7)
     write_corpus(folder / "dev.tsv", 16, 2)
     (folder / "new.txt").write_text("snow and wind\nsalt the soup\nthe pan with rain\n")
-    command = Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+    command = Commands(server, folder)
     assert train(command, "--name", "mine").code == 0
     answers = predict(command)
     assert answers.code == 0, answers.err
@@ -51,8 +51,7 @@ def trained(server: Server, tmp_path_factory: Any) -> Path:
 def command(server: Server, trained: Path, tmp_path: Path) -> Commands:
     """Commands in a copy of ``trained``."""
     shutil.copytree(str(trained), str(tmp_path / "copy"), symlinks=True)
-    (tmp_path / "scratch").mkdir()
-    return Commands(server, tmp_path / "copy", tmp_path / "scratch")
+    return Commands(server, tmp_path / "copy")
 
 
 def train(command: Commands, *flags: str, data: str = "train.tsv", epochs: int = 2) -> Any:

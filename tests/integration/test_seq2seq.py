@@ -45,7 +45,7 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     write(
         folder / "new.txt", [("yesterday eve left lima",), ("",), ("oslo : founded by bob today",)]
     )
-    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+    return Commands(server, folder)
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
         write(folder / f"{method}.tsv", rows, "sentence1\tsentence2\tscore")
     write(folder / "new.tsv", [("snow and rain", "wind with storm"), ("frost",), ("soup", "frost")])
     write(folder / "lines.txt", [("salt the soup",), ("",), ("storm and wind",)])
-    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+    return Commands(server, folder)
 
 
 def trained(command: Commands, method: str, name: str, *words: str) -> Path:

@@ -80,8 +80,8 @@ NESTED = (*TINY, "--train", "nested.jsonl", "--dev", "nested-dev.jsonl")
 
 
 @pytest.fixture(scope="module")
-def command(server: Any, folder: Path, tmp_path_factory: Any) -> Commands:
-    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+def command(server: Any, folder: Path) -> Commands:
+    return Commands(server, folder)
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ SETTINGS = ("--", "--name", "a", "--hidden", "32", "--epochs", "10")
 def command(server: Any, tmp_path_factory: Any) -> Commands:
     folder = tmp_path_factory.mktemp("elsewhere")
     shutil.copy(tiny.__file__, str(folder / "majority.py"))
-    return Commands(server, folder, tmp_path_factory.mktemp("scratch"))
+    return Commands(server, folder)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     "header --runtime tf1": (0, "TensorFlow 1.15"),
     "doctor --json": (0, '"about"'),
     "prepare text.txt data --length 32 --vocab-size 128 --workers 1": (0, "sequences"),
-    f"ranks classification --np x -- {DATA}": (2, "'x'"),
+    f"ranks classification --np x -- {DATA}": (2, "--np 'x'; allowed: auto, or a whole"),
 }
 
 
@@ -45,8 +45,7 @@ def test_each_command_is_run() -> None:
 
 def test_all_commands(tmp_path: Path) -> None:
     """Run the commands in processes forked from one with TensorFlow."""
-    (tmp_path / "scratch").mkdir()
-    command = Commands(Server(), tmp_path, tmp_path / "scratch")
+    command = Commands(Server(), tmp_path)
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]
     (tmp_path / "train.tsv").write_text("".join(lines))
     (tmp_path / "texts.txt").write_text("salt 3 soup\n")

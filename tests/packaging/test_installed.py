@@ -145,22 +145,6 @@ def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkou
     run_script(container, bert)
 
 
-@with_tensorflow
-@pytest.mark.once
-def test_every_command_is_there_and_its_advice_fits(own, bert):
-    line = "".join(f"{word} cold\train\nhot {word}\tsun\n" for word in dir(str))
-    (own.folder / "texts.tsv").write_text(line)
-    said = own.amp_xla(
-        f"train -- --train texts.tsv --dev texts.tsv --bert {bert} --epochs 1 --max-length 16"
-    )
-    hint = re.search(r"predict with: amp-xla (predict \S+) texts.txt", said)
-    assert hint is not None, said
-    assert "\tupper cold\n" in own.amp_xla(hint.group(1), stdin="upper cold\n")
-    assert "import os" in own.amp_xla("header")
-    said = own.amp_xla("train clasification", code=2)
-    assert "classification, pretraining" in said and "Traceback" not in said
-
-
 @pytest.mark.skipif(RUNTIME != "jax", reason="for the runtime jax")
 def test_jax_alone(own):
     page = (ROOT / "docs" / "precision.md").read_text(encoding="utf-8")

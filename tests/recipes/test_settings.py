@@ -14,7 +14,6 @@ from amp_xla.config import fields
 from amp_xla.process.exits import exit_code
 from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint
-from tests.running import run_python
 from tests.training import runs
 
 pytestmark = pytest.mark.once
@@ -73,14 +72,3 @@ def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):
         monkeypatch.delitem(sys.modules, name)
     assert cli.main(["predict", str(tmp_path), str(tmp_path / "texts.txt")]) == 2
     assert re.fullmatch("error: .*RUNTIME=jax.*\n", capsys.readouterr().err)
-
-
-def test_a_wrong_number_is_found_before_tensorflow_is_imported(tmp_path):
-    code = """
-import sys
-from amp_xla.process.exits import exit_code
-from recipes import classification
-print(exit_code(classification.main, ["--dropout", "2"]), "tensorflow" in sys.modules)
-"""
-    done = run_python("-c", code, cwd=tmp_path)
-    assert done.out == "2 False\n" and done.err == "error: --dropout 2.0: allowed is 0 to below 1\n"
