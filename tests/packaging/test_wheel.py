@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +14,13 @@ from tests.running import ROOT
 BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
 
 
-def source(folder: Path) -> Path:
-    """Copy the sources into `folder`, without files of earlier builds; return the copy."""
-    copy = folder / "copy"
-    copy.mkdir()
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(str(ROOT / name), str(copy))
-    for name in ("amp_xla", "recipes", "scripts", "tests"):
-        ignore = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(str(ROOT / name), str(copy / name), ignore=ignore)
-    return copy
-
-
 @pytest.mark.once
 def test_the_wheel_holds_the_package_its_recipes_and_its_command(tmp_path):
+    # A copy without environments and files of earlier builds
+    ignore = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__")
+    copy = shutil.copytree(str(ROOT), str(tmp_path / "copy"), ignore=ignore)
     command = [sys.executable, "-c", BUILD, str(tmp_path)]
-    subprocess.run(command, cwd=str(source(tmp_path)), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=copy, check=True, stdout=subprocess.DEVNULL)
     wheel = zipfile.ZipFile(str(next(tmp_path.glob("*.whl"))))
     names = wheel.namelist()
     expected = {str(path.relative_to(ROOT)) for path in (ROOT / "amp_xla").rglob("*.py")}
