@@ -41,7 +41,7 @@ def own_recipes() -> List[str]:
 
 
 def recipe_package() -> str:
-    """Return the package of the recipes: ``recipes`` in a checkout, in ``amp_xla`` if installed."""
+    """Return the recipes' package: ``recipes`` in a checkout, ``amp_xla.recipes`` if installed."""
     inside = "amp_xla.recipes"
     return inside if importlib.util.find_spec(inside) is not None else "recipes"
 

@@ -83,7 +83,7 @@ CONTESTANTS: Dict[str, Contestant] = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Compare this project with PyTorch on a GPU. The same command measures missing rows."""
+    """Compare this project with PyTorch on a GPU. A repeated command measures only missing rows."""
 
     steps: Annotated[int, within(at_least=1)] = 20
     """timed steps per row"""
@@ -174,7 +174,7 @@ def measure(
 
 
 def batches(trial: bool, rows: Dict[Tuple[str, str], Row], row: Row) -> List[int]:
-    """Return batch sizes to try; the first is twice the largest that fitted for others."""
+    """Return batch sizes to try, from twice the largest that fitted for other contestants."""
     if trial:
         return [4]
     fitted = [other.batch for other in rows.values() if other.shape == row.shape and other.seconds]

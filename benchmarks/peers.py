@@ -40,7 +40,8 @@ class Config:
     """Compare this project with plain bert4keras and Hugging Face on PyTorch."""
 
     task: Literal["classification", "pretraining"] = "classification"
-    """pretraining: a step of the masked language model, on made-up sequences"""
+    """training step to measure: of a text classifier, or of a masked language model on made-up
+    sequences (pretraining)"""
     train: Optional[str] = None
     """training file (default: built-in corpus)"""
     dev: Optional[str] = None
@@ -52,7 +53,7 @@ class Config:
     steps: Annotated[int, within(at_least=1)] = 8
     """timed steps per round, each on a different batch"""
     rounds: Annotated[int, within(at_least=1)] = 3
-    """rounds per contestant"""
+    """rounds of measurement; each round measures every contestant once"""
     epochs: Annotated[int, within(at_least=0)] = 0
     """if not 0: train for this number of epochs and compare dev accuracies, instead of timing"""
     shapes: str = "6"

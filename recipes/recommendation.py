@@ -40,7 +40,7 @@ class Config:
 
     files: SlotFiles = SlotFiles()
     batch_size: Annotated[int, within(at_least=1)] = 128
-    """samples per step of all ranks together; on GPUs use 8,192 to 65,536"""
+    """samples per step, over all ranks; on GPUs use 8,192 to 65,536"""
     table_optimizer: Literal["lazy_adam", "adam"] = "lazy_adam"
     """optimizer of the table: lazy_adam updates only the rows in the batch, adam all rows"""
     epochs: Annotated[int, within(1, 10**6)] = 2

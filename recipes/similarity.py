@@ -56,7 +56,8 @@ class Config(ClassifierConfig):
     trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
     unsupervised-simcse needs no labels and pairs each text with itself"""
     accumulate: Annotated[int, within(at_least=1)] = 1
-    """micro-batches per update, each of --batch-size pairs, which are compared with each other"""
+    """micro-batches per update; each has --batch-size pairs, and its pairs are compared only with
+    each other"""
     tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
 

@@ -1,4 +1,4 @@
-"""Add the packages that this project needs to a Python with TensorFlow; change no others.
+"""Add the packages that this project needs to a Python with TensorFlow; leave the others unchanged.
 
 The Dockerfile runs `python -m scripts.container_install`, and so does `make env` in a container. A
 container's TensorFlow was built against its numpy, h5py and protobuf. Therefore dependencies are
@@ -88,7 +88,8 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
         raise SetupError(
             "installed and new packages do not fit together:\n  " + "\n  ".join(sorted(new))
         )
-    print(f"installed {len(missing)}; {len(base) - len(replaced)} of the base are unchanged")
+    unchanged = len(base) - len(replaced)
+    print(f"installed {len(missing)} packages; {unchanged} existing ones are unchanged")
 
 
 def lock_for(runtime: str, python: str) -> str:

@@ -323,7 +323,7 @@ def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
     """Return the half precision that this machine can train in, and the reason.
 
     Args:
-      has_gpu: whether there is a GPU, if known; None lists TensorFlow's devices.
+      has_gpu: whether there is a GPU; None = look at TensorFlow's devices.
 
     Returns:
       (``float16`` | ``bfloat16`` | None, one clause).

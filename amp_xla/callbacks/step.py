@@ -220,7 +220,7 @@ class FitStep:
 
 
 def _inside(model: Any) -> Optional[Any]:
-    """Return Keras' train function, which adversarial training wraps in another function."""
+    """Return Keras' train function, also if adversarial training has wrapped it in its own."""
     function = model.train_function
     if hasattr(function, "updates_op"):
         return function

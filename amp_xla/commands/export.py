@@ -76,7 +76,7 @@ def main(argv: List[str]) -> int:
 
 
 def _compared(model: Any, writer: Any, folder: Path, dtype: str) -> float:
-    """Write the model; return the largest difference of its outputs from the run's."""
+    """Write the model; return the largest difference between its outputs and the run's."""
     from amp_xla.export.model import compare
 
     samples = model.samples()

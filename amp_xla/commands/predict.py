@@ -60,7 +60,7 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """file with one text, or two separated by a tab, per line, also gzipped; none = standard
+    """file with one text per line, or two separated by a tab; may be gzipped; none = standard
     input"""
     json: bool = False
     """print one JSON object per line, with all probabilities, or with the entities"""

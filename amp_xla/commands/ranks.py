@@ -51,7 +51,7 @@ class Config:
     """number of ranks; auto = one per GPU of this machine"""
     hosts: Optional[str] = None
     """machines and their numbers of ranks, e.g. a:8,b:8, started by ssh; none = this machine;
-    slurm = this process, a task of srun, becomes one rank"""
+    slurm = srun has started this process, which becomes one rank"""
     recipe: str = "classification"
     """name of a recipe, or path of its file"""
 

@@ -37,8 +37,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     model, batches = config.open(words, config.loss_scale)
     if batches is None:
         raise AmpXlaError(
-            f"{config.recipe} returns no batch to train on; give --batch a name of the script, or "
-            f"return (model, batch)"
+            f"{config.recipe} returns no batch to train on; give --batch the name of a batch "
+            f"in the script, or return (model, batch)"
         )
     from amp_xla.diagnose import rehearsal
     from amp_xla.training.step import initialize_variables

@@ -19,7 +19,7 @@ class Config:
     """Write report.html: curves, evaluations and configuration in one file, for any browser."""
 
     run: str = "runs/classification/latest"
-    """run folders, separated by commas; several are overlaid"""
+    """run folders, separated by commas; the curves of several runs share one chart"""
     to: Optional[str] = None
     """file to write; none = report.html in the run folder, or in the parent folder of all runs"""
 

@@ -26,7 +26,8 @@ class Config:
     folder: str = "runs"
     """folder with the runs of all recipes, or of one recipe"""
     sort: Literal["age", "best", "steps", "speed"] = "age"
-    """order: newest run first, best value first (for each metric), most steps or fastest first"""
+    """which runs come first: age = the newest, best = those with the best value (for each metric),
+    steps = those with most steps, speed = the fastest"""
 
 
 def main(argv: List[str]) -> int:

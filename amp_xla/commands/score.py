@@ -176,7 +176,7 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 
 def _verdict(against: Dict[str, Any]) -> str:
-    """Return the comparison with another run in words."""
+    """Describe the comparison with another run."""
     name = next(name for name in ("accuracy", "f1", "spearman", "rouge_l") if name in against)
     p = against.get("p", 0.0)  # without McNemar's test, the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))

@@ -49,8 +49,8 @@ def build(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject
       script: its ``name`` is a compiled Keras model, or a function that returns model or
         (model, batch).
       words: ``sys.argv[1:]`` for the script.
-      batch: name in the script: a batch as for ``fit``, several batches, or a function that returns
-        one of these.
+      batch: name of an object in the script: a batch as for ``fit``, several batches, or a function
+        that returns one of these.
 
     Raises:
       AmpXlaError: a file or name is missing, or has another type.

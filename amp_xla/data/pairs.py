@@ -58,7 +58,7 @@ class Scale:
 
     @classmethod
     def load(cls, path: str) -> Scale:
-        """Read a file that ``encoded`` wrote; checkpoints verify its checksum."""
+        """Read a file that ``encoded`` wrote; its checksum is verified with the checkpoint."""
         return cls(**json.loads(read_bytes(path).decode("utf-8")))
 
 
@@ -68,7 +68,7 @@ def apart(method: Method) -> bool:
 
 
 def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
-    """Read the files, or the built-in pairs if there are none; ``labels`` is a ``Scale``.
+    """Read the files, or the built-in pairs if there are none; the result's labels are a ``Scale``.
 
     Args:
       method: decides which fields a training file needs, and how pairs are encoded.

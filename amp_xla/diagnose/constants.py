@@ -36,7 +36,7 @@ class Misfit:
 
 
 def misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return the constants that half cannot hold; those rounded to half come first."""
+    """Return the constants that do not fit float16; those that nodes read in float16 come first."""
     readers = consumers(nodes)
     out = []
     for name, node in nodes.items():

@@ -1,4 +1,4 @@
-"""Finds the node at which a batch stops being finite.
+"""Finds the node that makes the loss or the gradients of a batch non-finite.
 
 The batch is replayed on a CPU with every tensor recorded, forward and backward: once as mixed
 precision computes it, once in float32. A tensor is bad if it is not finite, or if it is rounded to

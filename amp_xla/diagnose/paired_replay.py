@@ -20,7 +20,7 @@ from amp_xla.graph.training_graph import TrainingGraph, op_of
 
 
 class PairedReplay(Stage):
-    """The copies ``fp32``, ``amp`` and ``check``; the half tensors of ``amp`` are recorded.
+    """Three copies of a training graph: ``fp32``, ``amp`` (half tensors recorded) and ``check``.
 
     Attributes:
       rewritten: result of the mixed-precision pass.

@@ -15,7 +15,7 @@ _SHOWN_STEPS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of both copies; ``finite``: no NaN and no infinity in mixed precision."""
+    """One step in float32 and in mixed precision; ``finite``: the latter has no NaN or infinity."""
 
     step: int
     float32_loss: float
@@ -25,7 +25,7 @@ class Step:
 
     @property
     def difference(self) -> float:
-        """Difference of the losses relative to float32's."""
+        """Difference of the two losses, relative to the float32 loss."""
         return abs(self.half_loss - self.float32_loss) / max(abs(self.float32_loss), 1e-12)
 
     def __str__(self) -> str:

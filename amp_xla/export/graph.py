@@ -40,7 +40,7 @@ class Parts(NamedTuple):
 
 
 class Serving(NamedTuple):
-    """A graph of constants: ``inputs`` int32 [B, L] -> ``outputs``, by their names."""
+    """A graph whose weights are constants, and its inputs (int32 [B, L]) and outputs by name."""
 
     graph: Any
     inputs: Dict[str, Any]

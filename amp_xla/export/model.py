@@ -103,13 +103,13 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def compared(outputs: Iterable[str]) -> str:
-    """Return the name of the output to compare: ``probabilities``, else the first output."""
+    """Return the name of the output to compare: ``probabilities`` if it exists, or the first."""
     names = list(outputs)
     return "probabilities" if "probabilities" in names else names[0]
 
 
 def answers(name: str, values: np.ndarray) -> np.ndarray:
-    """Return the values to compare: softmax of ``logits``, sigmoid of ``scores``, others as is."""
+    """Return what to compare: softmax of ``logits``, sigmoid of ``scores``, or the values."""
     result = values
     if name == "logits":
         powers = np.exp(values - values.max(-1, keepdims=True))
@@ -139,7 +139,7 @@ def describe_head(model: Exportable, folder: Path) -> str:
 
 
 def read_head(folder: Path) -> Dict[str, np.ndarray]:
-    """Return the tensors of the head's file, else of a Hugging Face folder; in float32."""
+    """Return the head's tensors in float32, from its own file or from ``model.safetensors``."""
     path = folder / HEAD if (folder / HEAD).is_file() else folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(str(path)) if path.is_file() else {}
     return {name: value.astype(np.float32) for name, value in tensors.items()}

@@ -49,7 +49,7 @@ class ExecutedGraph:
 
 
 def _half_type(node: Any) -> str:
-    """Return the half dtype of a node, or of either side of a cast; empty if there is none."""
+    """Return a node's half dtype (for a cast: of its input or output); empty if it has none."""
     names = ("DstT", "SrcT") if node.op == "Cast" else _TYPE_ATTRS
     types = (node.attr[name].type for name in names if name in node.attr)
     return next((_HALF[dtype] for dtype in types if dtype in _HALF), "")

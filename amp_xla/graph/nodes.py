@@ -25,7 +25,7 @@ def parse_input(text: str) -> Tuple[str, int]:
 
 
 def cast_source(name: str) -> str:
-    """Return the node whose output an inserted cast converts; other names unchanged."""
+    """Return the name of the node that an inserted cast converts; other names unchanged."""
     return _CAST_SUFFIX.sub("", name)
 
 

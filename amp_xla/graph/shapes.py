@@ -80,7 +80,7 @@ def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]
 def matmul_flops(
     graph_def: Any, shapes: Mapping[str, List[Shape]]
 ) -> Tuple[Dict[str, int], List[str]]:
-    """Return name -> FLOPs of the matrix products of known size, and the names of the others.
+    """Return the FLOPs of matrix products by name, and the names of products of unknown size.
 
     A product inside a loop counts once, because the number of iterations is unknown.
     """

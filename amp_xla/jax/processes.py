@@ -20,7 +20,7 @@ from amp_xla.training import distributed
 
 
 class Ranks(distributed.Ranks):
-    """JAX's processes; each builds all rows, so their number has no effect on the samples."""
+    """JAX's processes. Each builds whole batches, so their number does not change the samples."""
 
     def exchange(self, mine: bytes) -> List[bytes]:
         """Return the JSON texts of all processes, in order; all must call it."""

@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
-    """Return a function from applied updates, int32, to the rate, float32, as ``warmup_decay``."""
+    """Return a function: number of applied updates -> learning rate; see ``warmup_decay``."""
 
     def rate(applied: jax.Array) -> jax.Array:
         update = applied.astype(jnp.float32) + 1.0
@@ -52,7 +52,7 @@ def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
 
 
 def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTransformation:
-    """Build AdamW as in ``amp_xla.optimizers``: norms and biases (vectors) do not decay."""
+    """Build AdamW as in ``amp_xla.optimizers``; norms and biases (vectors) have no decay."""
 
     def decays(tree: Any) -> Any:
         return jax.tree_util.tree_map(lambda leaf: jnp.ndim(leaf) > 1, tree)

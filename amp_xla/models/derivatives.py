@@ -211,7 +211,7 @@ def _multi_head_attention() -> Any:
             return (out if mean == 1.0 else out * (1.0 / mean)), None
 
         def _dropout_factors(self, shape: Any, rate: float) -> Tuple[Optional[Any], float]:
-            """Return (dropout factors of the attention weights, float or bool; their mean)."""
+            """Return the attention weights' dropout factors, float or bool, and their mean."""
             phase = K.learning_phase()
             if not rate or (isinstance(phase, int) and not phase):
                 return None, 1.0
@@ -223,7 +223,7 @@ def _multi_head_attention() -> Any:
 
 
 def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
-    """Combine bert4keras' mask of keys, [B, M], and its bias or mask of pairs into one bias.
+    """Combine bert4keras' key mask [B, M] and its bias (or mask) of pairs into one bias.
 
     ``bias`` is float or bool and broadcasts to [B, heads, L, M] or [B, L, M].
     """
@@ -237,7 +237,7 @@ def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
 
 
 def mask_bias(allowed: Any) -> Any:
-    """Return a bias of attention: 0 where ``allowed`` is True, else minus bert4keras' infinity.
+    """Return an attention bias: 0 where ``allowed`` is True, minus bert4keras' infinity elsewhere.
 
     bert4keras 0.11.5 and later have no ``infinity()``: -1e4 is used, which float16 can hold.
     """

@@ -71,10 +71,10 @@ def with_rates(pretrained: Mapping[str, Any], config: Mapping[str, Any]) -> Dict
 
 
 def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **arguments: Any) -> Any:
-    """Build bert4keras' object for the content of a ``bert_config.json``, without weights.
+    """Build bert4keras' transformer from a ``bert_config.json``, with initial weights.
 
     Args:
-      config: sizes, ``model_type`` and rates by their names there.
+      config: content of ``bert_config.json``: sizes, ``model_type`` and dropout rates.
       extend: as for ``transformer``.
       **arguments: other arguments of ``build_transformer_model``.
     """

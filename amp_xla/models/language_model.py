@@ -275,7 +275,7 @@ class LanguageModel:
 
 
 def _extended(stddev: float, sinusoids: bool, base: Any) -> Any:
-    """Return a subclass of bert4keras' BERT with another deviation of initial weights.
+    """Return a subclass of bert4keras' BERT whose initial weights have the deviation ``stddev``.
 
     Position embeddings can start as sinusoids, which are then trained. With sinusoids, attention to
     a neighbour is a linear map; with random embeddings a small model stays at the unigram loss for

@@ -40,7 +40,7 @@ class GenerationOptions:
     """draw each token at random from this many most probable tokens; none = no limit"""
     top_p: Annotated[Optional[float], within(above=0, at_most=1)] = None
     """draw each token at random from the most probable tokens that together have this probability;
-    1 = all tokens. Without this flag and --top-k, tokens are not drawn but searched"""
+    1 = all tokens. Without --top-p and --top-k, beam search chooses the tokens"""
     temperature: Annotated[float, within(above=0)] = 1.0
     """values above 1 make the probabilities of tokens more even, values below 1 less even"""
     min_tokens: Annotated[int, within(at_least=1)] = 1
@@ -68,7 +68,7 @@ class EncoderOptions:
     layers: Annotated[int, within(at_least=1)] = 3
     """number of transformer layers; ignored with --bert"""
     hidden: Annotated[int, within(at_least=8)] = 192
-    """hidden size: a multiple of 8 up to 64, and above it a multiple of 64; ignored with --bert"""
+    """hidden size: up to 64 a multiple of 8, above 64 a multiple of 64; ignored with --bert"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of activations and attention weights dropped in training"""
 

@@ -75,7 +75,7 @@ def extended(base: Any) -> Any:
 
 
 def _same_text(slots: Any) -> Any:
-    """Return the bias of attention, float32 [R, 1, L, L]: 0 if query and key are of one text.
+    """Return the attention bias, float32 [R, 1, L, L]: 0 if query and key are in the same text.
 
     Padding may attend to everything: a query without any key would be 0 / 0.
     """

@@ -114,7 +114,7 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
       head: as in ``Tagger``.
       labels: number of labels.
       dropout: dropout rate before the head.
-      rate: peak learning rate of the other weights.
+      rate: peak learning rate; the CRF's transitions have their own, ``TRANSITION_RATE``.
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     if not is_flat(head):

@@ -1,1 +1,1 @@
-"""Optimizers and learning-rate schedules for both TensorFlows, as ``tf.train`` optimizers."""
+"""Optimizers and learning-rate schedules for TensorFlow 1.15 and 2.x, with ``tf.train``'s API."""

@@ -55,7 +55,7 @@ def canonical(dtype: Any) -> str:
 def scalar_type(name: str) -> Any:
     """Return the NumPy scalar type of a dtype, which every framework accepts.
 
-    bfloat16 is ``ml_dtypes``', else TensorFlow's if it is imported, else the plain name.
+    bfloat16 is the type of ``ml_dtypes``, or of TensorFlow if that is imported, or the plain name.
     """
     if name != "bfloat16":
         return getattr(np, name)

@@ -65,9 +65,9 @@ def own_class(optimizer: Any) -> type:
 
 
 def keras_of(optimizer: Any) -> Optional[Any]:
-    """Return the Keras that an optimizer comes from: ``tf.keras`` or ``tf_keras``; else None.
+    """Return the Keras of an optimizer: ``tf.keras`` or ``tf_keras``; None for other optimizers.
 
-    Keras 3 counts as None: its ``fit`` has another protocol, so only custom loops can wrap it.
+    Keras 3 counts as None: its ``fit`` uses other methods, so only custom loops can wrap it.
     """
     roots = [c.__module__.partition(".")[0] for c in type(optimizer).__mro__]
     if "tf_keras" in roots:
@@ -127,7 +127,7 @@ class OptimizerFace(Trackable):
 
     @property
     def iterations(self) -> Any:
-        """The inner optimizer's step variable, else ``applied_steps``."""
+        """The inner optimizer's step variable, or ``applied_steps`` if it has none."""
         steps = getattr(self.inner, "iterations", None)
         return self.applied_steps if steps is None else steps
 

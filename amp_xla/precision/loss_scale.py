@@ -101,8 +101,8 @@ class StaticLossScale(_LossScale):
     """A constant scale.
 
     Attributes:
-      loss_scale: any scalar; stored as a float32 scalar. In JAX it is a leaf, so that another value
-        does not retrace.
+      loss_scale: any scalar; stored as a float32 scalar. In JAX it is a pytree leaf, so that a new
+        value causes no retrace.
 
     Raises:
       ValueError: the scale is not a positive finite number that float32 can hold.

@@ -50,10 +50,10 @@ class LossScaleOptimizer(OptimizerFace):
       global_clipnorm: maximum global L2 norm of the unscaled gradients of a step (of each
         ``apply_gradients`` if a step has several). ``inner`` clips after it.
       groups: pairs (predicate, optimizer). A variable belongs to the first group whose predicate is
-        true for it, else to ``inner``. All groups share one decision.
+        true for it, or to ``inner`` if there is none. All groups share one decision.
       agreement: function from this rank's decision, a boolean scalar, to that of all ranks; see
         ``amp_xla.precision.agreement``. None: each rank decides alone. ``auto``: Horovod's if it
-        has several ranks, else None. Replicas of a ``tf.distribute`` strategy always agree.
+        has several ranks, or else None. Replicas of a ``tf.distribute`` strategy always agree.
       reduce: function from a gradient to its mean over ranks, for ``minimize`` and
         ``compute_gradients``; None if ``inner`` reduces or there is one rank.
       model_parallel: predicate that is true for a variable that exists on this rank alone. Its
@@ -218,7 +218,7 @@ class LossScaleOptimizer(OptimizerFace):
         """Return pairs (unscaled float32 gradient, variable), reduced over ranks.
 
         Args:
-          loss: unscaled; a tensor in a graph or under ``tape``, else a function.
+          loss: unscaled loss: a tensor in a graph or with ``tape``; otherwise a function.
           var_list: variables; None means the graph's trainable variables.
           grad_loss: gradient with respect to the loss, unscaled.
           tape: a ``tf.GradientTape`` that has recorded a loss tensor.
@@ -343,7 +343,7 @@ class LossScaleOptimizer(OptimizerFace):
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
         """Add a micro-batch; the last one of a window checks and applies the whole step."""
         if step.finite is not None:
-            raise RuntimeError("accumulate takes all variable groups in one apply_gradients")
+            raise RuntimeError("accumulate needs all variable groups in one apply_gradients")
         self.build([v for _, v in pairs])
 
         def at_end(means: Pairs) -> Any:

@@ -102,7 +102,7 @@ class LossScaleVariables(tf.Module):
 
         Args:
           grads_finite: boolean scalar tensor, the same on every replica.
-          scale: the scale of this step; None reads it now.
+          scale: the scale of this step; None = read the variable.
 
         Returns:
           In a v1 graph the operation that assigns.

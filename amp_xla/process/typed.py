@@ -1,4 +1,4 @@
-"""Commands for messages; a checkout has other commands than an installed package."""
+"""Commands to show in messages; they differ between a checkout and an installed package."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Settings:
       xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (as ``on``, but each
         cluster is compiled the first time it runs), ``lite`` (only operations that XLA can fuse,
         so no matrix products; stock TensorFlow 1.15 does not have it).
-      infinity: number that bert4keras subtracts from masked scores; None = 1e4 for amp, else its
-        default, 1e12. bert4keras 0.11.5 masks with ``where`` and does not use it.
+      infinity: number that bert4keras subtracts from masked scores; None = 1e4 for amp, else
+        bert4keras' default, 1e12. bert4keras 0.11.5 masks with ``where`` and does not use it.
       epsilon: Keras' fuzz factor; None = 1e-5 for amp, else Keras' default, 1e-7. bert4keras' LAMB
         uses it as its lowest learning rate, so it must be below your learning rate.
       loss_scale: factor of the loss in the backward pass: a number, or ``dynamic``; None = 1000

@@ -138,7 +138,7 @@ def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[st
 
     Args:
       environ: the environment to read.
-      tf_major: major version of TensorFlow; None allows what any version reads.
+      tf_major: major version of TensorFlow; None = allow what either version reads.
     """
     problems = []
     growth = environ.get("TF_FORCE_GPU_ALLOW_GROWTH")

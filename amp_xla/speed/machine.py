@@ -39,7 +39,7 @@ class Machine:
 
     @property
     def absent(self) -> Dict[str, str]:
-        """Precisions and XLA modes that do not exist here, each with the reason."""
+        """Precisions and XLA modes that this machine does not support, each with the reason."""
         out = {}
         if not self.gpu:
             out["tf32"] = "needs tensor cores; on a CPU it equals fp32"
@@ -50,7 +50,7 @@ class Machine:
         return out
 
     def ladder(self) -> List[Tuple[str, str]]:
-        """Return the pairs (precision, XLA mode) that exist here, those without XLA first."""
+        """Return the pairs (precision, XLA mode) that this machine supports, first without XLA."""
         absent = self.absent
         return [
             (precision, xla)

@@ -120,7 +120,7 @@ def measure(
     Args:
       timeout: maximum seconds per process.
       budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
-        turn comes after 70% of it are ``not measured``. No further round starts after all of it.
+        turn comes after 70% of the budget are ``not measured``. No round starts once it is spent.
     """
     outcomes = [Outcome(request.precision, request.xla) for request in requests]
     pairs = list(zip(requests, outcomes))

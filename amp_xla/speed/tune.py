@@ -39,7 +39,7 @@ class Config:
     minutes: Annotated[Optional[float], within(at_least=0)] = None
     """maximum minutes for all rounds, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
     largest_batch: bool = False
-    """also find the largest --batch-size that fits, by trying"""
+    """also try out which --batch-size is the largest that fits"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -78,7 +78,7 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
     """Return the recipe's configuration, unless its precision and XLA mode cannot be measured."""
     for flag in ("--precision", "--xla"):
         if any(word.split("=")[0] == flag for word in words):
-            raise AmpXlaError(f"{flag}: tune measures all of its values; leave it out")
+            raise AmpXlaError(f"{flag}: tune measures every value of this flag; leave the flag out")
     module = recipe_module(recipe)
     config = parse(module.Config, list(words), f"python -m {module.__name__}")
     precision_options(config, "this measures the precisions and XLA modes of")

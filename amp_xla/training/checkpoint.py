@@ -119,7 +119,7 @@ class Checkpoint:
 
 
 def shape_of(array: Any) -> str:
-    """Return dtype and shape as in ``float32[21128,768]``."""
+    """Return dtype and shape as a text such as ``float32[21128,768]``."""
     dtype = getattr(array.dtype, "base_dtype", array.dtype)
     return f"{dtype.name}[{','.join(str(int(size)) for size in array.shape)}]"
 
@@ -335,7 +335,8 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
 
     Args:
       run: run folder.
-      name: name of a checkpoint, ``best`` or ``last``; None = the best, else the newest.
+      name: name of a checkpoint, ``best`` or ``last``; None = the best, or the newest
+        if none is marked as best.
 
     Raises:
       CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
@@ -344,7 +345,7 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
     if not folder.is_dir():
-        raise CheckpointError(f"{run} is not a run folder: it has no folder checkpoints")
+        raise CheckpointError(f"{run} is not a run folder: it has no checkpoints folder")
     paths = steps(folder)
     if not paths:
         raise CheckpointError(f"{run} has no checkpoint yet")

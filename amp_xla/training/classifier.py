@@ -47,7 +47,7 @@ class ClassifierConfig:
     """Train a text classifier."""
 
     recipe: ClassVar[str]
-    """folder in runs/ that holds its runs"""
+    """name of the recipe; its runs are in runs/<recipe>"""
     monitor: ClassVar[str] = "accuracy"
     """dev metric that decides which checkpoint is best"""
 

@@ -35,7 +35,7 @@ class StepResult(NamedTuple):
     rank_loss: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
-        """Return the sum of this micro-batch's result and the next one's, of the same batch."""
+        """Return the sum of this result and that of the next micro-batch of the same batch."""
         return later._replace(
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,

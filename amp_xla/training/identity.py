@@ -53,7 +53,7 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
 
 
 def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
-    """Raise AmpXlaError for the first rank with other data, settings or versions than rank 0."""
+    """Raise AmpXlaError if a rank has other data, settings or versions than rank 0."""
     identities = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
     first, expected = identities[0]
     for rank, (name, other) in enumerate(identities):

@@ -220,7 +220,7 @@ def report(loop: Any, seconds: float) -> None:
 
 
 def _next(recipe: Any, loop: Any) -> str:
-    """Return the command to use next: predict if the recipe can, else a use of its weights."""
+    """Return the command to use next: predict, fine-tune (or fill in masks), or verify."""
     run, program = str(loop.run.path), typed.program()
     if hasattr(recipe, "predict"):
         return f"predict with: {program} predict {run} texts.txt"

@@ -315,7 +315,7 @@ class Loop:
             return {name: float(value) for name, value in self.engine.job.evaluate().items()}
 
     def save_if_needed(self) -> None:
-        """Save, unless there is a checkpoint of the last step already."""
+        """Save, unless the current step already has a checkpoint."""
         if self._saved_at != self.state.step and self.state.step:
             self.save()
 

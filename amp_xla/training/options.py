@@ -98,7 +98,8 @@ class ClassifierOptions:
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of the target probability that is spread over all labels (with --bert: 0)"""
     epochs: Annotated[int, within(1, 10**6)] = 8
-    """passes over the training data (with --bert: enough for 300 updates, but 3 to 20)"""
+    """passes over the training data (with --bert: enough for 300 updates, but at least 3 and
+    at most 20)"""
     patience: Annotated[int, within(at_least=0)] = 0
     """evaluations without improvement before early stopping; 0 = never"""
 
@@ -114,7 +115,7 @@ class RateOptions:
     weight_decay: Annotated[float, within(at_least=0)] = 0.01
     """decoupled weight decay; not applied to layer norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
-    """maximum global norm of the unscaled gradients, which are clipped to it; 0 = no clipping"""
+    """clip the unscaled gradients to this global norm; 0 = no clipping"""
 
 
 @dataclasses.dataclass(frozen=True)

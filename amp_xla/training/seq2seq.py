@@ -41,7 +41,7 @@ def evaluation(
     dev: Dataset,
     options: TargetBatchOptions,
 ) -> Evaluation:
-    """Return the metrics of ``held_out`` on dev targets, and ROUGE-L of texts by greedy search."""
+    """Return the evaluation on dev samples: metrics of ``held_out``, ROUGE-L of greedy search."""
     sources = framed(tokenizer, dev.texts[:TEXTS], options.max_source)
     rows, length = min(ROWS, len(sources)), max(map(len, sources))
     with dropout.inference():

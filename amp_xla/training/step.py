@@ -144,7 +144,7 @@ def _optimized(session: Any, fetches: Sequence[Any]) -> Any:
 
 
 def _dense(gradient: Any) -> Any:
-    """Return a gradient of an embedding as a dense tensor, others unchanged.
+    """Return the gradient of an embedding as a dense tensor, and other gradients unchanged.
 
     The number of rows in a sparse gradient is a shape that differs between batches, so XLA would
     compile the backward pass for each batch. Adam updates all of its moments in any case, and has a

@@ -34,7 +34,7 @@ MAX_COMPILATIONS = 10
 
 
 class TensorFlowEngine(Engine):
-    """The engine of a TensorFlow job; an error if TensorFlow does not see this machine's GPU."""
+    """The engine of a TensorFlow job; refuses to start if TensorFlow does not see the GPU."""
 
     events = True
 
@@ -170,7 +170,7 @@ def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
     session = backend.session()  # Keras has one per thread
 
     def write() -> str:
-        """Return what went wrong."""
+        """Write this rank's rows; return the error message, or an empty string."""
         try:
             if not checkpoints.is_dir():
                 raise AmpXlaError(

@@ -22,7 +22,7 @@ class Variables:
         self._assign: Optional[Callable[..., None]] = None
 
     def shapes(self) -> Dict[str, str]:
-        """Return name -> dtype and shape, as in ``float32[21128,768]``."""
+        """Return name -> dtype and shape, such as ``float32[21128,768]``."""
         return {name: shape_of(v) for name, v in self._variables.items()}
 
     def snapshot(self) -> Dict[str, np.ndarray]:

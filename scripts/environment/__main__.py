@@ -128,7 +128,7 @@ def has_tensorflow() -> bool:
 
 
 def argument(words: Sequence[str], name: str, default: str) -> str:
-    """Return the value of the flag `--name`, else the first word, if it is not a flag."""
+    """Return the value of the flag `--name`, or the first word if that is a value, or `default`."""
     own_words = list(words[: words.index("--")] if "--" in words else words)
     for index, word in enumerate(own_words):
         if word.startswith(f"--{name}="):

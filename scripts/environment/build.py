@@ -145,5 +145,5 @@ def _uv(program: str, lock: IO[str], *arguments: str) -> None:
     if done.returncode:
         raise SetupError(
             f"`uv {' '.join(arguments)}` failed with exit code {done.returncode}; its message is"
-            " above. The same command builds this environment anew."
+            " above. Repeat the command that you typed: it builds this environment anew."
         )

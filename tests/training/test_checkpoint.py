@@ -135,7 +135,7 @@ def test_nothing_that_is_not_finite_is_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("run", "name", "words"),
     [
-        ("/etc", None, "/etc is not a run folder: it has no folder checkpoints"),
+        ("/etc", None, "/etc is not a run folder: it has no checkpoints folder"),
         ("/nowhere", None, "/nowhere is not a folder"),
         ("run", "step-7", f"has no checkpoint step-7; allowed: best, last, {FIRST}$"),
     ],

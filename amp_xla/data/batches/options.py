@@ -24,7 +24,7 @@ class BatchOptions:
     batch_size: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
     """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU 32 to 256"""
     max_length: Annotated[int, within(at_least=3)] = 96
-    """maximum tokens per sample, longer samples are cut; activation memory grows with its square"""
+    """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(at_least=1)] = 4
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 

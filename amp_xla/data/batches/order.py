@@ -24,9 +24,9 @@ def permutation(n: int, *numbers: int) -> np.ndarray:
 
 
 def uniform(samples: Iterable[int], count: int, *numbers: int) -> np.ndarray:
-    """Draw from [0, 1), float64 [samples, count]; row i depends on samples[i] and ``numbers``.
+    """Draw numbers in [0, 1): row i, for samples[i], depends on that sample and ``numbers``.
 
-    A sample has the same numbers in any batch and on any rank.
+    A sample has the same row in any batch and on any rank. The result is float64 [samples, count].
     """
     source = generator(0)
     seed = [number % _WORD for number in numbers]

@@ -82,7 +82,7 @@ class PackedBatches(Batches):
         return f"{super().describe()}, packed, about {per_step:.0f} samples per step"
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
-        """Return length and sample ids, [R, S], of each batch of an epoch, in order."""
+        """Return (length, sample ids) for each batch of an epoch; ids are [rows, slots]."""
         source = generator(self._seed, epoch)
         samples = np.arange(len(self.encoded))
         if self._shuffle:

@@ -70,5 +70,5 @@ def whole(batches: Any) -> Any:
 
 
 def micro_batches(batch: Any) -> Sequence[Batch]:
-    """Return the micro-batches of a ``SharedBatch``; of another batch, only the batch itself."""
+    """Return the micro-batches of a ``SharedBatch``; any other batch is its only micro-batch."""
     return batch.micro_batches if isinstance(batch, SharedBatch) else [batch]

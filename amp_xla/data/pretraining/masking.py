@@ -97,7 +97,7 @@ class Masking:
         }  # fmt: skip
 
     def _units(self, starts: np.ndarray, maskable: np.ndarray) -> np.ndarray:
-        """Return int64 [B, L]: the number of each token's unit, from 0 in every row."""
+        """Return each token's unit (``self.unit``), numbered from 0 in each row: int64 [B, L]."""
         starts = starts | ~maskable if self.unit == "word" else np.ones_like(maskable)
         starts[:, 1:] |= ~maskable[:, :-1]
         starts[:, 0] = True

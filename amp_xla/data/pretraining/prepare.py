@@ -48,8 +48,8 @@ class Config:
     out: str = "data/pretraining"
     """folder to write to"""
     corpus: Optional[str] = None
-    """files, folders and globs, separated by commas: text, JSON lines, Wikipedia .xml, each also
-    .bz2, .gz, .zst; none = built-in"""
+    """files, folders and globs, separated by commas: text, JSON lines, Wikipedia .xml; each may be
+    compressed (.bz2, .gz, .zst); none = built-in"""
     reading: Reading = Reading()
     dedup: Literal["off", "exact", "near"] = "off"
     """exact leaves out copies of earlier documents, ignoring white space; near also leaves out
@@ -228,7 +228,7 @@ def _built_in(config: Config, pool: Pool) -> str:
 def _make_shards(
     config: Config, files: List[str], cut: str, copies: Dict[str, np.ndarray], pool: Pool
 ) -> List[str]:
-    """Prepare the unfinished units of this part; return the names of all units of the corpus."""
+    """Prepare the unfinished units of this ``--shard``; return the names of all units."""
     part, parts = config.part
     names: List[str] = []
 
@@ -288,7 +288,7 @@ def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, in
 
 
 def _split(texts: List[str], heldout: float) -> List[List[str]]:
-    """Split documents into training and held-out ones; copies are in the same part."""
+    """Split documents into training and held-out ones; equal documents are in the same part."""
     held = [zlib.crc32(text.encode()) / 2**32 < heldout for text in texts]
     return [[t for t, is_held in zip(texts, held) if is_held == side] for side in (False, True)]
 

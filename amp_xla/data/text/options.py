@@ -104,7 +104,7 @@ class TextFiles(Files):
         return corpora.pydoc()
 
     def dataset(self, path: str, needs: Optional[Sequence[str]] = None) -> Dataset:
-        """Return the texts of a file; ``needs`` as in ``readers.read`` (default: the class's)."""
+        """Return the texts of a file; ``needs`` as in ``readers.read`` (None = ``self.needs``)."""
         return readers.read(
             path, self.text_field, self.pair_field, self.label_field, self.on_bad_line,
             needs or self.needs, self.numbers, self.separator,

@@ -26,7 +26,7 @@ _KEYS = {
 
 
 def path(folder: str) -> str:
-    """Return the file with the tokens: Hugging Face's ``tokenizer.json``, else ``vocab.txt``."""
+    """Return the file with the tokens: ``tokenizer.json`` if it exists, or ``vocab.txt``."""
     whole = os.path.join(folder, WHOLE)
     return whole if os.path.isfile(whole) else os.path.join(folder, "vocab.txt")
 

@@ -337,7 +337,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
 def _choose(
     path: str, columns: Sequence[str], requested: Fields, needs: Sequence[str], known: Known
 ) -> Fields:
-    """Return the fields to read: those named by flags (``requested``), else known names."""
+    """Return the fields to read: those that flags name (``requested``), or those of known names."""
     names = ", ".join(map(repr, columns))
     for kind, name in zip(Fields._fields, requested):
         if name is not None and name not in columns:

@@ -137,7 +137,8 @@ class Tokenizer:
         Args:
           folder: has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
             ``tokenizer_config.json``.
-          lowercase: overrides the folder's setting; None = the folder's setting, else True.
+          lowercase: overrides the folder's setting; None = that setting, or True if
+            there is none.
         """
         tokens, rules = pretrained_vocabulary.read(folder)
         if lowercase is not None:

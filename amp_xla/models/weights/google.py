@@ -18,7 +18,7 @@ def pretrained(folder: str) -> Pretrained:
 
 
 def tensors(prefix: Path) -> Tensors:
-    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each at reading.
+    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each when it reads it.
 
     Raises:
       WeightsError: the index is damaged.

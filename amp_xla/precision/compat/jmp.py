@@ -45,7 +45,7 @@ dtype_to_names: Dict[Any, Tuple[str, ...]] = {
 
 @dataclasses.dataclass(frozen=True)
 class StaticLossScale(_LossScale):
-    """A constant scale; a leaf, so that another value does not retrace.
+    """A constant loss scale, stored as a pytree leaf: changing its value causes no retrace.
 
     As in jmp, a literal 0 is not a leaf.
     """

@@ -26,7 +26,7 @@ Predicate = Callable[[Any], bool]
 
 
 class LossScaleOptimizer(wrapper.LossScaleOptimizer):
-    """The optimizer with TensorFlow 1.15's and 2.x's arguments, and this package's.
+    """The loss-scale optimizer; accepts the arguments of TensorFlow 1.15, 2.x and this package.
 
     Args:
       opt: the optimizer to wrap.

@@ -144,7 +144,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     def from_config(
         cls, config: Dict[str, Any], custom_objects: Optional[Dict[str, Any]] = None, **more: Any
     ) -> Any:
-        """Return the optimizer that ``get_config``, here or in Keras, described."""
+        """Return the optimizer of a ``get_config`` dictionary, of this class or of Keras'."""
         config = dict(config)
         inner = facade.restored(config.pop("inner_optimizer"), custom_objects)
         return cls(inner, **config, **more)
@@ -210,8 +210,8 @@ def _check_inner(optimizer: Any) -> None:
     roots = {c.__module__.partition(".")[0] for c in type(optimizer).__mro__}
     if "keras" in roots and facade.keras_of(optimizer) is None:
         raise TypeError(
-            f'"inner_optimizer" is {type(optimizer).__name__} of Keras 3, whose fit has another '
-            f"protocol: use keras.mixed_precision.LossScaleOptimizer there, or tf_keras' optimizers"
+            f'"inner_optimizer" is {type(optimizer).__name__} of Keras 3, whose fit is not '
+            "supported here; use keras.mixed_precision.LossScaleOptimizer, or tf_keras' optimizers"
         )
     known = hasattr(optimizer, "apply_gradients") and isinstance(
         inner_of(optimizer), (KerasInner, NewKerasInner)

@@ -54,7 +54,7 @@ def to_keras(policy: Union[Policy, str]) -> Any:
 
 
 def from_keras(policy: Any) -> Policy:
-    """Return the ``Policy`` of a Keras policy, its name or a layer's."""
+    """Return the ``Policy`` equal to a Keras policy, which may be given by its name."""
     if isinstance(policy, str):
         return get_policy(policy)
     compute = policy.compute_dtype
