@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import collections
-from pathlib import Path
-
-import pytest
 
 from amp_xla.data.text import corpora
-from amp_xla.errors import DataError
 
 
 def test_texts_are_distinct_and_without_the_name_of_their_package() -> None:
@@ -24,8 +20,3 @@ def test_texts_are_distinct_and_without_the_name_of_their_package() -> None:
         for text, label in zip(side.texts, side.labels or []):
             assert label.lower() not in text.lower()
             assert text == " ".join(text.split()) and len(text.split()) >= corpora.MIN_WORDS
-
-
-def test_a_python_without_sources_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="none.*--train FILE"):
-        corpora.pydoc(str(tmp_path))
