@@ -7,7 +7,7 @@ or a constant? For comparison, a dictionary with the most frequent label of each
 dev F1 0.633 (`benchmarks/dictionary_tagger.py` of revision 6c424ec).
 TensorFlow 1.15.5: dev F1 0.6616, seed 1, 3.9 minutes; AMD EPYC with AVX-512 BF16, 2 cores, load 3;
 2026-11-26.
-TensorFlow 2.17.1: dev F1 0.662, seed 1, 5.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores, load 4;
+TensorFlow 2.17.1: dev F1 0.662, seed 1, 2.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores, load 3;
 2026-11-26.
 
     make train RECIPE=tagging ARGS="--train a.bio --dev b.bio --bert chinese_L-12_H-768_A-12"
