@@ -1,4 +1,4 @@
-"""How fast is BERT on this GPU, in each precision and XLA mode, compared with PyTorch?
+"""How fast is BERT on this GPU, in each precision and XLA mode, compared with PyTorch and JAX?
 
     python -m benchmarks.gpu --peer /usr/bin/python3
     python -m benchmarks.gpu --trial
@@ -6,6 +6,9 @@
 Fills docs/results/gpu.md; needs neither make nor network. Each row is a process that trains the
 largest batch that fits. A row is written as soon as it is measured, and the same command measures
 the rows that are missing.
+
+PyTorch's rows need `--peer`, JAX's need `--jax`: commands that start a Python with these packages.
+JAX trains without dropout, since `jax.nn.dot_product_attention` has none.
 """
 
 from __future__ import annotations
@@ -59,19 +62,21 @@ HEAD = ("contestant", "batch", "sequences/s", "step ms", "TFLOP/s", "of peak", "
 
 
 class Contestant(NamedTuple):
-    """One way to train; ``xla`` is None for PyTorch."""
+    """One way to train; ``side`` is a contestant of ``benchmarks.masked_lm``."""
 
     precision: str
-    xla: Optional[str] = "off"
+    xla: str = "off"
     environ: Mapping[str, str] = MappingProxyType({})
+    side: str = "ours"
     compile: bool = False
 
 
 CONTESTANTS: Dict[str, Contestant] = {
     "amp + xla on": Contestant("amp", "on"),
     "tf32": Contestant("tf32"),
-    "PyTorch bf16 compiled": Contestant("bf16", None, compile=True),
-    "PyTorch bf16": Contestant("bf16", None),
+    "PyTorch bf16 compiled": Contestant("bf16", side="hugging_face", compile=True),
+    "PyTorch bf16": Contestant("bf16", side="hugging_face"),
+    "JAX bf16": Contestant("bf16", side="jax"),
     "amp": Contestant("amp"),
     "tf32 + xla on": Contestant("tf32", "on"),
     "amp + xla no_lazy": Contestant("amp", "no_lazy"),
@@ -89,6 +94,8 @@ class Config:
     """timed steps per row"""
     peer: str = str(PEERS_PYTHON)
     """command that starts a Python with torch and transformers"""
+    jax: str = str(Path(".venvs") / "jax" / "bin" / "python")
+    """command that starts a Python with jax"""
     only: str = ""
     """rows whose name contains one of these texts, separated by semicolons (default: all)"""
     out: str = ""
@@ -186,7 +193,7 @@ def fill(row: Row, config: Config) -> None:
     contestant = CONTESTANTS[row.contestant]
     try:
         child = Child(command(row, config), dict(contestant.environ))
-    except OSError as error:  # no Python of the peers
+    except OSError as error:  # no such Python
         row.status = f"refused: {error}"
         return
     try:
@@ -217,16 +224,14 @@ def command(row: Row, config: Config) -> List[str]:
         words = [w for n in names for w in ("--" + n.replace("_", "-"), str(size[n]))]
         words += ["--batch-size", str(row.batch)]
         words += ["--packed"] if row.shape.endswith("packed") else ["--shapes", "1"]
-        request = Request(
-            "classification", tuple(words), contestant.precision, contestant.xla or ""
-        )
+        request = Request("classification", tuple(words), contestant.precision, contestant.xla)
         text = json.dumps(dataclasses.asdict(request))
         return [sys.executable, "-m", "benchmarks.recipe_side", text]
     shape = {**(TINY if config.trial else SHAPES)[row.shape], "batch_size": row.batch}
     shape.update(precision=contestant.precision, xla=contestant.xla, compile=contestant.compile)
-    python = shlex.split(config.peer) if contestant.xla is None else [sys.executable]
-    side = "hugging_face" if contestant.xla is None else "ours"
-    return [*python, "-m", "benchmarks.masked_lm", side, json.dumps(shape)]
+    pythons = {"ours": [sys.executable], "jax": shlex.split(config.jax)}
+    python = pythons.get(contestant.side, shlex.split(config.peer))
+    return [*python, "-m", "benchmarks.masked_lm", contestant.side, json.dumps(shape)]
 
 
 def read(out: Path) -> Dict[Tuple[str, str], Row]:

@@ -1,20 +1,22 @@
-"""Contestants on a masked language model: this project, and Hugging Face's ``BertForMaskedLM``.
+"""Contestants on a masked language model: bert4keras and JAX here, Hugging Face on PyTorch.
 
-Both have the same shape, dropout, and the same made-up sequences. Hugging Face's model is used as
-its users do: logits at each position, AdamW, gradients clipped at norm 1.
+They have the same shape and the same made-up sequences. Hugging Face's ``BertForMaskedLM`` is used
+as its users do: logits at each position, AdamW, gradients clipped at norm 1. JAX has no dropout,
+since ``jax.nn.dot_product_attention`` has none.
 
     python -m benchmarks.masked_lm ours '{"precision": "amp", ...}'
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from typing import Any, Dict, Iterator, Mapping
 
 import numpy as np
 
-from amp_xla.speed.child import WARM_STEPS, peak_bytes
+from amp_xla.speed.child import WARM_STEPS, peak_bytes, peak_resident
 from benchmarks import serve
 from benchmarks.torch_classifier import autocast, bert_config, peak
 
@@ -122,10 +124,64 @@ def hugging_face(shape: Mapping[str, Any]) -> serve.Contestant:
     return serve.Contestant(step, peak=peak)
 
 
+def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
+    """Return ``amp_xla.jax``'s encoder with BERT's head, in float32 or bfloat16."""
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    from amp_xla.jax import bert
+    from amp_xla.jax.step import adamw
+    from amp_xla.precision.jax import NoOpLossScale, value_and_grad
+
+    hidden, vocab = shape["hidden"], shape["vocab_size"]
+    sizes = bert.Shape(vocab, hidden, shape["layers"], hidden // 64, 4 * hidden)
+    classifier = bert.new_classifier(sizes, hidden, shape["seed"])  # its dense layer: the head's
+    model = {
+        "bert": classifier.bert,
+        "transform": classifier.logits,
+        "norm": bert.Norm(jnp.ones([hidden]), jnp.zeros([hidden])),
+        "bias": jnp.zeros([vocab]),
+    }
+
+    def loss(model: Any, ids: Any, positions: Any) -> Any:
+        vectors = model["bert"](ids, jnp.zeros_like(ids))
+        vectors = jnp.take_along_axis(vectors, positions[:, :, None], 1)
+        vectors = jax.nn.gelu(model["transform"](vectors), approximate=False)
+        logits = model["norm"](vectors) @ model["bert"].tokens.T + model["bias"]
+        labels = jnp.take_along_axis(ids, positions, 1)
+        each = optax.softmax_cross_entropy_with_integer_labels(logits.astype(jnp.float32), labels)
+        return each.mean()
+
+    policy = {"bf16": "mixed_bfloat16", "fp32": "float32"}[shape["precision"]]
+    differentiate = value_and_grad(loss, NoOpLossScale(), policy)
+    optimizer = adamw(shape["learning_rate"], 0.01, 1.0)
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def update(state: Any, ids: Any, positions: Any) -> Any:
+        model, slots = state
+        value, grads, _, _ = differentiate(model, ids, positions)
+        updates, slots = optimizer.update(grads, slots, model)
+        return (optax.apply_updates(model, updates), slots), value
+
+    state = (model, optimizer.init(model))
+
+    def step(batch: serve.Batch) -> float:
+        nonlocal state
+        state, value = update(state, *(array.astype(np.int32) for array in batch))
+        return float(value)
+
+    def peak_in_jax() -> int:
+        memory = jax.local_devices()[0].memory_stats()
+        return int(memory["peak_bytes_in_use"]) if memory else peak_resident()
+
+    return serve.Contestant(step, peak=peak_in_jax)
+
+
 def main() -> int:
     """Build a contestant and answer commands."""
     side, shape = sys.argv[1], json.loads(sys.argv[2])
-    contestant = {"ours": ours, "hugging_face": hugging_face}[side](shape)
+    contestant = {"ours": ours, "hugging_face": hugging_face, "jax": in_jax}[side](shape)
 
     def epoch(number: int) -> Iterator[serve.Batch]:
         yield batch(shape)
