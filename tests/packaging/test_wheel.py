@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +15,16 @@ from tests.running import ROOT
 BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
 
 
+def source(folder: Path) -> Path:
+    """Copy the project into `folder`, without environments and files of earlier builds."""
+    ignore = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__")
+    return Path(shutil.copytree(str(ROOT), str(folder / "copy"), ignore=ignore))
+
+
 @pytest.mark.once
 def test_the_wheel_holds_the_package_its_recipes_and_its_command(tmp_path):
-    # A copy without environments and files of earlier builds
-    ignore = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__")
-    copy = shutil.copytree(str(ROOT), str(tmp_path / "copy"), ignore=ignore)
     command = [sys.executable, "-c", BUILD, str(tmp_path)]
-    subprocess.run(command, cwd=copy, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, cwd=str(source(tmp_path)), check=True, stdout=subprocess.DEVNULL)
     wheel = zipfile.ZipFile(str(next(tmp_path.glob("*.whl"))))
     names = wheel.namelist()
     expected = {str(path.relative_to(ROOT)) for path in (ROOT / "amp_xla").rglob("*.py")}
