@@ -250,7 +250,7 @@ def anywhere(place: Place, whole: str, seed: int) -> Tuple[int, int]:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "times", "code", "cause"),
-    [("SIGKILL", KILLS, 137, "was killed by SIGKILL"), ("SIGSTOP", STALLS, 75, "did not answer")],
+    [("SIGKILL", KILLS, 137, "was killed by SIGKILL"), ("SIGSTOP", STALLS, 75, "did not respond")],
 )
 def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
     place: Place, whole: str, number: str, times: int, code: int, cause: str
