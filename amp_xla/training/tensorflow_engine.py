@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -169,21 +169,31 @@ def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
     folder = checkpoints / f"{durable.TEMPORARY}shards"
     session = backend.session()  # Keras has one per thread
 
-    def write() -> str:
-        """Write this rank's rows; return the error message, or an empty string."""
+    def make() -> None:
+        if folder.exists():
+            durable.remove(folder)
+        folder.mkdir()
+
+    def write() -> None:
+        if not folder.is_dir():
+            raise AmpXlaError(
+                f"{folder} does not exist here: put runs/ on a file system that all hosts share"
+            )
+        tables.write(folder, session)
+
+    def failure(work: Callable[[], None]) -> str:
+        """Return the error message of ``work``, or an empty string."""
         try:
-            if not checkpoints.is_dir():
-                raise AmpXlaError(
-                    f"{checkpoints} does not exist here: put runs/ on a file system that all hosts "
-                    f"share"
-                )
-            folder.mkdir(exist_ok=True)
-            tables.write(folder, session)
+            work()
             return ""
         except (OSError, SafetensorError, AmpXlaError) as error:
             return f"{ranks.world.name}: {error}"
 
-    failed = "; ".join(filter(None, ranks.all_do(write)))
+    # The other ranks wait here for rank 0, which may have waited for its last checkpoint: its
+    # writer moves files out of the same folder.
+    failed = ranks.from_first(lambda: failure(make))
+    if not failed:
+        failed = "; ".join(filter(None, ranks.all_do(lambda: failure(write))))
     if failed:
         if ranks.first and folder.exists():
             durable.remove(folder)
