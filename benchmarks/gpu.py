@@ -229,9 +229,13 @@ def command(row: Row, config: Config) -> List[str]:
         return [sys.executable, "-m", "benchmarks.recipe_side", text]
     shape = {**(TINY if config.trial else SHAPES)[row.shape], "batch_size": row.batch}
     shape.update(precision=contestant.precision, xla=contestant.xla, compile=contestant.compile)
-    pythons = {"ours": [sys.executable], "jax": shlex.split(config.jax)}
-    python = pythons.get(contestant.side, shlex.split(config.peer))
-    return [*python, "-m", "benchmarks.masked_lm", contestant.side, json.dumps(shape)]
+    pythons = {
+        "ours": [sys.executable],
+        "hugging_face": shlex.split(config.peer),
+        "jax": shlex.split(config.jax),
+    }
+    side = contestant.side
+    return [*pythons[side], "-m", "benchmarks.masked_lm", side, json.dumps(shape)]
 
 
 def read(out: Path) -> Dict[Tuple[str, str], Row]:

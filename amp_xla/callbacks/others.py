@@ -33,7 +33,7 @@ class Others:
 
     @property
     def early_stopped(self) -> bool:
-        """Whether an EarlyStopping has ended the run."""
+        """True if an EarlyStopping callback has ended the run."""
         stopping = [c for c in self._callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
         return any(callback.stopped_epoch > 0 for callback in stopping)
 

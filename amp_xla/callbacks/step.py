@@ -190,7 +190,7 @@ class FitStep:
         fetches = [*function.outputs, *function.fetches, function.updates_op]
         self.executed = counted(function.run_metadata, backend.session(), fetches)
         function.run_options = function.run_metadata = None
-        function._callable_fn = None  # else Keras would go on tracing
+        function._callable_fn = None  # otherwise Keras would keep tracing
 
     def begin(self, skip: int, loss_sum: float) -> None:
         """Continue an epoch after ``skip`` batches whose losses add up to ``loss_sum``."""

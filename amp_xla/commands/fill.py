@@ -22,7 +22,7 @@ class Config:
     run: str = "runs/pretraining/latest"
     """run folder, as printed at the end of training"""
     text: Optional[str] = None
-    """text in which a [MASK] stands for each token to predict"""
+    """text with a [MASK] in place of each token to predict"""
     file: Optional[str] = None
     """file with one text per line, instead of --text; none = standard input"""
     top: Annotated[int, within(1, 1000)] = 5

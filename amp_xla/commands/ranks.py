@@ -189,7 +189,7 @@ class Launcher:
                 f"--hosts {hosts} has two names of this machine; name each machine once"
             )
         address, interface = slurm.route_to(remote[0]) if remote else ("127.0.0.1", "lo")
-        # The port has no password, so it listens only where the ranks need it.
+        # The port has no password, so it listens only on the address that the ranks need.
         port = slurm.start_rendezvous(address, 0, plan)
         shared = gloo_run.create_run_env_vars(
             address, [os.environ.get("HOROVOD_GLOO_IFACE", interface)], port

@@ -77,7 +77,8 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
     unsupported = [key for key in _ONLY_BERT4KERAS if config.get(key) not in default_values]
     if family == "bert" and config.get("embedding_size", hidden) != hidden:
         unsupported.append("embedding_size")
-    for key in unsupported:
+    if unsupported:
+        key = unsupported[0]
         raise AmpXlaError(
             f"--format hf: transformers' {family} has no {key} {config[key]}; allowed: savedmodel, "
             "onnx, google"

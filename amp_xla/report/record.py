@@ -66,7 +66,7 @@ class Record:
 
     @property
     def higher_is_better(self) -> bool:
-        """Whether higher values of ``monitor`` are better."""
+        """True if higher values of ``monitor`` are better."""
         return bool(self.plan.get("higher_is_better", "loss" not in self.monitor))
 
     @property

@@ -56,7 +56,7 @@ def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
     """Raise AmpXlaError if a rank has other data, settings or versions than rank 0."""
     identities = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
     first, expected = identities[0]
-    for rank, (name, other) in enumerate(identities):
+    for rank, (name, other) in enumerate(identities[1:], 1):
         sides = "on rank 0", f"on rank {rank}"
         lines = [*itertools.chain(*differences(expected, other, sides))]
         if lines:
@@ -125,7 +125,7 @@ def _compare(
     lines = []
     for key in sorted({*saved, *current}):
         old, new = saved.get(key, "absent"), current.get(key, "absent")
-        # A checkpoint is JSON, where a tuple is a list.
+        # A checkpoint is JSON, which turns tuples into lists.
         if old != new and old != (list(new) if isinstance(new, tuple) else new):
             lines.append(f"{word} {key}: {_short(old)} {sides[0]}, {_short(new)} {sides[1]}")
     return lines

@@ -21,7 +21,7 @@ Parsed = Tuple[float, List[float], List[int]]
 
 
 class Columns(NamedTuple):
-    """How many columns after the label are numbers, and how many after these are slots."""
+    """Counts of the columns after the label: first those with numbers, then the slots."""
 
     numbers: int
     slots: int
