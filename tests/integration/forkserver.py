@@ -74,6 +74,9 @@ class Server:
 
 def child(job: Dict[str, Any]) -> None:
     """Run a "script", a "module" with "argv", or a training job with "config" and "run"."""
+    # As in a program of ours. The fork server's own kind has named locks, such as tqdm's, and
+    # Python 3.7 prints a warning about each when the process ends, now and then too late.
+    multiprocessing.set_start_method("fork", force=True)
     os.chdir(job["cwd"])
     os.environ["PYTHONPATH"] = str(ROOT)  # for processes that it starts
     for name, descriptor in (("out", 1), ("out", 2), ("err", 2), ("stdout", 1)):
