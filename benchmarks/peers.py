@@ -4,7 +4,8 @@
     python -m benchmarks.peers --task pretraining --rounds 12 --steps 3
 
 The timed batches are evenly spaced between the shortest and the longest batch of an epoch. Samples
-per second include the time to make batches.
+per second are tokens per second, padding included, times the epoch's samples per token; they
+include the time to make batches.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def serve(
       warm_steps: untimed steps on each chosen batch.
     """
     feeds: Iterator[Batch] = iter(())
-    making = 0.0
+    making = samples_per_token = 0.0
     reply()
     for line in sys.stdin:
         command = json.loads(line)
@@ -59,14 +59,19 @@ def serve(
             began = time.perf_counter()
             batches = list(epoch(0))
             making = (time.perf_counter() - began) / len(batches)
-            chosen = [batches[i] for i in evenly([b[0].size for b in batches], command["sample"])]
+            sizes = [batch[0].size for batch in batches]
+            chosen = [batches[i] for i in evenly(sizes, command["sample"])]
+            # Packed batches have one size and 20 to 90 samples: a few chosen ones do not have the
+            # epoch's mean.
+            samples_per_token = sum(len(batch[1]) for batch in batches) / sum(sizes)
             began = time.perf_counter()
             for batch in chosen * warm_steps:
                 contestant.step(batch)
             feeds = itertools.cycle(chosen)
             reply(warm_seconds=time.perf_counter() - began, **contestant.facts())
         elif command["do"] == "steps":
-            reply(**timed(feeds, contestant.step, command["steps"], making))
+            measured = timed(feeds, contestant.step, command["steps"], making)
+            reply(samples=measured["tokens"] * samples_per_token, **measured)
         elif command["do"] == "train":
             began, samples = time.perf_counter(), 0
             for batch in itertools.chain.from_iterable(map(epoch, range(command["epochs"]))):
@@ -91,18 +96,16 @@ def timed(
     feeds: Iterator[Batch], step: Callable[[Batch], float], count: int, making: float
 ) -> Dict[str, Any]:
     """Time ``count`` steps; ``making`` is the time to make a batch, in seconds."""
-    seconds, samples, tokens, loss = [], 0, 0, math.nan
+    seconds, tokens, loss = [], 0, math.nan
     cpu = time.process_time()
     for batch in itertools.islice(feeds, count):
         began = time.perf_counter()
         loss = step(batch)
         seconds.append(time.perf_counter() - began + making)
-        samples += len(batch[1])
         tokens += batch[0].size
     return {
         "seconds": seconds,
         "cpu_seconds": time.process_time() - cpu + count * making,
-        "samples": samples,
         "tokens": tokens,
         "loss": loss if math.isfinite(loss) else None,
     }
