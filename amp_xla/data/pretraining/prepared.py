@@ -8,12 +8,13 @@ RoBERTa's FULL-SENTENCES (arXiv 1907.11692, section 4.2); the last one of a file
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import os
 import zlib
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from amp_xla.process import durable
 FORMAT = 3
 SETTINGS, MANIFEST, VOCAB, UNITS = "settings.json", "manifest.json", "vocab.txt", "units"
 SPLITS = ("train", "heldout")
+# Each memory-mapped file is an open file, and many systems allow 1,024 per process. The sequences
+# that are shuffled together (``stream.GROUP``) are in at most 256 files.
+OPEN_FILES = 256
 LEFT_OUT = {
     "bad_lines": "bad lines",
     "other_lengths": "documents of other lengths",
@@ -165,7 +169,8 @@ class Sequences:
         self._files = [unit[split] for unit in manifest.units]
         counts = [-(-file["tokens"] // (self.length - 2)) for file in self._files]
         self._ends = np.cumsum([0, *counts])
-        self._streams: Dict[int, np.ndarray] = {}
+        self._verified: Set[int] = set()
+        self._stream = functools.lru_cache(maxsize=OPEN_FILES)(self._open)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -187,22 +192,23 @@ class Sequences:
         starts[:, 1] = True
         return np.abs(ids), starts
 
-    def _stream(self, number: int) -> np.ndarray:
+    def _open(self, number: int) -> np.ndarray:
         """Return the memory-mapped tokens of a file; verify its checksum at the first call."""
-        if number not in self._streams:
-            path = os.path.join(self._folder, self._files[number]["file"])
-            try:
-                stream = np.load(path, mmap_mode="r")
-                problem = "" if zlib.crc32(stream) == self._files[number]["crc32"] else "checksum"
-            except (OSError, ValueError) as error:
-                problem = str(error)
-            if problem:
-                raise DataError(
-                    f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again "
-                    "with the same settings, which writes only missing files"
-                )
-            self._streams[number] = stream
-        return self._streams[number]
+        path = os.path.join(self._folder, self._files[number]["file"])
+        problem = ""
+        try:
+            stream: np.ndarray = np.load(path, mmap_mode="r")
+            if number not in self._verified and zlib.crc32(stream) != self._files[number]["crc32"]:
+                problem = "checksum"
+        except (OSError, ValueError) as error:
+            problem = str(error)
+        if problem:
+            raise DataError(
+                f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again "
+                "with the same settings, which writes only missing files"
+            )
+        self._verified.add(number)
+        return stream
 
 
 def claim(folder: str, settings: Dict[str, Any]) -> None:

@@ -209,6 +209,18 @@ def test_a_folder_has_one_setting_and_one_corpus_known_by_its_content(tmp_path, 
     assert contents(tmp_path / "out") == before
 
 
+def test_few_files_are_open_at_a_time(tmp_path, vocab, corpus, small_units, monkeypatch):
+    monkeypatch.setattr("amp_xla.data.pretraining.prepared.OPEN_FILES", 3)
+    manifest = prepared(tmp_path, vocab, corpus)
+    assert len(manifest.units) > 10
+    before = len(os.listdir("/proc/self/fd"))
+    sequences = Sequences(manifest)
+    in_order, _ = sequences.read(range(len(sequences)))
+    order = np.random.RandomState(0).permutation(len(sequences))
+    np.testing.assert_array_equal(sequences.read(order)[0], in_order[order])
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+
 @pytest.mark.parametrize("out, corpus", [("data/x/out", "data"), ("data", "data/*.txt")])
 def test_out_inside_the_corpus_is_refused(tmp_path, vocab, monkeypatch, out, corpus):
     monkeypatch.chdir(tmp_path)
