@@ -141,9 +141,12 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``vocab`` or of the folder, or train one: the same on any machine."""
+    """Return the tokenizer of ``vocab`` or of the folder, or train one: the same on any machine.
+
+    The folder's vocabulary counts if a unit is finished; before, it may come from other settings.
+    """
     vocab = os.path.join(config.out, VOCAB)
-    if config.vocab is not None or os.path.exists(vocab):
+    if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
         tokenizer = Tokenizer.load(config.vocab or vocab, config.lowercase)
     else:
         note(f"training a vocabulary of {config.vocab_size} tokens ...")

@@ -214,14 +214,17 @@ class Sequences:
 def claim(folder: str, settings: Dict[str, Any]) -> None:
     """Record the settings of a folder before any unit is written.
 
+    The corpus may have another path, and ``--on-bad-line`` may change: with ``error``, units with a
+    bad line are not finished.
+
     Raises:
-      DataError: the folder has other settings; only the path of the corpus may differ.
+      DataError: the folder has other settings.
     """
     path = os.path.join(folder, SETTINGS)
-    if not os.path.exists(path) or not list(Path(folder, UNITS).glob("*.json")):
+    if not os.path.exists(path) or not begun(folder):
         write(path, _json(settings))
     saved = json_file(path)
-    names = {*saved, *settings} - {"corpus"}
+    names = {*saved, *settings} - {"corpus", "on_bad_line"}
     differing = sorted(name for name in names if saved.get(name) != settings.get(name))
     if differing:
         pairs = "; ".join(f"{k} is {saved.get(k)!r}, not {settings.get(k)!r}" for k in differing)
@@ -229,6 +232,11 @@ def claim(folder: str, settings: Dict[str, Any]) -> None:
             f"{folder} was prepared with other settings ({pairs}); choose another --out, or delete "
             "the folder"
         )
+
+
+def begun(folder: str) -> bool:
+    """Return whether a unit is finished, so that settings and vocabulary must not change."""
+    return any(Path(folder, UNITS).glob("*.json"))
 
 
 def finish(folder: str, name: str, unit: Dict[str, Any]) -> None:

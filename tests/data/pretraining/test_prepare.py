@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -16,6 +17,7 @@ import pytest
 
 from amp_xla.data.pretraining import prepare, words
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
+from amp_xla.data.pretraining.units import Reading
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 
@@ -207,6 +209,29 @@ def test_a_folder_has_one_setting_and_one_corpus_known_by_its_content(tmp_path, 
     with pytest.raises(DataError, match="corpus_sha256 is"):
         prepared(tmp_path, vocab, moved)
     assert contents(tmp_path / "out") == before
+
+
+def test_a_bad_line_may_be_skipped_after_an_error(tmp_path, vocab, corpus, small_units):
+    with corpus.open("ab") as file:
+        file.write(b"bad \xff line\n")
+    with pytest.raises(DataError, match="with --on-bad-line skip"):
+        prepared(tmp_path, vocab, corpus)
+    before = stamps(tmp_path / "out")
+    manifest = prepared(tmp_path, vocab, corpus, reading=Reading(on_bad_line="skip"))
+    assert manifest.total("bad_lines") == 1
+    after = stamps(tmp_path / "out")
+    assert before and all(after[name] == stamp for name, stamp in before.items())
+
+
+def test_a_vocabulary_is_learned_anew_if_no_unit_is_finished(tmp_path, corpus, monkeypatch):
+    """A command that is stopped early may be repeated with other flags."""
+    monkeypatch.setattr(prepare, "_make_shards", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        prepared(tmp_path, None, corpus, vocab_size=128)
+    monkeypatch.undo()
+    corpus.write_text(corpus.read_text().upper())
+    manifest = prepared(tmp_path, None, corpus, vocab_size=128, lowercase=False)
+    assert "THE" in manifest.tokenizer().tokens and manifest.total("unknown", "train") == 0
 
 
 def test_few_files_are_open_at_a_time(tmp_path, vocab, corpus, small_units, monkeypatch):
