@@ -130,8 +130,9 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     batches = ranks.share(Phases(*phases), accumulate)
     step_input = dropout.install(config.seed)
     lm = config.encoder.language_model(
-        tokenizer.vocab_size, phases[-1].length, config.objective, not resume_from, len(phases) > 1
-    )
+        tokenizer.vocab_size, max(phase.length for phase in phases), config.objective,
+        not resume_from, len(phases) > 1,
+    )  # fmt: skip
     if config.encoder.informed and not resume_from:
         lm.start_from_counts(Sequences(data), tokenizer.special_ids, config.seed)
     inputs = lm.placeholders()

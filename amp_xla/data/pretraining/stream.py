@@ -183,7 +183,7 @@ def read(
     for length, batches in plan:
         texts, held = (Sequences(data, split, length) for split in SPLITS)
         train = Stream(texts, masking, size, batches, objective)
-        count = min(heldout * plan[0][0] // length, len(held))
+        count = min(max(heldout * plan[0][0] // length, 1), len(held))
         rows = max(1, min(size, _HELDOUT_ROWS, count))
         held_out = Stream(held, fixed, rows, count // rows, objective, shuffle=False)
         phases.append((train, held_out))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences, write_stream
-from amp_xla.data.pretraining.stream import Stream
+from amp_xla.data.pretraining.stream import Stream, read
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import DataError
@@ -129,6 +129,19 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
         next(broken.epoch())
     with pytest.raises(DataError, match="held out"):
         Stream(Rows(0), masking(1), 4, 1)
+
+
+def test_the_longer_phase_has_held_out_text_however_little_is_asked_for(tmp_path):
+    tokenizer = masking(95).tokenizer
+    parts = ("train", "heldout")
+    unit = {
+        part: write_stream(str(tmp_path / f"{part}.npy"), [np.full(200, 5)], tokenizer)
+        for part in parts
+    }
+    settings = {"length": LENGTH, "cls_id": CLS, "sep_id": SEP}
+    manifest = Manifest(str(tmp_path), settings, [unit])
+    phases = read(manifest, [(LENGTH, 2), (64, 1)], 4, 1, "mlm", masking(95))
+    assert [len(list(held.epoch())) for _, held in phases] == [1, 1]
 
 
 def test_a_phase_without_an_update_is_refused():
