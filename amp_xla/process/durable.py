@@ -6,11 +6,21 @@ after it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
 
 TEMPORARY = ".tmp-"
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal."""
+    digest = hashlib.sha256()
+    with open(str(path), "rb") as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def sync_file(path: Path) -> None:
@@ -53,9 +63,12 @@ def write(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``; readers see the old or the new content at any time."""
-    temporary = path.parent / f"{TEMPORARY}{path.name}"
+def replace(path: Path, data: bytes, writer: str = "") -> None:
+    """Write ``data`` to ``path``; readers see the old or the new content at any time.
+
+    Several processes may write the same file if each has another name ``writer``.
+    """
+    temporary = path.parent / f"{TEMPORARY}{path.name}{writer}"
     write(temporary, data)
     _swap(temporary, path)
 

@@ -7,18 +7,10 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
+from amp_xla.process.durable import sha256
 from amp_xla.training import json_files
 
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def entry(path: Path) -> Dict[str, Any]:

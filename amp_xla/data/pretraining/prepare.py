@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import zlib
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
 from amp_xla.errors import DataError
+from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
 
@@ -179,15 +181,7 @@ def _corpus_sha256(files: List[str], pool: Pool) -> str:
     size = sum(map(os.path.getsize, files))
     if size > LARGE:
         note(f"reading the corpus ({size / 2**30:.1f} GiB) once for its fingerprint ...")
-    return hashlib.sha256("".join(pool.map(_sha256, files)).encode()).hexdigest()
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        for data in iter(lambda: file.read(1 << 20), b""):
-            digest.update(data)
-    return digest.hexdigest()
+    return hashlib.sha256("".join(pool.map(durable.sha256, map(Path, files))).encode()).hexdigest()
 
 
 def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[str, Any]:

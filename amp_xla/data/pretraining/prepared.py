@@ -38,15 +38,10 @@ LEFT_OUT = {
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file under a temporary name and rename it, so that ``path`` is never incomplete.
-
-    The temporary name is unique, because several machines may write the same file.
-    """
+    """Write a file, which is never incomplete; several machines may write the same file."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}-{os.uname().nodename}-{os.getpid()}")
-    durable.write(temporary, data)
-    durable.adopt(temporary, target)
+    durable.replace(target, data, f"-{os.uname().nodename}-{os.getpid()}")
 
 
 def write_stream(
@@ -192,12 +187,12 @@ class Sequences:
         starts[:, 1] = True
         return np.abs(ids), starts
 
-    def _open(self, number: int) -> np.ndarray:
+    def _open(self, number: int) -> Any:
         """Return the memory-mapped tokens of a file; verify its checksum at the first call."""
         path = os.path.join(self._folder, self._files[number]["file"])
         problem = ""
         try:
-            stream: np.ndarray = np.load(path, mmap_mode="r")
+            stream: Any = np.load(path, mmap_mode="r")
             if number not in self._verified and zlib.crc32(stream) != self._files[number]["crc32"]:
                 problem = "checksum"
         except (OSError, ValueError) as error:
