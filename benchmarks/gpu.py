@@ -29,6 +29,7 @@ from typing_extensions import Annotated
 from amp_xla.backend import nvidia
 from amp_xla.config import parse, within
 from amp_xla.errors import AmpXlaError
+from amp_xla.models.options import training_flops
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.process.revision import revision
@@ -36,7 +37,7 @@ from amp_xla.speed import machine, table
 from amp_xla.speed.child import Request
 from amp_xla.speed.measure import ChildEnded
 from benchmarks.harness import ROOT, Child, named, say
-from benchmarks.masked_lm import model_flops
+from benchmarks.masked_lm import MASKED_SHARE, our_config
 from benchmarks.peers import PEERS_PYTHON
 
 PAGE = ROOT / "docs" / "results" / "gpu"
@@ -286,7 +287,9 @@ def cells(row: Row) -> List[str]:
     rate, share = "-", "-"
     shape = {**SHAPES, **TINY}.get(row.shape)
     if shape:
-        flops = model_flops({**shape, "batch_size": row.batch}) / statistics.median(row.seconds)
+        length = shape["max_length"]
+        flops = training_flops(our_config(shape), length, round(MASKED_SHARE * length))
+        flops *= row.batch / statistics.median(row.seconds)
         rate = f"{flops / 1e12:.1f}"
         peaks = next((p for name, p in PEAKS.items() if name in row.machine["device"]), None)
         if peaks and CONTESTANTS[row.contestant].precision != "fp32":

@@ -33,16 +33,15 @@ def batch(shape: Mapping[str, Any]) -> serve.Batch:
     return ids, np.sort(np.argsort(rng.rand(*size), 1)[:, :count], 1)
 
 
-def model_flops(shape: Mapping[str, Any]) -> float:
-    """Return the FLOPs of a step's matrix products: forward, and twice as many backward.
+def our_config(shape: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the content of the model's ``bert_config.json``: heads of size 64."""
+    from amp_xla.models.options import bert_config
 
-    Logits count at masked positions only, even for a model that computes them at all positions.
-    """
-    layers, hidden, length = shape["layers"], shape["hidden"], shape["max_length"]
-    tokens = shape["batch_size"] * length
-    masked = shape["batch_size"] * round(MASKED_SHARE * length)
-    encoder = layers * tokens * (24 * hidden**2 + 4 * length * hidden)
-    return 3.0 * (encoder + masked * (2 * hidden**2 + 2 * hidden * shape["vocab_size"]))
+    hidden = shape["hidden"]
+    return bert_config(
+        shape["vocab_size"], shape["layers"], hidden, hidden // 64, shape["max_length"],
+        shape["dropout"],
+    )  # fmt: skip
 
 
 def ours(shape: Mapping[str, Any]) -> serve.Contestant:
@@ -50,30 +49,17 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     from amp_xla.backend import configuring
 
     resolved = configuring.resolve(precision=shape["precision"], xla=shape["xla"])
-    from amp_xla.backend import tf
-    from amp_xla.models import dropout, losses
+    from amp_xla.models import dropout
     from amp_xla.models.language_model import LanguageModel
-    from amp_xla.models.options import bert_config
     from amp_xla.training import job
     from amp_xla.training.options import UpdateOptions
     from amp_xla.training.step import TrainStep, initialize_variables
 
     job.seed_everything(shape["seed"])
     step_input = dropout.install(shape["seed"])
-    length, hidden = shape["max_length"], shape["hidden"]
-    config = bert_config(
-        shape["vocab_size"], shape["layers"], hidden, hidden // 64, length, shape["dropout"]
-    )
-    lm = LanguageModel(config, length, informed=True, any_length=False)
-    inputs = {
-        "token_ids": lm.model.inputs[0],
-        "segment_ids": lm.model.inputs[1],
-        "positions": tf.placeholder(tf.int32, [None, None]),
-        "labels": tf.placeholder(tf.int32, [None, None]),
-        "weights": tf.placeholder(tf.float32, [None, None]),
-    }
-    out = lm.head(inputs, lm.model.output)
-    loss = losses.weighted_mean(out["loss"], tf.reshape(inputs["weights"], [-1]))
+    lm = LanguageModel(our_config(shape), shape["max_length"], informed=True, any_length=False)
+    inputs = lm.placeholders()
+    loss, _ = lm.loss(inputs)
     update = UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.01)
     optimizer, rate = update.scheduled(10**6, resolved.loss_scale)
     train = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate)

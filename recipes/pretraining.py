@@ -31,7 +31,7 @@ from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.pretraining.stream import Phases, read
 from amp_xla.models import presets
-from amp_xla.models.options import Filling, LanguageModelOptions
+from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.options import (
@@ -150,7 +150,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         rule=functools.partial(kind, beta2=config.beta2, epsilon=config.adam_epsilon),
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
-    costs = [lm.flops(phase.length, phase.predicted) for phase in phases]
+    costs = [training_flops(lm.config, phase.length, phase.predicted) for phase in phases]
     first_phase = phases[0].steps_per_epoch()
     note(
         f"global batch {size} = micro-batch {size / accumulate / count:g} x accumulation "

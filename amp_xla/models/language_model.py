@@ -248,18 +248,6 @@ class LanguageModel:
         counts = tf.scatter_nd(cells, weights, tf.stack([batch, self.padded]))
         return -tf.reduce_sum(counts * chances) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
-    def flops(self, length: int, positions: int) -> float:
-        """Return the number of floating-point operations in matrix products per training sequence.
-
-        A multiply-add is 2; the backward pass costs two forward passes (Kaplan et al.,
-        arXiv 2001.08361, section 2.1). Recomputation is not counted.
-        """
-        hidden, layers = self.config["hidden_size"], self.config["num_hidden_layers"]
-        inner = self.config["intermediate_size"]
-        token = layers * (4 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden)
-        predicted = hidden * hidden + hidden * self.padded
-        return 6.0 * (length * token + positions * predicted)
-
     def _pad_rows(self, values: Any) -> Any:
         missing = self.padded - len(values)
         return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Any, Dict, Mapping, NamedTuple, Optional
 
 from typing_extensions import Annotated, Literal
 
@@ -159,6 +159,23 @@ def bert_config(
         "hidden_act": "gelu", "hidden_dropout_prob": dropout,
         "attention_probs_dropout_prob": dropout,
     }  # fmt: skip
+
+
+def training_flops(config: Mapping[str, Any], length: int, positions: int) -> float:
+    """Return the FLOPs of the matrix products of a BERT language model per training sequence.
+
+    A multiply-add is 2; the backward pass costs two forward passes (Kaplan et al., arXiv
+    2001.08361, section 2.1). Recomputation is not counted.
+
+    Args:
+      config: content of ``bert_config.json``.
+      length: tokens per sequence.
+      positions: number of predicted tokens per sequence.
+    """
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    token = 4 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden
+    predicted = hidden * hidden + hidden * config["vocab_size"]
+    return 6.0 * (config["num_hidden_layers"] * length * token + positions * predicted)
 
 
 @dataclasses.dataclass(frozen=True)
