@@ -97,7 +97,8 @@ def get_data(config: Config) -> Manifest:
     from amp_xla.training import distributed
 
     ranks = distributed.current()
-    ranks.all_do(lambda: ranks.first and prepare.prepare(prepare.Config(out=out, length=96)))
+    # A result must fit into JSON.
+    ranks.all_do(lambda: ranks.first and bool(prepare.prepare(prepare.Config(out=out, length=96))))
     return Manifest.load(out)
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
 from amp_xla import backend
 from amp_xla.config import flat, parse
+from amp_xla.data.pretraining import prepare
 from amp_xla.errors import SettingsError
 from amp_xla.models import dropout, presets
-from recipes.pretraining import Config
+from amp_xla.process.world import World
+from amp_xla.training import distributed
+from recipes.pretraining import Config, get_data
 
 pytestmark = pytest.mark.once
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
@@ -70,6 +75,22 @@ def test_help_shows_the_defaults_of_the_preset(capsys):
             parse(Config, words.split())
         text = " ".join(capsys.readouterr().out.replace("│", " ").split())
         assert "peak learning rate" in text and f"(above 0; default: {rate})" in text
+
+
+class TwoRanks(distributed.Ranks):
+    """Rank 0 of two; the other one answers with the same bytes."""
+
+    def exchange(self, mine):
+        return [mine, mine]
+
+
+def test_with_several_ranks_the_first_prepares_the_built_in_corpus(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a few words\n" * 50)
+    small = functools.partial(prepare.Config, corpus=str(tmp_path / "a.txt"), workers=1)
+    monkeypatch.setattr(prepare, "Config", lambda **options: small(vocab_size=64, **options))
+    monkeypatch.setattr(distributed, "_current", TwoRanks(World(0, 2)))
+    monkeypatch.chdir(tmp_path)
+    assert get_data(Config()).total("documents", "train") > 0
 
 
 def test_berts_model_and_where_it_starts():
