@@ -32,11 +32,12 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import training_flops
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
+from amp_xla.process.progress import note
 from amp_xla.process.revision import revision
 from amp_xla.speed import machine, table
 from amp_xla.speed.child import Request
 from amp_xla.speed.measure import ChildEnded
-from benchmarks.harness import ROOT, Child, named, say
+from benchmarks.harness import ROOT, Child, named
 from benchmarks.masked_lm import MASKED_SHARE, our_config
 from benchmarks.peers import PEERS_PYTHON
 
@@ -139,7 +140,7 @@ def main() -> int:
                 f"no GPU that TensorFlow {here.tensorflow} can use "
                 f"({nvidia.look(os.environ).describe()}); next: amp-xla doctor, or --trial"
             )
-        say(here.describe())
+        note(here.describe())
         measure(config, here, rows, out)
     write(rows, out, config.trial)
     print(f"written: {out}.json, {out}.md")
@@ -174,7 +175,7 @@ def measure(
         for size in batches(config.trial, rows, row):
             row.batch = size
             fill(row, config)
-            say(f"{shape}, {name}, batch {size}: {row.status}")
+            note(f"{shape}, {name}, batch {size}: {row.status}")
             if not row.status.startswith("out of memory"):
                 break
         rows[shape, name] = row
@@ -225,7 +226,7 @@ def command(row: Row, config: Config) -> List[str]:
         words = [w for n in names for w in ("--" + n.replace("_", "-"), str(size[n]))]
         words += ["--batch-size", str(row.batch)]
         words += ["--packed"] if row.shape.endswith("packed") else ["--shapes", "1"]
-        request = Request("classification", tuple(words), contestant.precision, contestant.xla)
+        request = Request("classification", words, contestant.precision, contestant.xla)
         text = json.dumps(dataclasses.asdict(request))
         return [sys.executable, "-m", "benchmarks.recipe_side", text]
     shape = {**(TINY if config.trial else SHAPES)[row.shape], "batch_size": row.batch}

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from amp_xla.process import durable
+from amp_xla.process.progress import note
 from amp_xla.process.revision import revision
 from amp_xla.speed import machine, table
 from amp_xla.speed.child import MARK
@@ -121,11 +122,6 @@ class Child:
                     stream.close()
 
 
-def say(text: str) -> None:
-    """Print a line of progress to stderr."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def alternate(
     commands: Mapping[str, Sequence[str]], rounds: int, steps: int, timeout: float, epochs: int = 0
 ) -> Dict[str, Result]:
@@ -153,7 +149,7 @@ def alternate(
 
     try:
         for name, command in commands.items():
-            say(f"{name}: starting ...")
+            note(f"{name}: starting ...")
             children[name] = Child(command)
             if ask(name) is None:
                 continue
@@ -165,7 +161,7 @@ def alternate(
                 results[name].samples_per_second = [answer["samples"] / answer["seconds"]]
                 results[name].accuracy = answer["accuracy"]
         for number in range(0 if epochs else rounds):
-            say(f"round {number + 1} of {rounds} ...")
+            note(f"round {number + 1} of {rounds} ...")
             for name in list(children) if number % 2 == 0 else list(reversed(list(children))):
                 answer = ask(name, do="steps", steps=steps)
                 if answer is not None:

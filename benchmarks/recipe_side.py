@@ -12,8 +12,7 @@ from benchmarks import serve
 
 def main() -> int:
     """Build the recipe's job and answer commands."""
-    values = json.loads(sys.argv[1])
-    job = build_job(Request(**{**values, "words": tuple(values["words"])}))
+    job = build_job(Request(**json.loads(sys.argv[1])))
     number = iter(range(10**9))
 
     def epoch(index: int) -> Iterator[Any]:

@@ -11,10 +11,11 @@ import json
 import math
 import sys
 import time
-from typing import Any, Dict, Iterator, Tuple
+from typing import Any, Dict, Iterator, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.batches.protocol import sample_count
 from amp_xla.data.batches.rank_shard import micro_batches
 
 MARK = "@amp_xla "
@@ -35,7 +36,7 @@ class Request:
     """
 
     recipe: str
-    words: Tuple[str, ...] = ()
+    words: Sequence[str] = ()
     precision: str = "amp"
     xla: str = "off"
     address_space: int = 0
@@ -64,8 +65,7 @@ def build_job(request: Request) -> Any:
 
 def main() -> int:
     """Measure the request, which is the only argument."""
-    values = json.loads(sys.argv[1])
-    request = Request(**{**values, "words": tuple(values["words"])})
+    request = Request(**json.loads(sys.argv[1]))
     if request.address_space:
         import resource
 
@@ -83,7 +83,7 @@ def measured(job: Any, count: int) -> Dict[str, Any]:
         """Yield (feed, number of samples) for each micro-batch of the first epoch."""
         for batch in job.batches.epoch(0):
             for shard in micro_batches(batch):
-                yield job.step.feed(shard), int((shard["sample_ids"] >= 0).sum())
+                yield job.step.feed(shard), sample_count(shard)
 
     for feed, _ in itertools.islice(epoch(), LOOKAHEAD):
         shapes = tuple(np.shape(array) for array in feed.values())

@@ -55,7 +55,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         note(f"not tried: {name} ({why})")
     default_minutes = 0.0 if here.gpu else CPU_MINUTES
     outcomes = measure(
-        [Request(config.recipe, tuple(words), p, x, steps=config.steps) for p, x in here.ladder()],
+        [Request(config.recipe, words, p, x, steps=config.steps) for p, x in here.ladder()],
         config.rounds,
         TIMEOUT,
         budget=60 * (default_minutes if config.minutes is None else config.minutes),
