@@ -1,4 +1,4 @@
-"""``amp-xla fill``: let a pretrained model predict the tokens behind [MASK]."""
+"""``amp-xla fill``: predict the tokens that [MASK] stands for, with a pretrained model."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     if not finite:
         return None, "in no combination did all numbers stay finite"
     first, fastest = finite[0], max(finite, key=lambda o: o.median)
-    equals = [o for o in finite if not _told_apart(fastest, o)]
+    equals = [o for o in finite if not _differ(fastest, o)]
     gain = f"{fastest.median / first.median:.2f}x {first.name}"
     if equals == [fastest]:
         return fastest, f"fastest: {fastest.name}, {gain}"
@@ -84,8 +84,6 @@ def _spread_text(outcome: Outcome) -> str:
     return "one round only" if noise == math.inf else f"{noise:.0%}"
 
 
-def _told_apart(fast: Outcome, slow: Outcome) -> bool:
-    if fast is slow:
-        return False
+def _differ(fast: Outcome, slow: Outcome) -> bool:
     noise = max(spread(each.samples_per_second) for each in (fast, slow))
     return fast.median / slow.median - 1.0 > noise

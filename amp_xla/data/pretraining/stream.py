@@ -31,8 +31,7 @@ _HELDOUT_ROWS = 16  # maximum rows per held-out batch, for any number of ranks
 class Stream:
     """The batches of a run, or of a held-out split: B sequences of L tokens, K predicted.
 
-    Arrays: ``token_ids``, ``segment_ids``: int32 [B, L]; ``positions``, ``labels``: int32 [B, K];
-    ``weights``: float32 [B, K], 1 for labels and 0 for padding; ``sample_ids``: int64 [B].
+    ``Masking`` describes the arrays of a batch, which are the same for all objectives.
 
     Args:
       sequences: the prepared text.

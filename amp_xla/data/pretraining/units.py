@@ -109,7 +109,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
         refuse_utf16(path, head)
         kind = _kind(path, head)
         links = wikipedia.prefixes(head) if kind == "dump" else frozenset()
-        # A unit ends with the first document behind each multiple of the target.
+        # A unit ends with the first document that ends after a multiple of the target.
         part = begin = end = 0
         documents: List[Document] = []
         for document in _documents(path, kind, reading):
