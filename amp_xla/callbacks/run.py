@@ -109,7 +109,7 @@ class Run(keras.callbacks.Callback):
 
     def job(self, step: FitStep, source: Source) -> FitJob:
         batches: Any = types.SimpleNamespace(  # Keras reads the batches itself
-            shapes=(), steps_per_epoch=lambda epoch: source.steps, epoch=lambda epoch: iter(())
+            shapes=(), steps_per_epoch=lambda: source.steps, epoch=lambda epoch: iter(())
         )
         return FitJob(
             step.model, step, batches,  # type: ignore[arg-type]

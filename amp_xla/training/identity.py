@@ -84,7 +84,7 @@ def _batches(batches: BatchSource) -> Dict[str, Any]:
     for name, value in sorted(next(batches.epoch(0), {}).items()):
         digest.update(f"{name}{value.dtype}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).tobytes())
-    return {_STEPS: batches.steps_per_epoch(0), "first batch": digest.hexdigest()}
+    return {_STEPS: batches.steps_per_epoch(), "first batch": digest.hexdigest()}
 
 
 def differences(

@@ -63,14 +63,14 @@ class Loop:
 
     @property
     def total_steps(self) -> int:
-        """Number of steps in the whole run, if all epochs are as long as the first."""
-        return int(self.options.epochs * self.engine.job.batches.steps_per_epoch(0))
+        """Number of steps in the whole run."""
+        return int(self.options.epochs * self.engine.job.batches.steps_per_epoch())
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
         """Continue from a checkpoint's state; ``longer``: the run was extended."""
         self.state, self._saved_at = state, state.step
         if longer and state.step_in_epoch == 0:  # the last epoch may have become longer
-            state.recount(self.engine.job.batches.steps_per_epoch)
+            state.recount(self.engine.job.batches.steps_per_epoch())
 
     def train(self, watch: SignalWatch) -> LoopState:
         """Train to the end; return the final state, after it was saved.
@@ -138,7 +138,7 @@ class Loop:
     def _epoch(self, watch: SignalWatch) -> None:
         """Train the rest of the current epoch."""
         state, batches = self.state, self.engine.job.batches
-        count = batches.steps_per_epoch(state.epoch)
+        count = batches.steps_per_epoch()
         if state.step_in_epoch >= count:
             raise AmpXlaError(
                 f"epoch {state.epoch + 1} has {count} batches, but the checkpoint was written "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 from amp_xla.training import json_files
 
@@ -55,13 +55,9 @@ class LoopState:
         json_files.require(values, kinds, "loop.")
         return cls(**{name: values[name] for name in kinds})
 
-    def recount(self, steps_per_epoch: Callable[[int], int]) -> None:
+    def recount(self, steps_per_epoch: int) -> None:
         """Compute epoch and position in it from ``step``, because epochs may have become longer."""
-        left, self.epoch = self.step, 0
-        while left and left >= steps_per_epoch(self.epoch):
-            left -= steps_per_epoch(self.epoch)
-            self.epoch += 1
-        self.step_in_epoch = left
+        self.epoch, self.step_in_epoch = divmod(self.step, steps_per_epoch)
 
     def judge(self, value: float, higher_is_better: bool) -> bool:
         """Record an evaluation; return True if it is the best so far. NaN never is."""

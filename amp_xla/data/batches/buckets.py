@@ -93,8 +93,8 @@ class Batches:
         plural = "" if len(self.shapes) == 1 else "s"
         return f"padding {self.padding_share:.1%}, {len(self.shapes)} shape{plural}: {shapes}"
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the number of batches per epoch, the same in every epoch."""
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch."""
         return len(self._batch_lengths)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:

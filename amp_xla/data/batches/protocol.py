@@ -19,8 +19,8 @@ class BatchSource(Protocol):
     def shapes(self) -> Sequence[Tuple[int, int]]:
         """(rows, length) of each kind of batch; XLA compiles once per shape."""
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the number of batches in ``epoch``."""
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch, the same in every epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start`` on, without building those before."""

@@ -43,9 +43,9 @@ class RankShard:
         """Return (rows, length) of each kind of micro-batch."""
         return [(-(-rows // self._shards), length) for rows, length in self.whole.shapes]
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the number of batches of ``epoch``."""
-        return self.whole.steps_per_epoch(epoch)
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch."""
+        return self.whole.steps_per_epoch()
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[SharedBatch]:
         """Yield this rank's rows of the batches of ``epoch`` from step ``start`` on."""

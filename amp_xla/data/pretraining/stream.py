@@ -79,7 +79,7 @@ class Stream:
             "positions predicted"
         )
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
+    def steps_per_epoch(self) -> int:
         """Return the number of batches of the whole run, one epoch for the training loop."""
         return self._batches
 
@@ -204,7 +204,7 @@ class Phases:
         """(B, L) of each stream."""
         return [shape for stream in self._streams for shape in stream.shapes]
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
+    def steps_per_epoch(self) -> int:
         """Return the number of batches of all streams."""
         return sum(stream.steps_per_epoch() for stream in self._streams)
 

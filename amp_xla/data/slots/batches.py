@@ -52,8 +52,8 @@ class SlotBatches:
         """(samples, ids per sample), the same for all batches."""
         return [(self._batch, self._lines.columns.slots * self._values)]
 
-    def steps_per_epoch(self, epoch: int = 0) -> int:
-        """Return the number of batches per epoch, the same in every epoch."""
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch."""
         return -(-len(self._lines) // self._batch)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
