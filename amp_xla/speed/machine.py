@@ -33,7 +33,6 @@ class Machine:
     fork: bool
     half_dtype: str
     python: str
-    container: str
     cores: int
     memory_gib: float
 
@@ -111,7 +110,6 @@ def probe() -> Dict[str, object]:
         "fork": backend.is_fork(),
         "half_dtype": backend.half_dtype()[0] or "",
         "python": platform.python_version(),
-        "container": os.environ.get("NVIDIA_BUILD_ID") or os.environ.get("container", ""),  # noqa: SIM112
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory, 1),
     }
