@@ -28,6 +28,7 @@ from amp_xla.data.pretraining.pool import Pool
 from amp_xla.data.pretraining.prepared import FORMAT, MANIFEST, SPLITS, VOCAB, Manifest
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import corpora
+from amp_xla.data.text.lines import plain_name
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
 from amp_xla.errors import DataError
@@ -235,7 +236,9 @@ def _make_shards(
             if number % parts == part:
                 yield unit, copies.get(unit.name)
 
-    total = sum(map(os.path.getsize, files)) // parts
+    # Units count decompressed bytes, and the size of a compressed file is unknown.
+    packed = any(plain_name(file) != file for file in files)
+    total = None if packed else sum(map(os.path.getsize, files)) // parts
     hidden = not sys.stderr.isatty()
     with tqdm(total=total, unit="B", unit_scale=True, disable=hidden, desc="preparing") as bar:
         for size in pool.map(functools.partial(make_shards, config=config, cut=cut), mine()):
