@@ -1,4 +1,4 @@
-"""``amp-xla fill``: predict the tokens that [MASK] stands for, with a pretrained model."""
+"""``amp-xla fill``: predict the masked tokens of texts with a pretrained model."""
 
 from __future__ import annotations
 
