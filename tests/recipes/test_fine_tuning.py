@@ -9,6 +9,7 @@ from typing import Any, Dict
 import pytest
 
 from amp_xla.config import flat, parse
+from amp_xla.errors import SettingsError
 from amp_xla.models import fine_tuning
 from amp_xla.training import checkpoint, identity
 from recipes import classification, jax_classification, keras_classification
@@ -59,7 +60,6 @@ def with_texts(recipe: Any, bert: str, texts: int, *words: str) -> Dict[str, Any
     [
         ("short", 20_000, "", SCRATCH),
         ("wide", 20_000, "", published(2e-5)),
-        ("nowhere", 20_000, "", published(2e-5)),
         ("long", 20_000, "", published(3e-4)),
         ("minilm", 2076, "", published(3e-4, 3, 16)),
         ("minilm", 140, "", published(3e-4, 20, 16)),
@@ -72,6 +72,11 @@ def test_defaults_follow_from_weights_and_texts(
 ) -> None:
     assert settings(recipe) == SCRATCH
     assert with_texts(recipe, bert, texts, *words.split()) == expected
+
+
+def test_a_name_of_a_hub_is_not_a_folder(recipe: Any) -> None:
+    with pytest.raises(SettingsError, match="--bert hfl/macbert: there is no such folder"):
+        settings(recipe, "--bert", "hfl/macbert")
 
 
 @pytest.mark.parametrize("before", [published(2e-5), SCRATCH, published(2e-5, 5)])

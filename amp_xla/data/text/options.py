@@ -215,4 +215,11 @@ class VocabularyOptions:
 
     def defaults(self, bert: Optional[str]) -> Dict[str, Any]:
         """Return defaults from the folder ``bert``: whether to lower-case."""
-        return {"lowercase": pretrained_vocabulary.rules(bert).lowercase} if bert else {}
+        if bert is None:
+            return {}
+        if not os.path.isdir(bert):
+            raise SettingsError(
+                f"--bert {bert}: there is no such folder; allowed is a folder on this machine with "
+                "configuration, weights and vocabulary (nothing is downloaded)"
+            )
+        return {"lowercase": pretrained_vocabulary.rules(bert).lowercase}
