@@ -27,6 +27,7 @@ SHOWN_BAD_LINES = 5
 WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
 LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # required fields
 KNOWN_OTHERS = ("index", "id", "idx")
+CONVERT = ". Commas separate no columns: docs/inputs.md converts a .csv file to JSON lines"
 
 
 class Known(NamedTuple):
@@ -50,7 +51,7 @@ USUAL = Known(
     _names(
         "text/pair, sentence1/sentence2, question1/question2, premise/hypothesis, "
         "question/sentence, #1 string/#2 string, text_a/text_b, text1/text2, query/title, "
-        "sentence, text, review, content, question, 文本, 内容, 评论"
+        "sentence, text, review, content, question, text_a, 文本, 内容, 评论"
     ),
     "label gold_label is_duplicate quality score labels class category sentiment 标签 类别".split(),
 )
@@ -224,10 +225,11 @@ def _columns(
     forms = dict.fromkeys("<TAB>".join(form) for form in (needs, LABELLED_PAIRS))
     listed = ", or ".join(forms).replace("pair", "second text")
     flags = " and ".join(f"--{name}-field" for name in needs)
+    comma = len(cells) == 1 and plain_name(path).endswith(".csv")
     raise DataError(
         f"{path}:{number}: {_count(cells)} between tabs, and no known header. Needed: {listed}; or "
         f"a header line, with {flags} if its names are unusual; or {flags} with column numbers "
-        f"from 0. First line: {line[:80]!r}"
+        f"from 0{CONVERT if comma else ''}. First line: {line[:80]!r}"
     )
 
 

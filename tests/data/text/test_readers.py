@@ -44,6 +44,7 @@ FORMATS = {
     "plain.tsv": rows(TEXTS, LABELS),
     "pairs.tsv": rows(TEXTS, PAIRS, LABELS),
     "sst2.tsv": "sentence\tlabel\n" + rows(TEXTS, LABELS),
+    "chnsenticorp.tsv": "qid\tlabel\ttext_a\n" + rows(["0", "1", "2"], LABELS, TEXTS),
     "qnli.tsv": "index\tquestion\tsentence\tlabel\n" + rows(["0", "1", "2"], TEXTS, PAIRS, LABELS),
     "mrpc.tsv": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     + rows(LABELS, ["7"] * 3, ["8"] * 3, TEXTS, PAIRS),
@@ -134,7 +135,7 @@ UNUSABLE = [
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
     ("a.tsv", "text\t1\n".encode("utf-16-le"), {}, "UTF-16"),
     ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
-    ("a.tsv", b"a,b,1\n", {}, "1 column between tabs"),
+    ("a.csv", b"label,review\n1,good\n", {}, "1 column between tabs.*docs/inputs.md converts"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
     ("a.json", b'[{"text": "x", "label": 1}]', {}, "one JSON array"),
     ("a.json", b"hello\n", {}, "not a JSON object"),
