@@ -171,11 +171,16 @@ def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> En
 
 
 def warning(lines: Sequence[str], labels: Labels) -> str:
-    """Return a warning if column 2 of all lines has names of labels, else an empty string."""
-    seconds = {line.partition("\t")[2] for line in lines}
-    if not seconds or not seconds <= set(labels.names):
+    """Return a warning if the last column has names of labels, else an empty string.
+
+    The first line is not examined, because it may be a header.
+    """
+    rows = [line.split("\t") for line in lines[1:] or lines]
+    columns, last = {len(row) for row in rows}, {row[-1] for row in rows}
+    if len(columns) != 1 or columns == {1} or not last <= set(labels.names):
         return ""
+    (number,) = columns
     return (
-        f"warning: column 2 looks like labels, such as {min(seconds)!r}, and is read as a second "
-        "text; if these are labels, remove the column (cut -f 1)"
+        f"warning: column {number} looks like labels, such as {min(last)!r}, and is read as part "
+        f"of the text; if these are labels, remove the column (cut -f -{number - 1})"
     )

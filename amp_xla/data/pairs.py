@@ -117,10 +117,10 @@ def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
     """Split lines into two texts at the tab.
 
     Raises:
-      LineError: a line has no tab, or no text before or after the tab.
+      LineError: a line does not have one tab, with a text before and after it.
     """
-    pairs = [line.partition("\t") for line in lines]
-    for i, (first, _, second) in enumerate(pairs):
-        if not first.strip() or not second.strip():
-            raise LineError(i, "needed: two texts with a tab between them")
-    return [first for first, _, _ in pairs], [second for _, _, second in pairs]
+    pairs = [line.split("\t") for line in lines]
+    for i, texts in enumerate(pairs):
+        if len(texts) != 2 or not all(map(str.strip, texts)):
+            raise LineError(i, "needed: two texts with a tab between them, without a label")
+    return [first for first, _ in pairs], [second for _, second in pairs]

@@ -57,10 +57,12 @@ def test_a_line_to_predict_is_independent_of_other_lines(
     assert encoded.row(3) == tokenizer.encode(["text " * 20], max_length=16).row(0)
 
 
-def test_labels_in_the_second_column_cause_a_warning() -> None:
+def test_labels_in_the_last_column_cause_a_warning() -> None:
     labels = Labels(("no", "yes"))
-    assert "'no'" in labelled.warning(["a\tyes", "b\tno"], labels)
-    for lines in (["a", "b"], ["a\tyes", "b"], ["a\tyes", "b\tperhaps"]):
+    for lines in (["a\tyes", "b\tno"], ["text\tlabel", "a\tyes", "b\tno"], ["a\tno"]):
+        assert "column 2 looks like labels, such as 'no'" in labelled.warning(lines, labels)
+    assert "(cut -f -2)" in labelled.warning(["a\tb\tyes", "c\td\tno"], labels)
+    for lines in (["a", "b"], ["c", "a\tyes", "b"], ["a\tyes", "b\tperhaps"], ["a", "yes"]):
         assert labelled.warning(lines, labels) == ""
 
 

@@ -75,6 +75,9 @@ def test_it_learns_and_answers(command: Commands, method: str) -> None:
     assert method not in LEARN or (last["dev_spearman"] > 0.8 and last["dev_accuracy"] > 0.9)
     said = command(PREDICT, "--run", run, "--file", "new.tsv", "--json").error
     assert "new.tsv, line 2: needed: two texts with a tab between them" in said
+    write(command.folder / "labelled.tsv", [("snow rain", "wind storm", "1")])
+    said = command(PREDICT, "--run", run, "--file", "labelled.tsv").error
+    assert "line 1: needed: two texts with a tab between them, without a label" in said
     write(command.folder / "good.tsv", [("snow rain", "wind storm"), (" ",), ("soup", "frost")])
     answers = command(PREDICT, "--run", run, "--file", "good.tsv").out.splitlines()
     rows = [answer.split("\t") for answer in answers]

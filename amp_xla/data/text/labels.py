@@ -57,7 +57,8 @@ class Labels:
             times = collections.Counter(labels)
             counts = ", ".join(f"{name!r} ({times[name]:,} times)" for name in unseen[:SHOWN])
             raise DataError(
-                f"labels never seen in training: {counts}; known: {_listed(self.names)}"
+                f"labels never seen in training: {counts}; known: {_listed(self.names)}; add such "
+                "samples to the training data, or remove them from the dev data"
             )
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 
