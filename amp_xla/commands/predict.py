@@ -20,6 +20,7 @@ from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Checkpoint, find
+from amp_xla.training.run import ScriptFolder
 
 # Prediction for one text: columns, and fields of a JSON object.
 Row = Tuple[List[str], Dict[str, Any]]
@@ -35,8 +36,17 @@ class SavedOptions:
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Any]:
-        """Return the checkpoint and the recipe's module."""
+        """Return the checkpoint and the recipe's module.
+
+        Raises:
+          AmpXlaError: a script trained the run, not a recipe.
+        """
         saved = find(Path(run), self.checkpoint)
+        if saved.recipe == ScriptFolder.RECIPE:
+            raise AmpXlaError(
+                f"{run}: a script trained this run by model.fit, and only the script can build its "
+                f"model: predict or save there"
+            )
         return saved, recipe_module(self.recipe or own_recipe(saved.recipe))
 
     def open(self, run: str, function: str, advice: str) -> Tuple[Checkpoint, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -126,7 +127,10 @@ def findings(run: Record) -> List[Finding]:
 
 def _state(run: Record) -> List[Finding]:
     message = str(run.status.get("message", ""))
-    again = f"the same command with --name {run.path.resolve().name} --resume continues"
+    name = shlex.quote(run.path.resolve().name)
+    again = f"the same command with --name {name} --resume continues"
+    if run.process.get("recipe") == "script":
+        again = "the same script with resume=True continues"
     if run.state == "killed":
         return [
             Finding(

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -221,7 +222,7 @@ def report(loop: Any, seconds: float) -> None:
 
 def _next(recipe: Any, loop: Any) -> str:
     """Return the command to use next: predict, fine-tune (or fill in masks), or verify."""
-    run, program = str(loop.run.path), typed.program()
+    run, program = shlex.quote(str(loop.run.path)), typed.program()
     if hasattr(recipe, "predict"):
         return f"predict with: {program} predict {run} texts.txt"
     if loop.engine.job.export is not None:

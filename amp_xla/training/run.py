@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import shlex
 import socket
 import time
 from pathlib import Path
@@ -104,7 +105,7 @@ class RunFolder:
     @property
     def continuing(self) -> str:
         """End of a message: how to continue the run."""
-        return f"the same command with --name {self.name} --resume continues"
+        return f"the same command with --name {shlex.quote(self.name)} --resume continues"
 
     # -- looking -----------------------------------------------------------------------------
 
@@ -136,8 +137,8 @@ class RunFolder:
         self.continues = bool(steps(self.checkpoints))
         if contents and not self.continues and _FRESH not in contents:
             raise AmpXlaError(
-                f"{self.path} holds a run ({', '.join(contents)}) whose checkpoints are gone; "
-                f"restore them, {self.choose}, or delete the folder to start over"
+                f"{self.path} has files ({', '.join(contents)}) but no checkpoint: {self.choose}, "
+                f"delete the folder to start over, or, if its checkpoints are gone, restore them"
             )
         if os.path.lexists(str(self.path / _LOCK)):  # a refusal must not create it
             self._acquire()

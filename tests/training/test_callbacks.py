@@ -13,8 +13,11 @@ import pytest
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
+from amp_xla.commands.predict import SavedOptions
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.report import record
+from amp_xla.report.page import render
 from amp_xla.training import checkpoint
 from tests.horovod import on_two_ranks
 from tests.integration.killing import repeatable
@@ -254,6 +257,9 @@ def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path
     assert "stopped by SIGTERM after step 14; resume=True continues from there" in said
     with pytest.raises(AmpXlaError, match="choose another folder, continue it with resume=True"):
         Run(stopped / "run")
+    assert "the same script with resume=True continues" in render([record.read(stopped / "run")])
+    with pytest.raises(AmpXlaError, match="only the script can build its model"):
+        SavedOptions().load(str(stopped / "run"))
     script(stopped, "resume")
     # The callback's list is restored, and the means of the second epoch are over all its steps.
     assert json.loads((stopped / "seen-0.json").read_text())["epochs"] == epochs

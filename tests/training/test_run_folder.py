@@ -51,6 +51,7 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
     (run.checkpoints / ".tmp-shards").mkdir()
     run.close()
     assert not (here / "runs" / "r" / "latest").exists()
+    assert "--name 'my run' --resume continues" in RunFolder("r", "my run").continuing
     with pytest.raises(AmpXlaError, match="already holds a run"):
         RunFolder("r", "mine")
     again = RunFolder("r", "mine", resume=True)
@@ -59,7 +60,7 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
     again.has_checkpoint()
     again.close()
     assert (here / "runs" / "r" / "latest").resolve().name == "mine"
-    with pytest.raises(AmpXlaError, match=r"holds a run \(checkpoints, metrics.jsonl\)"):
+    with pytest.raises(AmpXlaError, match=r"\(checkpoints, metrics.jsonl\) but no checkpoint"):
         RunFolder("r", "mine", resume=True)
 
 
