@@ -116,7 +116,8 @@ def _tokenizer(path: Path, lowercase: bool) -> Tokenizer:
     if not (path / "bert_config.json").is_file() or not list(path.glob("*.index")):
         raise AmpXlaError(
             f"{path}: bert_config.json and a checkpoint (*.index) are needed, as in the folder "
-            "of a pretraining run or of a BERT in Google's format"
+            "of a pretraining run or of a BERT in Google's format; to score a run on labelled "
+            "samples, name them with --file"
         )
     objective = json_file(str(path / "config.json")).get("objective", "mlm")
     if objective != "mlm":

@@ -35,7 +35,11 @@ def main(argv: List[str]) -> int:
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
-    text = page.render([record.read(folder, name) for folder, name in zip(folders, names)])
+    runs = [record.read(folder, name) for folder, name in zip(folders, names)]
+    for run in runs:
+        if run.state == "empty":
+            raise AmpXlaError(f"{run.path} has no log of a run; amp-xla runs lists runs")
+    text = page.render(runs)
     try:
         durable.replace(path, text.encode("utf-8"))
     except OSError as error:
