@@ -6,7 +6,7 @@ Optax, donation and checkpoints accept as it is. An NNX model must be split into
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional
 
 import equinox as eqx
 import jax
@@ -206,9 +206,3 @@ def new_classifier(shape: Shape, classes: int, seed: int) -> Classifier:
         [layer() for _ in range(shape.num_hidden_layers)],
     )  # fmt: skip
     return Classifier(bert, dense(hidden, classes))
-
-
-def named(tree: Any) -> List[Tuple[str, Any]]:
-    """Return (path, leaf) of each array of a tree; a path is e.g. ``.model.bert.tokens``."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]

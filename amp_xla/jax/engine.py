@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 import equinox
 import jax
@@ -11,7 +11,6 @@ import numpy as np
 import optax
 
 from amp_xla.jax import processes
-from amp_xla.jax.bert import named
 from amp_xla.jax.step import State
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
@@ -106,7 +105,7 @@ class JaxEngine(Engine):
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
         # Copies: the next step overwrites donated arrays.
-        return {name: np.array(_host(leaf)) for name, leaf in named(self.job.state)}
+        return {name: np.array(_host(leaf)) for name, leaf in _leaves(self.job.state)}
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
         if weights_only:
@@ -147,12 +146,18 @@ def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
       CheckpointError: an array is missing or has another shape.
     """
     arrays = fitting(checkpoint, _shapes(like, prefix), exactly=not prefix)
-    leaves = [arrays[prefix + name].astype(leaf.dtype) for name, leaf in named(like)]
+    leaves = [arrays[prefix + name].astype(leaf.dtype) for name, leaf in _leaves(like)]
     return processes.put(jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), leaves))
 
 
+def _leaves(tree: Any) -> List[Tuple[str, Any]]:
+    """Return (path, leaf) of each array of a tree; a path is e.g. ``.model.bert.tokens``."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+
+
 def _shapes(tree: Any, prefix: str = "") -> Dict[str, str]:
-    return {prefix + name: shape_of(leaf) for name, leaf in named(tree)}
+    return {prefix + name: shape_of(leaf) for name, leaf in _leaves(tree)}
 
 
 def _host(leaf: jax.Array) -> np.ndarray:

@@ -39,16 +39,12 @@ class State(NamedTuple):
     applied: jax.Array
 
 
-def schedule(peak: float, warmup_steps: int, total_steps: int) -> Any:
+def schedule(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
     """Return a function: number of applied updates -> learning rate; see ``warmup_decay``."""
-
-    def rate(applied: jax.Array) -> jax.Array:
-        update = applied.astype(jnp.float32) + 1.0
-        warm = update / max(warmup_steps, 1)
-        left = jnp.clip((total_steps + 1.0 - update) / max(total_steps - warmup_steps + 1, 1), 0, 1)
-        return peak * jnp.minimum(1.0, jnp.where(update <= warmup_steps, warm, left))
-
-    return rate
+    last = warmup_steps - 1  # number of applied updates before the one at the peak
+    warm_up = optax.linear_schedule(peak / max(warmup_steps, 1), peak, last)
+    decay = optax.linear_schedule(peak, 0.0, max(total_steps - last, 1))
+    return optax.join_schedules([warm_up, decay], [last])
 
 
 def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTransformation:
@@ -79,9 +75,8 @@ def loss_and_accuracy(
 
     Rows of weight 0 have no effect.
     """
-    chances = jax.nn.log_softmax(logits.astype(jnp.float32))
-    hard = -jnp.take_along_axis(chances, labels[:, None], 1)[:, 0]
-    losses = (1.0 - smoothing) * hard - smoothing * chances.mean(-1)
+    targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1]), smoothing)
+    losses = optax.softmax_cross_entropy(logits.astype(jnp.float32), targets)
     total = jnp.maximum(weights.sum(), 1e-6)
     hits = (logits.argmax(-1) == labels).astype(jnp.float32)
     return (losses * weights).sum() / total, (hits * weights).sum() / total
