@@ -76,7 +76,7 @@ class Range:
         return f"{low} or more" if self.at_least is not None else low or "any finite number"
 
     def __call__(self, default: str) -> str:
-        """Return the end of a flag's help text."""
+        """Return the range and the default, which end a flag's help text."""
         return f"({self}; default: {default})"
 
 
@@ -154,7 +154,7 @@ def flat(config: Any) -> Dict[str, Any]:
 
 
 def changed(config: T, **values: Any) -> T:
-    """Return a copy of ``config`` with new values for some fields, also fields of option groups.
+    """Return a copy of ``config`` with new values for some fields, which may be in option groups.
 
     Raises:
       SettingsError: a field is unknown, or its value is out of range.

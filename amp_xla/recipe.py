@@ -76,12 +76,12 @@ def own_recipe(recipe: str) -> str:
     """Check that the recipe name from a run's files is one of this project's; return it.
 
     Raises:
-      AmpXlaError: the name is another one, which could import any code.
+      AmpXlaError: the name is not one of them; importing it could run any code.
     """
     known = own_recipes()
     if recipe in known:
         return recipe
     raise AmpXlaError(
-        f"recipe {recipe!r} trained the run; this project has {', '.join(known)}; if it is yours, "
-        f"give its path: --recipe path/to/{Path(str(recipe)).name}.py"
+        f"recipe {recipe!r} trained the run, but this project has only {', '.join(known)}; if you "
+        f"wrote that recipe, give its path: --recipe path/to/{Path(str(recipe)).name}.py"
     )

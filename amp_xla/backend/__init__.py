@@ -155,8 +155,8 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
 def _seed_each_variable(source: Any) -> None:
     """Make unseeded initializers return different numbers for each variable, as on TensorFlow 1.15.
 
-    In tf-keras an unseeded initializer returns the same numbers at each call. bert4keras shares one
-    among the query, key and value kernels of an attention layer, which would start equal.
+    In tf-keras an unseeded initializer returns the same numbers at each call. bert4keras uses one
+    initializer for the query, key and value kernels of an attention layer: they would start equal.
     """
     generator = source.RandomGenerator
     original = generator._set_rng_type
@@ -175,8 +175,9 @@ def _seed_each_variable(source: Any) -> None:
 def _keep_graph_layers() -> None:
     """Keep new layers in graph mode, also while a SavedModel is written.
 
-    Writing traces a function, which tf-keras takes for eager execution. If bert4keras' attention
-    then creates a Dropout layer, tf-keras changes the base class of all of them; later calls fail.
+    Writing traces a function, which tf-keras mistakes for eager execution. If bert4keras' attention
+    creates a Dropout layer at that time, tf-keras changes the base class of all Dropout layers, and
+    later calls of them fail.
     """
     from tf_keras.src.utils import version_utils
 
@@ -246,7 +247,8 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     Args:
       half_dtype: ``float16``, ``bfloat16`` (oneDNN on CPU) or None for off.
 
-    Plain sessions read the global state, Keras' sessions the context's options, so both are set.
+    Both the global state and the context's options are set, because plain sessions read the former
+    and Keras' sessions the latter.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -326,7 +328,7 @@ def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
       has_gpu: whether there is a GPU; None = look at TensorFlow's devices.
 
     Returns:
-      (``float16`` | ``bfloat16`` | None, one clause).
+      (``float16`` | ``bfloat16`` | None, the reason as one clause).
     """
     if has_gpu is None and gpus():
         capability = compute_capability()

@@ -32,7 +32,7 @@ _current: Optional[Precision] = None
 
 
 def current() -> Precision:
-    """Return the precision in force; configures from ``AMP_XLA_*`` if nothing was configured."""
+    """Return the precision in force; if none is, apply the settings in ``AMP_XLA_*`` first."""
     return _current or configure()
 
 
@@ -47,8 +47,9 @@ def configure(**overrides: Any) -> Precision:
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.
-      SetupOrderError: TensorFlow has already read its switches; the message names the import.
-      UnsupportedError: this TensorFlow cannot do it, e.g. ``lite`` on stock 1.15.
+      SetupOrderError: TensorFlow has already read its switches; the message names the import that
+        came too early.
+      UnsupportedError: this TensorFlow does not support a setting, e.g. ``lite`` on stock 1.15.
     """
     global _current
     settings = Settings.from_environment(_original_environment, **overrides)
@@ -167,9 +168,9 @@ def _guarded(name: str, init: Any) -> Any:
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
                 f"it recognizes padding by a score below -1e6, so infinity=1e4 leaves padding "
                 f"unmasked and infinity=1e12 is NaN in float16; allowed: AMP_XLA_PRECISION=tf32 "
-                f"(or fp32) with bert4keras' own infinity, or bert4keras 0.11.5 (on TensorFlow 2 "
-                f"with a function as its metric, `def accuracy(y_true, y_pred): return "
-                f"CRF.sparse_accuracy(y_true, y_pred)`: Keras takes no method there)"
+                f"(or fp32) with bert4keras' default infinity, or bert4keras 0.11.5 (on TensorFlow "
+                f"2 the metric must be a function, because Keras accepts no method: `def "
+                f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`)"
             )
         backend.bert4keras().set_infinity(chosen)  # in float32 not amp's 1e4
         init(self, *args, **kwargs)

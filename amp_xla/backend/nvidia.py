@@ -103,7 +103,7 @@ def has_device(environ: Mapping[str, str]) -> bool:
 
 
 def _list(environ: Mapping[str, str]) -> Tuple[List[Gpu], str]:
-    """Return the GPUs, or none and nvidia-smi's message."""
+    """Return the GPUs, and nvidia-smi's error message if there are none."""
     program = shutil.which("nvidia-smi", path=environ.get("PATH"))
     if program is None:
         return [], ""

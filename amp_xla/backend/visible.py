@@ -28,7 +28,8 @@ def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
       environ: environment of this process.
 
     Raises:
-      UnsupportedError: the driver shows a GPU and TensorFlow sees none; or ``gpu`` without one.
+      UnsupportedError: the driver shows a GPU that TensorFlow does not see, or ``device`` is
+        ``gpu`` and there is no GPU.
     """
     if device == "cpu" or backend.gpus():
         return
