@@ -1,7 +1,7 @@
 """The batches of ``fit``, from any position on, in an order that a resumed run repeats.
 
 A position is the number of a batch, counted from 0 over the whole run. ``numpy.random`` and
-``random`` are seeded from the run's seed and the position, so that data shuffled by them repeat.
+``random`` are seeded from the run's seed and the position, so that data shuffled with them repeat.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def source(given: Mapping[str, Any]) -> Source:
         )
     raise UnsupportedError(
         f"data of type {type(data).__name__}{' with steps_per_epoch' if steps else ''}; Run allows "
-        f"a keras.utils.Sequence, a generator with steps_per_epoch, or numpy arrays without it"
+        f"a keras.utils.Sequence, a generator with steps_per_epoch, or numpy arrays without "
+        f"steps_per_epoch"
     )
 
 

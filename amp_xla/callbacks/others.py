@@ -38,7 +38,7 @@ class Others:
         return any(callback.stopped_epoch > 0 for callback in stopping)
 
     def silence(self) -> None:
-        """Do not call the callbacks for the next batches, which were trained before."""
+        """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
         for callback in self._callbacks:
             for hook in _BATCH_HOOKS:
                 setattr(callback, hook, lambda batch, logs=None: None)
@@ -51,7 +51,7 @@ class Others:
         self.restore(states)
 
     def state(self) -> List[Dict[str, Any]]:
-        """Return class and state of each callback for JSON; state None for one with arrays."""
+        """Return class and state of each callback for JSON; None = the callback has new arrays."""
         states = []
         for callback, initial, arrays in zip(self._callbacks, self._initial, self._arrays):
             changed: Optional[Dict[str, Any]] = {

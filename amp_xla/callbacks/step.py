@@ -111,7 +111,7 @@ class FitStep:
             raise AmpXlaError(
                 f"{self._ranks.world.size} ranks train together, but {name} averages no gradients; "
                 f"compile with optimizer=LossScaleOptimizer({name}(...)) of "
-                f"amp_xla.precision.optimizer; None as second argument: without loss scaling"
+                f"amp_xla.precision.optimizer; with None as second argument it scales no loss"
             )
         inner = inner_of(self.optimizer.inner)
         # Horovod's DistributedOptimizer has its own get_gradients.
@@ -157,8 +157,8 @@ class FitStep:
     def __call__(self, inputs: Any) -> List[Any]:
         """Run the step; return the result of Keras' train function.
 
-        Batches that were trained before are skipped. Keras adds up losses, so the first of them
-        returns the sum of their losses and the others 0.
+        Batches that were trained before are skipped. Keras adds up the losses of an epoch, so the
+        first skipped batch returns the sum of the skipped batches' losses, and the others return 0.
         """
         function = self.function
         if self.skip:
@@ -197,7 +197,7 @@ class FitStep:
         self.skip, self.loss_sum, self._sum_left = skip, loss_sum, loss_sum
 
     def result(self, loss: float) -> StepResult:
-        """Return the result of the last step; ``loss`` is Keras'."""
+        """Return the result of the last step, whose loss Keras computed."""
         fetched = self._fetched
         self.scale = float(fetched.get("loss_scale", 1.0))
         flags = tuple(fetched["figures"][1:]) if "figures" in fetched else ()
@@ -220,7 +220,7 @@ class FitStep:
 
 
 def _inside(model: Any) -> Optional[Any]:
-    """Return Keras' train function, also if adversarial training has wrapped it in its own."""
+    """Return Keras' train function, even if adversarial training has wrapped it in a function."""
     function = model.train_function
     if hasattr(function, "updates_op"):
         return function
@@ -252,10 +252,11 @@ class FitJob(Job):
         return training_graph.from_model(self.model)
 
     def verify(self, graph: executed.ExecutedGraph) -> None:
-        """Compare the executed graph with Keras' policy, or with the settings if it is float32.
+        """Compare the executed graph with Keras' policy, or with the settings if that is float32.
 
         Raises:
-          NothingConvertedError, UnsupportedError: the executed graph differs from them.
+          NothingConvertedError, UnsupportedError: the executed graph differs from the policy or the
+            settings.
         """
         mixed_precision = getattr(keras, "mixed_precision", None)
         policy = getattr(mixed_precision, "global_policy", None)
