@@ -25,7 +25,7 @@ _WRITERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Write a trained model for other programs; check that its outputs are those of the run."""
+    """Write a trained model for other programs; check that its outputs equal the run's."""
 
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""

@@ -133,7 +133,7 @@ def block(config: Config) -> str:
 
 
 def installed_runtime() -> str:
-    """Return ``tf1`` or ``tf2``, from the installed packages or, without them, from the Python."""
+    """Return ``tf1`` or ``tf2``, from the installed packages, or else Python's version."""
     if importlib.util.find_spec("tensorflow") is None:
         return "tf1" if sys.version_info < (3, 9) else "tf2"
     return "tf2" if importlib.util.find_spec("tf_keras") is not None else "tf1"

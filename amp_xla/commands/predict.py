@@ -73,7 +73,7 @@ class Config:
     """file with one text per line, or two separated by a tab; may be gzipped; none = standard
     input"""
     json: bool = False
-    """print one JSON object per line, with all probabilities, or with the entities"""
+    """print one JSON object per line, with the probabilities of all labels, or the entities"""
     query: Optional[str] = None
     """text to compare with each line: print the most similar lines first (similarity runs only)"""
     saved: SavedOptions = SavedOptions()
@@ -99,7 +99,8 @@ def main(argv: List[str]) -> int:
         predict = functools.partial(predict, generation=config.generation)
     elif config.generation != GenerationOptions():
         raise AmpXlaError(
-            f"{config.run} is a {saved.recipe} run; --beams, --top-k and others need a seq2seq run"
+            f"{config.run} is a {saved.recipe} run; --beams, --top-k and the other options of text "
+            f"generation need a seq2seq run"
         )
     lines = lines_of(config.file)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
@@ -142,7 +143,7 @@ def _tagged(entities: Any, text: str) -> Row:
 def _labelled(
     names: Sequence[str], row: np.ndarray, text: str, separator: Optional[str] = None
 ) -> Row:
-    """Return the most probable label; with a separator, all labels above 0.5."""
+    """Return the most probable label, or with a separator all labels of probability > 0.5."""
     chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
     chosen = np.flatnonzero(row > 0.5) if separator else [int(row.argmax())]
     labels = (separator or "").join(output.printable(names[i]) for i in chosen)

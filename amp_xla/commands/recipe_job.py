@@ -1,4 +1,4 @@
-"""Build what ``inspect`` and ``rehearse`` look at, as it would train on a GPU with float16."""
+"""Build the model that ``inspect`` and ``rehearse`` examine, as for a GPU with float16."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class SubjectOptions:
     recipe: str = "classification"
     """name of a recipe, path of its file, or my_script.py:build_model"""
     batch: Optional[str] = None
-    """name that the script gives to a batch, or to a function that returns one; none = the batch
-    that build_model returns; inspect can also make one up (32 rows of 128 tokens)"""
+    """name of a batch in the script, or of a function that returns one; none = the batch that
+    build_model returns; inspect needs no batch: it assumes 32 rows of 128 tokens"""
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 
@@ -38,8 +38,8 @@ class SubjectOptions:
           loss_scale: replaces the loss scale of the recipe.
 
         Raises:
-          AmpXlaError: the recipe, script or batch does not exist; or a recipe has ``--batch``, or a
-            script ``loss_scale``.
+          AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
+            recipe, or ``loss_scale`` for a script.
         """
         note(f"building {self.recipe} ...")
         script = Script.of(self.recipe)

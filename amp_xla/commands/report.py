@@ -38,7 +38,7 @@ def main(argv: List[str]) -> int:
     runs = [record.read(folder, name) for folder, name in zip(folders, names)]
     for run in runs:
         if run.state == "empty":
-            raise AmpXlaError(f"{run.path} has no log of a run; amp-xla runs lists runs")
+            raise AmpXlaError(f"{run.path} has no log of a run; `amp-xla runs` lists all runs")
     text = page.render(runs)
     try:
         durable.replace(path, text.encode("utf-8"))

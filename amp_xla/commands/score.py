@@ -70,7 +70,10 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     if not hasattr(files, "examples"):
         raise AmpXlaError(f"{run}: its recipe has no labelled files, so --file cannot be scored")
     if getattr(files, "separator", None) is not None:
-        raise AmpXlaError(f"{run} predicts several labels per text, for which --file has no scores")
+        raise AmpXlaError(
+            f"{run} predicts several labels per text; evaluate --file scores only runs that "
+            f"predict one label per text"
+        )
     texts, wanted = files.examples(file)
     if not texts:
         raise AmpXlaError(f"{file} has no samples")
@@ -95,7 +98,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     unknown = sorted(labels_of_file - set(names))
     if unknown:
         raise AmpXlaError(
-            f"{file} has the label {unknown[0]!r}, which {run} does not know; labels of the run: "
+            f"{file} has the label {unknown[0]!r}, which is not a label of {run}; its labels are: "
             f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         )
     if "entities" in first:
@@ -135,7 +138,7 @@ def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> D
 
 
 def write(one: Answers, result: Dict[str, Any], file: str, errors: int) -> None:
-    """Write ``result.json`` and ``errors.tsv`` into the run folder, and its report again."""
+    """Write ``result.json`` and ``errors.tsv`` into the run folder; write its report again."""
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
     folder = one.run / record.EVALUATIONS / (name or "file")
     head = "\t".join(one.columns)

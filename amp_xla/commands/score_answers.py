@@ -40,7 +40,7 @@ class Answers:
         raise NotImplementedError
 
     def details(self) -> Dict[str, Any]:
-        """Return more fields for ``result.json``; ``metrics`` holds scores without an interval."""
+        """Return more fields for ``result.json``, e.g. ``metrics``: scores without an interval."""
         return {}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:

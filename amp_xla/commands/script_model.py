@@ -36,7 +36,10 @@ class Script(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """A compiled Keras model or a recipe's job, and its batches; None without a batch."""
+    """The model to examine: a compiled Keras model, or a recipe's job.
+
+    ``batches`` is None if the script returns no batch and none is named.
+    """
 
     model: Any
     batches: Optional[Iterator[Any]]

@@ -27,7 +27,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"evaluate {RUN} train.tsv": (2, "to score a run on labelled samples, name them with --file"),
     "runs": (0, f"{RUN}  done "),
     f"report {RUN}": (0, "/mine/report.html"),
-    "report runs": (2, "runs has no log of a run; amp-xla runs lists runs"),
+    "report runs": (2, "runs has no log of a run; `amp-xla runs` lists all runs"),
     f"fill {RUN} --text salt[MASK]": (2, "cannot fill; give a pretraining run"),
     f"export {RUN} --format hf": (0, f"written: {RUN}/export-hf, from step-"),
     f"inspect classification -- {DATA}": (0, "written: runs/classification/inspect/amp.json"),
