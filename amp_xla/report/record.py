@@ -10,6 +10,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Union
 
@@ -20,6 +22,7 @@ from amp_xla.errors import AmpXlaError
 STATUS, EVALUATIONS = "status.json", "evaluation"
 _MOST_FIELDS = 64  # maximum number of fields in metrics.jsonl
 _LARGEST_FILE = 4 << 20  # bytes to read of each file, except metrics.jsonl
+_SILENT_SECONDS = 1200.0  # a run writes a checkpoint every ten minutes, or more often
 _NOT_FINITE = ("nan", "inf", "-inf")  # strings in metrics.jsonl, because JSON has no such numbers
 Columns = Dict[str, np.ndarray]
 
@@ -153,22 +156,30 @@ def dictionary(value: Any) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _state(path: Path, status: Mapping[str, Any]) -> str:
-    if _locked(path / ".lock"):
-        return "running"
+def _state(run: Path, status: Mapping[str, Any]) -> str:
     state = status.get("state")
-    if state in ("done", "stopped", "failed"):
+    if state in ("done", "stopped", "failed"):  # a process that continues the run overwrites it
         return str(state)
-    return "killed" if (path / "metrics.jsonl").is_file() else "empty"
+    if _in_use(run):
+        return "running"
+    return "killed" if (run / "metrics.jsonl").is_file() else "empty"
 
 
-def _locked(path: Path) -> bool:
-    """Return whether a process on this machine holds the lock; does not take the lock itself."""
+def _in_use(run: Path) -> bool:
+    """Return whether a process trains the run, without taking the lock.
+
+    The locks of other machines are not visible here: on those, a run that has written its log or a
+    checkpoint lately is taken for running.
+    """
+    lock = run / ".lock"
     try:
-        inode = f":{os.stat(str(path)).st_ino} "
-        return inode in Path("/proc/locks").read_text()
+        if f":{os.stat(str(lock)).st_ino} " in Path("/proc/locks").read_text():
+            return True
+        here = _text(lock).endswith(f" on {socket.gethostname()}")
+        written = [os.stat(str(run / name)).st_mtime for name in ("metrics.jsonl", "checkpoints")]
     except OSError:
         return False
+    return not here and time.time() - max(written) < _SILENT_SECONDS
 
 
 def _inside(path: Path) -> List[Path]:

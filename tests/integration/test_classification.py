@@ -75,6 +75,7 @@ def test_learns_and_leaves_a_complete_run_folder(trained):
     assert list(run.glob("events.out.tfevents.*"))
     assert (run / "vocab.txt").read_text().startswith("[PAD]\n")
     assert checkpoint.best(run / "checkpoints") is not None
+    assert '<span class="state done">' in (run / "report.html").read_text()
 
 
 def test_says_what_precision_means_on_this_machine(trained):

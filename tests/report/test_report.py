@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import html
 import json
+import os
 import re
+import socket
 from pathlib import Path
 from typing import Any, List
 
@@ -38,6 +41,30 @@ def test_the_page_shows_results_and_problems_of_a_run(tmp_path: Path) -> None:
     assert "Too early to say" in page(empty)
     three = page(tmp_path / "good", tmp_path / "diverged", killed)
     assert "3 runs compared" in three and "Best: <strong>good" in three
+
+
+@pytest.mark.parametrize("status, state", [("done", "done"), ("running", "running")])
+def test_a_run_that_a_process_holds_is_running_until_it_says_how_it_ended(
+    tmp_path: Path, status: str, state: str
+) -> None:
+    """Training writes the page before it lets the folder go."""
+    run = folders.good(tmp_path / "run", state=status)
+    with (run / ".lock").open("w") as lock:
+        lock.write(f"process {os.getpid()} on {socket.gethostname()}")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert record.read(run).state == state
+    assert record.read(run).state == ("done" if status == "done" else "killed")
+
+
+def test_a_run_of_another_machine_is_running_while_it_writes(tmp_path: Path) -> None:
+    run = folders.good(tmp_path / "run", state="running")
+    (run / ".lock").write_text("process 7 on elsewhere")
+    (run / "checkpoints").mkdir()
+    os.utime(str(run / "metrics.jsonl"), (0, 0))
+    assert record.read(run).state == "running"
+    os.utime(str(run / "checkpoints"), (0, 0))
+    assert record.read(run).state == "killed"
 
 
 def test_text_from_a_run_folder_is_only_text(tmp_path: Path) -> None:
