@@ -20,7 +20,7 @@ from amp_xla.callbacks.step import FitJob, FitStep
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
-from amp_xla.training import distributed
+from amp_xla.training import distributed, run_metadata
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder, ScriptFolder
@@ -319,6 +319,7 @@ class Run(keras.callbacks.Callback):
         self._loop.options = dataclasses.replace(
             self._loop.options, monitor=name, higher_is_better=_higher_is_better(name)
         )
+        run_metadata.write_status(self._loop, "running")
 
     def _end(self) -> None:
         state = self._loop.state

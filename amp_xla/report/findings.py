@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -127,10 +126,7 @@ def findings(run: Record) -> List[Finding]:
 
 def _state(run: Record) -> List[Finding]:
     message = str(run.status.get("message", ""))
-    name = shlex.quote(run.path.resolve().name)
-    again = f"the same command with --name {name} --resume continues"
-    if run.process.get("recipe") == "script":
-        again = "the same script with resume=True continues"
+    again = str(run.status.get("continuing", ""))
     if run.state == "killed":
         return [
             Finding(
@@ -196,8 +192,9 @@ def _learning(run: Record) -> List[Finding]:
         values = run.dev[run.monitor]
         gain = abs(values[-1] - values[-2])
         if gain > 0.02 * abs(values[-1] - values[0]):
-            epochs = number(run.plan.get("epochs"))
-            fix = f"--epochs {2 * epochs:.0f} --resume" if epochs > 0 else "train longer"
+            lengths = [(name, number(run.config.get(name))) for name in ("epochs", "steps")]
+            longer = [f"--{name} {2 * value:.0f} --resume" for name, value in lengths if value > 0]
+            fix = longer[0] if longer else "train longer"
             what = "The last evaluation is the best, and it was still improving."
             problems.append(Finding("note", what, fix))
     padding = number(run.plan.get("padding_share"))

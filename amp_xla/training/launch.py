@@ -129,7 +129,7 @@ def prepare(
         _warm_start(Path(run_options.warm_start), engine, files)
     identity = identities.describe(engine, config, files)
     identities.same_on_all(ranks, identity)
-    loop = Loop(run, engine, options, run_options, identity)
+    loop = Loop(run, engine, options, config, identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
     else:
@@ -144,7 +144,6 @@ def prepare(
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
         run_metadata.write(run, config, engine)
-        loop.plan = run_metadata.plan(loop, config)
     return loop
 
 

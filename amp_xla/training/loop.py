@@ -36,8 +36,8 @@ class Loop:
     """Training until the last epoch, early stopping or a signal.
 
     Attributes:
+      config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       identity: saved with each checkpoint; see ``amp_xla.training.identity``.
-      plan: plan of the run in ``status.json``, see ``amp_xla.training.run_metadata``.
       more_state: returns further content of a checkpoint's ``state.json``.
     """
 
@@ -46,14 +46,14 @@ class Loop:
         run: RunFolder,
         engine: Engine,
         options: LoopOptions,
-        run_options: RunOptions,
+        config: Any,
         identity: Dict[str, Any],
     ) -> None:
         self.run, self.engine = run, engine
-        self.checkpoints = CheckpointWriter(run, run_options.keep, engine.job.assets)
-        self.options, self.run_options, self.identity = options, run_options, identity
+        self.run_options: RunOptions = config.run
+        self.checkpoints = CheckpointWriter(run, self.run_options.keep, engine.job.assets)
+        self.options, self.config, self.identity = options, config, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
-        self.plan: Dict[str, Any] = {}
         self.reported_nonfinite = False
         self.more_state: Callable[[], Dict[str, Any]] = dict
         self._log: Optional[MetricsLog] = None

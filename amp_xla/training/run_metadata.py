@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterator
 
 from amp_xla import __version__
 from amp_xla.config import flat
+from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.revision import revision
@@ -49,18 +50,16 @@ def write(run: RunFolder, config: Any, engine: Engine) -> None:
         run.write(name, data)
 
 
-def plan(loop: Any, config: Any) -> Dict[str, Any]:
-    """Return the plan of a run: steps, batch shapes and defaults."""
+def _plan(loop: Any) -> Dict[str, Any]:
+    """Return the plan of a run: steps, monitor, batch shapes and defaults."""
     batches, options = loop.engine.job.batches, loop.options
     return {
         "total_steps": loop.total_steps,
-        "epochs": options.epochs,
         "monitor": options.monitor,
         "higher_is_better": options.higher_is_better,
         "shapes": [f"{rows} × {length}" for rows, length in batches.shapes],
-        "padding_share": getattr(batches, "padding_share", None),
-        "ranks": loop.engine.ranks.world.size,
-        "defaults": flat(type(config)()),
+        "padding_share": getattr(whole(batches), "padding_share", None),
+        "defaults": flat(type(loop.config)()),
     }
 
 
@@ -73,7 +72,7 @@ def recorded(loop: Any) -> Iterator[None]:
     if not loop.engine.ranks.first:
         yield
         return
-    _write(loop, "running")
+    write_status(loop, "running")
     try:
         yield
     except Stopped as stopped:
@@ -88,7 +87,7 @@ def recorded(loop: Any) -> Iterator[None]:
 
 def _end(loop: Any, state: str, message: str = "") -> None:
     try:
-        _write(loop, state, message)
+        write_status(loop, state, message)
         from amp_xla.report import page
 
         page.write_run(loop.run.path)
@@ -99,7 +98,11 @@ def _end(loop: Any, state: str, message: str = "") -> None:
         )
 
 
-def _write(loop: Any, state: str, message: str = "") -> None:
+def write_status(loop: Any, state: str, message: str = "") -> None:
+    """Write ``status.json``: state, message, plan, and how to continue the run."""
     time = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    status = {"state": state, "message": message, "time": time, "plan": loop.plan}
+    status = {
+        "state": state, "message": message, "time": time, "continuing": loop.run.continuing,
+        "plan": _plan(loop),
+    }  # fmt: skip
     loop.run.write_json(STATUS, status)

@@ -124,6 +124,8 @@ def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, c
     assert state(runs / "killed") == state(runs / "whole")
     words = ("--run", runs / "whole", "--file", "dev.tsv", "--checkpoint", "last", "--json")
     printed = json.loads(command("amp_xla.commands.evaluate", *words).out)
+    plan = json.loads((runs / "whole" / "status.json").read_text())["plan"]
+    assert 0.0 < plan["padding_share"] < 1.0  # that of whole batches, also with --accumulate
     (result,) = (runs / "whole").glob("*/dev.tsv/result.json")
     assert list(printed.values()) == [json.loads(result.read_text())]
     loss = json.loads(result.read_text())["metrics"]["loss"]["value"]

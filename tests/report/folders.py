@@ -34,11 +34,12 @@ def good(
     folder.mkdir(parents=True)
     defaults = {"train": None, "epochs": 2, "learning_rate": 5e-4, "precision": None}
     plan = {
-        "total_steps": STEPS, "epochs": 2, "monitor": "accuracy", "higher_is_better": True,
-        "shapes": ["16 × 32", "16 × 96"], "padding_share": 0.13, "ranks": 1, "defaults": defaults,
+        "total_steps": STEPS, "monitor": "accuracy", "higher_is_better": True,
+        "shapes": ["16 × 32", "16 × 96"], "padding_share": 0.13, "defaults": defaults,
     }  # fmt: skip
     _json(folder / "config.json", {**defaults, **settings, "run": {"name": folder.name}})
-    _json(folder / "status.json", {"state": state, "message": message, "plan": plan})
+    again = {"continuing": "the same command with --resume continues"}
+    _json(folder / "status.json", {"state": state, "message": message, "plan": plan, **again})
     _json(folder / "run.json", {"recipe": "classification", "command": "amp-xla train 'a b'"})
     counts = {"nodes": 2000, "half_nodes": 700, "half_dtype": "bfloat16", "clusters": 0}
     _json(folder / "executed.json", {**counts, "half_ops": {"MatMul": 56}})

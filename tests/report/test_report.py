@@ -32,10 +32,12 @@ def test_the_page_shows_results_and_problems_of_a_run(tmp_path: Path) -> None:
     assert "<svg" in text and "http" not in re.sub("http-equiv", "", text)
     diverged = page(folders.diverged(tmp_path / "diverged"))
     assert "No: it diverged" in diverged and "the overflow finder" in diverged.lower()
+    assert "--steps 400 --resume" in page(folders.good(tmp_path / "steps", epochs=None, steps=200))
     killed = folders.good(tmp_path / "killed", state="running")
     with (killed / "metrics.jsonl").open("a") as log:
         log.write('{"step": 999, "ki')
-    assert "ended without a message" in page(killed)
+    for part in ("ended without a message", "the same command with --resume continues"):
+        assert part in page(killed)
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "Too early to say" in page(empty)

@@ -218,6 +218,22 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
     assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
 
 
+class Score(keras.callbacks.Callback):
+    """Writes a score that rises, as an evaluator does."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["val_f1"] = 0.25 * (epoch + 1)
+
+
+def test_the_report_knows_which_value_decides(tmp_path: Path) -> None:
+    model = build(lambda: optimizers.Adam(1e-2))
+    callbacks = [Score(), Run(tmp_path / "run")]
+    model.fit(InOrder(), epochs=EPOCHS, verbose=0, callbacks=callbacks)
+    read = record.read(tmp_path / "run")
+    assert (read.monitor, read.best_value, read.best_step) == ("dev_f1", 0.75, EPOCHS * STEPS)
+    assert read.status["continuing"] == "the same script with resume=True continues"
+
+
 def script(folder: Path, *words: str, code: int = 0, env: Optional[Dict[str, str]] = None) -> str:
     """Run ``own_script`` in a process; return its stderr."""
     folder.mkdir(exist_ok=True)
