@@ -131,7 +131,7 @@ class Run(keras.callbacks.Callback):
           given: all arguments of ``fit`` by name.
 
         Raises:
-          SystemExit: a signal arrived, or another rank was lost; a checkpoint was written first.
+          SystemExit: a signal arrived, after which a checkpoint was written; or a rank was lost.
           AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
         """
         if self._loop is not None:
