@@ -31,7 +31,7 @@ from typing import (
 )
 
 import tyro
-from typing_extensions import get_args, get_origin, get_type_hints
+from typing_extensions import Literal, get_args, get_origin, get_type_hints
 
 from amp_xla.errors import SettingsError
 
@@ -107,23 +107,30 @@ class Field(NamedTuple):
         """The flag on the command line."""
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def kinds(self) -> Tuple[Any, ...]:
+        """The types that the field accepts; several if it is a ``Union`` or ``Optional``."""
+        return get_args(self.kind) if get_origin(self.kind) is Union else (self.kind,)
+
     def numbers(self) -> Tuple[type, ...]:
         """Return which of ``int`` and ``float`` the field accepts; () for text and choices."""
-        kinds = get_args(self.kind) if get_origin(self.kind) is Union else (self.kind,)
-        return tuple(kind for kind in (int, float) if kind in kinds)
+        return tuple(kind for kind in (int, float) if kind in self.kinds)
 
     def problem(self, value: Any) -> Optional[str]:
-        """Return what is wrong with ``value``, or None."""
+        """Return what is wrong with a number or a choice, or None."""
         numbers = self.numbers()
-        if not numbers or (value is None and type(None) in get_args(self.kind)):
+        choices = [x for kind in self.kinds if get_origin(kind) is Literal for x in get_args(kind)]
+        if not (numbers or choices) or (value is None and type(None) in self.kinds):
             return None
-        allowed = self.range or Range()
-        if value in allowed and (float in numbers or isinstance(value, int)):
+        allowed: Any = self.range or Range()
+        words = str(allowed) if float in numbers else f"a whole number, {allowed}"
+        if choices:
+            allowed, words = choices, ", ".join(choices)
+        if value in allowed and (choices or float in numbers or isinstance(value, int)):
             return None
-        whole = "" if float in numbers else "a whole number, "
         text = repr(value)
         text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-        return f"{text}: allowed is {whole}{allowed}"
+        return f"{text}: allowed is {words}"
 
 
 def fields(config: Any) -> Dict[str, Field]:

@@ -17,12 +17,13 @@ from amp_xla.callbacks import data
 from amp_xla.callbacks.data import Feed, Source
 from amp_xla.callbacks.others import Others
 from amp_xla.callbacks.step import FitJob, FitStep
+from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import distributed, run_metadata
 from amp_xla.training.launch import newest, prepare, report
-from amp_xla.training.options import LoopOptions, RunOptions
+from amp_xla.training.options import Intervals, LoopOptions, RunOptions
 from amp_xla.training.run import ReadOnlyRunFolder, RunFolder, ScriptFolder
 from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
@@ -63,7 +64,8 @@ class Run(keras.callbacks.Callback):
       force_resume: resume even if settings or versions differ.
 
     Raises:
-      AmpXlaError: the folder already has a run and ``resume`` is False, or it cannot be used.
+      AmpXlaError: the folder already has a run and ``resume`` is False, or it cannot be used; an
+        argument is out of range.
     """
 
     def __init__(
@@ -78,14 +80,16 @@ class Run(keras.callbacks.Callback):
         force_resume: bool = False,
     ) -> None:
         super().__init__()
-        if on_nonfinite not in ("skip", "report", "stop"):
-            raise AmpXlaError(f"on_nonfinite={on_nonfinite!r}; allowed: skip, report, stop")
-        self._config: Any = Script(
-            RunOptions(
-                resume=resume, force_resume=force_resume, checkpoint_every=checkpoint_every,
-                keep=keep, on_nonfinite=on_nonfinite,  # type: ignore[arg-type]
-            )
-        )  # fmt: skip
+        options: Dict[str, Any] = {
+            "resume": resume, "force_resume": force_resume, "checkpoint_every": checkpoint_every,
+            "keep": keep, "on_nonfinite": on_nonfinite,
+        }  # fmt: skip
+        known = {**fields(RunOptions), **fields(Intervals)}
+        for name, value in {**options, "log_every": log_every}.items():
+            problem = known[name].problem(value)
+            if problem:
+                raise AmpXlaError(f"{name}={problem}")
+        self._config: Any = Script(RunOptions(**options))
         self._monitor, self._log_every = monitor, log_every
         self.folder = folder if isinstance(folder, RunFolder) else _opened(Path(folder), resume)
         self._open = contextlib.ExitStack()

@@ -9,7 +9,7 @@ import re
 from typing import Optional, Tuple
 
 import pytest
-from typing_extensions import Annotated
+from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, changed, fields, flat, parse, within
 from amp_xla.errors import SettingsError
@@ -24,6 +24,8 @@ class Group:
     """a rate"""
     count: Annotated[Optional[int], within(at_least=1)] = None
     """a count"""
+    mode: Optional[Literal["a", "b"]] = None
+    """a mode"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +83,12 @@ def test_option_groups():
         changed(Config(), bogus=1)
     with pytest.raises(SettingsError, match="--rate 2"):
         changed(Config(), rate=2)
+    with pytest.raises(SettingsError, match="--mode 'c': allowed is a, b"):  # from a file
+        changed(Config(), mode="c")
+    assert changed(Config(), mode="b").group.mode == "b"
     assert {name for name, field in fields(Config).items() if field.may_change} == {"steps", "name"}
     saved = json.loads(json.dumps(flat(new)))
-    assert list(saved) == ["steps", "sizes", "rate", "count", "name"]
+    assert list(saved) == ["steps", "sizes", "rate", "count", "mode", "name"]
     assert changed(Config(), **{**saved, "sizes": (1, 2)}) == new
 
 

@@ -218,6 +218,17 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
     assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
 
 
+@pytest.mark.parametrize("wrong, words", [
+    ({"keep": 0}, "keep=0: allowed is a whole number, 1 or more"),
+    ({"log_every": 0}, "log_every=0: allowed is a whole number, 1 or more"),
+    ({"checkpoint_every": -1}, "checkpoint_every=-1: allowed is a whole number, 0 or more"),
+    ({"on_nonfinite": "halt"}, "on_nonfinite='halt': allowed is skip, report, stop"),
+])  # fmt: skip
+def test_an_argument_out_of_range_is_one_line(wrong: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(AmpXlaError, match=words):
+        Run(tmp_path / "run", **wrong)
+
+
 class Score(keras.callbacks.Callback):
     """Writes a score that rises, as an evaluator does."""
 
