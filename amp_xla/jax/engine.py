@@ -100,9 +100,6 @@ class JaxEngine(Engine):
         values: StepResult = jax.tree_util.tree_map(lambda leaf: _host(leaf).item(), result)
         return values._replace(flags=tuple(flags))
 
-    def shapes(self) -> Dict[str, str]:
-        return _shapes(self.job.state)
-
     def snapshot(self) -> Mapping[str, np.ndarray]:
         # Copies: the next step overwrites donated arrays.
         return {name: np.array(_host(leaf)) for name, leaf in _leaves(self.job.state)}

@@ -138,12 +138,6 @@ class TableShards:
         """Return tables and existing slots."""
         return [variable for _, variable, _ in self._parts()]
 
-    def shapes(self) -> Dict[str, str]:
-        """Return dtype and shape of whole tables by name, e.g. ``float32[50000000,16]``."""
-        return {
-            f"{n} (rows over ranks)": f"float32[{r.height},{r.width}]" for n, _, r in self._parts()
-        }
-
     def write(self, folder: Path, session: Any) -> None:
         """Write this rank's rows to a file; wait until it is on disk.
 

@@ -36,7 +36,7 @@ ARCHITECTURE = "bert_config.json"
 __all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest", "sha256"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 _RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
-_IDENTITY = dict.fromkeys(("variables", "data", "assets", "config", "settings", "versions"), dict)
+_IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions"), dict)
 
 T = TypeVar("T")
 
@@ -125,18 +125,20 @@ def shape_of(array: Any) -> str:
 
 
 def fitting(
-    checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True
+    checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True, slot: str = ""
 ) -> Dict[str, np.ndarray]:
     """Return the tensors of a checkpoint for variables of the given shapes.
 
     Args:
       shapes: name -> dtype and shape, see ``shape_of``.
       exactly: whether further tensors in the checkpoint are an error.
+      slot: optimizer slot to take instead of each variable that has it.
 
     Raises:
       CheckpointError: a tensor is missing, unknown or of another dtype or shape.
     """
     tensors = checkpoint.tensors()
+    tensors.update({n: tensors[f"{n}/{slot}"] for n in shapes if f"{n}/{slot}" in tensors})
     stored = {name: shape_of(array) for name, array in tensors.items()}
     needed = {name: shape.replace("bfloat16", "float32") for name, shape in shapes.items()}
     wrong = [

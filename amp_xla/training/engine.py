@@ -85,10 +85,6 @@ class Engine:
         """Verify the graph of the first step; return the content of ``executed.json``."""
         return None
 
-    def shapes(self) -> Dict[str, str]:
-        """Return name -> dtype and shape of each tensor of a checkpoint."""
-        raise NotImplementedError
-
     def snapshot(self) -> Mapping[str, np.ndarray]:
         """Return all tensors of a checkpoint, in host memory."""
         raise NotImplementedError
@@ -98,7 +94,11 @@ class Engine:
         return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
-        """Set all tensors, or the model's weights, from a checkpoint; all ranks call it."""
+        """Set all tensors, or the model's weights, from a checkpoint; all ranks call it.
+
+        Raises:
+          AmpXlaError: the checkpoint has other tensors, or tensors of another dtype or shape.
+        """
         raise NotImplementedError
 
     def start(self) -> None:

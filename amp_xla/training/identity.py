@@ -1,4 +1,4 @@
-"""Identity of a run: model, data, settings and versions that must not change on resume."""
+"""Identity of a run: data, settings and versions that must not change on resume."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from amp_xla.training.options import RunOptions
 # Settings for the length of a run. A larger value extends the run.
 LENGTHS = ("epochs", "steps")
 _PARTS = {  # part of an identity -> word for its entries in messages
-    "variables": "model", "config": "setting", "settings": "setting", "data": "data",
-    "assets": "file", "versions": "version",
+    "config": "setting", "settings": "setting", "data": "data", "assets": "file",
+    "versions": "version",
 }  # fmt: skip
 _STEPS = "steps per epoch"
 
@@ -29,12 +29,10 @@ class Differences(NamedTuple):
     """Differences between two identities, one line each.
 
     Attributes:
-      fatal: differences that are always refused.
-      forcible: differences that ``--force-resume`` allows.
+      forcible: differences that only ``--force-resume`` allows.
       longer: differences that are allowed: they only make the run longer.
     """
 
-    fatal: List[str]
     forcible: List[str]
     longer: List[str]
 
@@ -42,7 +40,6 @@ class Differences(NamedTuple):
 def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[str, Any]:
     """Return the JSON-able identity of a run, saved with each checkpoint."""
     return {
-        "variables": engine.shapes(),
         "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
         "assets": digests(files),
         "config": settings_of(config),
@@ -111,12 +108,12 @@ def differences(
     for side in (old_parts, new_parts):
         for key in current["may change"]:
             side["config"].pop(key, None)
-    fatal, *forcible = (
-        _compare(word, old_parts[part], new_parts[part], sides) for part, word in _PARTS.items()
-    )
-    if len(fatal) > 3:
-        fatal[3:] = [f"... and {len(fatal) - 3} more variables"]
-    return Differences(fatal, [line for lines in forcible for line in lines], longer)
+    forcible = [
+        line
+        for part, word in _PARTS.items()
+        for line in _compare(word, old_parts[part], new_parts[part], sides)
+    ]
+    return Differences(forcible, longer)
 
 
 def _compare(

@@ -155,18 +155,15 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
             f"{path} belongs to the recipe {resume_from.recipe}, not to {loop.run.recipe}"
         )
     changes = identities.differences(resume_from.identity, identity)
-    if changes.fatal:
-        changed = [line for line in changes.forcible if line.startswith("setting ")]
-        raise CheckpointError(
-            f"{path} is of another model and cannot be continued: "
-            f"{'; '.join(changed + changes.fatal)}"
-        )
+    try:
+        loop.engine.restore(resume_from)
+    except CheckpointError as error:
+        raise CheckpointError("; ".join([str(error), *changes.forcible])) from error
     if changes.forcible and not force:
         raise CheckpointError(
             f"{path} differs from this command: {'; '.join(changes.forcible)}; start a new run, or "
             f"use {loop.run.force_by} to continue anyway"
         )
-    loop.engine.restore(resume_from)
     loop.resume(resume_from.loop, longer=bool(changes.longer))
     for line in changes.forcible:
         note(f"resuming although this differs: {line}")

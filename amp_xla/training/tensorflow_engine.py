@@ -107,10 +107,6 @@ class TensorFlowEngine(Engine):
         self.job.verify(graph)
         return dataclasses.asdict(graph)
 
-    def shapes(self) -> Dict[str, str]:
-        sharded = self.job.sharded.shapes() if self.job.sharded else {}
-        return {**self._variables.shapes(), **sharded}
-
     def snapshot(self) -> Mapping[str, np.ndarray]:
         return self._variables.snapshot()
 

@@ -60,11 +60,5 @@ def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
       CheckpointError: a tensor is missing or of another shape.
     """
     variables = Variables(weights)
-    stored = checkpoint.identity["variables"] if checkpoint.loop.applied else {}
-    source = {
-        name: f"{name}/{SLOT}" if f"{name}/{SLOT}" in stored else name
-        for name in variables.shapes()
-    }
-    shapes = {source[name]: shape for name, shape in variables.shapes().items()}
-    tensors = fitting(checkpoint, shapes, exactly=False)
-    variables.assign({name: tensors[source[name]] for name in source})
+    slot = SLOT if checkpoint.loop.applied else ""
+    variables.assign(fitting(checkpoint, variables.shapes(), exactly=False, slot=slot))

@@ -85,7 +85,8 @@ RESUMED = (*MINE, "--resume")
 REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
     "other data": (None, RESUMED, "other.tsv", ["data train", "file vocab.txt"]),
     "another model, forced": (None, (*RESUMED, "--force-resume", "--hidden", "16"), "train.tsv",
-                              ["cannot be continued: setting hidden: 8 in the checkpoint, 16 now"]),
+                              ["of another model and cannot be used: tensor ", "float32[512,16]",
+                               "setting hidden: 8 in the checkpoint, 16 now"]),
     "no checkpoints": (remove("checkpoints"), RESUMED, "train.tsv",
                        ["checkpoints are gone", "config.json", "delete the folder"]),
     "all damaged": (damaged, RESUMED, "train.tsv", ["tensors.safetensors", "no whole"]),
@@ -152,7 +153,7 @@ def signed_again(path: Path) -> None:
     (path / checkpoint.MANIFEST).write_bytes(manifest.encode(path.name, files))
 
 
-PARTS: Any = {name: {} for name in ("variables", "data", "assets", "settings", "versions")}
+PARTS: Any = {name: {} for name in ("data", "assets", "settings", "versions")}
 FORGED = [
     ({"recipe": "evil"}, f"this project has {', '.join(own_recipes())};"),
     ({"recipe": "evil.deeper"}, "give its path: --recipe"),
