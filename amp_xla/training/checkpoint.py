@@ -45,10 +45,6 @@ class CheckpointError(AmpXlaError):
     """A checkpoint is missing, damaged, cannot be written or does not fit the model."""
 
 
-class NotFiniteError(CheckpointError):
-    """A weight or optimizer slot is NaN or infinite, so nothing was written."""
-
-
 class Checkpoint:
     """A checkpoint whose files the caller has verified.
 
@@ -174,9 +170,8 @@ def write(
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
     Raises:
-      NotFiniteError: a tensor has a NaN or an infinity.
-      CheckpointError: the file cannot be written, e.g. on a full disk. The older
-        checkpoints are unchanged.
+      CheckpointError: a tensor has a NaN or an infinity; or the files cannot be written, e.g. on a
+        full disk. The older checkpoints are unchanged.
     """
     path = folder / _free_name(folder, step)
     stored = {
@@ -185,9 +180,7 @@ def write(
     }
     for name, array in sorted(stored.items()):
         if not _is_finite(array):
-            raise NotFiniteError(
-                f"{name} is not finite, so {path.name} was not written; {_whole_ones(folder)}"
-            )
+            raise CheckpointError(f"{name} is not finite, so {path.name} was not written")
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
     try:
         os.mkdir(str(temporary))
@@ -207,8 +200,7 @@ def write(
         reason = getattr(error, "strerror", None) or str(error)
         size = sum(array.nbytes for array in stored.values())
         raise CheckpointError(
-            f"cannot write the checkpoint {path}: {reason}; it needs {size:,} bytes; "
-            f"{_whole_ones(folder)}"
+            f"cannot write the checkpoint {path}: {reason}; it needs {size:,} bytes"
         ) from error
     return path
 
@@ -231,13 +223,6 @@ def _free_name(folder: Path, step: int) -> str:
         revision += 1
         name = f"step-{step:08d}.{revision}"
     return name
-
-
-def _whole_ones(folder: Path) -> str:
-    left = steps(folder)
-    if not left:
-        return "there is no other checkpoint"
-    return f"{left[-1].name} is whole: resuming continues from it"
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -19,12 +19,11 @@ from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import nonfinite
-from amp_xla.training.checkpoint import problems, steps
-from amp_xla.training.checkpoint_writer import CheckpointWriter
+from amp_xla.training.checkpoint import CheckpointError, problems, steps
 from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.run import RunFolder
+from amp_xla.training.run import CheckpointWriter, RunFolder
 from amp_xla.training.run_metadata import recorded
 from amp_xla.training.state import LoopState
 
@@ -106,15 +105,14 @@ class Loop:
         self._saved_when = time.monotonic()
         try:
             yield
-        except RankLost as error:
-            raise RankLost(f"{error}; {self._resumable()}") from error
-        except AmpXlaError:
-            raise
         except Exception as error:
+            with contextlib.suppress(CheckpointError):  # ``error`` came first
+                self.checkpoints.wait()  # before the run folder is released
+            if isinstance(error, (RankLost, CheckpointError)):
+                raise type(error)(f"{error}; {self._resumable()}") from error
             text = exits.user_error(error) if isinstance(error, OSError) else None
             if text is not None:
                 raise AmpXlaError(f"{text}; {self._resumable()}") from error
-            self.checkpoints.wait()  # the last one may still be in writing
             raise
         finally:
             self.progress.close()
@@ -190,7 +188,8 @@ class Loop:
             self.save()
         if state.step % _COMPARE_EVERY == 0:
             self.engine.compare()
-        self.checkpoints.poll()
+        if not self.checkpoints.busy:
+            self.checkpoints.wait()  # raises the error of a write that failed
         if stop or (watch.received is not None and not several):
             self.save_if_needed()
             self.checkpoints.wait()

@@ -12,12 +12,15 @@ import os
 import shlex
 import socket
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+import numpy as np
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
-from amp_xla.training import json_files
+from amp_xla.training import checkpoint, json_files
 from amp_xla.training.checkpoint import Checkpoint, newest, readable, steps
 from amp_xla.training.options import RunOptions
 
@@ -33,8 +36,8 @@ def resumed_settings(recipe: str, options: RunOptions) -> Dict[str, Any]:
     They are read from the newest checkpoint and are the defaults of the command line.
     """
     folder = Path("runs") / recipe / (options.name or LATEST) / "checkpoints"
-    checkpoint = readable(folder) if options.resume else None
-    return {} if checkpoint is None else checkpoint.identity["config"]
+    saved = readable(folder) if options.resume else None
+    return {} if saved is None else saved.identity["config"]
 
 
 def check_name(name: str) -> str:
@@ -266,6 +269,53 @@ class ScriptFolder(RunFolder):
 
     def _point_to_it(self) -> None:
         """Do nothing: the parent folder is not this project's."""
+
+
+class CheckpointWriter:
+    """A thread that writes a run's checkpoints while training continues.
+
+    Args:
+      run: the run folder.
+      keep: number of newest checkpoints to keep, besides the best.
+      files: name -> content of each file needed for prediction.
+    """
+
+    def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
+        self._run, self._keep, self._files = run, keep, files
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Optional[Future[None]] = None
+
+    @property
+    def busy(self) -> bool:
+        """True during a write."""
+        return self._pending is not None and not self._pending.done()
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is on disk; raise CheckpointError if writing it failed."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def save(
+        self,
+        step: int,
+        snapshot: Callable[[], Mapping[str, np.ndarray]],
+        state: Mapping[str, Any],
+        shards: Optional[Path] = None,
+    ) -> None:
+        """Copy the tensors now and write them in the background, after a call of ``wait``.
+
+        The arguments are those of ``checkpoint.write``; ``snapshot`` returns the tensors.
+        """
+        self._pending = self._thread.submit(self._write, step, snapshot(), state, shards)
+
+    def _write(
+        self, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any], shards: Any
+    ) -> None:
+        folder = self._run.checkpoints
+        checkpoint.write(folder, step, tensors, state, self._files, shards)
+        self._run.has_checkpoint()
+        checkpoint.prune(folder, self._keep)
 
 
 def _contents(folder: Path) -> List[str]:

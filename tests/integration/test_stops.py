@@ -99,7 +99,7 @@ def test_a_full_disk(server: Server, small_disk: Path, tmp_path: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (shutil.disk_usage(str(small_disk)).free - 20_000))
     assert run.go_on() == 2, run.text()
-    for words in ("it needs", "No space left", f"{before[-1]} is whole: resuming continues"):
+    for words in ("it needs", "No space left", f"{before[-1]} is whole: the same command"):
         assert words in run.text()
     assert "Traceback" not in run.text() and whole(run) == before
     ballast.unlink()
