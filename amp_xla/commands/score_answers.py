@@ -11,7 +11,6 @@ import numpy as np
 from amp_xla.data import spans
 from amp_xla.errors import AmpXlaError
 from amp_xla.report import scores, texts
-from amp_xla.training.metrics import auc, classification, confusion
 
 Found = Tuple[int, int, int]  # start, end, number of the label
 
@@ -98,18 +97,18 @@ class Labelled(Answers):
         return np.stack(columns + [self.scores] * (self.scores is not None), 1)
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
-        matrix = confusion(rows[:, 0], rows[:, 1], len(self.names))
-        values = classification(matrix)
+        matrix = scores.confusion(rows[:, 0], rows[:, 1], len(self.names))
+        values = scores.classification(matrix)
         return {**values, **(_correlations(rows[:, 0], rows[:, 2]) if rows.shape[1] > 2 else {})}
 
     def details(self) -> Dict[str, Any]:
         labels, predicted = self.rows()[:, :2].T.astype(int)
-        matrix = confusion(labels, predicted, len(self.names))
+        matrix = scores.confusion(labels, predicted, len(self.names))
         error, bins = scores.calibration(self.chances.max(1), predicted == labels)
         chances = self.chances[np.arange(len(labels)), labels]
         metrics = {"loss": float(-np.log(np.maximum(chances, 1e-12)).mean())}
         if len(self.names) == 2:
-            metrics["auc"] = auc(labels == 1, self.chances[:, 1])
+            metrics["auc"] = scores.auc(labels == 1, self.chances[:, 1])
         mistakes = [
             (int(matrix[i, j]), self.names[i], self.names[j])
             for i, j in np.argwhere(matrix)

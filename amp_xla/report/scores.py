@@ -1,4 +1,4 @@
-"""Scores of predictions on labelled samples, with 95% intervals by the bootstrap."""
+"""Scores of predictions on labelled samples, in training and of ``amp-xla evaluate --file``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,24 @@ def bootstrap(
         low, high = np.nanpercentile([scores[name] for scores in drawn], [2.5, 97.5])
         result[name] = {"value": float(value), "low": float(low), "high": float(high)}
     return result
+
+
+def confusion(labels: Any, predictions: Any, classes: int) -> Any:
+    """Return the confusion matrix, int64 [classes, classes]: row = label, column = prediction."""
+    flat = np.asarray(labels, np.int64) * classes + np.asarray(predictions, np.int64)
+    return np.bincount(flat, minlength=classes * classes).reshape(classes, classes)
+
+
+def classification(matrix: Any) -> Dict[str, float]:
+    """Return accuracy and macro-F1 of a confusion matrix.
+
+    Macro-F1 is the mean over the classes that occur as a label or as a prediction.
+    """
+    present = matrix.sum(0) + matrix.sum(1) > 0
+    return {
+        "accuracy": float(np.diag(matrix).sum() / matrix.sum()),
+        "macro_f1": float(per_label(matrix)["f1"][present].mean()),
+    }
 
 
 def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
@@ -87,6 +105,47 @@ def pearson(first: np.ndarray, second: np.ndarray) -> float:
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
     """Return Spearman's rank correlation of two columns, float [N]; NaN if one is constant."""
     return pearson(ranks(first), ranks(second))
+
+
+def auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Return the area under the ROC curve.
+
+    This is the share of (positive, negative) pairs whose positive has the higher score; ties count
+    half.
+
+    Args:
+      labels: bool [N].
+      scores: float [N], finite.
+
+    Returns:
+      0.5 if all labels are equal.
+    """
+    rank = ranks(scores)
+    positive = int(labels.sum())
+    pairs = positive * (len(labels) - positive)
+    if not pairs:
+        return 0.5
+    return float((rank[labels].sum() - positive * (positive + 1) / 2.0) / pairs)
+
+
+def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float]:
+    """Return the threshold with the highest accuracy, and that accuracy.
+
+    Scores >= threshold are positive. The threshold is the middle between two scores.
+
+    Args:
+      labels: bool [N].
+      scores: float [N], finite.
+    """
+    order = np.argsort(-scores, kind="stable")
+    ranked, hits = scores[order], labels[order]
+    # right[k]: correct predictions if the k highest scores are positive.
+    right = np.concatenate([[0], np.cumsum(hits)]) + (~hits).sum()
+    right = right - np.concatenate([[0], np.cumsum(~hits)])
+    edges = np.concatenate([ranked[:1] + 1.0, ranked, ranked[-1:] - 1.0])
+    right = np.where(edges[:-1] > edges[1:], right, -1)  # no threshold separates equal scores
+    best = int(right.argmax())
+    return float(edges[best] + edges[best + 1]) / 2.0, float(right[best]) / len(scores)
 
 
 def mcnemar(first: int, second: int) -> float:

@@ -18,7 +18,8 @@ from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.data.tagged import GoldSpans
 from amp_xla.data.text.tokenizer import Encoded
-from amp_xla.training import distributed, metrics
+from amp_xla.report import scores
+from amp_xla.training import distributed
 
 _AGREE_EVERY = 16  # batches after which the ranks check whether one of them got a signal
 Infer = Callable[[Batch], Mapping[str, Any]]
@@ -76,13 +77,13 @@ def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
         real = batch["weights"] > 0
         predicted = out["logits"].argmax(-1)[real]
-        matrix = metrics.confusion(batch["labels"][real], predicted, classes)
+        matrix = scores.confusion(batch["labels"][real], predicted, classes)
         return np.append(matrix, [out["loss"][real].sum(), real.sum()])
 
     def evaluate() -> Dict[str, float]:
         sums = summed(infer, batches, count)
         matrix, (loss, weight) = sums[:-2].reshape(classes, classes), sums[-2:].tolist()
-        return {**metrics.classification(matrix), "loss": loss / max(weight, 1.0)}
+        return {**scores.classification(matrix), "loss": loss / max(weight, 1.0)}
 
     return evaluate
 
@@ -150,7 +151,7 @@ def ranking(infer: Infer, batches: Any, samples: int) -> Evaluation:
     def evaluate() -> Dict[str, float]:
         logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
         return {
-            "auc": metrics.auc(labels > 0.5, logits),
+            "auc": scores.auc(labels > 0.5, logits),
             "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
             "loss": float(loss.mean()),
         }

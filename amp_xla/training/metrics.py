@@ -1,4 +1,4 @@
-"""Metrics of a run: metrics.jsonl, TensorBoard events, accuracy, macro-F1 and AUC."""
+"""The log of a run: metrics.jsonl and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional
 
 import numpy as np
 
 from amp_xla.process import durable
-from amp_xla.report.scores import ranks
 
 # Fields of metrics.jsonl that depend on the clock; all others are equal in a repeated run.
 CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_per_second"])
@@ -96,63 +95,3 @@ def _until(data: bytes, step: int) -> bytes:
         except (ValueError, KeyError, TypeError):  # cut off by a kill, or foreign
             continue
     return b"".join(lines)
-
-
-def confusion(labels: Any, predictions: Any, classes: int) -> Any:
-    """Return the confusion matrix, int64 [classes, classes]: row = label, column = prediction."""
-    flat = np.asarray(labels, np.int64) * classes + np.asarray(predictions, np.int64)
-    return np.bincount(flat, minlength=classes * classes).reshape(classes, classes)
-
-
-def classification(matrix: Any) -> Dict[str, float]:
-    """Return accuracy and macro-F1 of a confusion matrix.
-
-    Macro-F1 is the mean over the classes that occur as a label or as a prediction.
-    """
-    hits, occurring = np.diag(matrix).astype(np.float64), matrix.sum(0) + matrix.sum(1)
-    present = occurring > 0
-    return {
-        "accuracy": float(hits.sum() / matrix.sum()),
-        "macro_f1": float((2.0 * hits[present] / occurring[present]).mean()),
-    }
-
-
-def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Return the area under the ROC curve.
-
-    This is the share of (positive, negative) pairs whose positive has the higher score; ties count
-    half.
-
-    Args:
-      labels: bool [N].
-      scores: float [N], finite.
-
-    Returns:
-      0.5 if all labels are equal.
-    """
-    rank = ranks(scores)
-    positive = int(labels.sum())
-    pairs = positive * (len(labels) - positive)
-    if not pairs:
-        return 0.5
-    return float((rank[labels].sum() - positive * (positive + 1) / 2.0) / pairs)
-
-
-def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float]:
-    """Return the threshold with the highest accuracy, and that accuracy.
-
-    Scores >= threshold are positive. The threshold is the middle between two scores.
-
-    Args:
-      labels: bool [N].
-      scores: float [N], finite.
-    """
-    order = np.argsort(-scores, kind="stable")
-    ranked, hits = scores[order], labels[order]
-    # right[k]: correct predictions if the k highest scores are positive.
-    right = np.concatenate([[0], np.cumsum(hits)]) + (~hits).sum()
-    right = right - np.concatenate([[0], np.cumsum(~hits)])
-    edges = np.concatenate([ranked[:1] + 1.0, ranked, ranked[-1:] - 1.0])
-    right = np.where(edges[:-1] > edges[1:], right, -1)  # no threshold separates equal scores
-    best = int(right.argmax())
-    return float(edges[best] + edges[best + 1]) / 2.0, float(right[best]) / len(scores)

@@ -10,8 +10,7 @@ from amp_xla.backend import K, tf
 from amp_xla.data.pairs import Method, Scale, apart
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout, similarity
-from amp_xla.report.scores import spearman
-from amp_xla.training import metrics
+from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
 from amp_xla.training.step import Inference
@@ -52,7 +51,7 @@ def evaluation(
         alike = labels > 0.5
         if threshold is None:
             return {**result, "accuracy": float(np.mean((scores >= 0.5) == alike))}
-        best, accuracy = metrics.best_threshold(alike, scores)
+        best, accuracy = best_threshold(alike, scores)
         K.set_value(threshold, best)
         return {**result, "accuracy": accuracy, "threshold": best}
 

@@ -12,7 +12,7 @@ import pytest
 from amp_xla.data.slots.batches import SlotBatches
 from amp_xla.data.slots.lines import Lines
 from amp_xla.errors import DataError
-from amp_xla.training.metrics import auc
+from amp_xla.report.scores import auc
 
 pytestmark = pytest.mark.once
 

@@ -10,7 +10,6 @@ import pytest
 
 from amp_xla.commands.score_answers import Labelled
 from amp_xla.report import scores
-from amp_xla.training.metrics import confusion
 
 pytestmark = pytest.mark.once
 
@@ -45,7 +44,7 @@ SCIKIT_LEARN = {
 @pytest.mark.parametrize("classes,seed", SCIKIT_LEARN)
 def test_scores_are_those_of_scikit_learn(classes: int, seed: int) -> None:
     labels, predicted = answers(400, classes, 0.6, seed)
-    each = scores.per_label(confusion(labels, predicted, classes))
+    each = scores.per_label(scores.confusion(labels, predicted, classes))
     found = labelled(labels, predicted).result(seed)["metrics"]
     means = [each[name].mean() for name in ("precision", "recall", "f1")]
     np.testing.assert_allclose([found["accuracy"]["value"], *means], SCIKIT_LEARN[classes, seed])
