@@ -99,10 +99,13 @@ class Ranks:
 
     def from_first(self, compute: Callable[[], T]) -> T:
         """Return the JSON-able result of ``compute``, which runs on rank 0 only."""
-        return cast(T, self.gather(compute() if self.first else None)[0])
+        return cast(T, self.all_do(lambda: compute() if self.first else None)[0])
 
     def all_do(self, work: Callable[[], T]) -> List[T]:
-        """Run ``work`` on each rank, however long it takes; return the results in rank order."""
+        """Run ``work`` on each rank, however long it takes; return the results in rank order.
+
+        No rank goes on before all have finished. With several ranks ``work`` runs in a thread.
+        """
         if not self.several:
             return [work()]
         with ThreadPoolExecutor(1) as pool:

@@ -95,10 +95,14 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
     """Return the checkpoint to continue from, the same one on each rank."""
-    newest = run.newest() if ranks.first else None
-    name = ranks.gather(None if newest is None else newest.path.name)[0]
+
+    def name_of_newest() -> Optional[str]:
+        newest = run.newest()
+        return None if newest is None else newest.path.name
+
+    name = ranks.from_first(name_of_newest)
     if ranks.first or name is None:
-        return newest
+        return run.newest()
     path = run.checkpoints / name
     if not path.is_dir():
         raise AmpXlaError(

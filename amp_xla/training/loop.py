@@ -192,7 +192,8 @@ class Loop:
             self.checkpoints.wait()  # raises the error of a write that failed
         if stop or (watch.received is not None and not several):
             self.save_if_needed()
-            self.checkpoints.wait()
+            # Launchers kill the other ranks soon after one has ended.
+            self.engine.ranks.all_do(self.checkpoints.wait)
             raise watch.stopped(
                 f"after step {state.step}; {self.run.resume_by} continues from there"
                 if state.step
@@ -332,7 +333,8 @@ class Loop:
                 "micro_batches": self.engine.micro_batches,
             },
         }
-        self.checkpoints.wait()  # the last checkpoint may still be using the folder of the shards
+        # The last checkpoint may still be in writing, and be using the folder of the shards.
+        ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
             self.checkpoints.save(self.state.step, self.engine.snapshot, document, shards)

@@ -233,7 +233,7 @@ class ReadOnlyRunFolder(RunFolder):
 
     def __init__(self, recipe: str, name: str, parent: Optional[Path] = None) -> None:
         self.recipe, self.name, self._parent = recipe, name, parent or Path("runs") / recipe
-        self._lock, self.continues = None, False
+        self._lock, self._checkpoint, self.continues = None, None, False
 
     def begin(self) -> None:
         """Do nothing."""

@@ -185,8 +185,7 @@ def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
         except (OSError, SafetensorError, AmpXlaError) as error:
             return f"{ranks.world.name}: {error}"
 
-    # The other ranks wait here for rank 0, which may have waited for its last checkpoint: its
-    # writer moves files out of the same folder.
+    # The other ranks wait here until rank 0 has made the folder.
     failed = ranks.from_first(lambda: failure(make))
     if not failed:
         failed = "; ".join(filter(None, ranks.all_do(lambda: failure(write))))

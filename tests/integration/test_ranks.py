@@ -278,6 +278,31 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
         goes_on(place, number, whole, ranks)
 
 
+SLOW_DISK = """
+from amp_xla.training import checkpoint
+import time
+write = checkpoint._write_tensors
+checkpoint._write_tensors = lambda *args: (time.sleep(16), write(*args))
+"""
+
+
+@pytest.mark.once
+def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
+    place: Place, tmp_path: Path
+) -> None:
+    """Its launcher kills, 12 seconds after one rank has ended, those that have not."""
+    text = (ROOT / "recipes" / "classification.py").read_text()
+    (tmp_path / "slow.py").write_text(text.replace("\nif __name__", f"{SLOW_DISK}\nif __name__"))
+    flags = [*SMALL, *from_start(), "--checkpoint-every", "0"]
+    process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"))
+    begun(process, place.run("slow") / "metrics.jsonl", 3)
+    process.terminate()
+    out = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == 143, out
+    newest = checkpoint.newest(place.run("slow") / "checkpoints")
+    assert newest is not None and f"stopped by SIGTERM after step {newest.step};" in out
+
+
 @pytest.mark.long
 def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
     old = "identity=data.fingerprints"
