@@ -138,14 +138,14 @@ class TableShards:
         """Return tables and existing slots."""
         return [variable for _, variable, _ in self._parts()]
 
-    def write(self, folder: Path, session: Any) -> None:
+    def write(self, folder: Path) -> None:
         """Write this rank's rows to a file; wait until it is on disk.
 
         Raises:
           AmpXlaError: a row is not finite.
           OSError: the file cannot be written, e.g. on a full disk.
         """
-        tensors = {}
+        tensors, session = {}, backend.session()
         for name, variable, _ in self._parts():
             values = tensors[name] = session.run(variable)
             # Minimum and maximum propagate NaN and need no array of booleans.

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import socket
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar, cast
 
 import numpy as np
@@ -104,17 +104,26 @@ class Ranks:
     def all_do(self, work: Callable[[], T]) -> List[T]:
         """Run ``work`` on each rank, however long it takes; return the results in rank order.
 
-        No rank goes on before all have finished. With several ranks ``work`` runs in a thread.
+        No rank goes on before all have finished. ``work`` must not exchange values.
         """
         if not self.several:
             return [work()]
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(work)
+        mine: Future[T] = Future()
+
+        def exchanged() -> List[T]:
             while True:  # Horovod ends ranks that exchange nothing for a while
-                done = wait([future], timeout=1.0).done
-                results = self.gather([future.result()] if done else None)
+                done = wait([mine], timeout=1.0).done
+                results = self.gather([mine.result()] if done else None)
                 if None not in results:
                     return [cast(List[T], result)[0] for result in results]
+
+        with ThreadPoolExecutor(1) as pool:
+            others = pool.submit(exchanged)
+            try:
+                mine.set_result(work())
+            except BaseException as error:
+                mine.set_exception(error)  # also ends the exchange
+            return others.result()
 
     def total(self, values: Any) -> Any:
         """Return the sum over ranks of a float64 or int64 array, added in order of ranks."""

@@ -290,8 +290,8 @@ class Loop:
             self._report()
         self._write("dev", {f"dev_{name}": value for name, value in values.items()})
         self.save()
-        if better and job.export is not None and self.engine.ranks.first:
-            job.export(str(self.run.path))
+        if better and job.export is not None:
+            self.engine.ranks.from_first(lambda: job.export(str(self.run.path)))
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(
             f"epoch {self._epoch_number}/{options.epochs} step {state.step}: dev {words}"

@@ -163,7 +163,6 @@ def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
       CheckpointError: a rank could not write (raised on all ranks); the folder was removed.
     """
     folder = checkpoints / f"{durable.TEMPORARY}shards"
-    session = backend.session()  # Keras has one per thread
 
     def make() -> None:
         if folder.exists():
@@ -175,7 +174,7 @@ def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
             raise AmpXlaError(
                 f"{folder} does not exist here: put runs/ on a file system that all hosts share"
             )
-        tables.write(folder, session)
+        tables.write(folder)
 
     def failure(work: Callable[[], None]) -> str:
         """Return the error message of ``work``, or an empty string."""
