@@ -192,8 +192,7 @@ class Loop:
             self.checkpoints.wait()  # raises the error of a write that failed
         if stop or (watch.received is not None and not several):
             self.save_if_needed()
-            # Launchers kill the other ranks soon after one has ended.
-            self.engine.ranks.all_do(self.checkpoints.wait)
+            self.engine.ranks.all_do(self.checkpoints.wait)  # no rank ends before it is written
             raise watch.stopped(
                 f"after step {state.step}; {self.run.resume_by} continues from there"
                 if state.step

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator
 from amp_xla import __version__
 from amp_xla.config import flat
 from amp_xla.data.batches.rank_shard import whole
-from amp_xla.errors import AmpXlaError
+from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.revision import revision
 from amp_xla.process.stopping import Stopped
@@ -67,16 +67,16 @@ def _plan(loop: Any) -> Dict[str, Any]:
 def recorded(loop: Any) -> Iterator[None]:
     """Write ``status.json`` before and after the block, and ``report.html`` after it.
 
-    The first rank writes them. A page that cannot be written is a warning.
+    All ranks call it, the first one writes. A page that cannot be written is a warning.
     """
-    if not loop.engine.ranks.first:
-        yield
-        return
     write_status(loop, "running")
     try:
         yield
     except Stopped as stopped:
-        _end(loop, "stopped", str(stopped))
+        message = str(stopped)
+        with contextlib.suppress(RankLost):
+            # Launchers kill the other ranks soon after one has ended.
+            loop.engine.ranks.all_do(lambda: _end(loop, "stopped", message))
         raise
     except BaseException as error:
         text = str(error) if isinstance(error, AmpXlaError) else f"{type(error).__name__}: {error}"
@@ -86,6 +86,8 @@ def recorded(loop: Any) -> Iterator[None]:
 
 
 def _end(loop: Any, state: str, message: str = "") -> None:
+    if not loop.engine.ranks.first:
+        return
     try:
         write_status(loop, state, message)
         from amp_xla.report import page
@@ -99,7 +101,7 @@ def _end(loop: Any, state: str, message: str = "") -> None:
 
 
 def write_status(loop: Any, state: str, message: str = "") -> None:
-    """Write ``status.json``: state, message, plan, and how to continue the run."""
+    """Write ``status.json`` on the first rank: state, message, plan, how to continue the run."""
     time = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     status = {
         "state": state, "message": message, "time": time, "continuing": loop.run.continuing,

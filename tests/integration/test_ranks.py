@@ -21,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 
+from amp_xla.report import record
 from amp_xla.training import checkpoint
 from tests.horovod import ROOT, need_horovod
 from tests.integration.commands import CLI, Commands
@@ -279,6 +280,7 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
 
 
 SLOW_DISK = """
+from amp_xla.report import record
 from amp_xla.training import checkpoint
 import time
 write = checkpoint._write_tensors
@@ -301,6 +303,7 @@ def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
     assert process.returncode == 143, out
     newest = checkpoint.newest(place.run("slow") / "checkpoints")
     assert newest is not None and f"stopped by SIGTERM after step {newest.step};" in out
+    assert record.read(place.run("slow")).state == "stopped"
 
 
 @pytest.mark.long
