@@ -179,8 +179,6 @@ class Launcher:
     """
 
     def __init__(self, command: List[str], count: int, hosts: Optional[str]) -> None:
-        from horovod.runner import gloo_run
-
         plan = slurm.assign(hosts or f"localhost:{count}")
         names = sorted({slot.hostname for slot in plan})
         remote = [name for name in names if not _here(name)]
@@ -191,9 +189,6 @@ class Launcher:
         address, interface = slurm.route_to(remote[0]) if remote else ("127.0.0.1", "lo")
         # The port has no password, so it listens only on the address that the ranks need.
         port = slurm.start_rendezvous(address, 0, plan)
-        shared = gloo_run.create_run_env_vars(
-            address, [os.environ.get("HOROVOD_GLOO_IFACE", interface)], port
-        )
         self._received: Optional[Tuple[int, float]] = None
         # ``exit_code`` watches signals and would end this process; they must go to the ranks.
         signal.set_wakeup_fd(-1)
@@ -201,10 +196,11 @@ class Launcher:
             signal.signal(number, self._forward)
         self.ranks: List[Rank] = []
         for slot in plan:
-            variables = {**shared, **gloo_run.create_slot_env_vars(slot), ENDS_WITH_STDIN: "1"}
+            variables = slurm.variables(slot, address, interface, port)
+            variables[ENDS_WITH_STDIN] = "1"
             if not remote:
                 variables["HOROVOD_HOSTNAME"] = socket.gethostname()
-            words = _words(command, {k: str(v) for k, v in variables.items()}, slot.hostname)
+            words = _words(command, variables, slot.hostname)
             self.ranks.append(Rank(slot.rank, variables["HOROVOD_HOSTNAME"], words))
 
     def _forward(self, number: int, frame: Any) -> None:

@@ -47,6 +47,12 @@ class Task(NamedTuple):
         """The nodes and their numbers of tasks as Horovod writes them: ``a:2,b:2``."""
         return ",".join(f"{node}:{slots}" for node, slots in zip(self.nodes, self.slots))
 
+    @property
+    def slot(self) -> Any:
+        """Horovod's slot of this task."""
+        place = self.nodes[self.node], self.local
+        return next(s for s in assign(self.plan) if (s.hostname, s.local_rank) == place)
+
 
 def read(environ: Mapping[str, str]) -> Task:
     """Read the task from the environment variables of ``srun``.
@@ -143,13 +149,15 @@ def route_to(host: str) -> Tuple[str, str]:
     )
 
 
-def variables(task: Task, address: str, interface: str) -> Dict[str, str]:
-    """Return Horovod's environment variables for this rank."""
+def variables(slot: Any, address: str, interface: str, port: int) -> Dict[str, str]:
+    """Return Horovod's environment variables for the rank of a slot, see ``assign``.
+
+    ``address`` and ``port`` are the server's; HOROVOD_GLOO_IFACE replaces ``interface``.
+    """
     from horovod.runner import gloo_run
 
-    name = task.nodes[task.node]
-    (slot,) = [s for s in assign(task.plan) if (s.hostname, s.local_rank) == (name, task.local)]
-    shared = gloo_run.create_run_env_vars(address, [interface], task.port)
+    interface = os.environ.get("HOROVOD_GLOO_IFACE", interface)
+    shared = gloo_run.create_run_env_vars(address, [interface], port)
     return {k: str(v) for k, v in {**shared, **gloo_run.create_slot_env_vars(slot)}.items()}
 
 
@@ -162,12 +170,11 @@ def join(environ: Mapping[str, str]) -> Dict[str, str]:
         named = socket.gethostbyname(task.nodes[0])
         if task.node or not named.startswith("127."):
             address = named  # all nodes use the same address of the first one
-    interface = environ.get("HOROVOD_GLOO_IFACE", interface)
     if task.node == task.local == 0:
         _open(task, address)
     else:
         _wait_for(address, task.port, task.nodes[0])
-    return variables(task, address, interface)
+    return variables(task.slot, address, interface, task.port)
 
 
 def _open(task: Task, address: str) -> None:

@@ -43,7 +43,8 @@ def test_each_task_has_another_rank() -> None:
     places = [(node, local) for node, slots in enumerate((2, 2, 2, 1)) for local in range(slots)]
     for rank, (node, local) in enumerate(places):
         place = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local)}
-        variables = slurm.variables(slurm.read({**STEP, **place}), "10.0.0.1", "eth0")
+        task = slurm.read({**STEP, **place})
+        variables = slurm.variables(task.slot, "10.0.0.1", "eth0", task.port)
         names = ("RANK", "SIZE", "LOCAL_RANK", "CROSS_RANK", "GLOO_RENDEZVOUS_ADDR")
         values = [variables[f"HOROVOD_{name}"] for name in names]
         assert values == [str(rank), "7", str(local), str(node), "10.0.0.1"]
