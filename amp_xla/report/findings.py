@@ -164,9 +164,6 @@ def _numbers(run: Record) -> List[Finding]:
         )
     for text in run.nonfinite[-1:]:
         problems.append(Finding("error", f"The overflow finder's report: {text.strip()}", ""))
-    if run.damaged:
-        what = f"{run.damaged:,} lines of metrics.jsonl are unreadable. A killed run leaves one."
-        problems.append(Finding("note", what, ""))
     return problems
 
 

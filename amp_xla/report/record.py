@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
@@ -38,7 +38,6 @@ class Record:
       status: ``status.json``.
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
       train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without it.
-      damaged: lines of ``metrics.jsonl`` that could not be read.
       evaluations: results of ``amp-xla evaluate`` by the name of their folder.
       nonfinite: reports of the overflow finder, newest last.
     """
@@ -52,7 +51,6 @@ class Record:
     state: str
     train: Columns
     dev: Columns
-    damaged: int
     evaluations: Dict[str, Dict[str, Any]]
     nonfinite: List[str]
 
@@ -133,12 +131,12 @@ def read(path: Path, name: str = "") -> Record:
         raise AmpXlaError(f"there is no folder {path}; training prints the name of its run folder")
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
-    train, dev, damaged = _metrics(path / "metrics.jsonl")
+    train, dev = _metrics(path / "metrics.jsonl")
     results = sorted(_inside(path / EVALUATIONS))
     reports = sorted(file / "report.txt" for file in _inside(path) if "nonfinite-" in file.name)
     return Record(
         path, name or path.resolve().name, config, _json(path / "run.json"),
-        _json(path / "executed.json"), status, _state(path, status), train, dev, damaged,
+        _json(path / "executed.json"), status, _state(path, status), train, dev,
         {folder.name: _json(folder / "result.json") for folder in results},
         [text for text in map(_text, reports) if text],
     )  # fmt: skip
@@ -209,18 +207,15 @@ def _decoded(text: Union[str, bytes]) -> Dict[str, Any]:
         return {}
 
 
-def _metrics(path: Path) -> Any:
-    """Return training columns, dev columns and the number of unreadable lines."""
+def _metrics(path: Path) -> Tuple[Columns, Columns]:
+    """Return training columns and dev columns; a kill may leave an unreadable line at the end."""
     records: Dict[str, List[Dict[str, Any]]] = {"train": [], "dev": []}
-    damaged = 0
     with contextlib.suppress(OSError), open(path, "rb") as file:
         for line in file:
             record = _decoded(line)
             if isinstance(record.get("step"), int):
                 records["dev" if record.get("kind") == "dev" else "train"].append(record)
-            else:
-                damaged += 1
-    return _columns(records["train"]), _columns(records["dev"]), damaged
+    return _columns(records["train"]), _columns(records["dev"])
 
 
 def _columns(records: List[Dict[str, Any]]) -> Columns:

@@ -87,7 +87,6 @@ def test_files_with_unexpected_content_give_a_page_too(tmp_path: Path, name: str
     wrong: List[Any] = [None, [], {"step": "x"}, {"step": 3, "loss": {"a": 1}, "kind": []}, 10**400]
     log = tmp_path / "0" / "metrics.jsonl"
     log.write_text("".join(json.dumps(value) + "\n" for value in wrong) + "{]\n")
-    assert record.read(tmp_path / "0").damaged == 5
     page(tmp_path / "0")
 
 
