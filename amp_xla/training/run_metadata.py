@@ -29,10 +29,11 @@ from amp_xla.training.run import RunFolder
 
 
 def write(run: RunFolder, config: Any, engine: Engine) -> None:
-    """Write these files; a resumed run does not overwrite its ``run.json``."""
-    try:
-        json_files.read(run.path / "run.json")
-    except ValueError:
+    """Write these files; a run that continues does not overwrite its ``run.json``."""
+    written: Dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        written = json_files.read(run.path / "run.json") if run.continues else {}
+    if not written:
         process = {
             "recipe": run.recipe,
             "command": " ".join(map(shlex.quote, sys.argv)),

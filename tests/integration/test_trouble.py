@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from pathlib import Path
 from typing import Any, Dict
 
@@ -83,6 +84,16 @@ def test_resuming_something_else_is_refused_by_name(server: Server, tmp_path: Pa
         assert words in run.text()
     assert run(config={"learning_rate": 0.01}, force_resume=True) == 0
     assert "resuming although this differs: setting learning_rate: 0.02" in run.text()
+
+
+@pytest.mark.once
+def test_a_run_that_starts_over_describes_itself_again(server: Server, tmp_path: Path) -> None:
+    run = Run(server, tmp_path)
+    for step, recipe in ((2, "tiny"), (9, "tiny"), (10, "before")):  # step-00000005 continues
+        assert run({"step": [step, "before"]}) == -9
+        process = run.path / "run.json"
+        assert json.loads(process.read_text())["recipe"] == recipe
+        process.write_text('{"recipe": "before"}')
 
 
 @pytest.mark.once
