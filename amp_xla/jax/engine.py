@@ -87,6 +87,7 @@ class JaxEngine(Engine):
         leaves = jax.tree_util.tree_leaves(job.state.model)
         self.process = {
             "runtime": "jax",
+            "policy": job.settings["policy"],
             "devices": [device.device_kind for device in jax.devices()],
             "processes": jax.process_count(),
             "parameters": int(sum(np.size(leaf) for leaf in leaves)),

@@ -103,6 +103,8 @@ def _precision(run: Record) -> Answer:
     if skipped >= 0:
         rest.append(f"{skipped:,.0f} of {run.steps:,} steps skipped")
     detail = ", ".join(rest)
+    if run.process.get("policy"):  # JAX
+        return Answer(question, f"Policy {run.process['policy']}", detail, "plain")
     if not nodes > 0:
         return Answer(question, "Unknown", detail or "the first step has not run", "plain")
     if not half > 0:

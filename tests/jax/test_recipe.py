@@ -58,6 +58,7 @@ def test_it_learns_and_leaves_a_run_folder(whole):
     assert {"config.json", "run.json", "vocab.txt", "labels.json", "bert_config.json"} <= {
         path.name for path in whole.iterdir()
     }
+    assert "Policy p=full,c=f16,o=full" in (whole / "report.html").read_text()
 
 
 def test_predict_and_verify(whole, folder):
