@@ -6,6 +6,7 @@ run that would be overwritten. ``begin`` writes, after all checks have passed.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -20,12 +21,14 @@ import numpy as np
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
+from amp_xla.process.progress import note
 from amp_xla.training import checkpoint, json_files
 from amp_xla.training.checkpoint import Checkpoint, newest, readable, steps
 from amp_xla.training.options import RunOptions
 
 LATEST = "latest"
 _LOCK = ".lock"
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # e.g. Lustre mounted without flock
 # A file in the folder until its first checkpoint: until then, nothing is lost by starting over.
 _FRESH = ".no-checkpoint-yet"
 
@@ -158,6 +161,13 @@ class RunFolder:
                 f"{self.path} is in use by {holder}; two processes cannot write one run: "
                 f"wait for it, or {self.choose}"
             ) from None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            note(
+                f"warning: {self.path} is on a file system without locks ({error.strerror}): a "
+                f"second process with this run would not be refused"
+            )
         self._lock = lock
 
     def close(self) -> None:

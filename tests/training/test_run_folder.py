@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,19 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
     assert (here / "runs" / "r" / "latest").resolve().name == "mine"
     with pytest.raises(AmpXlaError, match=r"\(checkpoints, metrics.jsonl\) but no checkpoint"):
         RunFolder("r", "mine", resume=True)
+
+
+def test_a_file_system_without_locks_is_a_warning(
+    here: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    def flock(*_: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    run = RunFolder("r", "mine")
+    run.begin()
+    run.close()
+    assert "without locks (Function not implemented)" in capsys.readouterr().err
 
 
 def test_the_newest_run_is_the_one_that_latest_names(here: Path) -> None:
