@@ -100,7 +100,8 @@ class Loop:
         """Open log and progress bar; add to errors how the run can be continued."""
         state = self.state
         if self.engine.ranks.first:
-            self._log = MetricsLog(self.run.path, state.step, self.engine.events)
+            pending = ["dev"] * state.evaluate_due + ["train"] * bool(state.log_count)
+            self._log = MetricsLog(self.run.path, state.step, pending, self.engine.events)
         self.progress = Progress(self.total_steps, state.step)
         self._saved_when = time.monotonic()
         try:

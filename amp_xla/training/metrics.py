@@ -8,7 +8,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -38,13 +38,16 @@ class MetricsLog:
       folder: the run folder.
       after: last step before the run continues. Lines of later steps are removed, because they
         will be written again; so is a line that a kill has cut off.
+      pending: kinds of the lines of this step that will be written again.
       events: also write TensorBoard's events, which needs TensorFlow.
     """
 
-    def __init__(self, folder: Path, after: int = 0, events: bool = True) -> None:
+    def __init__(
+        self, folder: Path, after: int = 0, pending: Sequence[str] = (), events: bool = True
+    ) -> None:
         path = folder / "metrics.jsonl"
         if os.path.lexists(str(path)):  # a link becomes a file
-            durable.replace(path, _until(path.read_bytes(), after))
+            durable.replace(path, _until(path.read_bytes(), after, pending))
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._events: Optional[Any] = None
         if events:
@@ -86,11 +89,13 @@ class MetricsLog:
             self._file.close()
 
 
-def _until(data: bytes, step: int) -> bytes:
+def _until(data: bytes, step: int, pending: Sequence[str]) -> bytes:
     lines = []
     for line in data.splitlines(keepends=True):
         try:
-            if line.endswith(b"\n") and json.loads(line.decode())["step"] <= step:
+            record = json.loads(line.decode())
+            written = record["step"] == step and record["kind"] not in pending
+            if line.endswith(b"\n") and (record["step"] < step or written):
                 lines.append(line)
         except (ValueError, KeyError, TypeError):  # cut off by a kill, or foreign
             continue

@@ -55,6 +55,17 @@ def test_signals_in_every_phase_end_in_good_order(
 
 
 @pytest.mark.once
+def test_an_evaluation_that_is_repeated_leaves_one_line(
+    server: Server, reference: Run, tmp_path: Path
+) -> None:
+    run = Run(server, tmp_path)
+    assert run({"evaluate": [0, 1], "signal": "SIGTERM"}) == 143
+    assert run({"checkpoint": ["step-00000008.1", 1]}) == -9  # its line is written before
+    assert run() == 0, run.text()
+    assert run.state() == reference.state()
+
+
+@pytest.mark.once
 def test_a_second_signal_ends_at_once(server: Server, tmp_path: Path) -> None:
     run = Run(server, tmp_path)
     pid = run.start({"pause": 9})
