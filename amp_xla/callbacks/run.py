@@ -30,7 +30,9 @@ from amp_xla.training.tensorflow_engine import TensorFlowEngine
 # Parts of the names of values for which lower is better.
 _LOWER = ("loss", "error", "mae", "mse", "perplexity")
 # State of ``fit`` in a checkpoint, at the start of a new run.
-_NEW: Dict[str, Any] = {"seed": None, "loss_sum": 0.0, "metrics": [], "callbacks": []}
+_NEW: Dict[str, Any] = {
+    "seed": None, "monitor": "loss", "loss_sum": 0.0, "metrics": [], "callbacks": [],
+}  # fmt: skip
 # Callbacks that write files. With several ranks, only the first rank calls them.
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard")
 
@@ -108,7 +110,8 @@ class Run(keras.callbacks.Callback):
 
     def options(self, given: Mapping[str, Any]) -> LoopOptions:
         """Return the number of epochs, the intervals, and the monitor of the best checkpoint."""
-        name = (self._monitor or "val_loss").replace("val_", "", 1)
+        name = self._monitor or f"val_{self._saved['monitor']}"
+        name = name[len("val_") :] if name.startswith("val_") else name
         return LoopOptions(given["epochs"], self._log_every, 0, name, _higher_is_better(name))
 
     def job(self, step: FitStep, source: Source) -> FitJob:
@@ -224,6 +227,7 @@ class Run(keras.callbacks.Callback):
         return {
             "fit": {
                 "seed": self._seed,
+                "monitor": self._loop.options.monitor,
                 "loss_sum": float(self._step.loss_sum) if within else 0.0,
                 "metrics": [value.tolist() for value in metrics],
                 "callbacks": self._others.state() if self._others else self._saved["callbacks"],
