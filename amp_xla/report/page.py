@@ -96,12 +96,15 @@ def command(run: Record) -> str:
         first, *rest = shlex.split(str(run.process.get("command", "")))
     except ValueError:
         return ""
-    path = Path(first)
+    path, ranks = Path(first), number(run.process.get("ranks"))
     if path.name in ("__main__.py", "amp-xla"):
+        if ranks > 1 and rest[:1] == ["train"]:  # ``amp-xla ranks`` starts this command
+            rest[:1] = ["ranks", "--np", f"{ranks:.0f}"]
         return _join("amp-xla", rest)
     if path.parent.name == "recipes" and path.suffix == ".py":
         return _join("amp-xla train " + path.stem, rest)
-    return _join("python " + shlex.quote(first), rest)
+    start = f"horovodrun -np {ranks:.0f} python" if ranks > 1 else "python"
+    return _join(f"{start} {shlex.quote(first)}", rest)
 
 
 def _join(start: str, rest: Sequence[str]) -> str:

@@ -40,6 +40,7 @@ def write(run: RunFolder, config: Any, engine: Engine) -> None:
             "amp_xla": __version__,
             "revision": revision(),
             "python": platform.python_version(),
+            "ranks": engine.ranks.world.size,
             **engine.versions,
             **engine.process,
             "host": platform.platform(),

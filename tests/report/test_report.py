@@ -105,6 +105,18 @@ def test_scored_files_are_part_of_the_page(tmp_path: Path) -> None:
         assert "Did it learn" in page(run)
 
 
+@pytest.mark.parametrize("command, ranks, repeated", [
+    ("/x/amp_xla/__main__.py train --recipe a -- --epochs 2", 1, "amp-xla train --recipe a --"),
+    ("/x/amp_xla/__main__.py train --recipe a -- --epochs 2", 2, "amp-xla ranks --np 2 --recipe a"),
+    ("recipes/a.py --epochs 2", 1, "amp-xla train a --epochs 2"),
+    ("ner.py", 2, "horovodrun -np 2 python ner.py"),
+])  # fmt: skip
+def test_the_command_to_repeat(tmp_path: Path, command: str, ranks: int, repeated: str) -> None:
+    run = folders.good(tmp_path / "run")
+    (run / "run.json").write_text(json.dumps({"command": command, "ranks": ranks}))
+    assert f">{repeated}" in page(run)
+
+
 def test_settings_that_differ_are_named(tmp_path: Path) -> None:
     text = page(folders.good(tmp_path / "a"), folders.good(tmp_path / "b", learning_rate=2e-3))
     assert "0.002" in text and "learning_rate</th>" in text
