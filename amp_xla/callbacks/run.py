@@ -24,7 +24,7 @@ from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import distributed, run_metadata
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
-from amp_xla.training.run import ReadOnlyRunFolder, RunFolder, ScriptFolder
+from amp_xla.training.run import RunFolder, ScriptFolder
 from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
 # Parts of the names of values for which lower is better.
@@ -93,7 +93,9 @@ class Run(keras.callbacks.Callback):
                 raise AmpXlaError(f"{name}={problem}")
         self._config: Any = Script(RunOptions(**options))
         self._monitor, self._log_every = monitor, log_every
-        self.folder = folder if isinstance(folder, RunFolder) else _opened(Path(folder), resume)
+        if not isinstance(folder, RunFolder):
+            folder = ScriptFolder(Path(folder), resume, distributed.current().first)
+        self.folder: RunFolder = folder
         self._open = contextlib.ExitStack()
         self.in_fit = False
         self._validation: Dict[str, float] = {}
@@ -355,12 +357,6 @@ class _Last(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self._run.after_epoch(logs)
-
-
-def _opened(path: Path, resume: bool) -> RunFolder:
-    if distributed.current().first:
-        return ScriptFolder(path, resume)
-    return ReadOnlyRunFolder(ScriptFolder.RECIPE, path.name, path.parent)
 
 
 def _rates(model: Any) -> List[Any]:

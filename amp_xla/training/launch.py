@@ -33,7 +33,7 @@ from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.run import ReadOnlyRunFolder, RunFolder
+from amp_xla.training.run import RunFolder
 
 
 def train(
@@ -87,7 +87,7 @@ def _join(config: Any) -> Ranks:
 def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
     """Open the run folder on the first rank, which chooses its name for all ranks."""
     if not ranks.first:
-        return ReadOnlyRunFolder(recipe, ranks.gather("")[0])
+        return RunFolder(recipe, ranks.gather("")[0], writes=False)
     run = RunFolder(recipe, run_options.name, resume=run_options.resume)
     ranks.gather(run.name)
     return run
@@ -138,8 +138,7 @@ def prepare(
         _resume(loop, resume_from, run_options.force_resume)
     else:
         engine.start()
-    if ranks.first:
-        run.begin()
+    run.begin()
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
     if ranks.first and resume_from is not None:
         set_aside_damaged(resume_from)

@@ -61,6 +61,7 @@ class RunFolder:
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
       root: folder of all runs.
       resume: allow a folder that already holds a run.
+      writes: False on all ranks but the first: nothing is looked at, locked or written.
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
@@ -75,9 +76,14 @@ class RunFolder:
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
 
     def __init__(
-        self, recipe: str, name: Optional[str] = None, root: str = "runs", resume: bool = False
+        self,
+        recipe: str,
+        name: Optional[str] = None,
+        root: str = "runs",
+        resume: bool = False,
+        writes: bool = True,
     ) -> None:
-        self.recipe = recipe
+        self.recipe, self._writes = recipe, writes
         self._parent = Path(root) / recipe
         self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
@@ -89,7 +95,7 @@ class RunFolder:
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = False
         # If the name is the date, ``begin`` finds a free one.
-        if self._chosen and os.path.lexists(str(self.path)):
+        if writes and self._chosen and os.path.lexists(str(self.path)):
             self._look(resume)
 
     @property
@@ -184,6 +190,8 @@ class RunFolder:
         Raises:
           AmpXlaError: another process holds the lock.
         """
+        if not self._writes:
+            return
         if self._lock is None:
             self._make()
             self._acquire()
@@ -234,22 +242,9 @@ class RunFolder:
     def write(self, name: str, data: bytes) -> None:
         """Write a file, completely or not at all, unless it has this content already."""
         path = self.path / name
-        if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
+        differs = path.is_symlink() or not path.is_file() or path.read_bytes() != data
+        if self._writes and differs:
             durable.replace(path, data)
-
-
-class ReadOnlyRunFolder(RunFolder):
-    """The run folder of all ranks but the first, which do not write."""
-
-    def __init__(self, recipe: str, name: str, parent: Optional[Path] = None) -> None:
-        self.recipe, self.name, self._parent = recipe, name, parent or Path("runs") / recipe
-        self._lock, self._checkpoint, self.continues = None, None, False
-
-    def begin(self) -> None:
-        """Do nothing."""
-
-    def write(self, name: str, data: bytes) -> None:
-        """Do nothing."""
 
 
 class ScriptFolder(RunFolder):
@@ -257,15 +252,15 @@ class ScriptFolder(RunFolder):
 
     Args:
       path: the folder.
-      resume: as for ``RunFolder``.
+      resume, writes: as for ``RunFolder``.
     """
 
     RECIPE = "script"
     resume_by, choose = "resume=True", "choose another folder"
     force_by = "force_resume=True"
 
-    def __init__(self, path: Path, resume: bool) -> None:
-        super().__init__("", path.name, str(path.parent), resume)
+    def __init__(self, path: Path, resume: bool, writes: bool) -> None:
+        super().__init__("", path.name, str(path.parent), resume, writes)
         self.recipe = self.RECIPE
 
     @property
