@@ -39,15 +39,20 @@ class Others:
 
     def silence(self) -> None:
         """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
+        # The hooks of a LambdaCallback are attributes of the object.
+        self._hooks = [
+            {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
+            for callback in self._callbacks
+        ]
         for callback in self._callbacks:
-            for hook in _BATCH_HOOKS:
-                setattr(callback, hook, lambda batch, logs=None: None)
+            vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
 
     def rejoin(self, states: Any) -> None:
         """Call the callbacks for batches again; restore the ``states`` of a checkpoint."""
-        for callback in self._callbacks:
+        for callback, hooks in zip(self._callbacks, self._hooks):
             for hook in _BATCH_HOOKS:
                 delattr(callback, hook)
+            vars(callback).update(hooks)
         self.restore(states)
 
     def state(self) -> List[Dict[str, Any]]:

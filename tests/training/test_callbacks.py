@@ -218,6 +218,23 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
     assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
 
 
+def test_hooks_of_a_lambda_callback_are_called_after_a_resume_within_an_epoch(
+    tmp_path: Path,
+) -> None:
+    def fit(*callbacks: Any) -> None:
+        model = build(lambda: optimizers.Adam(1e-2))
+        model.fit(InOrder(), epochs=1, verbose=0, callbacks=[*callbacks])
+
+    with pytest.raises(Killed):
+        fit(Run(tmp_path / "run", checkpoint_every=1), KilledAfter(3))
+    seen: List[int] = []
+    fit(
+        Run(tmp_path / "run", resume=True),
+        keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: seen.append(batch)),
+    )
+    assert seen == [3, 4, 5]
+
+
 @pytest.mark.parametrize("wrong, words", [
     ({"keep": 0}, "keep=0: allowed is a whole number, 1 or more"),
     ({"log_every": 0}, "log_every=0: allowed is a whole number, 1 or more"),
