@@ -85,7 +85,7 @@ RESUMED = (*MINE, "--resume")
 REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
     "other data": (None, RESUMED, "other.tsv", ["data train", "file vocab.txt"]),
     "another model, forced": (None, (*RESUMED, "--force-resume", "--hidden", "16"), "train.tsv",
-                              ["of another model and cannot be used: tensor ", "float32[512,16]",
+                              ["of another model and cannot be used: tensor ",
                                "setting hidden: 8 in the checkpoint, 16 now"]),
     "no checkpoints": (remove("checkpoints"), RESUMED, "train.tsv",
                        ["checkpoints are gone", "config.json", "delete the folder"]),
