@@ -80,7 +80,8 @@ class Preparation(NamedTuple):
     ) -> Labelled:
         """Return texts with their batches.
 
-        The arguments ``parts`` to ``changes`` are pairs: for training texts and for dev texts.
+        ``parts``, ``encoded``, ``answers`` and ``changes`` each have two elements: the first for
+        the training texts, the second for the dev texts.
 
         Args:
           parts: the texts.

@@ -48,7 +48,7 @@ class Scale:
         return cls(min(values), max(values), names == {"0", "1"})
 
     def values(self, labels: Sequence[str]) -> np.ndarray:
-        """Return the labels as float32 [N], mapped from ``low`` ... ``high`` to 0 ... 1."""
+        """Return the labels as float32 [N], scaled so that ``low`` is 0 and ``high`` is 1."""
         values = np.array([float(label) for label in labels])
         return ((values - self.low) / (self.high - self.low)).astype(np.float32)
 

@@ -132,8 +132,8 @@ class Batches:
           encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights``
           (float32) have the shape of ``sample_ids`` and are 0 in empty places; multi-label targets
           have one more axis. If ``sample_ids`` is [R, S], also ``position_ids``: int32 [R, L],
-          counted from 0 in each sample; and ``slots``: int32 [R, L], the place in the row of the
-          sample that a token belongs to, -1 for padding.
+          counted from 0 in each sample; and ``slots``: int32 [R, L], for each
+          token the number of its sample in the row, -1 for padding.
         """
         grid, texts = sample_ids.reshape(len(sample_ids), -1), self.encoded.texts
         shape = (len(grid), *[texts] * (texts > 1), length)

@@ -24,9 +24,9 @@ def permutation(n: int, *numbers: int) -> np.ndarray:
 
 
 def uniform(samples: Iterable[int], count: int, *numbers: int) -> np.ndarray:
-    """Draw numbers in [0, 1): row i, for samples[i], depends on that sample and ``numbers``.
+    """Draw ``count`` numbers in [0, 1) for each sample, float64 [samples, count].
 
-    A sample has the same row in any batch and on any rank. The result is float64 [samples, count].
+    They depend only on the sample and ``numbers``, so they are the same in any batch, on any rank.
     """
     source = generator(0)
     seed = [number % _WORD for number in numbers]

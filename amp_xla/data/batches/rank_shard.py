@@ -70,5 +70,5 @@ def whole(batches: Any) -> Any:
 
 
 def micro_batches(batch: Any) -> Sequence[Batch]:
-    """Return the micro-batches of a ``SharedBatch``; any other batch is its only micro-batch."""
+    """Return the micro-batches of a ``SharedBatch``, or any other batch as the only one."""
     return batch.micro_batches if isinstance(batch, SharedBatch) else [batch]

@@ -146,7 +146,8 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
     """Return the tokenizer of ``vocab`` or of the folder, or train one: the same on any machine.
 
-    The folder's vocabulary counts if a unit is finished; before, it may come from other settings.
+    The vocabulary in the folder is used only if a unit is finished. If none is, it may have been
+    trained with other settings.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
@@ -161,7 +162,7 @@ def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
 
 
 def _sample(config: Config, files: List[str]) -> List[str]:
-    """Return documents of evenly spaced units, ``VOCAB_TEXT`` bytes in total."""
+    """Return about ``VOCAB_TEXT`` bytes of documents, from units spread over the corpus."""
     every = max(1, sum(map(os.path.getsize, files)) // VOCAB_TEXT)
     texts: List[str] = []
     size = 0

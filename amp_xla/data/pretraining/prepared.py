@@ -38,7 +38,7 @@ LEFT_OUT = {
 
 
 def write(path: str, data: bytes) -> None:
-    """Write a file, which is never incomplete; several machines may write the same file."""
+    """Write a file atomically; several machines may write the same file at the same time."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     durable.replace(target, data, f"-{os.uname().nodename}-{os.getpid()}")
@@ -209,8 +209,8 @@ class Sequences:
 def claim(folder: str, settings: Dict[str, Any]) -> None:
     """Record the settings of a folder before any unit is written.
 
-    The corpus may have another path, and ``--on-bad-line`` may change: with ``error``, units with a
-    bad line are not finished.
+    Later commands may name the corpus by another path, and may change ``--on-bad-line``: with
+    ``error``, a unit with a bad line was never finished.
 
     Raises:
       DataError: the folder has other settings.

@@ -57,7 +57,10 @@ class Stream:
         shuffle: bool = True,
     ) -> None:
         if not len(sequences):
-            raise DataError("no sequences to read: prepare more text, part of which is held out")
+            raise DataError(
+                "the prepared training text or held-out text is empty: there are no sequences to "
+                "read; prepare more text"
+            )
         self._sequences, self._masking = sequences, masking
         self._size, self._batches = batch_size, batches
         self._objective, self._seed, self._shuffle = objective, masking.seed, shuffle
@@ -104,7 +107,7 @@ class Stream:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _number(self, epoch: int, place: int) -> int:
-        """Return the sequence at a place of an epoch."""
+        """Return the number of the sequence at a place in an epoch."""
         if not self._shuffle:
             return place
         group, row = divmod(place, GROUP)
@@ -119,7 +122,7 @@ class Stream:
         return numbers[permutation(len(numbers), self._seed, epoch, 1 + group)]
 
     def _block_order(self, epoch: int) -> np.ndarray:
-        """Return int64 [blocks]: all blocks in the order of an epoch; a short one is the last."""
+        """Return int64 [blocks]: all blocks in the order of an epoch; a short block is last."""
         full, rest = divmod(len(self._sequences), BLOCK)
         return np.append(permutation(full, self._seed, epoch), [full] * (rest > 0)).astype(np.int64)
 
@@ -172,7 +175,7 @@ def read(
       data: the prepared text.
       plan: (tokens per sequence, updates) of each phase.
       size: sequences per global batch.
-      heldout: maximum held-out sequences of the first length; a later phase uses the same number of
+      heldout: maximum held-out sequences of the first phase; a later phase uses the same number of
         tokens.
       objective, masking: as for ``Stream``.
     """

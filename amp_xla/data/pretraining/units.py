@@ -52,8 +52,8 @@ class Document(NamedTuple):
 class Unit(NamedTuple):
     """Neighbouring documents of a file.
 
-    Names sort in the order of the corpus. ``kind`` is ``text``, ``json`` or ``dump``; ``size`` is
-    in bytes; ``links`` are the ``wikipedia.prefixes`` of a dump.
+    Units sorted by name are in the order of the corpus. ``kind`` is ``text``, ``json`` or ``dump``;
+    ``size`` is in bytes; ``links`` are the ``wikipedia.prefixes`` of a dump.
     """
 
     name: str

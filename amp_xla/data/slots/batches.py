@@ -117,7 +117,7 @@ def batch_of(
 
 
 def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
-    """Return rows of the table for hashes of values; each slot has different rows for a value."""
+    """Return rows of the table for hashes of values; a value has another row in each slot."""
     slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
     with np.errstate(over="ignore"):
         mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))

@@ -39,7 +39,7 @@ class Lines:
     """The checked lines of bytes or of a file, which may be compressed.
 
     Args:
-      path: path of the file; if there is ``content``, only a name for messages.
+      path: path of the file; with ``content`` it is only a name for messages.
       numbers: how many columns after the label are numbers; the others are slots.
       block: lines per block.
       content: the content, read instead of a file.
@@ -104,7 +104,7 @@ class Lines:
         return self._digest.hexdigest()
 
     def blocks(self, first: int = 0) -> Iterator[List[bytes]]:
-        """Yield blocks of lines from number ``first`` on."""
+        """Yield the blocks of lines, from block number ``first`` on."""
         with self._open() as handle:
             handle.seek(self._offsets[first] if first < len(self._offsets) else 0)
             for number in range(first, len(self._offsets)):

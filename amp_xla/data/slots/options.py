@@ -61,9 +61,10 @@ class SlotFiles:
 def two_packages() -> Tuple[bytes, bytes]:
     """Return training and dev lines of a label and two slots, made from pairs of docstrings.
 
-    Both docstrings of a sample belong to the same package, one of the two with most docstrings; the
-    label is which one. The words of each docstring are a slot. Each docstring is the first of eight
-    samples; no docstring is in both parts.
+    Both docstrings of a sample belong to the same package. The two packages with most docstrings
+    are used; the label says which of them it is. The words of the first docstring are the values of
+    the first slot, those of the second docstring the values of the second. Each docstring comes
+    first in eight samples. No docstring is both in training lines and in dev lines.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)

@@ -84,8 +84,9 @@ def sides(values: Dict[str, Set[str]]) -> List[Tuple[List[str], List[str]]]:
 def pydoc_pairs() -> Tuple[Dataset, Dataset]:
     """Return training and dev pairs: do two docstrings of ``pydoc`` come from one package?
 
-    Each text is the first of two pairs: with another text of its package, label 1, and with one of
-    another package, label 0. Texts of dev pairs are dev texts. The pairs are the same in every run.
+    Each text comes first in two pairs. In one, label 1, the second text is from the same package;
+    in the other, label 0, from another package. Training pairs consist of ``pydoc``'s training
+    texts, dev pairs of its dev texts. The pairs are the same in every run.
     """
     train, dev = pydoc()
     return _pairs(train), _pairs(dev)

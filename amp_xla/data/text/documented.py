@@ -58,7 +58,7 @@ def texts() -> Tuple[Dataset, Dataset]:
 
 @functools.lru_cache(maxsize=None)
 def names() -> Tuple[Dataset, Dataset]:
-    """Return training and dev texts: descriptions of functions and classes; targets: their names.
+    """Return training and dev texts: descriptions of functions and classes; targets are the names.
 
     A text is the first paragraph of a docstring of Python's standard library; its target is the
     name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a

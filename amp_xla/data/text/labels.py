@@ -32,7 +32,8 @@ class Labels:
         """Return the distinct labels: numbers by value (2 before 10), then text by code point.
 
         Raises:
-          DataError: There is only one label, or more than half of many samples have different ones.
+          DataError: there is only one label; or there are many samples, and more than half as many
+            labels as samples.
         """
         names = set(labels)
         if len(names) < 2:

@@ -144,7 +144,7 @@ def read(
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
       separator: text between the labels of a sample, which in JSON may be a list; a sample may have
         no label. None = each sample has one label.
-      known: names that need no flag.
+      known: names of fields that are recognized without a flag.
     """
     lines, bad = read_lines(path)
     if not lines:
@@ -339,7 +339,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
 def _choose(
     path: str, columns: Sequence[str], requested: Fields, needs: Sequence[str], known: Known
 ) -> Fields:
-    """Return the fields to read: those that flags name (``requested``), or those of known names."""
+    """Return the fields that flags name (``requested``), or else those with known names."""
     names = ", ".join(map(repr, columns))
     for kind, name in zip(Fields._fields, requested):
         if name is not None and name not in columns:

@@ -1,6 +1,7 @@
 """WordPiece ids equal to bert4keras' Tokenizer or to Hugging Face's, for many texts at once.
 
-HF tokenizers cuts each *distinct* word into pieces once. "[SEP]" in a text is ordinary text.
+The package tokenizers cuts each *distinct* word into pieces once. "[SEP]" in a text is ordinary
+text.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 class Encoded:
     """Token ids of many texts, ragged: row i is `token_ids[offsets[i]:offsets[i + 1]]`.
 
-    token_ids: int32 [tokens]; offsets: int64 [rows + 1]; first_lengths: int32 [rows], the tokens
-    in segment 0 ([CLS] first [SEP]), the other tokens are segment 1 (second [SEP]); texts: rows per
-    sample, 2 for pairs whose texts are encoded separately.
+    Attributes:
+      token_ids: int32 [tokens].
+      offsets: int64 [rows + 1].
+      first_lengths: number of tokens of each row in segment 0 ([CLS] first [SEP]), int32 [rows];
+        the row's other tokens are in segment 1 (second [SEP]).
+      texts: rows per sample: 2 for pairs whose texts are encoded separately, else 1.
     """
 
     token_ids: np.ndarray

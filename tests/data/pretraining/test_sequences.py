@@ -127,7 +127,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
     broken._sequences.read = mock.Mock(side_effect=DataError("shard seven is damaged"))
     with pytest.raises(DataError, match="shard seven"):
         next(broken.epoch())
-    with pytest.raises(DataError, match="held out"):
+    with pytest.raises(DataError, match="held-out"):
         Stream(Rows(0), masking(1), 4, 1)
 
 
