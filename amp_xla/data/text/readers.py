@@ -27,7 +27,6 @@ SHOWN_BAD_LINES = 5
 WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
 LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # required fields
 KNOWN_OTHERS = ("index", "id", "idx")
-CONVERT = ". Commas separate no columns: docs/inputs.md converts a .csv file to JSON lines"
 
 
 class Known(NamedTuple):
@@ -212,6 +211,11 @@ def _columns(
     """Return the names of the columns, and whether the first line is a header."""
     number, line = first
     cells = [name.strip() for name in line.split("\t")]
+    if len(cells) == 1 and "," in line and plain_name(path).endswith(".csv"):
+        raise DataError(
+            f"{path}: commas separate no columns here; docs/inputs.md has the command that turns a "
+            f".csv file into JSON lines. First line: {line[:80]!r}"
+        )
     header = _is_header(cells, known)
     names = [name for name in requested if name is not None]
     if names and not header and all(map(str.isdigit, names)):
@@ -225,11 +229,10 @@ def _columns(
     forms = dict.fromkeys("<TAB>".join(form) for form in (needs, LABELLED_PAIRS))
     listed = ", or ".join(forms).replace("pair", "second text")
     flags = " and ".join(f"--{name}-field" for name in needs)
-    comma = len(cells) == 1 and plain_name(path).endswith(".csv")
     raise DataError(
         f"{path}:{number}: {_count(cells)} between tabs, and no known header. Needed: {listed}; or "
         f"a header line, with {flags} if its names are unusual; or {flags} with column numbers "
-        f"from 0{CONVERT if comma else ''}. First line: {line[:80]!r}"
+        f"from 0. First line: {line[:80]!r}"
     )
 
 
@@ -325,14 +328,17 @@ def _number(value: str, field: Optional[str]) -> str:
 
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     """Return the error that lists the first bad lines of a file of ``total`` lines."""
-    listed = [f"  {line}" for line in bad[:SHOWN_BAD_LINES]]
+    listed = [str(line) for line in bad[:SHOWN_BAD_LINES]]
     if len(bad) > len(listed):
-        listed.append(f"  ... and {len(bad) - len(listed):,} more")
-    advice = "No line is left. Is it the right file? Are the field names right?"
+        listed.append(f"and {len(bad) - len(listed):,} more")
+    advice = (
+        "no line is left: is it the right file, in UTF-8 (iconv -f GB18030 -t UTF-8 converts GBK), "
+        "and are the field names right?"
+    )
     if len(bad) < total:
-        advice = "Correct them, or leave them out with --on-bad-line skip."
+        advice = "correct them, or leave them out with --on-bad-line skip"
     return DataError(
-        "\n".join([f"{path}: {len(bad):,} of {total:,} lines cannot be used:", *listed, advice])
+        f"{path}: {len(bad):,} of {total:,} lines cannot be used: {'; '.join(listed)}; {advice}"
     )
 
 

@@ -123,6 +123,7 @@ def test_bad_lines_are_named_with_file_and_number(tmp_path: Path, line: bytes, r
         read(path)
     assert f"{path}:3: " in str(error.value) and reason in str(error.value)
     assert "1 of 3 lines" in str(error.value) and "--on-bad-line skip" in str(error.value)
+    assert "\n" not in str(error.value)  # an error is one line
     data = read(path, on_bad_line="skip")
     assert data.texts == ["good", "good too"] and data.labels == ["1", "0"]
     ((name, number, why),) = data.bad_lines
@@ -135,7 +136,7 @@ UNUSABLE = [
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
     ("a.tsv", "text\t1\n".encode("utf-16-le"), {}, "UTF-16"),
     ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
-    ("a.csv", b"label,review\n1,good\n", {}, "1 column between tabs.*docs/inputs.md converts"),
+    ("a.csv", b"label,review\n1,good\n", {}, "commas separate no columns.*docs/inputs.md"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
     ("a.json", b'[{"text": "x", "label": 1}]', {}, "one JSON array"),
     ("a.json", b"hello\n", {}, "not a JSON object"),
