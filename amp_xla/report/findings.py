@@ -83,9 +83,9 @@ def _best(run: Record) -> Answer:
         return Answer(question, "Not evaluated yet", "", "plain")
     name = words(run.monitor)
     detail = f"{name} {run.best_value:.4f} at step {run.best_step:,}"
-    if run.best == len(run.dev["step"]) - 1:
-        return Answer(question, "Yes", detail, "good")
     latest = run.dev[run.monitor][-1]
+    if latest == run.best_value:  # an earlier evaluation may be as good
+        return Answer(question, "Yes", detail, "good")
     return Answer(question, "No: it was better before", f"{detail}; now {latest:.4f}", "warn")
 
 

@@ -30,6 +30,9 @@ def test_the_page_shows_results_and_problems_of_a_run(tmp_path: Path) -> None:
     for part in ("did it learn", "0.9000", "16 × 32", "bfloat16", "nothing found", "--epochs 4"):
         assert part in text.lower(), part
     assert "<svg" in text and "http" not in re.sub("http-equiv", "", text)
+    with (tmp_path / "good" / "metrics.jsonl").open("a") as log:
+        log.write('{"step": 205, "kind": "dev", "dev_accuracy": 0.9}\n')
+    assert "better before" not in page(tmp_path / "good")
     diverged = page(folders.diverged(tmp_path / "diverged"))
     assert "No: it diverged" in diverged and "the overflow finder" in diverged.lower()
     assert "--steps 400 --resume" in page(folders.good(tmp_path / "steps", epochs=None, steps=200))
