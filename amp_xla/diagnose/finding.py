@@ -94,8 +94,8 @@ def remedies(
 
     Args:
       finding: finding whose ``remedies`` are still empty.
-      layer: its Keras layer, or None.
-      constant: the largest constant that reaches its inputs, before rounding.
+      layer: Keras layer of the reported node, or None.
+      constant: the largest constant that reaches the node's inputs, before rounding.
       lists: op lists of the pass; None if the batch was replayed in float32 only.
     """
     scaled = finding.phase == "backward" and finding.loss_scale > 1.0

@@ -128,11 +128,15 @@ def _nodes(
 def _blocker(
     name: str, nodes: Mapping[str, Any], half: Set[str], lists: Colors
 ) -> Tuple[str, str, str]:
-    """Return op, name and reason of the node that keeps a node in float32; empty if none does.
+    """Return op, name and reason of the blocker of node ``name``; empty strings if it has none.
 
-    The rules (``auto_mixed_precision.cc``): white ops become half. Black ops do not, nor does a
-    gray or clear op behind a black one, with only gray and clear ops between. Other gray ops become
-    half between half ops, clear ops next to half ops. Unlisted ops stay in float32.
+    The blocker keeps this node in float32; it is the node itself or one before it. These are the
+    rules of ``auto_mixed_precision.cc``:
+
+    - White ops become half. Black and unlisted ops stay in float32.
+    - Gray and clear ops stay in float32 if a black op reaches them through gray and clear ops only.
+    - Other gray ops become half if they are between half ops.
+    - Other clear ops become half if they are next to a half op.
     """
     op = nodes[name].op
     color = lists.get(op, "unlisted")

@@ -23,7 +23,8 @@ class LayerReport:
     """One Keras layer in the forward and backward pass (the update is never half).
 
     Attributes:
-      matmul, softmax, other: half and all nodes of the forward pass, e.g. ``6/6``; ``-`` if none.
+      matmul, softmax, other: number of half nodes and of all nodes in the forward pass, e.g.
+        ``5/6``; ``-`` if there are none.
       backward: the same for matrix products of the backward pass.
       float32_bytes: bytes of the results that stay in float32, both passes.
       blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)

@@ -1,8 +1,8 @@
 """Trains two copies of a training graph on a CPU: float32 and mixed precision.
 
 Each copy has its own variables. A third copy, ``check``, runs forward and backward in float32 with
-the variables of the mixed-precision copy. The difference between these two is the effect of
-rounding, without that of different weights.
+the variables of the mixed-precision copy. These two have the same weights, so the difference
+between their gradients is the effect of rounding alone.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _SHOWN_STEPS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step in float32 and in mixed precision; ``finite``: the latter has no NaN or infinity."""
+    """One step in float32 and in mixed precision; ``finite`` is about mixed precision."""
 
     step: int
     float32_loss: float
@@ -45,7 +45,8 @@ class LayerHealth:
       activations_lost: share of these numbers that half precision makes zero.
       largest_gradient: as ``largest_activation``, in the backward pass at the current loss scale.
       backward_lost: as ``activations_lost``, in the backward pass.
-      gradient_error: relative error (of norms) of its weights' gradients, in the worst step.
+      gradient_error: error of its weights' gradients in the worst step: the norm of the difference
+        between mixed precision and float32, divided by the norm in float32.
       gradients_lost: share of its weights' gradients that are zero in mixed precision but not in
         float32.
       gradients_lost_then: the same at the suggested loss scale.
