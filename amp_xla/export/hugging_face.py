@@ -80,8 +80,8 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
     if unsupported:
         key = unsupported[0]
         raise AmpXlaError(
-            f"--format hf: transformers' {family} has no {key} {config[key]}; allowed: savedmodel, "
-            "onnx, google"
+            f"--format hf: the model has {key} {config[key]}, which transformers' {family} does "
+            "not support; allowed: savedmodel, onnx, google"
         )
     values: Dict[str, Any] = {key: config[key] for key in _KEYS if key in config}
     if family == "roformer_v2":
