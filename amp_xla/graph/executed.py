@@ -93,8 +93,8 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
       half_dtype, why: half precision of this machine (None = none), and the reason.
 
     Raises:
-      NothingConvertedError: amp is set, the machine has half precision, nothing was converted.
-      UnsupportedError: half precision or XLA ran though it is off, or XLA is set and no cluster
+      NothingConvertedError: amp is set and the machine has half precision, but no node ran in it.
+      UnsupportedError: half precision or XLA ran although it is off, or XLA is on and no cluster
         was made.
     """
     computing = counts.half_nodes - counts.casts

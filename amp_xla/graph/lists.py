@@ -26,7 +26,7 @@ _FORK_WHITE = ("Einsum",)
 def environment() -> Dict[str, str]:
     """Return variables that make the pass of stock TensorFlow 1.15 use NVIDIA's lists.
 
-    They do not undo what the user's variables do to an op.
+    An op that the user's variables move to another list stays on that list.
     """
     if backend.kind() != "tf1" or backend.is_fork():
         return {}
@@ -47,7 +47,7 @@ def parse_buckets(text: str) -> Colors:
     """Return op -> color from the ``paintbuckets`` file that the pass writes to its LOG_PATH.
 
     Colors: ``white``: always half; ``gray``: half between half ops; ``clear``: half next to a
-    half one; ``black``: never half, nor is what follows it, up to the next white op.
+    half op; ``black``: never half, and neither are the ops after it, up to the next white op.
     """
     titles = {f"{name}:": color for color, name in _NAMES.items()}  # e.g. ``WhiteList:``
     colors: Dict[str, str] = {}

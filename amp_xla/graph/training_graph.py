@@ -29,21 +29,23 @@ _STATELESS = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainingGraph:
-    """A training graph for inspection and rehearsal.
+    """A training graph, as ``inspect`` and ``rehearse`` need it.
 
     Attributes:
       graph: tf.Graph.
       feeds: placeholder op name -> static shape, None for an unknown dimension; in feeding order.
-      constants: op name -> value of placeholders that are always fed the same (learning phase).
+      constants: op name -> value of the placeholders that get the same value in every step, such as
+        the learning phase.
       loss: op name of the float32 loss, unscaled.
       train: op names of the update.
-      gradients: (variable name, tensor name) for each trained variable that has a gradient; the
-        values of an IndexedSlices. They are unscaled.
+      gradients: (variable name, tensor name of the unscaled gradient) for each trained variable
+        that has a gradient; for an IndexedSlices, the name of its ``values``.
       loss_scale: tensor name of the current loss scale; None if there is none.
-      finite: tensor name of a boolean that is false if the update is skipped; None if no update
-        ever is.
+      finite: tensor name of a boolean that is false if the update is skipped; None if updates are
+        never skipped.
       layers: Keras layers by name, including those of nested models.
-      inputs: names in ``feeds`` whose arrays must have these shapes; Keras accepts other targets.
+      inputs: names in ``feeds`` whose arrays must have the shapes in ``feeds``. A Keras model's
+        targets are not included, because Keras also accepts targets of other shapes.
     """
 
     graph: Any
@@ -120,8 +122,8 @@ class TrainingGraph:
         rows = {shape[0] for shape in shapes if shape}
         if self.inputs and len(rows) > 1:
             raise UnsupportedError(
-                f"the arrays of a batch have {', '.join(map(str, sorted(rows)))} rows; needed: "
-                f"the same number of rows"
+                f"the arrays of a batch have different numbers of rows: "
+                f"{', '.join(map(str, sorted(rows)))}; needed: the same number in all arrays"
             )
 
     def export(self, fetches: Sequence[str]) -> Any:
