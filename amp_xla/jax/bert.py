@@ -152,7 +152,7 @@ class Bert(eqx.Module):
     def __call__(
         self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
     ) -> jax.Array:
-        """Return the vectors. Dropout masks have number 1 (embeddings), then three per layer."""
+        """Return the vectors. Dropout mask 1 is for the embeddings; each layer has three more."""
         x = self.tokens[token_ids] + self.segments[segment_ids]
         x = self.norm(x + self.positions[: token_ids.shape[1]])
         x = dropped(x, dropout, 1)

@@ -1,7 +1,7 @@
-"""JAX's processes, values exchanged among them, and arrays over all devices.
+"""JAX's processes: they exchange values, and arrays are spread over the devices of all of them.
 
-Each process builds all rows of a batch, which is a function of (seed, epoch), and copies its share
-to its devices. JAX adds up the results, so several processes compute the same as one.
+A batch is a function of (seed, epoch). Each process builds all its rows, and copies its share of
+them to its devices. JAX sums over all devices, so the result is the same as in a single process.
 """
 
 from __future__ import annotations
