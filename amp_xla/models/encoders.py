@@ -47,7 +47,7 @@ def transformer(
       config: content of a ``bert_config.json``. With ``bert``, only its dropout rates are used.
       length: maximum number of tokens per sequence.
       weights: False = read only the configuration from ``bert``.
-      extend: function that returns a subclass of bert4keras' class to build.
+      extend: function from bert4keras' model class to a subclass, which is built instead.
 
     Raises:
       AmpXlaError: a file of the folder is missing, damaged or does not fit.

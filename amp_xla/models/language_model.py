@@ -138,11 +138,11 @@ class LanguageModel:
             K.batch_set_value([(attention.q_dense.kernel, query), (attention.k_dense.kernel, key)])
 
     def start_from_counts(self, text: Any, special_ids: Iterable[int], seed: int) -> None:
-        """Set the embeddings, and so the projection, to vectors from co-occurrence counts.
+        """Set the token embeddings, which the projection shares, to vectors from co-occurrence.
 
         Args:
           text: ``Sequences`` in which tokens are counted.
-          special_ids: tokens that keep their random vectors, like tokens that do not occur.
+          special_ids: tokens that keep their random vectors, as do tokens that are not in ``text``.
           seed: seed of the vectors' rotation.
         """
         sample, size = cooccurrence.sample(text), self.config["hidden_size"]

@@ -79,7 +79,7 @@ def preset_name(preset: Optional[str], model: str) -> str:
 
 
 def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Return one line: the preset, settings that differ from it, and what it is meant for.
+    """Return one line: the preset, the settings that differ from it, and the preset's purpose.
 
     Args:
       values: settings of the recipe by name.

@@ -25,7 +25,7 @@ class Transitions(keras.layers.Layer):
     """Layer with a score for each pair of successive tags; its output is its input.
 
     Args:
-      factor: factor of the weights, which multiplies their learning rate.
+      factor: scores are ``factor`` times the weights, as if their learning rate were higher.
     """
 
     def __init__(self, factor: float, **kwargs: Any) -> None:
@@ -133,7 +133,7 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
 
 
 def _pointer(head: str, **shape: Any) -> Any:
-    """Return bert4keras' layer, but add its mask as a bias, which ONNX can express."""
+    """Return bert4keras' layer for ``head``, changed to add its mask as a bias, as ONNX needs."""
     original = getattr(backend.bert4keras("layers"), POINTERS[head])
 
     class Spans(original):  # type: ignore[misc, valid-type]

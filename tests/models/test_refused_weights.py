@@ -112,7 +112,7 @@ GOOGLE: Cases = {
 HUGGING_FACE: Cases = {
     "renamed": (replaced(SQUARE, RENAMED), ("unused tensor", RENAMED)),
     "missing": (replaced(None), ("model.safetensors has no tensor", TORCH_QUERY)),
-    "wrong shape": (replaced(SQUARE[1:]), (TORCH_QUERY, "is [15, 16], config.json needs [16, 16]")),
+    "wrong shape": (replaced(SQUARE[1:]), (TORCH_QUERY, "is [15, 16]", "needs [16, 16]")),
     "header cut": (cut("model.safetensors", 0.01), ("model.safetensors is truncated",)),
     "code": (pickled({"a": Command()}, legacy=True), ("uses posix.system", "nothing but tensors")),
     "code at once": (pickled(Command()), ("uses posix.system",)),

@@ -206,12 +206,12 @@ class Pretrained:
         tensor = self.stored()[name]
         if tensor.shape != tuple(shape):
             raise WeightsError(
-                f"{tensor.source}: tensor {name} is {list(tensor.shape)}, {self.path.name} needs "
-                f"{list(shape)}"
+                f"{tensor.source}: tensor {name} is {list(tensor.shape)}, but {self.path.name} "
+                f"needs {list(shape)}"
             )
         if tensor.dtype not in FLOATS:
             raise WeightsError(
-                f"{tensor.source}: tensor {name} is {tensor.dtype}, required: {FLOATS[0]}"
+                f"{tensor.source}: tensor {name} is {tensor.dtype}; required: {FLOATS[0]}"
             )
 
 
