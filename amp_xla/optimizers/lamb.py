@@ -14,7 +14,7 @@ class LAMB(AdamW):
     Each variable moves by ``rate * |w| / |u|`` times ``u``, Adam's bias-corrected update plus the
     weight decay. If either norm is 0, the ratio is 1.
 
-    Norms and biases have ratio 1, as in the authors' code for BERT. Arguments are ``AdamW``'s.
+    Norms and biases have ratio 1, as in the authors' code for BERT. The arguments are ``AdamW``'s.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, **adamw: Any) -> None:
