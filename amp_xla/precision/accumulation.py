@@ -16,7 +16,7 @@ from amp_xla.precision.tensorflow import state_variable, tf
 class Window:
     """Sums of unscaled float32 gradients over micro-batches, in variables.
 
-    Sparse gradients are summed in dense variables of their variable's shape.
+    Sparse gradients are summed in dense variables with the shape of the trained variable.
 
     Args:
       steps: micro-batches per update.
@@ -25,7 +25,9 @@ class Window:
 
     def __init__(self, steps: int, name: str) -> None:
         if isinstance(steps, bool) or steps != int(steps) or steps < 1:
-            raise ValueError(f"accumulate is {steps}; allowed: a whole number of micro-batches")
+            raise ValueError(
+                f"accumulate is {steps}; allowed: a whole number of micro-batches, at least 1"
+            )
         self.steps = int(steps)
         self._prefix = name
         self._sums: Dict[int, Tuple[Any, Any]] = {}  # id of a variable -> it and its sum

@@ -20,7 +20,7 @@ SUPPORTED = ("MirroredStrategy", "CollectiveAllReduceStrategy", "OneDeviceStrate
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Replace ``auto`` by the agreement that this process needs; return others unchanged.
+    """Replace ``auto`` by the agreement that this process needs; return a function or None as is.
 
     Raises:
       ValueError: another string.

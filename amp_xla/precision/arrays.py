@@ -55,7 +55,8 @@ def canonical(dtype: Any) -> str:
 def scalar_type(name: str) -> Any:
     """Return the NumPy scalar type of a dtype, which every framework accepts.
 
-    bfloat16 is the type of ``ml_dtypes``, or of TensorFlow if that is imported, or the plain name.
+    For bfloat16 it is the type of ``ml_dtypes``. Without that package it is TensorFlow's type if
+    TensorFlow is imported, or else the name.
     """
     if name != "bfloat16":
         return getattr(np, name)

@@ -1,8 +1,8 @@
 """The class, attributes, weights and configuration that Keras and checkpoints need.
 
-Keras' ``compile`` takes only its own optimizer classes, and under ``mixed_float16`` wraps each one
-that is not its own ``LossScaleOptimizer``, which would scale the loss twice. So users get an object
-whose class inherits from Keras' class, too; its methods are those of this package.
+Keras' ``compile`` accepts only Keras' optimizer classes. Under ``mixed_float16`` it also wraps each
+optimizer that is not Keras' ``LossScaleOptimizer``, so the loss would be scaled twice. Therefore
+users get an object whose class inherits from Keras' class, too; its methods are this package's.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Inner:
 
     Attributes:
       optimizer: the user's object.
-      clips_itself: whether its ``apply_gradients`` clips, which is then after unscaling.
+      clips_itself: whether its ``apply_gradients`` clips; it then clips unscaled gradients.
       aggregation: name of the Keras method that sums gradients over replicas.
       aggregated: argument that tells ``apply_gradients`` not to sum them again.
     """
@@ -202,7 +202,7 @@ def _refuse_second_scaling(optimizer: Any) -> None:
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return TensorFlow's gradients as pairs; None for a variable that the loss does not reach."""
+    """Return pairs (gradient, variable); None as gradient if the loss does not depend on it."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))

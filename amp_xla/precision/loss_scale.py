@@ -44,7 +44,7 @@ class LossScaleWarning(UserWarning):
 
 
 class _LossScale:
-    """Base class of the three loss scales; ``kind`` is the name of each in ``spec``."""
+    """Base class of the three loss scales; ``spec`` names each of them by its ``kind``."""
 
     kind: ClassVar[str]
     loss_scale: Any
@@ -199,7 +199,7 @@ def from_spec(spec: Any) -> Any:
     """Return a loss scale from its ``spec()``, a number, ``"dynamic"``, None or a loss scale.
 
     Raises:
-      ValueError: none of these.
+      ValueError: ``spec`` is none of these.
     """
     if isinstance(spec, _LossScale):
         return spec

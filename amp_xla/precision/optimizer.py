@@ -188,7 +188,7 @@ class LossScaleOptimizer(OptimizerFace):
         return self._steps.scale(loss)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
-        """Return unscaled gradients in float32 (float64 stays); None and sparse ones stay so.
+        """Return unscaled gradients in float32 (float64 stays); None and sparsity are kept.
 
         Call it for every group of variables before the first ``apply_gradients`` of the step:
         each call adds its gradients to the step's one decision.
@@ -199,9 +199,9 @@ class LossScaleOptimizer(OptimizerFace):
         step = self._steps.current()
         if step.finite is not None:
             raise RuntimeError(
-                "get_unscaled_gradients after apply_gradients in one step: the first group was "
-                "checked without these gradients. Unscale every group first, then apply; or start "
-                "the next step with get_scaled_loss"
+                "get_unscaled_gradients was called after apply_gradients in the same step: the "
+                "first group was checked without these gradients. Unscale every group first, then "
+                "apply; or start the next step with get_scaled_loss"
             )
         unscaled = self._steps.unscale(step, list(grads))
         if self.window is None:
@@ -326,8 +326,8 @@ class LossScaleOptimizer(OptimizerFace):
     def build(self, var_list: Sequence[Any]) -> None:
         """Create the optimizers' variables now.
 
-        Needed before the first of several ``apply_gradients`` of one step with a Keras optimizer
-        of TensorFlow 2.11 or later.
+        With a Keras optimizer of TensorFlow 2.11 or later this is needed if a step calls
+        ``apply_gradients`` several times; call it before the first of these calls.
         """
         for inner, part in self._split([(None, v) for v in var_list]):
             inner.prepare([v for _, v in part])

@@ -61,7 +61,7 @@ class Policy:
     def cast_to_param(self, tree: T) -> T:
         """Return the tree with floating arrays and tensors in the param dtype.
 
-        Everything else is unchanged, also Python numbers and the indices of sparse gradients.
+        Everything else is unchanged, including Python numbers and the indices of sparse gradients.
         """
         return _cast(tree, self.names[0])
 

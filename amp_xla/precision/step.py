@@ -85,20 +85,20 @@ class Steps:
         return scales[self]
 
     def current(self) -> Step:
-        """Return the open step; open one if there is none."""
+        """Return the step under construction; begin one if there is none."""
         steps, key = self._stored("_amp_xla_steps"), (self, agreement.replica_index())
         if key not in steps:
             steps[key] = Step(self.loss_scale)
         return steps[key]
 
     def next(self) -> Step:
-        """Return the open step, or a new one if it was already checked."""
+        """Return the step under construction; begin a new one if that was already checked."""
         if self.current().finite is not None:
             self.close()
         return self.current()
 
     def close(self) -> None:
-        """Forget the open step."""
+        """Forget the step under construction."""
         self._stored("_amp_xla_steps").pop((self, agreement.replica_index()), None)
 
     def _stored(self, name: str) -> Dict[Any, Any]:
@@ -115,7 +115,7 @@ class Steps:
         return self.state.at(step.scale).scale(tf.convert_to_tensor(loss))
 
     def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
-        """Return float32 gradients; None and sparse ones stay so."""
+        """Return unscaled float32 gradients; None stays None, sparse gradients stay sparse."""
         step.unscaled = self.ever_unscaled = True
         return [self.state.at(step.scale).unscale(g) for g in grads]
 
@@ -127,7 +127,7 @@ class Steps:
         The first group of a step decides this for all its groups.
 
         Args:
-          step: the open step; ``finite``, ``norm`` and ``applied`` are set.
+          step: the step under construction; its ``finite``, ``norm`` and ``applied`` are set.
           parts: optimizers and their pairs of (unscaled gradient, variable).
           global_step: variable to increment when the step is applied, or None.
           aggregate: sum gradients over replicas or ranks, if the optimizers do so.
@@ -223,7 +223,7 @@ def global_norm(
     """Return a function that builds the float32 L2 norm of all gradients at its first call.
 
     Rows that occur twice in a sparse gradient are summed first: the norm is the dense gradient's.
-    TensorFlow's ``global_norm`` does not, so its norm is smaller and clips too little.
+    TensorFlow's ``global_norm`` does not sum them, so its norm is smaller and clips too little.
 
     Args:
       grads: unscaled gradients.
@@ -325,7 +325,7 @@ def _compiled() -> bool:
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
-    """Run ``later`` after the operations; return a constant, so that branches have one type."""
+    """Run ``later`` after ``operations``; return True, as both branches of a conditional must."""
     with tf.control_dependencies([op for op in operations if op is not None]):
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):

@@ -58,7 +58,7 @@ class StaticLossScale(_LossScale):
 
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale(_LossScale):
-    """jmp's signature; see ``amp_xla.precision.DynamicLossScale`` for the algorithm.
+    """A dynamic loss scale with jmp's arguments, computed as by this package's class of that name.
 
     Attributes:
       loss_scale: float32 scalar.

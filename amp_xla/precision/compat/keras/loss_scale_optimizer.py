@@ -163,7 +163,8 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
           name: name of the operation. A bool is taken as ``skip_gradients_aggregation``, which is
             the second argument of Keras' newer optimizers.
           experimental_aggregate_gradients: False if gradients are already summed over replicas.
-          skip_gradients_aggregation: True if they are; the argument of newer optimizers.
+          skip_gradients_aggregation: True if gradients are already summed over replicas; newer
+            optimizers have this argument instead.
 
         Raises:
           ValueError: all gradients are None; the call is outside a replica of a strategy; or this
@@ -202,7 +203,7 @@ class _KerasState(Trackable):
 
 
 def _check_inner(optimizer: Any) -> None:
-    """Raise an error for what Keras' class refuses, and for optimizers of Keras 3."""
+    """Raise TypeError for optimizers that Keras' class refuses, and for those of Keras 3."""
     if hasattr(optimizer, "get_unscaled_gradients"):
         raise TypeError(
             f"LossScaleOptimizer cannot wrap another LossScaleOptimizer, but got: {optimizer}"

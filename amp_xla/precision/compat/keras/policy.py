@@ -62,11 +62,11 @@ def from_keras(policy: Any) -> Policy:
 
 
 def set_policy(policy: Union[Policy, str]) -> Any:
-    """Make a policy the default of layers built from now on; return Keras' object for it.
+    """Make a policy the default of layers built from now on; return it as a Keras policy.
 
     Raises:
       SettingsError: the graph rewrite is on as well.
-      ValueError: as ``to_keras``.
+      ValueError: Keras has no such policy; see ``to_keras``.
     """
     keras_policy = to_keras(policy)
     switch = graph_rewrite()
