@@ -139,7 +139,7 @@ class Precision:
 
     @classmethod
     def of(cls, chosen: Settings, machine_half: Optional[str], reason: str = "") -> Precision:
-        """Resolve the user's settings for a machine with this half precision."""
+        """Resolve the user's settings for a machine that can train in ``machine_half``."""
         amp = chosen.precision == "amp"
         half = machine_half if amp else None
         return cls(

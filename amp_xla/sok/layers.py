@@ -1,4 +1,4 @@
-"""SparseOperationKit 1.x's two embedding layers."""
+"""The two embedding layers of SparseOperationKit 1.x."""
 
 from __future__ import annotations
 

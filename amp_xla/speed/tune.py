@@ -39,7 +39,7 @@ class Config:
     minutes: Annotated[Optional[float], within(at_least=0)] = None
     """maximum minutes for all rounds, 0 = no limit; none = 5 on a CPU, no limit on a GPU"""
     largest_batch: bool = False
-    """also try out which --batch-size is the largest that fits"""
+    """also find the largest --batch-size that fits"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -86,7 +86,7 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
 
 
 def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
-    """Return the largest batch size that fits, up to 1/16 too low; 0 if none fits.
+    """Return the largest batch size that fits, at most 1/16 too low; 0 if none fits.
 
     Args:
       fits: tries a batch size and returns whether the memory was sufficient.
