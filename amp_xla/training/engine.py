@@ -90,7 +90,7 @@ class Engine:
         raise NotImplementedError
 
     def write_shards(self, folder: Path) -> Optional[Path]:
-        """Write the tables of which each rank has some rows into a new folder inside ``folder``."""
+        """Write sharded tables (each rank has some rows) into a new folder inside ``folder``."""
         return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:

@@ -94,7 +94,7 @@ class ClassifierOptions:
     """Epochs and regularization of a classifier."""
 
     token_dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
-    """share of tokens replaced by [MASK] in training, others in each epoch (with --bert: 0)"""
+    """share of tokens replaced by [MASK] in training, drawn anew in each epoch (with --bert: 0)"""
     label_smoothing: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of the target probability that is spread over all labels (with --bert: 0)"""
     epochs: Annotated[int, within(1, 10**6)] = 8

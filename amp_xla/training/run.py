@@ -207,7 +207,7 @@ class RunFolder:
             self.has_checkpoint()
 
     def _make(self) -> None:
-        """Create the folder; a date gets a number if the folder exists."""
+        """Create the folder; if a folder named by date exists already, append a number."""
         first = self.name
         for attempt in itertools.count(1):
             try:

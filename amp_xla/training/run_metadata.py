@@ -69,7 +69,7 @@ def _plan(loop: Any) -> Dict[str, Any]:
 def recorded(loop: Any) -> Iterator[None]:
     """Write ``status.json`` before and after the block, and ``report.html`` after it.
 
-    All ranks call it, the first one writes. A page that cannot be written is a warning.
+    All ranks call it, the first one writes. If the page cannot be written, a warning is printed.
     """
     write_status(loop, "running")
     try:

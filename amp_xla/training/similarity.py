@@ -20,8 +20,8 @@ from amp_xla.training.variables import restore_weights
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
     """Return the variable with the lowest cosine at which two texts count as similar.
 
-    Its value is chosen on the dev pairs and saved in checkpoints. None for a cross-encoder, and for
-    labels other than 0 and 1.
+    Its value is chosen on the dev pairs and saved in checkpoints. There is none (None) for a
+    cross-encoder, and for labels other than 0 and 1.
     """
     if not (apart(method) and scale.binary):
         return None
@@ -125,7 +125,7 @@ def vectors(
 ) -> np.ndarray:
     """Return the vectors of texts, float32 [N, hidden], each with norm 1.
 
-    ``model`` is from ``similarity.network``; texts are cut after ``length`` tokens.
+    ``model`` is the result of ``similarity.network``. Texts are cut after ``length`` tokens.
     """
     token_ids = tf.placeholder(tf.int32, [None, None])
     with dropout.inference():

@@ -121,7 +121,7 @@ class Tricks:
         return loss + 0.25 * options.r_drop * apart, metrics
 
     def evaluation(self, evaluate: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
-        """Return ``evaluate``, which with ``--ema`` uses the average weights.
+        """Return a function that calls ``evaluate``, with ``--ema`` on the average weights.
 
         Args:
           evaluate: evaluates the model.
