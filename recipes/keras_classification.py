@@ -36,8 +36,8 @@ class Config(ClassifierConfig):
 
     recipe = "keras_classification"
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
-    """Keras policy; none = the one for AMP_XLA_PRECISION: for amp mixed_float16 on a GPU, or
-    mixed_bfloat16 without one"""
+    """Keras policy; none = float32 if AMP_XLA_PRECISION is not amp, else mixed_float16 on a GPU or
+    mixed_bfloat16 on a CPU"""
     loss_scale: Optional[str] = None
     """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
     if that is not set, 1000 in float16 and 1 otherwise"""

@@ -61,7 +61,7 @@ class Config:
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
     """share of the tokens to predict: 80% of them become [MASK], 10% a random token, 10% stay"""
     topic: Annotated[float, within(at_least=0)] = 1.0
-    """weight of the bag-of-words loss at the end of training; 0 = no such loss"""
+    """weight of the bag-of-words loss; it grows from 0 to this value; 0 = no such loss"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """optimizer; lamb is for global batches of thousands of samples"""
     beta2: Annotated[float, within(above=0, below=1)] = 0.999
@@ -141,7 +141,8 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     if config.topic and config.objective == "mlm":  # in others, inputs contain the words to predict
         topic = config.topic * (tf.cast(step_input // accumulate, tf.float32) / float(amount.steps))
         note(
-            "loss = mlm_loss + weight x topic_loss; the weight grows: loss may rise while both fall"
+            "loss = mlm_loss + weight x topic_loss; the weight grows from 0, so the sum may rise "
+            "while both losses fall"
         )
     loss, metrics = lm.loss(inputs, topic)
     evaluate = held_out(lm, inputs, *map(ranks.share, reversed(held)))
