@@ -165,7 +165,7 @@ def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
 
 
 def main() -> int:
-    """Build a contestant and answer commands."""
+    """Build the contestant named in the arguments; answer the harness' commands."""
     side, shape = sys.argv[1], json.loads(sys.argv[2])
     contestant = {"ours": ours, "hugging_face": hugging_face, "jax": in_jax}[side](shape)
 

@@ -46,11 +46,11 @@ class Config:
     train: Optional[str] = None
     """training file (default: built-in corpus)"""
     dev: Optional[str] = None
-    """file to evaluate on"""
+    """dev file; needed with --train"""
     vocab: Optional[str] = None
     """vocab.txt (default: trained on the corpus)"""
     max_length: Annotated[int, within(at_least=0)] = 0
-    """maximum tokens per sample (0: 256, or 128 for pretraining)"""
+    """maximum tokens per sample; 0 = 256 for classification, 128 for pretraining"""
     steps: Annotated[int, within(at_least=1)] = 8
     """timed steps per round, each on a different batch"""
     rounds: Annotated[int, within(at_least=1)] = 3
@@ -58,7 +58,7 @@ class Config:
     epochs: Annotated[int, within(at_least=0)] = 0
     """if not 0: train for this number of epochs and compare dev accuracies, instead of timing"""
     shapes: str = "6"
-    """values of --shapes to measure for this project, separated by semicolons"""
+    """values of the recipe's --shapes, separated by semicolons; each is one contestant"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """seed of weights, order and dropout"""
     only: str = ""

@@ -1,7 +1,8 @@
-"""Contestant: bert4keras as in its examples: DataGenerator, sequence_padding, Adam, float32.
+"""A contestant of the benchmarks: bert4keras as in its examples.
 
-Nothing is set by this project. On TensorFlow 2.17 bert4keras needs Keras 2 under its old name, and
-only for this ``amp_xla.backend`` is used.
+It uses DataGenerator, sequence_padding, Adam and float32. Nothing is set by this project.
+``amp_xla.backend`` is used on TensorFlow 2.17 only, because there bert4keras needs Keras 2 under
+its old name.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benchmarks import corpus, serve
 
 
 def main() -> int:
-    """Build the model and answer commands."""
+    """Build the model; answer the harness' commands."""
     train, dev, vocab_size = corpus.load(sys.argv[1])
     shape = json.loads(sys.argv[2])
     from amp_xla import backend

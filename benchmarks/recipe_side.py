@@ -1,4 +1,4 @@
-"""Contestant: a recipe of this project."""
+"""A contestant of the benchmarks: a recipe of this project."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks import serve
 
 
 def main() -> int:
-    """Build the recipe's job and answer commands."""
+    """Build the recipe's job; answer the harness' commands."""
     job = build_job(Request(**json.loads(sys.argv[1])))
     number = iter(range(10**9))
 

@@ -1,4 +1,4 @@
-"""Contestant: Hugging Face transformers on PyTorch, trained as its Trainer does.
+"""A contestant of the benchmarks: Hugging Face transformers on PyTorch, as its Trainer trains.
 
 AdamW, linear schedule, gradients clipped at norm 1; float32 or bfloat16 autocast. Batches are
 padded to their longest text; ``group`` groups texts of similar length, by the Trainer's sampler.
@@ -16,7 +16,7 @@ from benchmarks import corpus, serve
 
 
 def main() -> int:
-    """Build the model and answer commands."""
+    """Build the model; answer the harness' commands."""
     import torch
     from transformers import BertModel, get_linear_schedule_with_warmup
     from transformers.trainer_pt_utils import LengthGroupedSampler
