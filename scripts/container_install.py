@@ -65,8 +65,8 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
     runtime = runtime_of(version)
     if request not in ("auto", runtime):
         raise SetupError(
-            f"TensorFlow {version} is {runtime}, not {request}. Give RUNTIME={runtime}, or another"
-            " BASE_IMAGE."
+            f"the image has TensorFlow {version}, which is {runtime}, not {request}. Give"
+            f" RUNTIME={runtime}, or another BASE_IMAGE."
         )
     folder = root / "requirements"
     pins = fit_keras(read_lock(folder / lock_for(runtime, python)), version, folder)
@@ -80,7 +80,7 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
     new = pip_check(python) - complaints
     replaced = too_old(new, pins, missing)
     if replaced:
-        print(f"too old for the additions, replaced: {_names(replaced)}", flush=True)
+        print(f"replaced, too old for the new packages: {_names(replaced)}", flush=True)
         _pip_install(python, replaced)
         new = pip_check(python) - complaints
     compare(base, distributions(python), replaced)
@@ -132,7 +132,7 @@ def _lines(path: Path) -> List[str]:
 def fit_keras(
     pins: Mapping[str, str], tensorflow: str, folder: Path = ROOT / "requirements"
 ) -> Dict[str, str]:
-    """Pin the tf-keras that fits TensorFlow, or none before 2.14, which contains Keras 2."""
+    """Pin the tf-keras that fits TensorFlow; versions before 2.14 contain Keras 2 and need none."""
     fitted = {name: pin for name, pin in pins.items() if name != "tf-keras"}
     major, minor = map(int, tensorflow.split(".")[:2])
     if (major, minor) >= (2, 14):

@@ -129,7 +129,7 @@ def _provided(request: str, python: Interpreter, origin: str) -> Optional[Choice
 
 
 def _on_gpu(device: Device) -> Choice:
-    """Choose tf2 with CUDA or nvtf1; stock 1.15 has CUDA 10, which is too old for Ampere."""
+    """Choose tf2-cuda or nvtf1: PyPI's TensorFlow 1.15 needs CUDA 10, too old for Ampere GPUs."""
     if device.blackwell:
         slow = "its kernels are compiled at the first start, which takes half an hour or fails"
         image = f"a container that has them: make docker-train BASE_IMAGE={TF2_IMAGE}"
