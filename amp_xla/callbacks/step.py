@@ -8,11 +8,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import keras, tf
+from amp_xla.backend import tf
 from amp_xla.callbacks.data import Feed
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.models import dropout
+from amp_xla.precision.compat.keras.policy import global_policy
 from amp_xla.precision.inner import KerasInner, inner_of, is_keras_own
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.precision.reduction import Reduction
@@ -258,13 +259,11 @@ class FitJob(Job):
           NothingConvertedError, UnsupportedError: the executed graph differs from the policy or the
             settings.
         """
-        mixed_precision = getattr(keras, "mixed_precision", None)
-        policy = getattr(mixed_precision, "global_policy", None)
-        name = policy().name if policy else "float32"
-        if name == "float32":
+        policy = global_policy()
+        if policy.compute_dtype not in ("float16", "bfloat16"):
             super().verify(graph)
             return
         executed.verify(
-            graph, "amp", name.replace("mixed_", ""), f"by its Keras policy {name}",
+            graph, "amp", policy.compute_dtype, f"by its Keras policy {policy.name}",
             self.resolved.settings.xla,
         )  # fmt: skip

@@ -273,6 +273,28 @@ def script(folder: Path, *words: str, code: int = 0, env: Optional[Dict[str, str
     return done.err
 
 
+POLICY = """
+import sys
+import amp_xla.setup
+import numpy as np
+from amp_xla.backend import keras
+from amp_xla.callbacks import Run
+from amp_xla.precision.compat.keras import LossScaleOptimizer, set_policy
+
+set_policy("mixed_float16")
+hidden = keras.layers.Dense(4, input_shape=(3,))
+model = keras.models.Sequential([hidden, keras.layers.Dense(1, dtype="float32")])
+model.compile(LossScaleOptimizer(keras.optimizers.Adam()), "mse")
+model.fit(np.ones([8, 3]), np.ones([8, 1]), callbacks=[Run(sys.argv[1])], verbose=0)
+"""
+
+
+def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path: Path) -> None:
+    env = {"AMP_XLA_PRECISION": "fp32"}  # the policy in place of the graph rewrite
+    done = run_python("-c", POLICY, str(tmp_path / "run"), env=env)
+    assert done.code == 0 and "executed nodes are float16" in done.err, done.err
+
+
 def tensors(folder: Path) -> Dict[str, np.ndarray]:
     newest = checkpoint.newest(folder / "run/checkpoints")
     assert newest is not None and newest.step == 30

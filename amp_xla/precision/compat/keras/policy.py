@@ -97,12 +97,12 @@ def with_rules(model: Any, rules: PolicyRules) -> Any:
 
         def build_parts(*args: Any, **kwargs: Any) -> Any:
             # Layers that a layer creates inside it, as in bert4keras, use the global policy.
-            global_policy = _global_policy()
+            default = global_policy()
             _set_global_policy(policy)
             try:
                 return build(*args, **kwargs)
             finally:
-                _set_global_policy(global_policy)
+                _set_global_policy(default)
 
         vars(cloned)["build"] = build_parts
         return cloned
@@ -135,8 +135,6 @@ def _set_global_policy(policy: Any) -> None:
     (getattr(_module(), "set_global_policy", None) or _module().set_policy)(policy)
 
 
-def _global_policy() -> Any:
-    """Return Keras' current default; TensorFlow 1.15 does not export it."""
-    if hasattr(_module(), "global_policy"):
-        return _module().global_policy()
+def global_policy() -> Any:
+    """Return the Keras policy of layers built now; TensorFlow 1.15 does not export it."""
     return sys.modules[_module().Policy.__module__].global_policy()
