@@ -29,10 +29,14 @@ def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
         return agreement
     if agreement != "auto":
         raise ValueError(f"agreement is {agreement!r}; allowed: 'auto', None or a function")
+    hvd = joined()
+    return None if hvd is None else horovod(hvd)
+
+
+def joined() -> Optional[Any]:
+    """Return ``horovod.tensorflow`` if this process has joined several ranks, or else None."""
     hvd = sys.modules.get("horovod.tensorflow")
-    if hvd is None or not hvd.is_initialized() or hvd.size() == 1:
-        return None
-    return horovod(hvd)
+    return hvd if hvd is not None and hvd.is_initialized() and hvd.size() > 1 else None
 
 
 def horovod(hvd: Optional[Any] = None) -> Agreement:

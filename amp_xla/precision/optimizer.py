@@ -54,8 +54,8 @@ class LossScaleOptimizer(OptimizerFace):
       agreement: function from this rank's decision, a boolean scalar, to that of all ranks; see
         ``amp_xla.precision.agreement``. None: each rank decides alone. ``auto``: Horovod's if it
         has several ranks, or else None. Replicas of a ``tf.distribute`` strategy always agree.
-      reduce: function from a gradient to its mean over ranks, for ``minimize`` and
-        ``compute_gradients``; None if ``inner`` reduces or there is one rank.
+      reduce: function from a gradient to its mean over ranks, or a ``Reduction``; for ``minimize``
+        and ``compute_gradients``. None if ``inner`` reduces or there is one rank.
       model_parallel: predicate that is true for a variable that exists on this rank alone. Its
         gradient counts in the decision and is not reduced.
       accumulate: micro-batches per update. Each ``minimize`` or ``apply_gradients`` adds one; the
@@ -73,6 +73,7 @@ class LossScaleOptimizer(OptimizerFace):
       applied_steps: int64 variable, steps whose update was applied.
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
       gradients_finite: decision of the last step built, a boolean scalar; a tensor in a graph.
+      gradients: pairs (unscaled gradient, variable) of the last step built in a v1 graph.
       window: the sums of ``accumulate``, or None.
       gradient_norm: float32 scalar, global L2 norm after unscaling and before clipping, of the
         last step built in a v1 graph. With model-parallel variables it is a sum over ranks, so
@@ -93,7 +94,7 @@ class LossScaleOptimizer(OptimizerFace):
         global_clipnorm: Optional[float] = None,
         groups: Sequence[Group] = (),
         agreement: Union[Callable[[Any], Any], str, None] = "auto",
-        reduce: Optional[Callable[[Any], Any]] = None,
+        reduce: Optional[Callable[..., Any]] = None,
         model_parallel: Optional[Callable[[Any], bool]] = None,
         accumulate: int = 1,
         recompute: bool = False,
@@ -105,6 +106,7 @@ class LossScaleOptimizer(OptimizerFace):
             tf.train.Optimizer.__init__(self, False, name)  # needed by its checkpoints
         self.inner = inner
         self.name = name
+        self.gradients: Optional[Pairs] = None
         self.gradients_finite: Optional[Any] = None
         self.gradient_norm: Optional[Any] = None
         self._groups: List[Tuple[Callable[[Any], bool], Inner]] = [
@@ -114,9 +116,7 @@ class LossScaleOptimizer(OptimizerFace):
         agree = agreements.choose(agreement)
         if model_parallel is not None:
             agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
-        if not isinstance(loss_scale, LossScaleVariables):
-            loss_scale = LossScaleVariables(loss_scale, name)
-        self._state = loss_scale
+        self._state = LossScaleVariables(loss_scale, name)
         self.accumulate = accumulate
         self._recompute = recompute
         self.window = Window(accumulate, name) if accumulate != 1 else None
@@ -250,9 +250,10 @@ class LossScaleOptimizer(OptimizerFace):
             recompute_layers(scaled, [g for g, _ in pairs if g is not None])
         unscaled = self._steps.unscale(step, [g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
+        self.gradients = result if in_v1_graph() else None
         if self.window is not None:
             return result  # reduced and checked once, at the window's end
-        result = self._reduced(result)
+        result = self._reduced(result, step)
         step.tests.append(all_finite([g for g, _ in result]))
         return result
 
@@ -348,7 +349,7 @@ class LossScaleOptimizer(OptimizerFace):
 
         def at_end(means: Pairs) -> Any:
             whole = Step(step.scale)
-            parts = self._split(self._reduced(means))
+            parts = self._split(self._reduced(means, whole))
             operation = self._steps.apply(whole, parts, global_step, aggregate, False)
             assert whole.norm is not None
             with tf.control_dependencies([] if operation is None else [operation]):
@@ -360,10 +361,10 @@ class LossScaleOptimizer(OptimizerFace):
         self.gradient_norm = norm
         return tf.group(finite, norm) if in_v1_graph() else finite
 
-    def _reduced(self, pairs: Pairs) -> Pairs:
+    def _reduced(self, pairs: Pairs, step: Step) -> Pairs:
         if self._reduce is None:
             return pairs
-        return over_ranks(pairs, self._reduce, self._steps.model_parallel)
+        return over_ranks(pairs, self._reduce, self._steps.model_parallel, step.scale)
 
     def _split(self, pairs: Pairs) -> Parts:
         """Return the pairs of each optimizer, by the first predicate true for a variable."""

@@ -6,7 +6,7 @@ equals the gradient of a single process, and does not grow with the number of ra
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Sequence, Tuple
 
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision import arrays
@@ -27,18 +27,19 @@ class Reduction:
       hvd: ``horovod.tensorflow``, initialized.
       compression: ``none`` (float32) or ``fp16`` between ranks.
       mean: return means over ranks; for gradients that are means over each rank's batch.
-
-    Attributes:
-      loss_scale: function that returns the scale of this step, a float32 scalar tensor.
     """
 
     def __init__(self, hvd: Any, compression: str = "none", mean: bool = False) -> None:
         self._hvd, self._compression, self._named = hvd, compression, 0
         self._share = 1.0 / hvd.size() if mean else None
-        self.loss_scale: Optional[Callable[[], Any]] = None
 
-    def __call__(self, gradients: Sequence[Any]) -> List[Any]:
-        """Return the sums of gradients, which may be ``IndexedSlices``, in the same order."""
+    def __call__(self, gradients: Sequence[Any], scale: Any) -> List[Any]:
+        """Return the sums of gradients in the same order.
+
+        Args:
+          gradients: unscaled float32 tensors or ``IndexedSlices``.
+          scale: the loss scale of this step, a float32 scalar tensor.
+        """
         with tf.name_scope(BETWEEN_RANKS):
             if self._share is not None:
                 share = self._share
@@ -49,13 +50,12 @@ class Reduction:
             # In reverse order: the last layers' gradients are sent while the others are computed.
             rest = [i for i in range(len(gradients)) if i not in sums][::-1]
             for group in _groups(rest, gradients):
-                sums.update(zip(group, self._sum([gradients[i] for i in group])))
+                sums.update(zip(group, self._sum([gradients[i] for i in group], scale)))
             return [sums[i] for i in range(len(gradients))]
 
-    def _sum(self, gradients: List[Any]) -> List[Any]:
+    def _sum(self, gradients: List[Any], scale: Any) -> List[Any]:
         if self._compression == "none":
             return self._add(gradients)
-        scale = tf.ones([]) if self.loss_scale is None else self.loss_scale()
         sums = self._add([tf.cast(gradient * scale, tf.float16) for gradient in gradients])
         return [tf.cast(total, tf.float32) / scale for total in sums]
 
@@ -77,7 +77,10 @@ class Reduction:
 
 
 def over_ranks(
-    pairs: Sequence[Tuple[Any, Any]], reduce: Callable[[Any], Any], local: Callable[[Any], bool]
+    pairs: Sequence[Tuple[Any, Any]],
+    reduce: Callable[..., Any],
+    local: Callable[[Any], bool],
+    scale: Any,
 ) -> List[Tuple[Any, Any]]:
     """Reduce the gradients of pairs (gradient, variable), except None and those of local variables.
 
@@ -85,9 +88,10 @@ def over_ranks(
       pairs: pairs of this rank.
       reduce: a ``Reduction``, which takes all gradients at once, or a function of one gradient.
       local: predicate that is true for a variable that exists on this rank only.
+      scale: the loss scale of this step.
     """
     travel = [g for g, v in pairs if g is not None and not local(v)]
-    sums = iter(reduce(travel) if isinstance(reduce, Reduction) else map(reduce, travel))
+    sums = iter(reduce(travel, scale) if isinstance(reduce, Reduction) else map(reduce, travel))
     return [(g if g is None or local(v) else next(sums), v) for g, v in pairs]
 
 

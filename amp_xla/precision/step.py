@@ -60,7 +60,7 @@ class Steps:
       state: variables of the loss scale.
       agree: agreement of all ranks, or None.
       warn: function from ``monitor``, or None.
-      ever_scaled, ever_unscaled: whether any step has scaled a loss; unscaled a gradient.
+      ever_scaled: whether any step has scaled a loss.
     """
 
     state: LossScaleVariables
@@ -72,7 +72,6 @@ class Steps:
     model_parallel: Callable[[Any], bool]
     warn: Optional[Callable[[Any, Any], Any]]
     ever_scaled: bool = False
-    ever_unscaled: bool = False
 
     @property
     def loss_scale(self) -> Any:
@@ -116,8 +115,8 @@ class Steps:
 
     def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
         """Return unscaled float32 gradients; None stays None, sparse gradients stay sparse."""
-        step.unscaled = self.ever_unscaled = True
-        return [self.state.at(step.scale).unscale(g) for g in grads]
+        step.unscaled = True
+        return self.state.at(step.scale).unscale(list(grads))
 
     def apply(
         self, step: Step, parts: Parts, global_step: Any, aggregate: bool, more_groups: bool

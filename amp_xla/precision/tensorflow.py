@@ -64,12 +64,9 @@ class LossScaleVariables(tf.Module):
     Args:
       spec: a loss scale from ``amp_xla.precision``, a number, ``"dynamic"`` or None.
       name: prefix of the variables' names.
-      counter_dtype: dtype of the counter; Keras' checkpoints hold an int64.
     """
 
-    def __init__(
-        self, spec: Any, name: str = "loss_scale_state", counter_dtype: Any = tf.int32
-    ) -> None:
+    def __init__(self, spec: Any, name: str = "loss_scale_state") -> None:
         super().__init__()
         self.spec = loss_scale.from_spec(spec)
         self.dynamic = isinstance(self.spec, loss_scale.DynamicLossScale)
@@ -78,11 +75,12 @@ class LossScaleVariables(tf.Module):
         if self.dynamic:
             start, count = self.spec.loss_scale, int(self.spec.counter)
             self.scale_variable = state_variable(start, tf.float32, name + "/loss_scale")
-            self.counter = state_variable(count, counter_dtype, name + "/finite_steps")
+            # int64, as in Keras' checkpoints.
+            self.counter = state_variable(count, tf.int64, name + "/finite_steps")
 
     @property
     def state_variables(self) -> List[Any]:
-        """Variables of a checkpoint: [scale float32, counter] if dynamic, else []."""
+        """Variables of a checkpoint: [scale float32, counter int64] if dynamic, else []."""
         return [self.scale_variable, self.counter] if self.dynamic else []
 
     @property
@@ -116,5 +114,5 @@ class LossScaleVariables(tf.Module):
         with tf.control_dependencies([scale, counter]):
             return tf.group(
                 self.scale_variable.assign(following.loss_scale),
-                self.counter.assign(tf.cast(following.counter, self.counter.dtype)),
+                self.counter.assign(tf.cast(following.counter, tf.int64)),
             )

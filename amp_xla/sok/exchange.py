@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from amp_xla import backend
-from amp_xla.sok import ranks
+from amp_xla.precision.agreement import joined
 
 tf: Any = backend.tensorflow()
 
@@ -29,9 +29,9 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
       float32 [N, width].
     """
     unique, index = tf.unique(ids)
-    module = ranks.hvd()
+    module = joined()
     if module is None:
-        return _picked(tf.gather(table, unique), index)
+        return _picked(tf.gather(table, unique), index, 1)
     size = module.size()
     # Sorted by owner; the inverse permutation gives the position of each id.
     owner = tf.cast(unique % size, tf.int32)
@@ -41,27 +41,22 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
         tf.gather(unique, order), splits=counts, name=f"{name}_ids"
     )
     vectors = tf.gather(table, requests // size)
-    if averaged:
-        vectors = _divided_gradient(vectors, size)
     vectors, _ = module.alltoall(vectors, splits=request_counts, name=f"{name}_vectors")
-    return _picked(vectors, tf.gather(tf.argsort(order), index))
+    return _picked(vectors, tf.gather(tf.argsort(order), index), size if averaged else 1)
 
 
-@tf.custom_gradient
-def _picked(values: Any, index: Any) -> Any:
-    """Return ``values[index]`` with a dense gradient of ``values``, which ranks can exchange."""
+def _picked(values: Any, index: Any, divisor: int) -> Any:
+    """Return ``values[index]``; its gradient is dense, so that ranks can exchange it.
 
-    def gradient(upstream: Any) -> Any:
-        return tf.math.unsorted_segment_sum(upstream, index, tf.shape(values)[0]), None
-
-    return tf.gather(values, index), gradient
-
-
-def _divided_gradient(values: Any, size: int) -> Any:
-    """Return ``values`` with a gradient divided by ``size``."""
+    The gradient of ``values`` is divided by ``divisor``.
+    """
 
     @tf.custom_gradient
-    def same(x: Any) -> Any:
-        return tf.identity(x), lambda upstream: upstream / size
+    def pick(values: Any) -> Any:
+        def gradient(upstream: Any) -> Any:
+            total = tf.math.unsorted_segment_sum(upstream, index, tf.shape(values)[0])
+            return total if divisor == 1 else total / divisor
 
-    return same(values)
+        return tf.gather(values, index), gradient
+
+    return pick(values)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
+from amp_xla.precision.agreement import joined
 from amp_xla.process.world import world
-
-_state: Dict[str, Any] = {"hvd": None}
 
 
 def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOperationKit's name
@@ -26,7 +25,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
     Raises:
       AmpXlaError: the ranks do not divide the batch, or Horovod is missing.
     """
-    if world().size > 1 and _state["hvd"] is None:
+    if world().size > 1:
         try:
             hvd = importlib.import_module("horovod.tensorflow")
         except ImportError as error:
@@ -38,7 +37,6 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
         hvd.init()
         if backend.gpus() and not chosen:
             backend.use_gpu(hvd.local_rank())
-        _state["hvd"] = hvd
     size = place()[1]
     if global_batch_size is not None and (global_batch_size < 1 or global_batch_size % size):
         raise AmpXlaError(
@@ -48,18 +46,13 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
     return size if tf.executing_eagerly() else tf.constant(size)
 
 
-def hvd() -> Optional[Any]:
-    """Return ``horovod.tensorflow``, initialized; None with one process."""
-    return _state["hvd"]
-
-
 def place() -> Tuple[int, int]:
     """Return the global rank and the number of ranks.
 
     Raises:
       AmpXlaError: several ranks were started, and ``Init`` was not called.
     """
-    module = hvd()
+    module = joined()
     if module is None and world().size > 1:
         raise AmpXlaError(
             f"{world().size} ranks were started: call sok.Init before creating a layer"

@@ -163,14 +163,12 @@ class UpdateOptions(RateOptions):
             # Gradients of shards differ between ranks, but all ranks must skip the same steps.
             how.update(groups=[(holds, rule_of(rate))], model_parallel=holds)
         ranks = distributed.current()
-        reduction = Reduction(ranks.hvd, self.reduce) if ranks.several else None
         optimizer = LossScaleOptimizer(
             (rule or AdamW)(rate, weight_decay=self.weight_decay), loss_scale,
             global_clipnorm=self.clip_norm or None, agreement="auto" if sharded else None,
-            reduce=reduction, applied_steps=applied, **how,
+            reduce=Reduction(ranks.hvd, self.reduce) if ranks.several else None,
+            applied_steps=applied, **how,
         )  # fmt: skip
-        if reduction is not None:
-            reduction.loss_scale = lambda: optimizer.loss_scale
         return optimizer, rate
 
 

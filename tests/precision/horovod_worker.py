@@ -104,13 +104,11 @@ def sums() -> Dict[str, Any]:
     unscaled = hvd.allreduce(tf.cast(tiny, tf.float16), op=hvd.Sum)
     fetches = {"unscaled": tf.cast(unscaled, tf.float32), "mine": plain}
     for name in ("none", "fp16"):
-        reduction = Reduction(hvd, name)
-        reduction.loss_scale = lambda: tf.constant(SCALE)
-        fetches[name] = reduction([tiny, plain])
+        fetches[name] = Reduction(hvd, name)([tiny, plain], tf.constant(SCALE))
     ids = tf.constant(rng.randint(0, HEIGHT, 3000), tf.int64)  # different rows
     values = tf.constant(rng.randn(3000, COLUMNS), tf.float32)
     gradient = tf.IndexedSlices(values, ids, tf.constant([HEIGHT, COLUMNS], tf.int64))
-    fetches["rows"] = tf.convert_to_tensor(Reduction(hvd)([gradient])[0])
+    fetches["rows"] = tf.convert_to_tensor(Reduction(hvd)([gradient], tf.ones([]))[0])
     fetches["rows here"] = tf.convert_to_tensor(gradient)
     with tf.Session() as session:
         found = session.run(fetches)

@@ -19,6 +19,7 @@ import numpy as np
 
 import amp_xla.sok as sok
 from amp_xla import backend
+from amp_xla.precision.agreement import joined
 from amp_xla.sok import ranks
 
 tf: Any = backend.tensorflow()
@@ -142,7 +143,7 @@ class Job:
 
 
 def _mean(gradient: Any) -> Any:
-    module = ranks.hvd()
+    module = joined()
     if module is None:
         return tf.convert_to_tensor(gradient)
     return module.allreduce(tf.convert_to_tensor(gradient), op=module.Average)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import types
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
-from amp_xla.precision import loss_scale as scales
 from amp_xla.precision import optimizer as wrapper
+from amp_xla.precision.compat.keras.loss_scale_optimizer import loss_scale_of
 
 __all__ = (
     "LossScaleOptimizer",
@@ -48,16 +48,11 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
         **more: Any,
     ) -> None:
         if isinstance(loss_scale, bool):
-            loss_scale, dynamic = "dynamic", loss_scale
-        if dynamic is False:
-            if initial_scale is None:
-                raise ValueError("a constant loss scale needs initial_scale")
-            loss_scale = initial_scale
-        elif initial_scale is not None or dynamic_growth_steps is not None:
-            loss_scale = scales.DynamicLossScale(
-                scales.DEFAULT_INITIAL if initial_scale is None else initial_scale,
-                growth_interval=dynamic_growth_steps or scales.DEFAULT_GROWTH_INTERVAL,
-            )
+            if dynamic is not None:  # by position, in TensorFlow 2's order
+                initial_scale, dynamic_growth_steps = dynamic, initial_scale
+            dynamic = loss_scale
+        if (dynamic, initial_scale, dynamic_growth_steps) != (None, None, None):
+            loss_scale = loss_scale_of(dynamic is not False, initial_scale, dynamic_growth_steps)
         super().__init__(opt, loss_scale, **more)
 
 

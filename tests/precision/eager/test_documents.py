@@ -20,7 +20,7 @@ def test_two_groups_are_one_step_of_a_newer_optimizer():
 
     def made():
         inner = tf_keras.optimizers.Adam(0.05)
-        return sok.LossScaleOptimizer(inner, initial_scale=2.0**8, dynamic_growth_steps=2)
+        return sok.LossScaleOptimizer(inner, True, 2.0**8, 2)  # in TensorFlow 2's order
 
     def step(optimizer):
         with tf.GradientTape() as tape:

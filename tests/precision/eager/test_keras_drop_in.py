@@ -215,9 +215,9 @@ def test_steps_without_scaling_are_warned_of(family):
     def made():
         return LossScaleOptimizer(FAMILIES[family].SGD(1.0))
 
-    with pytest.warns(LossScaleWarning, match="neither was ever called"):
+    with pytest.warns(LossScaleWarning, match="was never called"):
         made().apply_gradients([(grad, weight)])
-    with pytest.warns(LossScaleWarning, match="get_scaled_loss\\(\\) was ever called"):
+    with pytest.warns(LossScaleWarning, match="was never called"):
         optimizer = made()
         optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients([grad]), [weight]))
     with pytest.warns(LossScaleWarning, match="never unscaled"):

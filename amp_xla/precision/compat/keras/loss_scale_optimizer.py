@@ -59,15 +59,14 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         initial_scale: Optional[float] = None,
         dynamic_growth_steps: Optional[int] = None,
     ) -> None:
-        spec = _spec(dynamic, initial_scale, dynamic_growth_steps)
+        spec = loss_scale_of(dynamic, initial_scale, dynamic_growth_steps)
         agreement.check_strategy()
         if getattr(inner_optimizer, "_is_wrapped_by_loss_scale_optimizer", False):
             raise ValueError(
                 '"inner_optimizer" is already wrapped by a LossScaleOptimizer. An optimizer can '
                 "only be wrapped once: its checkpoints hold one loss scale"
             )
-        state = LossScaleVariables(spec, "loss_scale", tf.int64)
-        super().__init__(inner_optimizer, state)
+        super().__init__(inner_optimizer, spec)
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
 
     def _track(self) -> None:
@@ -178,10 +177,10 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
             )
         agreement.check_strategy()
         if not self._steps.ever_scaled:
-            missing = "get_scaled_loss() was" if self._steps.ever_unscaled else "neither was"
             warnings.warn(
-                f"apply_gradients() without get_scaled_loss() and get_unscaled_gradients() before "
-                f"it ({missing} ever called): gradients are not protected from underflow",
+                "apply_gradients(), but get_scaled_loss() was never called: gradients are not "
+                "protected from underflow; scale the loss, and unscale its gradients by "
+                "get_unscaled_gradients()",
                 LossScaleWarning,
                 stacklevel=2,
             )
@@ -224,9 +223,15 @@ def _check_inner(optimizer: Any) -> None:
         )
 
 
-def _spec(
+def loss_scale_of(
     dynamic: Any, initial_scale: Optional[float], growth_steps: Optional[int]
 ) -> Union[DynamicLossScale, StaticLossScale]:
+    """Return the loss scale that Keras' arguments describe.
+
+    Raises:
+      TypeError: ``dynamic`` is not a bool.
+      ValueError: the arguments contradict each other.
+    """
     if not isinstance(dynamic, bool):
         raise TypeError(
             f'"dynamic" argument to LossScaleOptimizer.__init__ must be a bool, but got: '
