@@ -1,10 +1,10 @@
-"""Makes a rewritten graph run on a CPU at float32 speed and round as tensor cores do.
+"""Makes a half graph run on a CPU at float32 speed and round as tensor cores do.
 
-Tensor cores read half precision, multiply exactly, add in float32 and write half precision. So
-each half node becomes a float32 node whose result is rounded to half and carried on in float32.
-The pass' casts become a rounding (to half) or nothing (to float32). Element-wise half kernels on
-GPUs also compute in float32 and round once. Not modelled: the order of additions, and reductions
-that a kernel keeps in half.
+The pass or a Keras policy made its nodes half. Tensor cores read half precision, multiply exactly,
+add in float32 and write half precision. So each half node becomes a float32 node whose result is
+rounded to half and carried on in float32. Casts become a rounding (to half) or nothing (to
+float32). Element-wise half kernels on GPUs also compute in float32 and round once. Not modelled:
+the order of additions, and reductions that a kernel keeps in half.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ EXACT = frozenset(
 SUFFIX = "/rounded_to_half"
 
 
-def tensor_cores(graph_def: Any) -> Any:
-    """Return a float32 GraphDef with the results of a rewritten graph on tensor cores.
+def tensor_cores(graph_def: Any, rounds: bool = True) -> Any:
+    """Return a float32 GraphDef with the results of a half graph on tensor cores.
 
     Nodes keep their names. If a result must be rounded, its consumers read the node
     ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...).
+
+    Args:
+      rounds: False = without rounding, the results of the same graph in float32.
     """
     result = tf.GraphDef()
     result.library.CopyFrom(graph_def.library)
@@ -44,9 +47,9 @@ def tensor_cores(graph_def: Any) -> Any:
         copy = result.node.add()
         copy.CopyFrom(node)
         if node.op == "Cast":
-            _cast(copy, new)
+            _cast(copy, new, rounds)
         elif is_half(node):
-            _compute_in_float32(copy, output_types(node), new, moved)
+            _compute_in_float32(copy, output_types(node) if rounds else [], new, moved)
     for node in result.node:
         for position, text in enumerate(node.input):
             node.input[position] = moved.get(parse_input(text), text)
@@ -69,7 +72,10 @@ def rounding(graph_def: Any) -> Set[str]:
 def _compute_in_float32(
     node: Any, types: List[int], new: List[Any], moved: Dict[Tuple[str, int], str]
 ) -> None:
-    """Turn a half node into a float32 one; append nodes that round its outputs to ``new``."""
+    """Turn a half node into a float32 one; append nodes that round its outputs to ``new``.
+
+    ``types``: types of its outputs; empty = do not round them.
+    """
     for attr in node.attr.values():
         if attr.type == HALF:
             attr.type = FLOAT
@@ -94,16 +100,16 @@ def _cast_node(name: str, source: str, before: int = HALF, after: int = FLOAT) -
     return node
 
 
-def _cast(copy: Any, new: List[Any]) -> None:
-    """Turn a cast to half into a rounding, and a cast from half into an identity."""
-    source, target = copy.attr["SrcT"].type, copy.attr["DstT"].type
-    if source == HALF:
-        copy.attr["SrcT"].type = source = FLOAT
-    if target == HALF:
-        new.append(_cast_node(copy.name + "/half", copy.input[0], source, HALF))
-        copy.input[0] = copy.name + "/half"
-        copy.attr["SrcT"].type, copy.attr["DstT"].type = HALF, FLOAT
-    elif target == source == FLOAT:
+def _cast(copy: Any, new: List[Any], rounds: bool) -> None:
+    """Turn a cast to half into a rounding, if any, and a cast from half into an identity."""
+    before, after = copy.attr["SrcT"], copy.attr["DstT"]
+    to_half = after.type == HALF
+    for end in (before, after):
+        end.type = FLOAT if end.type == HALF else end.type
+    if to_half and rounds:
+        new.append(_cast_node(copy.name + "/half", copy.input[0], before.type, HALF))
+        copy.input[0], before.type = copy.name + "/half", HALF
+    elif before.type == after.type == FLOAT:
         copy.op = "Identity"
         del copy.attr["SrcT"], copy.attr["DstT"]
         copy.attr.pop("Truncate", None)

@@ -7,12 +7,10 @@ import math
 from typing import Any, List, Optional, Tuple
 
 from amp_xla import backend
-from amp_xla.diagnose.constants import LARGEST
-from amp_xla.diagnose.recorder import Range
+from amp_xla.diagnose.recorder import LARGEST, OVERFLOW, Range
 from amp_xla.diagnose.report_text import JsonReport
-from amp_xla.graph.lists import Colors, keep_in_float32
+from amp_xla.graph.virtual_gpu import Colors, keep_in_float32
 
-OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
 _MARGIN = 2.0  # by which the largest number stays below the limit, for other batches
 
 
@@ -96,12 +94,12 @@ def remedies(
       finding: finding whose ``remedies`` are still empty.
       layer: Keras layer of the reported node, or None.
       constant: the largest constant that reaches the node's inputs, before rounding.
-      lists: op lists of the pass; None if the batch was replayed in float32 only.
+      lists: op lists of the pass; None if it did not run.
     """
     scaled = finding.phase == "backward" and finding.loss_scale > 1.0
     if finding.float32_too and scaled:
         return (_lower_scale(finding),)
-    if finding.float32_too or lists is None:
+    if finding.float32_too:
         return (
             "look at the batch (saved next to this report) for NaN, empty rows or labels out of "
             "range; lower the learning rate, or lengthen the warm-up; clip gradients",
@@ -133,6 +131,8 @@ def remedies(
             f"make the activations smaller: {largest:.4g} is {largest / LARGEST:.3g} times what "
             f"float16 holds (normalize before this layer, or initialize with smaller weights)"
         )
+    if lists is None:
+        return (*advice, f"keep the layer {finding.layer} in float32: give it dtype='float32'")
     line = keep_in_float32(finding.op, lists)
     return (*advice, f"keep {finding.op} in float32 (all of them): {line}")
 

@@ -6,23 +6,31 @@ import collections
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+import numpy as np
+
 from amp_xla import backend
-from amp_xla.diagnose import constants
-from amp_xla.diagnose.inspection_report import BlockerReport, LayerReport, Report
+from amp_xla.backend import tf
+from amp_xla.diagnose import emulate
+from amp_xla.diagnose.inspection_report import BlockerReport, LayerReport, Misfit, Report
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import shapes, training_graph, virtual_gpu
-from amp_xla.graph.lists import Colors
 from amp_xla.graph.nodes import (
     FLOAT,
+    HALF,
     MATMULS,
     by_name,
+    closure,
+    consumers,
     half_nodes,
     has_type,
+    is_half,
     output_types,
     parse_input,
 )
-from amp_xla.graph.virtual_gpu import Rewritten
+from amp_xla.graph.virtual_gpu import Colors
 
+# Ops that pass constants on.
+_PASS_ON = frozenset(("Cast", "Identity", "Enter", "BroadcastTo", "Fill"))
 # Ops that do not compute.
 _SOURCES = frozenset(
     """Assert Assign AssignAddVariableOp AssignSubVariableOp AssignVariableOp Cast Const Placeholder
@@ -41,8 +49,8 @@ def inspect(
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
-      batch: arrays for the placeholders, or (inputs, targets) as for ``fit``; FLOPs and bytes are
-        computed for their shapes.
+      batch: (inputs, targets) as for ``fit``, or the arrays of a ``TrainStep`` in feeding order;
+        FLOPs and bytes are computed for their shapes.
       batch_size, length: without ``batch``, sizes of the first and of other unknown dimensions.
 
     Returns:
@@ -60,26 +68,27 @@ def inspect(
         }
     else:
         arrays = training.arrays(batch)
-        feed_shapes = {name: list(array.shape) for name, array in zip(training.feeds, arrays)}
+        feed_shapes = {name: list(np.shape(array)) for name, array in zip(training.feeds, arrays)}
     graph_def = training.export(training.fetches)
     rewritten = virtual_gpu.rewrite(graph_def, training.fetches)
-    origins, after, counts = NodeOrigins(training), by_name(rewritten.graph_def), rewritten.counts
-    sizes = shapes.static_shapes(rewritten.before, training.fetches, feed_shapes)
-    flops, unmeasured = shapes.matmul_flops(rewritten.before, sizes)
+    origins, after = NodeOrigins(training), by_name(rewritten.graph_def)
+    float32 = emulate.tensor_cores(rewritten.graph_def, rounds=False)
+    sizes = shapes.static_shapes(float32, training.fetches, feed_shapes)
+    flops, unmeasured = shapes.matmul_flops(float32, sizes)
     total, half = sum(flops.values()), half_nodes(rewritten.graph_def)
-    nodes = list(_nodes(rewritten, half, origins, sizes))
+    nodes = list(_nodes(after, half, origins, sizes, rewritten.lists))
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
         batch=feed_shapes,
         nodes=len(after),
-        half_nodes=counts.half_nodes - counts.casts,
-        casts=counts.casts,
+        half_nodes=len(half),
+        casts=sum(node.op == "Cast" and is_half(node) for node in after.values()),
         matmul_flops=total,
         half_flops_share=sum(flops[name] for name in half & set(flops)) / max(total, 1),
         unmeasured=unmeasured,
         layers=_layers(nodes, origins.layer_positions()),
         blockers=_blockers(nodes, origins),
-        constants=constants.misfits(after, origins),
+        constants=_misfits(after, origins),
     )
 
 
@@ -104,25 +113,25 @@ class _Node(NamedTuple):
 
 
 def _nodes(
-    rewritten: Rewritten,
+    nodes: Mapping[str, Any],
     half: Set[str],
     origins: NodeOrigins,
     sizes: Mapping[str, List[shapes.Shape]],
+    lists: Colors,
 ) -> Iterator[_Node]:
     """Yield the computing nodes of the forward and backward pass (the update is never half)."""
-    nodes = by_name(rewritten.before)
     for name, node in sorted(nodes.items()):
-        origin, is_half = origins.of(name), name in half
-        computes = is_half or has_type(node, FLOAT) or FLOAT in output_types(node)
+        origin, converted = origins.of(name), name in half
+        computes = converted or has_type(node, FLOAT) or FLOAT in output_types(node)
         if origin.phase == "update" or node.op in _SOURCES or not computes:
             continue
         role = "matmul" if node.op in MATMULS else "other"
         role = "softmax" if node.op in ("Softmax", "LogSoftmax") else role
-        if is_half:
+        if converted:
             yield _Node(*origin, role, True)
         else:
             size = shapes.float32_bytes(sizes.get(name, []))
-            yield _Node(*origin, role, False, size, *_blocker(name, nodes, half, rewritten.lists))
+            yield _Node(*origin, role, False, size, *_blocker(name, nodes, half, lists))
 
 
 def _blocker(
@@ -199,3 +208,48 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
         example = Counter(node.blocker for node in members).most_common(1)[0][0]
         reports.append(BlockerReport(*key, len(members), size, layers, origins.source(example)))
     return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
+
+
+def _misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
+    """Return the constants that do not fit float16; those that nodes read in float16 come first."""
+    readers = consumers(nodes)
+    out = []
+    for name, node in nodes.items():
+        if node.op != "Const" or node.attr["dtype"].type not in (FLOAT, HALF):
+            continue
+        value = _misfit(tf.make_ndarray(node.attr["value"].tensor).astype(np.float32).ravel())
+        if value is None:
+            continue
+        becomes = float(_rounded(value))
+        problem = "overflows" if np.isinf(becomes) else "vanishes"
+        half, origin = _read_as_half(nodes, readers, name), origins.of(name)
+        # The optimizer's constants stay in float32 and do no harm.
+        if half or origin.phase != "update":
+            source = origins.source(name)
+            out.append(Misfit(origin.layer, value, becomes, problem, half, source))
+    return sorted(out, key=lambda m: (not m.half, m.problem))
+
+
+def _misfit(values: Any) -> Optional[float]:
+    """Return the largest element that overflows in float16, or else the smallest that vanishes."""
+    rounded = _rounded(values)
+    lost = np.isinf(rounded) & np.isfinite(values) | (rounded == 0) & (values != 0)
+    if not lost.any():
+        return None
+    magnitudes = np.abs(values[lost])
+    place = magnitudes.argmax() if magnitudes.max() > 1 else magnitudes.argmin()
+    return float(values[lost][place])
+
+
+def _rounded(values: Any) -> Any:
+    with np.errstate(over="ignore"):
+        return np.float16(values)
+
+
+def _read_as_half(nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:
+    """Return whether a constant reaches a half node, or a cast to half, unchanged."""
+
+    def passed_on(reached: str) -> List[str]:
+        return readers[reached] if reached == name or nodes[reached].op in _PASS_ON else []
+
+    return any(is_half(nodes[target]) for target in closure([name], passed_on))

@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from amp_xla.diagnose.constants import Misfit
 from amp_xla.diagnose.report_text import JsonReport, columns, si
 from amp_xla.graph.virtual_gpu import CAPABILITY
 
@@ -57,6 +56,25 @@ class BlockerReport:
     nodes: int
     float32_bytes: int
     layers: Tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Misfit:
+    """A constant that changes when it is rounded to half.
+
+    Attributes:
+      layer, source: Keras layer of the constant, and the line of code that created it.
+      value, becomes: the element that does not fit, before and after rounding to half.
+      problem: ``overflows`` or ``vanishes``.
+      half: whether it is rounded to half before a node computes with it.
+    """
+
+    layer: str
+    value: float
+    becomes: float
+    problem: str
+    half: bool
     source: str
 
 

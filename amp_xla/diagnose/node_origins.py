@@ -7,8 +7,8 @@ import os
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Set
 
-from amp_xla.graph.nodes import ancestors, cast_source
-from amp_xla.graph.training_graph import TrainingGraph, op_of
+from amp_xla.graph.nodes import ancestors, by_name, cast_source
+from amp_xla.graph.training_graph import TrainingGraph
 
 OUTSIDE = "(outside layers)"  # losses and other computations of a recipe around the model
 _NOT_MODELS = re.compile(
@@ -32,10 +32,9 @@ class NodeOrigins:
     def __init__(self, training: TrainingGraph) -> None:
         self._operations = {op.name: op for op in training.graph.get_operations()}
         self._positions = {name: position for position, name in enumerate(self._operations)}
-        nodes = {n.name: n for n in training.graph.as_graph_def().node}
+        nodes = by_name(training.graph.as_graph_def())
         self._forward: Set[str] = ancestors(nodes, [training.loss])
-        ends = [op_of(tensor) for _, tensor in training.gradients]
-        self._backward: Set[str] = ancestors(nodes, ends) - self._forward
+        self._backward: Set[str] = ancestors(nodes, training.ends) - self._forward
         self._layers: Mapping[str, Any] = training.layers
         self._sources: Dict[str, str] = {}
 

@@ -21,14 +21,12 @@ import dataclasses
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from amp_xla.diagnose import emulate
-from amp_xla.diagnose.constants import LARGEST
-from amp_xla.diagnose.finding import OVERFLOW, Finding, Input, remedies
+from amp_xla.diagnose.finding import Finding, Input, remedies
 from amp_xla.diagnose.node_origins import NodeOrigins
-from amp_xla.diagnose.recorder import Range, Tensor, watch
+from amp_xla.diagnose.recorder import LARGEST, OVERFLOW, Range, Tensor
 from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, virtual_gpu
-from amp_xla.graph.lists import Colors
-from amp_xla.graph.training_graph import TrainingGraph, op_of
+from amp_xla.graph.training_graph import TrainingGraph
 
 _PRODUCTS = frozenset(("Mul", "RealDiv", *nodes.MATMULS))
 
@@ -117,12 +115,8 @@ class _Replay(NamedTuple):
 
 def rewrite(training: TrainingGraph) -> virtual_gpu.Rewritten:
     """Run the mixed-precision pass on what a replay runs: loss, gradients, loss scale."""
-    fetches = _fetches(training)
+    fetches = [*training.ends, training.loss_scale]
     return virtual_gpu.rewrite(training.export(fetches), fetches)
-
-
-def _fetches(training: TrainingGraph) -> List[str]:
-    return training.ends + ([] if training.loss_scale is None else [op_of(training.loss_scale)])
 
 
 def replay(
@@ -136,8 +130,8 @@ def replay(
     """Replay one batch and name the first non-finite node.
 
     Args:
-      rewritten: result of ``rewrite``; None replays in float32 only, because training did not
-        run in float16.
+      rewritten: result of ``rewrite``; None if the pass did not run: the graph is replayed as it
+        is, in float32 or as a Keras policy made it.
       values: variable op name -> value: the weights and loss scale of the failed step.
       batch, step: as for ``Stage.run``.
       scale: loss scale of the failed step, if that in ``values`` has changed since.
@@ -145,35 +139,36 @@ def replay(
     Returns:
       None if everything was finite in the replay.
     """
+    if rewritten is None:
+        original = training.export([*training.ends, training.loss_scale])
+    else:
+        original = rewritten.graph_def
+    graph = nodes.by_name(original)
 
-    def run(graph_def: Any, original: Any) -> _Replay:
-        """Run ``graph_def`` once and record the nodes of ``original``."""
-        graph = nodes.by_name(original)
-        watched, targets, ranges = watch(graph_def, nodes.ancestors(graph, training.ends))
+    def run(rounds: bool) -> _Replay:
+        """Run the graph once, with or without rounding to half, and record its nodes."""
+        graph_def = emulate.tensor_cores(original, rounds)
         with Stage(training, graph_def) as stage:
-            stage.add("replay", watched, "replay")
+            stage.add("replay", graph_def, "replay")
+            watched = nodes.ancestors(graph, training.ends)
+            recordings, ranges = stage.record("replay", graph_def, watched)
             stage.load("replay", values)
             current = stage.loss_scale("replay", batch, step)
             used = current if scale is None else scale
-            names = [f"replay/{training.loss}:0", *(f"replay/{name}" for name in targets)]
-            loss = float(stage.run(names, batch, step, used / current)[0])
+            fetches = [f"replay/{training.loss}:0", *recordings]
+            loss = float(stage.run(fetches, batch, step, used / current)[0])
         ends = [(name, 0) for name in training.ends]
         return _Replay(graph, ends, ranges, emulate.rounded(graph_def), loss, used)
 
-    if rewritten is None:
-        float32 = training.export(_fetches(training))
-        plain = mixed = run(float32, float32)
-    else:
-        mixed = run(emulate.tensor_cores(rewritten.graph_def), rewritten.graph_def)
+    mixed = run(rounds=True)
     if not mixed.bad_ends():
         return None
-    if rewritten is not None:
-        plain = run(rewritten.before, rewritten.before)
+    plain = run(rounds=False) if nodes.half_nodes(original) else mixed
     return _finding(training, plain, mixed, rewritten.lists if rewritten else None)
 
 
 def _finding(
-    training: TrainingGraph, plain: _Replay, mixed: _Replay, lists: Optional[Colors]
+    training: TrainingGraph, plain: _Replay, mixed: _Replay, lists: Optional[virtual_gpu.Colors]
 ) -> Finding:
     """Report the first node that fails, in the order in which the model was built."""
     origins, trained = NodeOrigins(training), _trained(mixed.nodes)

@@ -1,19 +1,21 @@
-"""Records the range of each float32 tensor of one run.
+"""Records the range of a tensor.
 
-The recording node is a Python function, because fetched tensors would stay in memory, and those of
-a branch that is not taken cannot be fetched.
+The recording operation is a Python function, because fetched tensors would stay in memory, and
+those of a branch that is not taken cannot be fetched.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Collection, Dict, List, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
-from amp_xla.diagnose.constants import ROUNDS_TO_ZERO
-from amp_xla.graph.nodes import FLOAT, by_name, inside_loops, output_types
+
+LARGEST = 65504.0  # largest float16
+OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
+ROUNDS_TO_ZERO = 2.0**-25  # half of the smallest float16
 
 Tensor = Tuple[str, int]  # node name, output
 
@@ -71,41 +73,12 @@ class Range:
         return text + (f", {bad} of {self.size} elements" if bad else "")
 
 
-def watch(graph_def: Any, names: Collection[str]) -> Tuple[Any, List[str], Dict[Tensor, Range]]:
-    """Add a recording node to each float32 output of the nodes ``names`` outside v1 while loops.
-
-    Returns:
-      The GraphDef with recording nodes; the names of these nodes, which must be run; the records,
-      which must exist as long as the graph runs. Records of nodes that never run (a branch that is
-      not taken) stay empty.
-    """
-    result = tf.GraphDef()
-    result.CopyFrom(graph_def)
-    loops = inside_loops(by_name(graph_def))
-    records: Dict[Tensor, Range] = {}
-    watches = []
-    for node in graph_def.node:
-        if node.name in names and node.name not in loops:
-            for index, dtype in enumerate(output_types(node)):
-                if dtype == FLOAT:
-                    record = records[node.name, index] = Range()
-                    watches.append(_recording_node(node.name, index, record))
-    result.node.extend(watches)
-    return result, [node.name for node in watches], records
-
-
-def _recording_node(name: str, index: int, record: Any) -> Any:
-    """Build a PyFunc that records an output of a node."""
-    from tensorflow.python.ops import script_ops
+def recording(tensor: Any) -> Tuple[Any, Range]:
+    """Return an operation that records a tensor, and the record."""
+    record = Range()
 
     def look(values: Any) -> Any:
         record.add(np.asarray(values))
         return ()
 
-    token = script_ops._py_funcs.insert(look)
-    record.function = look  # TensorFlow holds no reference to it
-    node = tf.NodeDef(name=f"{name}/watch_{index}", op="PyFunc", input=[f"{name}:{index}"])
-    node.attr["token"].s = token.encode()
-    node.attr["Tin"].list.type.append(FLOAT)
-    node.attr["Tout"].list.SetInParent()
-    return node
+    return tf.numpy_function(look, [tensor], []), record

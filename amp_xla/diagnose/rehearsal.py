@@ -13,12 +13,11 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.diagnose import overflow
-from amp_xla.diagnose.constants import LARGEST
 from amp_xla.diagnose.finding import Finding
 from amp_xla.diagnose.node_origins import NodeOrigins, Origin
-from amp_xla.diagnose.paired_replay import PairedReplay
-from amp_xla.diagnose.recorder import Range
+from amp_xla.diagnose.recorder import LARGEST, Range
 from amp_xla.diagnose.rehearsal_report import LayerHealth, Rehearsal, Step
+from amp_xla.diagnose.stage import PairedReplay
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import training_graph
 
@@ -71,7 +70,7 @@ def _rehearsed(
     examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
     finding: Optional[Finding] = None
     numbers = {round(i * (steps - 1) / max(EXAMINED - 1, 1)) for i in range(EXAMINED)}
-    for number, batch in zip(range(steps), batches):
+    for number, batch in zip(range(steps), map(training.arrays, batches)):
         scale, weights = replay.loss_scale("amp", batch, number), replay.weights()
         if number in numbers:
             examined = batch, number

@@ -1,13 +1,19 @@
-"""A separate graph and CPU session that run copies of a training graph."""
+"""A separate graph and CPU session that run copies of a training graph.
+
+``Stage`` runs any copies, ``PairedReplay`` those of a rehearsal.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
-from amp_xla.graph.training_graph import DROPOUT_STEP, GRADIENT_SEED, SEED_STEP, TrainingGraph
+from amp_xla.diagnose import emulate
+from amp_xla.diagnose.recorder import Range, Tensor, recording
+from amp_xla.graph import nodes, virtual_gpu
+from amp_xla.graph.training_graph import DROPOUT_STEP, GRADIENT_SEED, TrainingGraph
 
 
 class Stage:
@@ -57,6 +63,27 @@ class Stage:
         with self.graph.as_default():
             tf.import_graph_def(part, name=prefix, input_map=shared)
 
+    def record(
+        self, copy: str, graph_def: Any, names: Collection[str]
+    ) -> Tuple[List[Any], Dict[Tensor, Range]]:
+        """Record each float32 output of the nodes ``names`` of a copy, outside v1 while loops.
+
+        Returns:
+          The recording operations, which must be run; the records. Records of nodes that never run
+          (a branch that is not taken) stay empty.
+        """
+        operations, records = [], {}
+        with self.graph.as_default():
+            for name in sorted(set(names) - nodes.inside_loops(nodes.by_name(graph_def))):
+                outputs = self.graph.get_operation_by_name(f"{copy}/{name}").outputs
+                if name in self._feeds:
+                    outputs = [self._feeds[name]]
+                for index, tensor in enumerate(outputs):
+                    if tensor.dtype == tf.float32:
+                        operation, records[name, index] = recording(tensor)
+                        operations.append(operation)
+        return operations, records
+
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
         """Assign ``values``, op name -> array, to the variables of a copy; call ``add`` before.
 
@@ -78,10 +105,8 @@ class Stage:
         self.session.run(assigns, feed)
 
     def loss_scale(self, copy: str, batch: Sequence[Any], step: int) -> float:
-        """Return the loss scale of a copy; 1 if it has none."""
-        if self.training.loss_scale is None:
-            return 1.0
-        return float(self.run([f"{copy}/{self.training.loss_scale}"], batch, step)[0])
+        """Return the loss scale of a copy."""
+        return float(self.run([f"{copy}/{self.training.loss_scale}:0"], batch, step)[0])
 
     def run(
         self, fetches: Sequence[Any], batch: Sequence[Any], step: int, seed: float = 1.0
@@ -89,14 +114,89 @@ class Stage:
         """Return the values of ``fetches``.
 
         Args:
-          batch: as for ``TrainingGraph.arrays``.
+          batch: arrays in feeding order.
           step: number of the step, for dropout masks.
           seed: d loss / d loss, which multiplies all gradients.
         """
-        values: Dict[str, Any] = dict(zip(self.training.feeds, self.training.arrays(batch)))
+        values: Dict[str, Any] = dict(zip(self.training.feeds, batch))
         values.update(self.training.constants)
-        values.update({SEED_STEP: step, DROPOUT_STEP: step, GRADIENT_SEED: seed})
+        values.update({DROPOUT_STEP: step, GRADIENT_SEED: seed})
         feed = {
             t: np.asarray(values[name], t.dtype.as_numpy_dtype) for name, t in self._feeds.items()
         }
         return self.session.run(list(fetches), feed)
+
+
+class PairedReplay(Stage):
+    """Copies of a training graph, of which ``fp32`` and ``amp`` train with their own variables.
+
+    The copy ``check`` runs forward and backward in float32 with the variables of ``amp``. These two
+    have the same weights, so the difference between their gradients is the effect of rounding
+    alone. The half tensors of ``amp`` are recorded.
+
+    Attributes:
+      rewritten: result of the mixed-precision pass.
+      records: ranges of the half tensors over all calls of ``examine``.
+    """
+
+    def __init__(self, training: TrainingGraph) -> None:
+        fetches = [*training.train, *training.ends, training.loss_scale]
+        fetches += [training.finite] if training.finite else []
+        self.rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
+        emulated = emulate.tensor_cores(self.rewritten.graph_def)
+        float32 = emulate.tensor_cores(self.rewritten.graph_def, rounds=False)
+        examined = nodes.ancestors(nodes.by_name(emulated), training.ends)
+        super().__init__(training, float32)
+        self.add("fp32", float32, "fp32")
+        self.add("amp", emulated, "amp")
+        self.add("check", tf.graph_util.extract_sub_graph(float32, training.ends), "amp")
+        self._recordings, self.records = self.record(
+            "amp", emulated, emulate.rounding(emulated) & examined
+        )
+        with self.graph.as_default():
+            self._comparisons = [self._compare(gradient) for _, gradient in training.gradients]
+            self._reads = {name: self._read(f"amp/{name}") for name, _ in training.gradients}
+
+    def _read(self, variable: str) -> Any:
+        handle = self.graph.get_operation_by_name(variable)
+        dtype = handle.get_attr("dtype")
+        return tf.raw_ops.ReadVariableOp(resource=handle.outputs[0], dtype=dtype)
+
+    def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
+        """Run one training step; return the loss, and whether loss and gradients are finite."""
+        training, names = self.training, [f"{copy}/{self.training.loss}:0"]
+        names += [f"{copy}/{training.finite}:0"] if training.finite else []
+        names += [f"{copy}/{name}" for name in training.train]
+        out = self.run(names, batch, step)
+        finite = bool(np.isfinite(out[0])) and (not training.finite or bool(out[1]))
+        return float(out[0]), finite
+
+    def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Any:
+        """Compare the gradients of ``amp`` and ``check``.
+
+        ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
+
+        Returns:
+          float64 [gradients, 4]. The columns are the squared norm of the difference (NaN or
+          infinite if the gradient is), the squared norm of the float32 gradient, the number of its
+          elements that are not zero, and how many of these are zero in mixed precision.
+        """
+        count = len(self._comparisons)
+        out = self.run([*self._comparisons, *self._recordings], batch, step, seed)[:count]
+        return np.array(out).reshape(count, 4) / [seed**2, seed**2, 1.0, 1.0]
+
+    def weights(self) -> Dict[str, Any]:
+        """Return the values of ``amp``'s trained variables, by op name."""
+        return dict(zip(self._reads, self.session.run(list(self._reads.values()))))
+
+    def _compare(self, gradient: str) -> Any:
+        mixed = self.graph.get_tensor_by_name(f"amp/{gradient}:0")
+        plain = self.graph.get_tensor_by_name(f"check/{gradient}:0")
+        nonzero = tf.not_equal(plain, 0.0)
+        lost = tf.logical_and(nonzero, tf.equal(mixed, 0.0))
+        with tf.name_scope("compare"):
+            # In float64, because squares of gradients near 1e-30 are zero in float32.
+            wide, *counts = (tf.cast(x, tf.float64) for x in (plain, nonzero, lost))
+            difference = tf.cast(mixed, tf.float64) - wide
+            values = [tf.square(difference), tf.square(wide), *counts]
+            return tf.stack([tf.reduce_sum(value) for value in values])

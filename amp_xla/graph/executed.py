@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Any, Dict, Iterable
 
 from amp_xla.errors import NothingConvertedError, UnsupportedError
+from amp_xla.graph.nodes import BFLOAT16, HALF, has_type
 
-_HALF = {14: "bfloat16", 19: "float16"}  # types.proto: DT_BFLOAT16, DT_HALF
+_HALF = {BFLOAT16: "bfloat16", HALF: "float16"}
 _CLUSTER_OPS = ("XlaLaunch", "_XlaRun", "XlaLaunchV2")
-_TYPE_ATTRS = ("T", "dtype", "DstT", "Tparams", "Tx", "U")
 
 # Name scope of half-precision tensors that ranks exchange; they are not counted.
 BETWEEN_RANKS = "between_ranks"
@@ -48,15 +48,8 @@ class ExecutedGraph:
         return text + (f", {self.clusters} XLA clusters" if self.clusters else ", no XLA clusters")
 
 
-def _half_type(node: Any) -> str:
-    """Return a node's half dtype (for a cast: of its input or output); empty if it has none."""
-    names = ("DstT", "SrcT") if node.op == "Cast" else _TYPE_ATTRS
-    types = (node.attr[name].type for name in names if name in node.attr)
-    return next((_HALF[dtype] for dtype in types if dtype in _HALF), "")
-
-
 def count(graphs: Iterable[Any]) -> ExecutedGraph:
-    """Count over GraphDefs and the functions that hold XLA clusters.
+    """Count over GraphDefs; nodes inside XLA clusters are not counted.
 
     Args:
       graphs: ``RunMetadata.partition_graphs`` of a run with ``output_partition_graphs=True``.
@@ -64,22 +57,14 @@ def count(graphs: Iterable[Any]) -> ExecutedGraph:
     nodes = casts = clusters = 0
     half_ops: Counter = Counter()
     dtypes: Counter = Counter()
-    seen_functions = set()
-    for graph in graphs:
-        bodies = [graph.node]
-        for function in graph.library.function:
-            name = function.signature.name
-            if name not in seen_functions and name.startswith("cluster_"):
-                bodies.append(function.node_def)
-            seen_functions.add(name)
-        for node in (node for body in bodies for node in body):
-            nodes += 1
-            clusters += node.op in _CLUSTER_OPS
-            half = _half_type(node)
-            if half and BETWEEN_RANKS not in node.name:
-                half_ops[node.op] += 1
-                dtypes[half] += 1
-                casts += node.op == "Cast"
+    for node in (node for graph in graphs for node in graph.node):
+        nodes += 1
+        clusters += node.op in _CLUSTER_OPS
+        half = next((name for dtype, name in _HALF.items() if has_type(node, dtype)), "")
+        if half and BETWEEN_RANKS not in node.name:
+            half_ops[node.op] += 1
+            dtypes[half] += 1
+            casts += node.op == "Cast"
     dtype = dtypes.most_common(1)[0][0] if dtypes else ""
     return ExecutedGraph(nodes, sum(half_ops.values()), dtype, dict(half_ops), casts, clusters)
 

@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-FLOAT, HALF = 1, 19  # types.proto: DT_FLOAT, DT_HALF
+FLOAT, BFLOAT16, HALF = 1, 14, 19  # types.proto: DT_FLOAT, DT_BFLOAT16, DT_HALF
 MATMULS = frozenset(
     ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaEinsum")
 )

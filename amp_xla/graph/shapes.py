@@ -56,8 +56,8 @@ def _shape(proto: Any) -> Shape:
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
     """Give each placeholder a default value of its shape.
 
-    Shape inference ignores the shape of a placeholder without a default. A constant in its place
-    would be folded, together with all nodes that depend on it.
+    Shape inference ignores the shape of a placeholder without a default. A constant instead of the
+    placeholder would be folded, together with all nodes that depend on it.
     """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)

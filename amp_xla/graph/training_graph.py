@@ -7,15 +7,12 @@ import re
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-import numpy as np
-
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import keras, tf
 from amp_xla.errors import UnsupportedError
 
-# Placeholders. The two step numbers (int64) seed dropout masks: in copies of a graph, and in the
-# graph itself (``callbacks.Run``). The gradient seed (float32) is d loss / d loss.
-SEED_STEP = "amp_xla_rehearsal_step"
+# Placeholders. The number of the step (int64) seeds dropout masks, and other random numbers in
+# copies of a graph. The gradient seed (float32) is d loss / d loss.
 DROPOUT_STEP = "amp_xla_dropout_step"
 GRADIENT_SEED = "amp_xla_gradient_seed"
 # Name of the constant with which tf.gradients starts the backward pass, on 1.15 and on 2.x.
@@ -31,21 +28,20 @@ _STATELESS = {
 class TrainingGraph:
     """A training graph, as ``inspect`` and ``rehearse`` need it.
 
+    Operations are given by name; a tensor is output 0 of its operation.
+
     Attributes:
       graph: tf.Graph.
-      feeds: placeholder op name -> static shape, None for an unknown dimension; in feeding order.
-      constants: op name -> value of the placeholders that get the same value in every step, such as
-        the learning phase.
-      loss: op name of the float32 loss, unscaled.
-      train: op names of the update.
-      gradients: (variable name, tensor name of the unscaled gradient) for each trained variable
-        that has a gradient; for an IndexedSlices, the name of its ``values``.
-      loss_scale: tensor name of the current loss scale; None if there is none.
-      finite: tensor name of a boolean that is false if the update is skipped; None if updates are
-        never skipped.
+      feeds: placeholder -> static shape, None for an unknown dimension; in feeding order.
+      constants: placeholder -> value that it gets in every step, such as the learning phase.
+      loss: the float32 loss, unscaled.
+      train: operations of the update.
+      gradients: (variable, unscaled gradient) for each trained variable that has a gradient; for an
+        IndexedSlices, its ``values``.
+      loss_scale: the current loss scale.
+      finite: a boolean that is false if the update is skipped; None if updates are never skipped.
       layers: Keras layers by name, including those of nested models.
-      inputs: names in ``feeds`` whose arrays must have the shapes in ``feeds``. A Keras model's
-        targets are not included, because Keras also accepts targets of other shapes.
+      model: the Keras model, which checks and orders the arrays of a batch; None for a step.
     """
 
     graph: Any
@@ -54,136 +50,86 @@ class TrainingGraph:
     loss: str
     train: Sequence[str]
     gradients: Sequence[Tuple[str, str]]
-    loss_scale: Optional[str]
+    loss_scale: str
     finite: Optional[str]
     layers: Mapping[str, Any]
-    inputs: Sequence[str] = ()
+    model: Any = None
 
     @property
     def fetches(self) -> List[str]:
-        """Op names that a training step runs: the update and the loss."""
+        """Operations that a training step runs: the update and the loss."""
         return [*self.train, self.loss]
 
     @property
     def ends(self) -> List[str]:
-        """Op names of the loss and the gradients."""
-        return [self.loss, *(op_of(tensor) for _, tensor in self.gradients)]
+        """The loss and the gradients."""
+        return [self.loss, *(gradient for _, gradient in self.gradients)]
 
-    def arrays(self, batch: Sequence[Any]) -> List[np.ndarray]:
-        """Return the arrays of a batch in feeding order, in the shapes that Keras' ``fit`` feeds.
+    def arrays(self, batch: Sequence[Any]) -> List[Any]:
+        """Return the arrays of a batch in feeding order.
 
         Args:
-          batch: arrays in feeding order; or inputs and targets as for ``fit``, each an array, a
-            list, a dictionary by name, or None for no array.
+          batch: for a Keras model, inputs, targets and sample weights as for ``fit``; for a
+            ``TrainStep``, its arrays in feeding order.
 
         Raises:
-          UnsupportedError: the number of arrays or the shape of one does not fit the placeholders.
+          UnsupportedError: the arrays do not fit the model's placeholders.
         """
-        arrays: List[Any] = []
-        for part in batch:
-            if isinstance(part, dict):
-                arrays += self._in_order(part)
-            elif isinstance(part, (list, tuple)) and isinstance(part[0], np.ndarray):
-                arrays += part
-            elif part is not None:
-                arrays.append(part)
+        arrays = list(batch)
+        if self.model is not None:
+            try:
+                inputs, targets, weights = self.model._standardize_user_data(*batch)
+            except (TypeError, ValueError) as error:
+                reason = " ".join(str(error).split())
+                raise UnsupportedError(f"the batch does not fit the model: {reason}") from error
+            arrays = [*inputs, *targets, *(w for w in weights or () if w is not None)]
         if len(arrays) != len(self.feeds):
             raise UnsupportedError(
                 f"{len(arrays)} arrays for {len(self.feeds)} placeholders; needed, in this order: "
                 f"{', '.join(self.feeds)}"
             )
-        columns = [len(shape) == 2 for shape in self.feeds.values()]
-        arrays = [
-            np.asarray(array)[:, None] if column and np.ndim(array) == 1 else np.asarray(array)
-            for array, column in zip(arrays, columns)
-        ]
-        self._check_shapes([array.shape for array in arrays])
         return arrays
-
-    def _in_order(self, arrays: Mapping[str, Any]) -> List[Any]:
-        places = {name: place for place, name in enumerate(self.feeds)}
-        placed = {}
-        for name, array in arrays.items():
-            place = places.get(name, places.get(f"{name}_target"))
-            if place is None:
-                raise UnsupportedError(f"no placeholder {name!r}; allowed: {', '.join(self.feeds)}")
-            placed[place] = array
-        return [placed[place] for place in sorted(placed)]
-
-    def _check_shapes(self, shapes: Sequence[Tuple[int, ...]]) -> None:
-        for name, shape in zip(self.feeds, shapes):
-            needed = list(self.feeds[name])
-            fits = len(shape) == len(needed) and all(n in (None, d) for n, d in zip(needed, shape))
-            if name in self.inputs and not fits:
-                raise UnsupportedError(
-                    f"the array for {name} has shape {list(shape)}; needed: {needed}, where None "
-                    f"is any size"
-                )
-        rows = {shape[0] for shape in shapes if shape}
-        if self.inputs and len(rows) > 1:
-            raise UnsupportedError(
-                f"the arrays of a batch have different numbers of rows: "
-                f"{', '.join(map(str, sorted(rows)))}; needed: the same number in all arrays"
-            )
 
     def export(self, fetches: Sequence[str]) -> Any:
         """Return the GraphDef that computes ``fetches``, with repeatable random numbers.
 
         Stateful random operations become functions of their name and the step fed to
-        ``SEED_STEP``, so that two copies draw the same dropout masks. The seed of the backward
+        ``DROPOUT_STEP``, so that two copies draw the same dropout masks. The seed of the backward
         pass becomes the placeholder ``GRADIENT_SEED``, which scales all gradients.
         """
         # Leaves out everything that the fetches do not need, such as evaluation graphs.
         graph_def = tf.graph_util.extract_sub_graph(self.graph.as_graph_def(), list(fetches))
-        out = tf.GraphDef()
-        out.library.CopyFrom(graph_def.library)
-        out.versions.CopyFrom(graph_def.versions)
-        for node in graph_def.node:
-            if node.op in _STATELESS:
-                _make_stateless(node, out)
-            elif node.op == "Const" and _GRADIENT_SEED.search(node.name):
-                node.op, node.input[:] = "Identity", [GRADIENT_SEED]
-                node.attr["T"].type = tf.float32.as_datatype_enum
-                del node.attr["dtype"], node.attr["value"]
-            node.attr.pop("_class", None)
-        out.node.extend(graph_def.node)
-        _add_placeholder(out, GRADIENT_SEED, tf.float32)
-        _add_placeholder(out, SEED_STEP, tf.int64)
-        return out
+        with tf.Graph().as_default() as seeds:
+            tf.placeholder(tf.float32, [], GRADIENT_SEED)
+            step = tf.placeholder(tf.int64, [], DROPOUT_STEP)
+            for node in graph_def.node:
+                if node.op in _STATELESS:
+                    _make_stateless(node, step)
+                elif node.op == "Const" and _GRADIENT_SEED.search(node.name):
+                    node.op, node.input[:] = "Identity", [GRADIENT_SEED]
+                    node.attr["T"].type = tf.float32.as_datatype_enum
+                    del node.attr["dtype"], node.attr["value"]
+                node.attr.pop("_class", None)
+        present = {node.name for node in graph_def.node}
+        graph_def.node.extend(n for n in seeds.as_graph_def().node if n.name not in present)
+        return graph_def
 
     def values(self) -> Dict[str, Any]:
         """Return variable op name -> value for all initialized variables."""
         with self.graph.as_default():
-            K.get_session()  # initializes Keras' variables
             session, variables = backend.session(), tf.global_variables()
             flags = session.run([tf.is_variable_initialized(v) for v in variables])
             ready = [v for v, flag in zip(variables, flags) if flag]
             return {v.op.name: x for v, x in zip(ready, session.run(ready))}
 
 
-def _add_placeholder(graph_def: Any, name: str, dtype: Any) -> None:
-    node = graph_def.node.add(name=name, op="Placeholder")
-    node.attr["dtype"].type = dtype.as_datatype_enum
-    node.attr["shape"].shape.SetInParent()
-
-
-def _constant(graph_def: Any, name: str, value: Any) -> str:
-    node = graph_def.node.add(name=name, op="Const")
-    node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
-    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-    return name
-
-
-def _make_stateless(node: Any, graph_def: Any) -> None:
-    """Turn e.g. RandomUniform into StatelessRandomUniform seeded by (name, SEED_STEP)."""
-    seed = graph_def.node.add(name=node.name + "/amp_xla_seed", op="Pack")
-    crc = np.array(zlib.crc32(node.name.encode()), np.int64)
-    seed.input.extend([_constant(graph_def, seed.name + "/layer", crc), SEED_STEP])
-    seed.attr["N"].i = 2
-    seed.attr["T"].type = tf.int64.as_datatype_enum
+def _make_stateless(node: Any, step: Any) -> None:
+    """Turn e.g. RandomUniform into StatelessRandomUniform seeded by (name, ``step``)."""
+    number = tf.constant(zlib.crc32(node.name.encode()), tf.int64, name="amp_xla_seeds/layer")
+    seed = tf.stack([number, step], name="amp_xla_seeds/seed")
     node.op = _STATELESS[node.op]
     controls = [text for text in node.input if text.startswith("^")]
-    node.input[:] = [node.input[0], seed.name, *controls]
+    node.input[:] = [node.input[0], seed.op.name, *controls]
     for name in ("seed", "seed2"):
         node.attr.pop(name, None)
     node.attr["Tseed"].type = tf.int64.as_datatype_enum
@@ -206,8 +152,8 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
         loss=step.loss.op.name,
         train=[step.train_op.name],
         gradients=[(names[id(v)], _dense_name(g)) for g, v in step.gradients if g is not None],
-        loss_scale=step.optimizer.loss_scale.name,
-        finite=step.optimizer.gradients_finite.name,
+        loss_scale=step.optimizer.loss_scale.op.name,
+        finite=step.optimizer.gradients_finite.op.name,
         layers=_layers(model),
     )
 
@@ -221,18 +167,16 @@ def from_model(model: Any) -> TrainingGraph:
         )
     model._make_train_function()
     function, loss, optimizer = model.train_function, model.total_loss, model.optimizer
-    # Only amp_xla's LossScaleOptimizer has this attribute.
-    finite = getattr(optimizer, "gradients_finite", None)
-    variables = list(model.trainable_weights)
+    # Only amp_xla's LossScaleOptimizer has these attributes.
+    finite, pairs = (getattr(optimizer, n, None) for n in ("gradients_finite", "gradients"))
     with loss.graph.as_default(), tf.name_scope("rehearsal"):
-        scale = None if finite is None else tf.identity(optimizer.loss_scale, "loss_scale")
-        # The gradients inside the optimizer's update are out of reach, so a second backward pass
-        # is built. It runs only if gradients are fetched.
-        scaled = loss if scale is None else loss * scale
-        pairs = []
-        for gradient, variable in zip(tf.gradients(scaled, variables), variables):
-            if gradient is not None:
-                pairs.append((variable.op.name, _dense_name(gradient, scale)))
+        if pairs is None:
+            # The gradients inside the optimizer's update are out of reach, so a second backward
+            # pass is built. It runs only if gradients are fetched.
+            variables = list(model.trainable_weights)
+            pairs = zip(tf.gradients(loss, variables), variables)
+        gradients = [(v.op.name, _dense_name(g)) for g, v in pairs if g is not None]
+        loss_scale = tf.identity(1.0 if finite is None else optimizer.loss_scale)
         loss = tf.identity(loss, "loss")
     feeds, constants = {}, {}
     targets = _target_shapes(model)
@@ -248,17 +192,12 @@ def from_model(model: Any) -> TrainingGraph:
         constants=constants,
         loss=loss.op.name,
         train=[function.updates_op.name],
-        gradients=pairs,
-        loss_scale=None if scale is None else scale.name,
-        finite=None if finite is None else finite.name,
+        gradients=gradients,
+        loss_scale=loss_scale.op.name,
+        finite=None if finite is None else finite.op.name,
         layers=_layers(model),
-        inputs=[name for name in feeds if name not in targets],
+        model=model,
     )
-
-
-def op_of(tensor: str) -> str:
-    """Return the name of the operation that makes a tensor."""
-    return tensor.split(":")[0]
 
 
 def _static_shape(tensor: Any) -> List[Optional[int]]:
@@ -282,16 +221,15 @@ def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
     return shapes
 
 
-def _dense_name(gradient: Any, scale: Any = None) -> str:
-    """Divide a gradient's values by ``scale``, add an Identity, and return its tensor name.
+def _dense_name(gradient: Any) -> str:
+    """Add an Identity to a gradient's values, and return its name.
 
     The pass does not convert fetched nodes. So the Identity is fetched, not the node that computes
     the gradient.
     """
     values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
     with values.graph.as_default():
-        values = values if scale is None else values / scale
-        return tf.identity(values, name="rehearsal/gradient").name
+        return tf.identity(values, name="rehearsal/gradient").op.name
 
 
 def _layers(model: Any) -> Dict[str, Any]:

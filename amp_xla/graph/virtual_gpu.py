@@ -14,12 +14,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Dict, Mapping, Sequence
 
+from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
-from amp_xla.graph import executed, optimized
-from amp_xla.graph import lists as op_lists
+from amp_xla.graph import nodes, optimized
 from amp_xla.settings import flags
 
 # The pass and those before it in a session, so that it reads the same graph here.
@@ -29,6 +29,15 @@ CAPABILITY = "8.0"
 _PROPERTIES = {"architecture": CAPABILITY, "cuda": "12030", "cudnn": "8900"}
 _GRAPH, _RESULT = "graph.pb", "result.pb"
 
+PREFIX = flags.REWRITE_PREFIX
+Colors = Mapping[str, str]
+
+# TensorFlow 2.4 renamed the lists; 1.15 ignores the new names.
+_LISTS = flags.LISTS_TF1 if backend.kind() == "tf1" else flags.LISTS_TF2
+_NAMES = dict(zip(("white", "gray", "black", "clear"), _LISTS))
+_FORK_GRAY = ("Softmax", "Log", "Log1p", "LogSoftmax")
+_FORK_WHITE = ("Einsum",)
+
 
 class PassFailedError(AmpXlaError, RuntimeError):
     """TensorFlow's pass failed, was skipped, or converted nothing."""
@@ -36,19 +45,15 @@ class PassFailedError(AmpXlaError, RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Rewritten:
-    """A training graph before and after the pass.
+    """A training graph after the pass.
 
     Attributes:
-      graph_def: the rewritten GraphDef, devices cleared.
-      before: the GraphDef as the pass received it (pruned, constants folded), devices cleared.
-      counts: counts over ``graph_def``.
+      graph_def: the rewritten GraphDef (pruned, constants folded), devices cleared.
       lists: op -> color on the lists that the pass used.
     """
 
     graph_def: Any
-    before: Any
-    counts: executed.ExecutedGraph
-    lists: op_lists.Colors
+    lists: Colors
 
 
 def rewrite(graph: Any, fetches: Sequence[str]) -> Rewritten:
@@ -72,7 +77,7 @@ def _run_worker(folder: Path) -> str:
     environment = dict(os.environ)
     for name in (flags.GRAPH_REWRITE, flags.FULL_AMP, flags.FORK_LOSS_SCALING, flags.XLA_FLAGS):
         environment.pop(name, None)
-    environment.update(op_lists.environment())
+    environment.update(_lists_of_nvidia())
     environment.update(
         PYTHONPATH=os.pathsep.join(path for path in sys.path if path),
         CUDA_VISIBLE_DEVICES="-1",
@@ -92,28 +97,61 @@ def _run_worker(folder: Path) -> str:
     return log
 
 
+def _lists_of_nvidia() -> Dict[str, str]:
+    """Return variables that make the pass of stock TensorFlow 1.15 use NVIDIA's lists.
+
+    An op that the user's variables move to another list stays on that list. In NVIDIA's lists
+    Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is white. Source:
+    ``auto_mixed_precision_lists.h`` of NVIDIA/tensorflow, branch r1.15.5+nv23.03.
+    """
+    if backend.kind() != "tf1" or backend.is_fork():
+        return {}
+    changes = {}
+    for stem, action, opposite, ops in (
+        ("BLACKLIST", "REMOVE", "ADD", _FORK_GRAY),
+        ("GRAYLIST", "ADD", "REMOVE", _FORK_GRAY),
+        ("WHITELIST", "ADD", "REMOVE", _FORK_WHITE),
+    ):
+        name = f"{PREFIX}{stem}_{action}"
+        against = os.environ.get(f"{PREFIX}{stem}_{opposite}", "").split(",")
+        added = [op for op in ops if op not in against]
+        changes[name] = ",".join(word for word in (os.environ.get(name), *added) if word)
+    return changes
+
+
 def _read(folder: Path, log: str) -> Rewritten:
     """Read the worker's result; raise an error if nothing was converted."""
     graph_def = tf.GraphDef.FromString((folder / _RESULT).read_bytes())
-    original = tf.GraphDef.FromString(_newest(folder, "graphdef_preop_*.pb"))
-    for node in [*graph_def.node, *original.node]:
+    for node in graph_def.node:
         node.device = ""
-    counts = executed.count([graph_def])
-    used = op_lists.parse_buckets(_newest(folder, "paintbuckets_*.txt").decode())
-    if not used or counts.half_nodes - counts.casts <= 0:
-        raise PassFailedError(f"the auto-mixed-precision pass did not run: {_reason(log, counts)}")
-    return Rewritten(graph_def, original, counts, used)
+    logs = sorted(folder.glob("paintbuckets_*.txt"))
+    used = _parse_buckets(logs[-1].read_text()) if logs else {}
+    if not used or not nodes.half_nodes(graph_def):
+        raise PassFailedError(f"the auto-mixed-precision pass did not run: {_reason(log)}")
+    return Rewritten(graph_def, used)
 
 
-def _newest(folder: Path, pattern: str) -> bytes:
-    paths = sorted(folder.glob(pattern))
-    return paths[-1].read_bytes() if paths else b""
+def _parse_buckets(text: str) -> Colors:
+    """Return op -> color from the ``paintbuckets`` file that the pass writes to its LOG_PATH.
+
+    Colors: ``white``: always half; ``gray``: half between half ops; ``clear``: half next to a
+    half op; ``black``: never half, and neither are the ops after it, up to the next white op.
+    """
+    titles = {f"{name}:": color for color, name in _NAMES.items()}  # e.g. ``WhiteList:``
+    colors: Dict[str, str] = {}
+    color = ""
+    for word in text.split():
+        if word.upper() in titles:
+            color = titles[word.upper()]
+        else:
+            colors[word] = color
+    return colors
 
 
-def _reason(log: str, counts: executed.ExecutedGraph) -> str:
+def _reason(log: str) -> str:
     conflicts = sorted(set(re.findall(r"Op present in multiple lists: (\w+)", log)))
     if conflicts:
-        variables = sorted(n for n in os.environ if n.startswith(op_lists.PREFIX))
+        variables = sorted(n for n in os.environ if n.startswith(PREFIX))
         return (
             f"Op lists have conflicting entries: {', '.join(conflicts)} would be on two lists; "
             f"look at {', '.join(variables) or 'the lists'}"
@@ -122,12 +160,19 @@ def _reason(log: str, counts: executed.ExecutedGraph) -> str:
         if "auto_mixed_precision" in line and ("FAILED" in line or "skipping" in line):
             return line.split("] ", 1)[-1]
     converted = re.search(r"Converted \d+/\d+ nodes.*|No \w+ ops found.*", log)
-    return converted.group(0) if converted else f"{counts.describe()}; it logged: {log[-500:]!r}"
+    return converted.group(0) if converted else f"it logged {log[-500:]!r}"
+
+
+def keep_in_float32(op: str, lists: Colors) -> str:
+    """Return assignments for a shell that keep all nodes of type ``op`` in float32."""
+    color = lists.get(op, "black")
+    moved = "" if color == "black" else f"{PREFIX}{_NAMES[color]}_REMOVE={op} "
+    return f"{moved}{PREFIX}{_NAMES['black']}_ADD={op}"
 
 
 def run_pass(folder: Path) -> None:
-    """Run grappler on the graph in a folder, where the pass also writes its log files."""
-    os.environ[op_lists.PREFIX + "LOG_PATH"] = str(folder)
+    """Run grappler on the graph in a folder; the pass writes its log files into the same folder."""
+    os.environ[PREFIX + "LOG_PATH"] = str(folder)
     prefix = "/job:localhost/replica:0/task:0/device:"
     devices = [
         optimized.named_device(prefix + "CPU:0", "CPU", frequency=2000),

@@ -38,7 +38,7 @@ def install(seed: int) -> Any:
     Returns:
       int64 scalar placeholder for the number of the micro-batch.
     """
-    step = tf.placeholder(tf.int64, [], name="dropout_step")
+    step = tf.placeholder(tf.int64, [], name=DROPOUT_STEP)
     tf.get_default_graph()._amp_xla_dropout = _Stream(seed, step)
     make_repeatable()
     _set_learning_phase(1)

@@ -18,6 +18,11 @@ class Head(NamedTuple):
     model: Any
     arrays: List[Any]
 
+    @property
+    def batch(self) -> Any:
+        """The arrays as for ``fit``."""
+        return self.arrays[:2], self.arrays[2]
+
 
 def encoder(kind: str = "bert", application: str = "encoder", **options: Any) -> Any:
     build = backend.bert4keras("models").build_transformer_model

@@ -9,8 +9,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.diagnose import inspect
-from amp_xla.graph.lists import PREFIX
-from amp_xla.graph.virtual_gpu import PassFailedError
+from amp_xla.graph.virtual_gpu import PREFIX, PassFailedError
 from tests.diagnose import heads
 
 ATTENTION = "Transformer-0-MultiHeadSelfAttention"
@@ -22,7 +21,7 @@ def head() -> heads.Head:
 
 
 def test_the_report(head: heads.Head) -> None:
-    report = inspect(head.model, batch=head.arrays)
+    report = inspect(head.model, head.batch)
     assert report.half_nodes > 50
     assert report.casts > 10
     assert report.half_flops_share > 0.99 and report.unmeasured == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from pathlib import Path
 from typing import Any, Iterator, List, Sequence
 
@@ -12,8 +13,10 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.diagnose import rehearse
+from amp_xla.diagnose import overflow, rehearse
 from amp_xla.diagnose.rehearsal_report import Rehearsal
+from amp_xla.graph import training_graph
+from amp_xla.precision.compat.keras import set_policy
 from tests.diagnose import heads
 from tests.running import run_python
 
@@ -87,6 +90,19 @@ def test_overflows(phase: str, factors: Sequence[float], problem: str, remedy: s
     if phase == "forward":
         assert "x = tf.abs(x) * factor" in finding.source
         assert layer(report, "Planted").largest_activation > 1.0
+
+
+def test_an_overflow_under_a_keras_policy() -> None:
+    set_policy("mixed_float16")
+    try:
+        training = training_graph.view(planted(forward=(1e3, 1e3)))
+    finally:
+        set_policy("float32")
+    finding = overflow.replay(training, None, training.values(), next(batches()), 0)
+    assert finding is not None
+    assert (finding.layer, finding.phase, finding.op) == ("Planted", "forward", "Mul")
+    assert finding.half and not finding.float32_too and math.isfinite(finding.float32_loss)
+    assert finding.remedies[-1] == "keep the layer Planted in float32: give it dtype='float32'"
 
 
 def test_underflow_backward_and_the_suggested_scale() -> None:

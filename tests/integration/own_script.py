@@ -66,7 +66,7 @@ def batches() -> Iterator[Any]:
 
 def tagged() -> Any:
     ids, segments = tokens(4)
-    return ids, segments * 0, ids % LABELS
+    return [ids, segments * 0], ids % LABELS
 
 
 def named() -> Any:

@@ -85,6 +85,13 @@ def test_the_switch_of_the_other_recipes_chooses_the_policy(folder):
     assert "Keras policy float32, loss scale 1.0" in said and "none of" in said
 
 
+@on_tf2
+def test_the_first_non_finite_node_is_named(folder):
+    words = ["--policy", "float32", "--learning-rate", "1e30", "--warmup", "0", "--name", "huge"]
+    said = python(folder, *RECIPE, *words, "--on-nonfinite", "stop", code=2)
+    assert "first non-finite node: " in said and "lower the learning rate" in said
+
+
 @pytest.mark.skipif(backend.kind() == "tf2", reason="TensorFlow 2 has the policies")
 def test_tensorflow_1_is_refused_with_advice(folder):
     said = python(folder, *RECIPE, code=2)
