@@ -180,7 +180,7 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         )
     files = ", its vocabulary, architecture and weights" if identity["assets"] else ""
     note(
-        f"resumed from {path.name}{files}: step {loop.state.step}, epoch {loop.state.epoch}, "
+        f"resumed from {path.name}{files}: step {loop.state.step}, epoch {loop.epoch_number}, "
         f"{loop.state.samples} samples seen"
     )
     if changes.longer:

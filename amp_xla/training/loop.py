@@ -231,7 +231,7 @@ class Loop:
         self.progress.advance(samples)
 
     @property
-    def _epoch_number(self) -> int:
+    def epoch_number(self) -> int:
         """Epoch of the last step, counted from 1."""
         return self.state.epoch + bool(self.state.step_in_epoch)
 
@@ -264,7 +264,7 @@ class Loop:
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:
         if self._log is not None:
-            self._log.write(self.state.step, kind, self._epoch_number, values)
+            self._log.write(self.state.step, kind, self.epoch_number, values)
 
     def _agree(self, watch: SignalWatch) -> Tuple[bool, bool]:
         """Return whether a rank got a signal, and whether rank 0 must save; all ranks call it."""
@@ -294,7 +294,7 @@ class Loop:
             self.engine.ranks.from_first(lambda: job.export(str(self.run.path)))
         words = "  ".join(f"{name} {value:.4f}" for name, value in values.items())
         note(
-            f"epoch {self._epoch_number}/{options.epochs} step {state.step}: dev {words}"
+            f"epoch {self.epoch_number}/{options.epochs} step {state.step}: dev {words}"
             f"{'  (best so far)' if better else ''}  [{seconds:.1f} s]"
         )
         self.progress.pause(time.monotonic() - began)

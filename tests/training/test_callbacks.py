@@ -329,7 +329,7 @@ def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path
     assert "the same script with resume=True continues" in render([record.read(stopped / "run")])
     with pytest.raises(AmpXlaError, match="only the script can build its model"):
         SavedOptions().load(str(stopped / "run"))
-    script(stopped, "resume")
+    assert "resumed from step-00000014: step 14, epoch 2, " in script(stopped, "resume")
     # The callback's list is restored, and the means of the second epoch are over all its steps.
     assert json.loads((stopped / "seen-0.json").read_text())["epochs"] == epochs
     found, expected = tensors(stopped), tensors(whole)
