@@ -109,8 +109,8 @@ def remedies(
     if old and type(layer).__name__ in backend.CRF_LAYERS:
         return (
             f"use bert4keras 0.11.5: {type(layer).__name__} of {text} recognizes "
-            f"padding by a score below -1e6, which no float16 number is, so no infinity is right "
-            f"for it; or train in tf32: AMP_XLA_PRECISION=tf32",
+            f"padding by a score below -1e6, which float16 cannot hold, so no value of infinity "
+            f"works; or train in tf32: AMP_XLA_PRECISION=tf32",
         )
     advice: List[str] = []
     largest, source = finding.output.largest, finding.source
@@ -134,7 +134,7 @@ def remedies(
     if lists is None:
         return (*advice, f"keep the layer {finding.layer} in float32: give it dtype='float32'")
     line = keep_in_float32(finding.op, lists)
-    return (*advice, f"keep {finding.op} in float32 (all of them): {line}")
+    return (*advice, f"keep all {finding.op} nodes in float32: {line}")
 
 
 def _lower_scale(finding: Finding) -> str:

@@ -75,7 +75,7 @@ def layer(report: Rehearsal, name: str) -> Any:
     pytest.param("forward", (1e6,), "a constant of 1e+06 is infinite in",
                  "replace the constant 1e+06", marks=pytest.mark.slow),
     pytest.param("backward", (1e4, 1e4), "and float16 ends at 65504",
-                 "keep Mul in float32", marks=pytest.mark.slow),
+                 "keep all Mul nodes in float32", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_overflows(phase: str, factors: Sequence[float], problem: str, remedy: str) -> None:
     report = rehearsed(**{phase: factors})
