@@ -151,7 +151,7 @@ def driver(gpu: Gpu) -> Finding:
     version = nvidia.version(gpu.driver)[:2]
     if not version:
         return Finding(
-            "note", "driver", "driver version unknown", "the container may need a newer one"
+            "note", "driver", "driver version unknown", "the container may need a newer driver"
         )
     needed = f"NVIDIA's container 23.03 needs {DRIVER[0]}.{DRIVER[1]} or newer"
     branch = any(b[0] == version[0] and b <= version for b in DATACENTER_DRIVERS)
@@ -214,7 +214,7 @@ def environment(environ: Mapping[str, str], machine: Optional[Machine]) -> List[
 def docker() -> Finding:
     """Return a finding about Docker and NVIDIA's runtime."""
     if IN_CONTAINER.exists():
-        return Finding("ok", "Docker", "inside a container", "Docker is checked outside only")
+        return Finding("ok", "Docker", "inside a container", "Docker is checked on the host only")
     if shutil.which("docker") is None:
         fix = "https://docs.docker.com/engine/install/"
         return Finding("note", "Docker", "not installed", "containers need it", fix)

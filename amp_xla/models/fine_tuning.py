@@ -56,9 +56,9 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
     bert, rate = config["bert"], config["learning_rate"]
     highest = float("inf")
     if bert is None:
-        line = "defaults of a small model from scratch (--bert has others)"
+        line = "defaults for a small model trained from scratch (--bert has other defaults)"
     elif _is_short_run(bert):
-        line = "fine-tuning a short pretraining run: defaults of a small model from scratch"
+        line = "fine-tuning a short pretraining run: defaults as for training from scratch"
     else:
         width = _width(bert) or "unknown"
         highest = _rates(bert)[2]

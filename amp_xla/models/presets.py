@@ -52,13 +52,14 @@ _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 # Sequence length and further phases of each preset, or its purpose
 PHASES = {
     "bert": "text prepared with --length 128, and --phase2-length 512",
-    "roberta": "512 tokens",
-    "lamb": "128 tokens; then 512: --global-batch 32768 --steps 1563 --learning-rate 4e-3 "
-    "--warmup 0.128",
-    "wwm": "512 tokens",
-    "cramming": "128 tokens; --steps for about a day",
-    "quick": "minutes on a laptop; unlike BERT, models start from word counts, positions as "
-    "sinusoids, heads on neighbours, and have a topic loss (--preset bert: none of these)",
+    "roberta": "sequences of 512 tokens",
+    "lamb": "sequences of 128 tokens; then 512: --global-batch 32768 --steps 1563 "
+    "--learning-rate 4e-3 --warmup 0.128",
+    "wwm": "sequences of 512 tokens",
+    "cramming": "sequences of 128 tokens; set --steps so that training takes about a day",
+    "quick": "minutes on a laptop; unlike BERT, a new model starts with word vectors from "
+    "co-occurrence counts, sinusoidal positions and heads that attend to neighbours, and it has a "
+    "topic loss (--preset bert has none of these)",
 }
 
 

@@ -105,8 +105,8 @@ def test_the_start_line_names_the_defaults_in_force_and_warns(recipe: Any) -> No
         return fine_tuning.describe(flat(config), config.defaults(), steps)
 
     files = ("--train", "20000.tsv", "--dev", "20000.tsv")
-    assert line() == "defaults of a small model from scratch (--bert has others)"
-    assert line("--bert", "short").startswith("fine-tuning a short pretraining run: defaults of a")
+    assert line() == "defaults for a small model trained from scratch (--bert has other defaults)"
+    assert line("--bert", "short").startswith("fine-tuning a short pretraining run: defaults as")
     assert line("--bert", "wide", *files) == (
         "fine-tuning defaults for hidden size 768: learning_rate 2e-05, epochs 3, batch_size 32"
     )
