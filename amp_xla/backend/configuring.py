@@ -32,7 +32,7 @@ _current: Optional[Precision] = None
 
 
 def current() -> Precision:
-    """Return the precision in force; if none is, apply the settings in ``AMP_XLA_*`` first."""
+    """Return the precision in force; call ``configure`` first if nothing was configured yet."""
     return _current or configure()
 
 

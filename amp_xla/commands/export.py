@@ -30,7 +30,8 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     format: Literal["hf", "savedmodel", "onnx", "google"] = "savedmodel"
-    """hf: Hugging Face; savedmodel: TensorFlow Serving; google: checkpoint for bert4keras"""
+    """hf: Hugging Face; savedmodel: TensorFlow Serving; onnx: ONNX Runtime; google: checkpoint for
+    bert4keras"""
     dtype: Literal["fp32", "fp16"] = "fp32"
     """dtype of the stored weights; fp16 halves the size"""
     to: Optional[str] = None

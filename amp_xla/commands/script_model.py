@@ -38,7 +38,7 @@ class Script(NamedTuple):
 class Subject(NamedTuple):
     """The model to examine: a compiled Keras model, or a recipe's job.
 
-    ``batches`` is None if the script returns no batch and none is named.
+    ``batches`` is None if the script returns no batch and ``--batch`` is not given.
     """
 
     model: Any

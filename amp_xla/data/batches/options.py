@@ -22,7 +22,7 @@ class BatchOptions:
     """Rows and tokens of a batch."""
 
     batch_size: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
-    """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU 32 to 256"""
+    """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU use 32 to 256"""
     max_length: Annotated[int, within(at_least=3)] = 96
     """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(at_least=1)] = 4

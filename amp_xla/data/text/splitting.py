@@ -2,7 +2,7 @@
 
 The rules decide which characters are spaces, punctuation or CJK, and which are dropped. They differ
 for private-use and newly assigned characters. bert4keras' rules are a table for `str.translate`;
-Hugging Face's library applies its own.
+Hugging Face's rules are applied by its library.
 """
 
 from __future__ import annotations
