@@ -2,7 +2,8 @@
 
 TensorFlow's derivative keeps the inputs of every operation: for bert4keras' GELU five tensors of
 [B, L, 4 * hidden], for its layer norm four of [B, L, hidden]. The derivatives here keep two of each
-and launch half as many kernels. Values, and names and shapes of weights, equal bert4keras'.
+and launch half as many kernels. Results, and names and shapes of weights, are the same
+as in bert4keras.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One decision for all ranks and replicas; ``agreement=`` of ``LossScaleOptimizer``.
 
 An agreement is a function. It takes a boolean scalar tensor, true if this rank's gradients are
-finite, and returns one that is true if those of all ranks are. It runs on every rank in every step.
-Its optional attribute ``total`` is a function that sums a float32 scalar over ranks. Clipping
-model-parallel variables by a global norm needs it.
+finite, and returns a tensor that is true if the gradients of all ranks are finite. It runs on every
+rank in every step. Its optional attribute ``total`` is a function that sums a float32 scalar over
+ranks. Clipping model-parallel variables by a global norm needs this function.
 """
 
 from __future__ import annotations

@@ -188,10 +188,10 @@ class LossScaleOptimizer(OptimizerFace):
         return self._steps.scale(loss)
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> List[Any]:
-        """Return unscaled gradients in float32 (float64 stays); None and sparsity are kept.
+        """Return unscaled gradients in float32; float64 stays float64, and None stays None.
 
-        Call it for every group of variables before the first ``apply_gradients`` of the step:
-        each call adds its gradients to the step's one decision.
+        Sparse gradients stay sparse. Call this method for every group of variables before the first
+        ``apply_gradients`` of the step: each call adds its gradients to the step's one decision.
 
         Raises:
           RuntimeError: the step has already been checked without these gradients.

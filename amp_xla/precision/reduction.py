@@ -96,7 +96,7 @@ def over_ranks(
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:
-    """Split ``order`` into groups of at most ``GROUP_BYTES``; a larger gradient is alone."""
+    """Split ``order`` into groups of at most ``GROUP_BYTES``; a larger gradient forms a group."""
     groups: List[List[int]] = []
     size = 0
     for i in order:

@@ -186,7 +186,7 @@ def figure(
 
 
 def _keys(series: Sequence[Series]) -> List[Tuple[str, str]]:
-    """Return label and style of each entry of the legend; empty if all lines have the same."""
+    """Return label and style of each entry of the legend; empty if these never differ."""
     keys = [(line.label, "points" if line.style == "dots" else line.style) for line in series]
     return keys if len(set(keys)) > 1 else []
 

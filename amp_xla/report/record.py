@@ -166,8 +166,8 @@ def _state(run: Path, status: Mapping[str, Any]) -> str:
 def _in_use(run: Path) -> bool:
     """Return whether a process trains the run, without taking the lock.
 
-    The locks of other machines are not visible here: on those, a run that has written its log or a
-    checkpoint lately is taken for running.
+    The locks of other machines are not visible here. A run of another machine counts as running if
+    it has written its log or a checkpoint lately.
     """
     lock = run / ".lock"
     try:

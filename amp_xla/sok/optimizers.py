@@ -13,7 +13,7 @@ _legacy: Any = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 
 
 class Adam(_legacy.Adam):
-    """Keras' Adam, which updates all rows in each step, also those that are not in the batch.
+    """Keras' Adam, which updates all rows in each step, including rows that are not in the batch.
 
     It equals Adam on a table in one process. One kernel updates all rows in place; Keras'
     implementation would need the memory of several tables.

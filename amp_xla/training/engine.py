@@ -20,7 +20,8 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: argument ``flag`` of ``Engine.step`` on each rank, or the sum; () with one rank.
+      flags: value of the argument ``flag`` of ``Engine.step`` on each rank, or the sum of these
+        values; () with one rank.
       rank_loss: loss of this rank's micro-batch.
     """
 

@@ -21,7 +21,7 @@ from amp_xla.training.engine import StepResult
 
 
 class TrainingDiverged(AmpXlaError):
-    """Loss or gradients stayed non-finite, also after a roll-back."""
+    """Loss or gradients stayed non-finite, even after a roll-back."""
 
 
 def judge(loop: Any, result: StepResult) -> None:
