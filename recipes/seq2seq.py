@@ -20,13 +20,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Callable, List, Optional
+from typing import Any, List, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data import seq2seq as data_of
-from amp_xla.data.labelled import Labelled
+from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.seq2seq import TargetBatchOptions
 from amp_xla.data.text.options import TargetFiles, VocabularyOptions
 from amp_xla.models.options import GenerationOptions
@@ -51,10 +51,9 @@ class Config(ClassifierConfig):
     """micro-batches per update; each has --batch-size samples"""
     precision_options: PrecisionOptions = PrecisionOptions()
 
-    @property
-    def reader(self) -> Callable[..., Labelled]:
-        """The function that reads the texts and their targets."""
-        return data_of.read
+    def data(self, how: Preparation) -> Labelled:
+        """Read the texts, and return them with their targets and batches."""
+        return data_of.read(self.files, how)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:

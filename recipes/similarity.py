@@ -28,7 +28,7 @@ from typing_extensions import Annotated
 
 from amp_xla.config import parse, within
 from amp_xla.data import pairs
-from amp_xla.data.labelled import Labelled
+from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text.options import PairFiles
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
@@ -65,10 +65,9 @@ class Config(ClassifierConfig):
         if self.tricks.r_drop and pairs.apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
 
-    @property
-    def reader(self) -> Callable[..., Labelled]:
-        """The function that reads the pairs."""
-        return functools.partial(pairs.read, self.method)
+    def data(self, how: Preparation) -> Labelled:
+        """Read the pairs, and return them with their batches."""
+        return pairs.read(self.method, self.files, how)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:

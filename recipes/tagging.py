@@ -19,30 +19,61 @@ import dataclasses
 import sys
 from typing import Any, List, Optional
 
-from typing_extensions import Annotated
+from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, parse, within
+from amp_xla.data import tagged
+from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.spans import is_flat
 from amp_xla.data.text.entities import Entity
-from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.options import PrecisionOptions, TransformerUpdateOptions, TrickOptions
-from amp_xla.training.tagger import TaggerConfig, TaggingQuestions
+from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.options import (
+    ClassifierOptions,
+    PrecisionOptions,
+    TransformerUpdateOptions,
+    TrickOptions,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(TaggerConfig):
+class Config(ClassifierConfig):
     """Train a model that finds named entities."""
 
     recipe = "tagging"
+    monitor = "f1"
+    files: TaggedFiles = TaggedFiles()  # type: ignore[assignment]
     vocabulary: VocabularyOptions = VocabularyOptions(lowercase=False)
+    training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=5)
     update: TransformerUpdateOptions = TransformerUpdateOptions()
+    head: Literal["softmax", "crf", "global_pointer", "efficient_global_pointer"] = "crf"
+    """softmax and crf predict BIO tags; the global pointers predict spans, which may be nested"""
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update; each has --batch-size samples"""
     tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
+
+    def __post_init__(self) -> None:
+        smoothing = self.training.label_smoothing
+        if smoothing and self.head != "softmax":
+            raise SettingsError(
+                f"--label-smoothing {smoothing:g}, --head {self.head}: allowed with softmax only"
+            )
+
+    def data(self, how: Preparation) -> Labelled:
+        """Read the texts, and return them with their entities and batches."""
+        return tagged.read(self.files, how, self.head)
+
+    def tagger(self, vocab_size: int, labels: int, weights: bool) -> Any:
+        """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""
+        from amp_xla.models import tagging
+
+        encoder = self.encoder.transformer(vocab_size, self.batches.max_length, weights).model
+        rate = self.update.learning_rate
+        return tagging.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
 
 
 def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
@@ -50,8 +81,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     from amp_xla.models import dropout
-    from amp_xla.training import distributed, job
-    from amp_xla.training.evaluation import tagging
+    from amp_xla.training import distributed, job, tagging
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
@@ -67,7 +97,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     with dropout.inference():
         scores = tagger.model(tagger.model.inputs)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = tagging(Inference(inputs, outputs), dev_batches, data.gold, config.head)
+    evaluate = tagging.evaluation(Inference(inputs, outputs), dev_batches, data, config.head)
 
     if config.tricks.r_drop and not is_flat(config.head):
         raise SettingsError(f"--r-drop excludes --head {config.head}; allowed: softmax, crf")
@@ -104,18 +134,9 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
     """Return the entities of each line; a line is a text."""
     config = checkpoint.config(Config)
     config.precision_options.resolve_for_answers()
-    from amp_xla.models import dropout
-    from amp_xla.training.step import Inference
-    from amp_xla.training.variables import restore_weights
+    from amp_xla.training import tagging
 
-    questions = TaggingQuestions(config, checkpoint, lines)
-    with dropout.inference():
-        tagger = config.tagger(
-            questions.tokenizer.vocab_size, len(questions.labels), weights=False
-        )  # fmt: skip
-    restore_weights(checkpoint, tagger.model.weights)
-    inputs = dict(zip(("token_ids", "segment_ids"), tagger.model.inputs))
-    return questions.answers(Inference(inputs, tagger.outputs(tagger.model.output)))
+    return tagging.answers(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:
@@ -124,7 +145,7 @@ def exportable(checkpoint: Checkpoint) -> Any:
     config.precision_options.float32()
     from amp_xla.export.text_models import tagger
 
-    return tagger(config, checkpoint)
+    return tagger(config, config.head, checkpoint)
 
 
 if __name__ == "__main__":

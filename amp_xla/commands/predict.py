@@ -136,8 +136,8 @@ def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
 
 
 def _tagged(entities: Any, text: str) -> Row:
-    words = (f"{e.start}:{e.end} {e.label} {text[e.start : e.end]}" for e in entities)
-    return [output.printable(word.replace("\t", " ")) for word in words], {"entities": entities}
+    words = (entity.shown(text).replace("\t", " ") for entity in entities)
+    return [output.printable(word) for word in words], {"entities": entities}
 
 
 def _labelled(

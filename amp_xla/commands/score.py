@@ -17,7 +17,7 @@ import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.commands.score_answers import Answers, Generated, Labelled, Scored, Tagged
-from amp_xla.data.text.entities import unpack
+from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, output
@@ -89,10 +89,10 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     values = np.array([a["score"] for a in answers], np.float64) if "score" in first else None
     if values is not None and "probabilities" not in first:
         return Scored(*known, values)
-    entities = [unpack(label) for label in wanted] if "entities" in first else []
+    gold = [unpack(label) for label in wanted] if "entities" in first else []
     if "entities" in first:
         names = Labels.load(checkpoint.file("labels.json")).names
-        labels_of_file = {entity.label for text in entities for entity in text}
+        labels_of_file = {entity.label for text in gold for entity in text}
     else:
         names, labels_of_file = tuple(first["probabilities"]), set(wanted)
     unknown = sorted(labels_of_file - set(names))
@@ -102,10 +102,8 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
             f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         )
     if "entities" in first:
-        number = {name: i for i, name in enumerate(names)}
-        both = (entities, [answer["entities"] for answer in answers])
-        gold, found = ([[(s, e, number[n]) for s, e, n in text] for text in side] for side in both)
-        return Tagged(*known, names, gold, found)
+        entities = [[Entity(*entity) for entity in answer["entities"]] for answer in answers]
+        return Tagged(*known, names, gold, entities)
     chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
     return Labelled(*known, names, chances, values)
 

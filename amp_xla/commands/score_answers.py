@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Dict, Iterable, List, Optional, Sequence, Tupl
 import numpy as np
 
 from amp_xla.data import spans
+from amp_xla.data.text.entities import Entity
 from amp_xla.errors import AmpXlaError
 from amp_xla.report import scores, texts
-
-Found = Tuple[int, int, int]  # start, end, number of the label
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,14 +148,14 @@ class Tagged(Answers):
     """
 
     names: Tuple[str, ...]
-    gold: List[List[Found]]
-    found: List[List[Found]]
+    gold: List[List[Entity]]
+    found: List[List[Entity]]
     columns = ("sample", "label", "predicted", "text")
 
     def rows(self) -> np.ndarray:
         """Count correct, predicted and true entities per text, int64 [texts, 3]."""
         return np.array([
-            spans.counted([found], [gold], len(self.names)).sum(0)
+            spans.counted([found], [gold], self.names).sum(0)
             for found, gold in zip(self.found, self.gold)
         ])  # fmt: skip
 
@@ -164,16 +163,16 @@ class Tagged(Answers):
         return spans.f1(rows)
 
     def details(self) -> Dict[str, Any]:
-        each = scores.per_entity(spans.counted(self.found, self.gold, len(self.names)))
+        each = scores.per_entity(spans.counted(self.found, self.gold, self.names))
         return {"unit": "entities", "per_label": scores.rows(self.names, each)}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
         errors: List[Dict[str, Any]] = []
         for i, text in enumerate(self.texts):
             gold, found = set(self.gold[i]), set(self.found[i])
-            for start, end, label in sorted(gold ^ found):
-                shown = f"{start}:{end} {self.names[label]} {text[start:end]}"
-                sides = (shown, "") if (start, end, label) in gold else ("", shown)
+            for entity in sorted(gold ^ found):
+                shown = entity.shown(text)
+                sides = (shown, "") if entity in gold else ("", shown)
                 errors.append(dict(zip(self.columns, (i + 1, *sides, text))))
             if len(errors) >= most:
                 break

@@ -25,7 +25,7 @@ class Labelled(NamedTuple):
       batches, dev_batches: batches in the same shapes; token dropout only in training.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
-      gold: the tagger's ``GoldSpans`` of the dev texts.
+      placed: the tagger's dev texts, as ``Placed``.
     """
 
     train: Dataset
@@ -36,7 +36,7 @@ class Labelled(NamedTuple):
     dev_batches: Any
     description: str
     ids: Any = None
-    gold: Any = None
+    placed: Any = None
 
     @property
     def assets(self) -> Dict[str, bytes]:

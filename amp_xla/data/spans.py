@@ -98,21 +98,23 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
     return path
 
 
-def counted(answers: Sequence[Any], gold: Sequence[Any], labels: int) -> np.ndarray:
+def counted(
+    answers: Sequence[Sequence[Any]], gold: Sequence[Sequence[Any]], names: Sequence[str]
+) -> np.ndarray:
     """Count correct, predicted and true entities per label: int64 [labels, 3].
 
     An entity is correct if start, end and label are correct.
 
     Args:
-      answers, gold: predicted and true entities of each text: tuples whose last value is the
-        label's number.
-      labels: number of labels.
+      answers, gold: predicted and true entities of each text: (start, end, label).
+      names: names of the labels.
     """
-    counts = np.zeros((labels, 3), np.int64)
+    row = {name: i for i, name in enumerate(names)}
+    counts = np.zeros((len(names), 3), np.int64)
     for predicted, true in zip(map(set, answers), map(set, gold)):
         for column, entities in enumerate((predicted & true, predicted, true)):
-            for entity in entities:
-                counts[entity[-1], column] += 1
+            for _, _, label in entities:
+                counts[row[label], column] += 1
     return counts
 
 

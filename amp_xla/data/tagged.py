@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
@@ -11,10 +10,9 @@ import numpy as np
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.spans import Span, is_flat, tags_of
-from amp_xla.data.text.entities import unpack
+from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TaggedFiles
-from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import DataError
 
@@ -43,67 +41,56 @@ class Placed(NamedTuple):
             ends.append(end)
         return cls(Encoded.of(rows), starts, ends)
 
-    def characters(self, text: int, span: Span) -> Tuple[int, int]:
-        """Return where a span starts and ends in a text, in characters."""
-        return self.starts[text][span.first - 1], self.ends[text][span.last - 1]
+    def entities(self, text: int, spans: Sequence[Span], names: Sequence[str]) -> List[Entity]:
+        """Return the entities of a text, sorted by their positions.
 
-
-@dataclasses.dataclass(frozen=True)
-class GoldSpans:
-    """The true entities of texts as spans of tokens.
-
-    Attributes:
-      spans: the entities of each text that consist of whole tokens.
-      all_spans: ``spans``, and entities that begin or end within a token, extended to whole tokens.
-      missed: number of entities per label that are not in ``spans``, int64 [labels].
-      cut: number of entities cut off by ``max_length``.
-      within: number of entities that begin or end within a token.
-    """
-
-    spans: List[List[Span]]
-    all_spans: List[List[Span]]
-    missed: np.ndarray
-    cut: int
-    within: int
-
-    @classmethod
-    def of(cls, data: Dataset, placed: Placed, labels: Labels) -> GoldSpans:
-        """Return the spans of a data set's entities."""
-        number = {name: i for i, name in enumerate(labels.names)}
-        missed = np.zeros(len(labels), np.int64)
-        spans: List[List[Span]] = []
-        all_spans: List[List[Span]] = []
-        cut = within = 0
-        for i, label in enumerate(data.labels or []):
-            starts, ends = placed.starts[i], placed.ends[i]
-            room = int(placed.encoded.lengths[i]) - 2
-            spans.append([])
-            all_spans.append([])
-            for start, end, name in unpack(label):
-                first = bisect.bisect_right(ends, start)
-                last = bisect.bisect_left(starts, end) - 1
-                span = Span(first + 1, last + 1, number[name])
-                if last >= room:
-                    cut += 1
-                elif first <= last:
-                    all_spans[i].append(span)
-                if last < room and first <= last and starts[first] >= start and ends[last] <= end:
-                    spans[i].append(span)
-                else:
-                    missed[span.label] += 1
-                    within += last < room
-        return cls(spans, all_spans, missed, cut, within)
-
-    def warnings(self, kind: str) -> str:
-        """Return a line break and a warning if entities match no span of tokens, else nothing."""
-        if not self.missed.any():
-            return ""
-        total = sum(map(len, self.spans)) + int(self.missed.sum())
-        return (
-            f"\nwarning: {int(self.missed.sum()):,} of {total:,} {kind} entities cannot be found "
-            f"and count as missed: {self.cut:,} are cut off by --max-length, {self.within:,} begin "
-            "or end within a token"
+        Args:
+          text: number of the text.
+          spans: its entities as tokens.
+          names: names of the labels.
+        """
+        starts, ends = self.starts[text], self.ends[text]
+        return sorted(
+            Entity(starts[first - 1], ends[last - 1], names[label]) for first, last, label in spans
         )
+
+
+def token_spans(
+    entities: Sequence[Sequence[Entity]], placed: Placed, names: Sequence[str], kind: str
+) -> Tuple[List[List[Span]], str]:
+    """Return the tokens of each text's entities; a token is whole, even if an entity cuts it.
+
+    Args:
+      entities: entities of each text.
+      placed: tokens of the texts.
+      names: names of the labels.
+      kind: "training" or "dev", for the warning.
+
+    Returns:
+      The spans of each text; and a line break and a warning if the characters of an entity are not
+      those of a span, else an empty string.
+    """
+    number = {name: i for i, name in enumerate(names)}
+    spans: List[List[Span]] = [[] for _ in entities]
+    cut = within = 0
+    for i, (starts, ends) in enumerate(zip(placed.starts, placed.ends)):
+        room = int(placed.encoded.lengths[i]) - 2
+        for start, end, name in entities[i]:
+            first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
+            if last >= room:
+                cut += 1
+                continue
+            if first <= last:
+                spans[i].append(Span(first + 1, last + 1, number[name]))
+            if first > last or (starts[first], ends[last]) != (start, end):
+                within += 1
+    if not cut + within:
+        return spans, ""
+    return spans, (
+        f"\nwarning: {cut + within:,} of {sum(map(len, entities)):,} {kind} entities cannot be "
+        f"found and count as missed: {cut:,} are cut off by --max-length, {within:,} begin or end "
+        "where no token does"
+    )
 
 
 def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -> Batch:
@@ -139,25 +126,27 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
       head: name of the model's head; softmax and crf allow no nested entities in training.
     """
     parts = train, dev = files.read(how.seed, nested=not is_flat(head))
-    names, dev_names = (
-        [entity.label for label in part.labels or [] for entity in unpack(label)] for part in parts
-    )
+    entities = [[unpack(label) for label in part.labels or []] for part in parts]
+    names, dev_names = ([e.label for text in part for e in text] for part in entities)
     if not names:
         raise DataError(f"training data: none of the {len(train):,} texts has an entity")
     labels = Labels(tuple(sorted(set(names))))
     labels.ids(dev_names)
     tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
     placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
-    gold, dev_gold = (GoldSpans.of(*pair, labels) for pair in zip(parts, placed))
+    spans, warnings = zip(
+        *(
+            token_spans(*part, labels.names, kind)
+            for *part, kind in zip(entities, placed, ("training", "dev"))
+        )
+    )
     return how.labelled(
         parts, labels, tokenizer, [part.encoded for part in placed],
         changes=[
-            lambda batch, *_, spans=part.all_spans: with_labels(batch, spans, head, len(labels))
-            for part in (gold, dev_gold)
+            lambda batch, *_, spans=part: with_labels(batch, spans, head, len(labels))
+            for part in spans
         ],
         counts=f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and "
         f"{len(dev_names):,} entities, {len(labels)} labels",
-        warnings=f"{labels.warnings(dev_names)}{gold.warnings('training')}"
-        f"{dev_gold.warnings('dev')}",
-        gold=dev_gold,
+        warnings=labels.warnings(dev_names) + "".join(warnings), placed=placed[1],
     )  # fmt: skip

@@ -19,7 +19,6 @@ from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.similarity import threshold_of
-from amp_xla.training.tagger import TaggerConfig
 
 
 def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
@@ -42,30 +41,30 @@ def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
     )  # fmt: skip
 
 
-def tagger(config: TaggerConfig, checkpoint: Checkpoint) -> Exportable:
+def tagger(config: ClassifierConfig, head: str, checkpoint: Checkpoint) -> Exportable:
     """Return the tagger of a run: logits of BIO tags, or scores of spans."""
-    names, flat = Labels.load(checkpoint.file("labels.json")).names, is_flat(config.head)
+    names, flat = Labels.load(checkpoint.file("labels.json")).names, is_flat(head)
 
     def build(folder: Optional[str]) -> Parts:
         encoder = _encoder(config, checkpoint, folder)
         rate = config.update.learning_rate
-        built = tagging.tagger(encoder.model, config.head, len(names), 0.0, rate)
+        built = tagging.tagger(encoder.model, head, len(names), 0.0, rate)
         output, weights = built.model.output, built.model.weights
         if flat:
-            head = _dense("classifier", built.model.get_layer("Tags"))
-            transitions = {"transitions": built.transitions} if config.head == "crf" else {}
-            return Parts(encoder, {"logits": output}, head, weights, transitions)
-        layer, head = built.model.get_layer("Spans"), {}
+            dense = _dense("classifier", built.model.get_layer("Tags"))
+            transitions = {"transitions": built.transitions} if head == "crf" else {}
+            return Parts(encoder, {"logits": output}, dense, weights, transitions)
+        layer, dense = built.model.get_layer("Spans"), {}
         for name in ("dense", "p_dense", "q_dense"):
             if hasattr(layer, name):
-                head.update(_dense(name, getattr(layer, name)))
-        return Parts(encoder, {"scores": output}, head, weights)
+                dense.update(_dense(name, getattr(layer, name)))
+        return Parts(encoder, {"scores": output}, dense, weights)
 
     tags = [f"{start}-{name}" for name in names for start in "BI"]
     labels, kind = (("O", *tags), "ForTokenClassification") if flat else (names, None)
     formula = "vectors of all tokens" + LINEAR
     if not flat:
-        layer = tagging.POINTERS[config.head]
+        layer = tagging.POINTERS[head]
         formula = f"bert4keras' {layer}({len(names)}, {tagging.HEAD_SIZE}) of the vectors"
     return exportable(checkpoint, build, config.batches.max_length, labels, kind, formula)
 

@@ -11,7 +11,7 @@ from amp_xla.config import flat
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.labelled import Labelled
+from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -79,19 +79,18 @@ class ClassifierConfig:
             monitor=self.monitor, epochs=length.epochs, patience=length.patience
         )
 
-    @property
-    def reader(self) -> Callable[..., Labelled]:
-        """The function that reads the texts; its arguments are those of ``labelled.read``."""
-        return labelled.read
+    def data(self, how: Preparation) -> Labelled:
+        """Read the texts, and return them with their batches."""
+        return labelled.read(self.files, how)
 
     def read(self, micro_batches: int = 1) -> Labelled:
         """Read the texts and print a description of them."""
         batch_size = self.batches.batch_size * micro_batches
-        how = labelled.Preparation(
+        how = Preparation(
             self.vocabulary, dataclasses.replace(self.batches, batch_size=batch_size),
             self.encoder.bert, self.training.token_dropout, self.seed,
         )  # fmt: skip
-        data = self.reader(self.files, how)
+        data = self.data(how)
         note(data.description)
         return data
 

@@ -12,11 +12,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from amp_xla.data import spans
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import micro_batches
-from amp_xla.data.tagged import GoldSpans
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.report import scores
 from amp_xla.training import distributed
@@ -108,33 +106,6 @@ def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
             "accuracy": right / max(texts, 1.0),
             "loss": loss / max(texts, 1.0),
         }
-
-    return evaluate
-
-
-def tagging(infer: Infer, batches: Any, gold: GoldSpans, head: str) -> Evaluation:
-    """Return entity F1, precision, recall (micro averages) and mean loss.
-
-    Args:
-      infer: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
-      batches: batches of texts with labels, not shuffled.
-      gold: true entities of the texts.
-      head: see ``spans.decode``.
-    """
-    labels = len(gold.missed)
-
-    def count(batch: Batch, out: Mapping[str, Any]) -> Any:
-        answers = spans.decode(head, out, batch["token_ids"])
-        real = np.flatnonzero(batch["sample_ids"] >= 0)
-        true = [gold.spans[sample] for sample in batch["sample_ids"][real]]
-        counts = spans.counted([answers[row] for row in real], true, labels)
-        return np.append(counts, [out["loss"], batch["weights"].sum()])
-
-    def evaluate() -> Dict[str, float]:
-        sums = summed(infer, batches, count)
-        counts, (loss, weight) = sums[:-2].reshape(labels, 3), sums[-2:].tolist()
-        counts[:, 2] += gold.missed
-        return {**spans.f1(counts), "loss": loss / max(weight, 1.0)}
 
     return evaluate
 

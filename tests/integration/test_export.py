@@ -193,7 +193,7 @@ def entities(folder: Path, head: str, found: Any, numbers: Any, ids: Any) -> Lis
         labels = [tag[2:] for tag in labels[1::2]]
     placed = Placed.of(SENTENCES, Tokenizer.of_folder(str(folder)), 16)
     return [
-        sorted([*placed.characters(i, span), labels[span.label]] for span in row)
+        list(map(list, placed.entities(i, row, labels)))
         for i, row in enumerate(spans.decode(head, found, np.array(ids)))
     ]
 

@@ -22,6 +22,10 @@ class Entity(NamedTuple):
     end: int
     label: str
 
+    def shown(self, text: str) -> str:
+        """Return positions, label and words, for people to read."""
+        return f"{self.start}:{self.end} {self.label} {text[self.start : self.end]}"
+
 
 def pack(entities: Sequence[Entity]) -> str:
     """Return entities as JSON, ``[[start, end, label], ...]``, sorted and without duplicates."""
