@@ -19,10 +19,9 @@ load 4; 2026-11-25.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 import sys
-from typing import Any, Callable, List, Optional
+from typing import Any, List, Optional
 
 from typing_extensions import Annotated
 
@@ -33,7 +32,7 @@ from amp_xla.data.text.options import PairFiles
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.classifier import Answers, ClassifierConfig
 from amp_xla.training.options import (
     ClassifierOptions,
     PrecisionOptions,
@@ -125,18 +124,18 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("similarity", config, build, config.loop)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Any:
-    """Return the ``Scores`` of lines; each line is two texts with a tab between."""
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+    """Return the scores of lines; each line is two texts with a tab between."""
     config = checkpoint.config(Config)
     texts, others = pairs.split(lines)
     config.precision_options.resolve_for_answers()
-    from amp_xla.training.similarity import scores
+    from amp_xla.training import similarity
 
-    return scores(config, checkpoint, texts, others)
+    return similarity.answers(config, checkpoint, texts, others)
 
 
-def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Any:
-    """Return the ``Scores`` of a text with each line."""
+def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
+    """Return the scores of a text with each line."""
     query, *lines = (re.sub(r"[\t\r\n]", " ", text) for text in [query, *lines])
     return predict(checkpoint, [f"{query}\t{line}" for line in lines])
 

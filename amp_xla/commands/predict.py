@@ -20,6 +20,7 @@ from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Checkpoint, find
+from amp_xla.training.classifier import Answers
 from amp_xla.training.run import ScriptFolder
 
 # Prediction for one text: columns, and fields of a JSON object.
@@ -124,15 +125,12 @@ def main(argv: List[str]) -> int:
 
 
 def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
-    """Return the prediction for each text: scores, a text, entities, or label probabilities."""
-    if hasattr(answers, "rows"):
-        return [([*cells, text], record) for (cells, record), text in zip(answers.rows(), texts)]
+    """Return the prediction for each text: a text, entities, or labels and scores."""
     if isinstance(answers[0], str):
         return [([output.printable(answer)], {"generated": answer}) for answer in answers]
     if not isinstance(answers, tuple):
         return [_tagged(entities, text) for entities, text in zip(answers, texts)]
-    names, chances, *separator = answers
-    return [_labelled(names, row, text, *separator) for row, text in zip(chances, texts)]
+    return [_labelled(Answers(*answers), i, text) for i, text in enumerate(texts)]
 
 
 def _tagged(entities: Any, text: str) -> Row:
@@ -140,18 +138,26 @@ def _tagged(entities: Any, text: str) -> Row:
     return [output.printable(word) for word in words], {"entities": entities}
 
 
-def _labelled(
-    names: Sequence[str], row: np.ndarray, text: str, separator: Optional[str] = None
-) -> Row:
-    """Return the most probable label, or with a separator all labels of probability > 0.5."""
+def _labelled(answers: Answers, number: int, text: str) -> Row:
+    """Return the label, or with a separator all labels of probability > 0.5; and the score."""
+    names, row, separator = answers.labels, answers.probabilities[number], answers.separator
     chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
-    chosen = np.flatnonzero(row > 0.5) if separator else [int(row.argmax())]
-    labels = (separator or "").join(output.printable(names[i]) for i in chosen)
-    cells = [labels, (separator or "").join(f"{row[i]:.4f}" for i in chosen), text]
     if separator:
-        return cells, {"labels": [names[i] for i in chosen], "probabilities": chances}
-    label = names[chosen[0]]
-    return cells, {"label": label, "probability": chances[label], "probabilities": chances}
+        chosen = np.flatnonzero(row > 0.5)
+        labels = separator.join(output.printable(names[i]) for i in chosen)
+        shown = separator.join(f"{row[i]:.4f}" for i in chosen)
+        fields = {"labels": [names[i] for i in chosen], "probabilities": chances}
+        return [labels, shown, text], fields
+    cells: List[str] = []
+    record: Dict[str, Any] = {}
+    if names:
+        label = names[int(row.argmax())]
+        cells = [output.printable(label), f"{row.max():.4f}"]
+        record = {"label": label, "probability": chances[label], "probabilities": chances}
+    if answers.scores is not None:
+        score = answers.scores[number]
+        cells, record = [*cells[:1], f"{score:.4f}"], {**record, "score": float(f"{score:.7g}")}
+    return [*cells, text], record
 
 
 def _text(text: str, row: Optional[Row]) -> str:

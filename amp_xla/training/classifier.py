@@ -32,14 +32,20 @@ from amp_xla.training.run import resumed_settings
 
 
 class Answers(NamedTuple):
-    """Predictions for texts: ``labels``, and the probability of each, float [texts, labels].
+    """Predictions for texts or pairs.
 
-    With a ``separator`` a prediction is the labels above 0.5, joined by the separator.
+    Attributes:
+      labels: names of the labels; none if the model predicts scores alone.
+      probabilities: probability of each label, float [texts, labels].
+      separator: None = the most probable label is predicted; otherwise all labels above 0.5 are,
+        joined by this text.
+      scores: score of each pair, float [texts]; None = the predictions are labels alone.
     """
 
     labels: Tuple[str, ...]
     probabilities: np.ndarray
     separator: Optional[str] = None
+    scores: Optional[np.ndarray] = None
 
 
 @dataclasses.dataclass(frozen=True)

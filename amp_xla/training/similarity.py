@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout, similarity
 from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.classifier import Answers
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
 from amp_xla.training.step import Inference
 from amp_xla.training.variables import restore_weights
@@ -58,37 +59,16 @@ def evaluation(
     return evaluate
 
 
-class Scores(NamedTuple):
-    """Predictions for pairs.
-
-    Attributes:
-      values: score of each pair, float64 [N]: the cosine, or a cross-encoder's label.
-      probabilities: probability that the label is 1, float64 [N]. For cosines it is a sigmoid
-        around the threshold, with the scale of the losses. None if labels are not 0 and 1.
-    """
-
-    values: np.ndarray
-    probabilities: Optional[np.ndarray]
-
-    def rows(self) -> Iterator[Tuple[List[str], Dict[str, Any]]]:
-        """Yield the columns and the JSON that ``amp-xla predict`` prints for each pair."""
-        for i, value in enumerate(self.values):
-            score = float(f"{value:.7g}")
-            if self.probabilities is None:
-                yield [f"{score:.4f}"], {"score": score}
-                continue
-            one = float(f"{self.probabilities[i]:.7g}")
-            chances = {"0": float(f"{1.0 - one:.7g}"), "1": one}
-            label = "1" if one >= 0.5 else "0"
-            record = {"label": label, "score": score, "probability": chances[label]}
-            yield [label, f"{score:.4f}"], {**record, "probabilities": chances}
-
-
-def scores(
+def answers(
     config: Any, checkpoint: Checkpoint, texts: Sequence[str], others: Sequence[str]
-) -> Scores:
-    """Return the scores of pairs by a checkpoint of a run with ``config``."""
-    tokenizer = Tokenizer.from_assets(checkpoint.file)
+) -> Answers:
+    """Return the predictions for pairs by a checkpoint of a run with ``config``.
+
+    Scores are cosines, or a cross-encoder's labels. If labels are 0 and 1, the probability of 1 is
+    a cross-encoder's score, or a sigmoid of the cosine around the threshold, with the scale of the
+    losses.
+    """
+    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     scale = Scale.load(checkpoint.file("labels.json"))
     method, length, rows = config.method, config.batches.max_length, config.batches.batch_size
     with dropout.inference():
@@ -104,9 +84,9 @@ def scores(
         first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
         cosines = (first * second).sum(1, dtype=np.float64)
         if threshold is None:
-            return Scores(cosines, None)
+            return _scored(cosines)
         excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
-        return Scores(cosines, 1.0 / (1.0 + np.exp(-excess)))
+        return _scored(cosines, 1.0 / (1.0 + np.exp(-excess)))
     inputs = similarity.placeholders(method)
     with dropout.inference():
         output = model(similarity.model_inputs(method, inputs))
@@ -117,7 +97,14 @@ def scores(
     encoded = tokenizer.encode(texts, others, length)
     values = np.array(in_order(encoded, length, rows, lambda x: infer(x)["scores"]), np.float64)
     labels = scale.low + values * (scale.high - scale.low)
-    return Scores(labels, values if scale.binary else None)
+    return _scored(labels, values if scale.binary else None)
+
+
+def _scored(scores: np.ndarray, similar: Optional[np.ndarray] = None) -> Answers:
+    """Return the predictions for scores and, if labels are 0 and 1, the probabilities of 1."""
+    if similar is None:
+        return Answers((), np.zeros((len(scores), 0)), scores=scores)
+    return Answers(("0", "1"), np.stack([1.0 - similar, similar], 1), scores=scores)
 
 
 def vectors(
