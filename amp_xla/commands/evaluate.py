@@ -24,7 +24,7 @@ class Config:
     """Score runs on labelled samples (--file), or pretrained models on masked text."""
 
     run: str = "runs/pretraining/latest"
-    """run folders, separated by commas; for masked text also BERT folders in Google's format"""
+    """run folders, separated by commas; for masked text also folders of weights, as for --bert"""
     file: Optional[str] = None
     """labelled samples in the format of the training file; none = score masked text instead"""
     errors: Annotated[int, within(at_least=0)] = 100
@@ -41,7 +41,7 @@ class Config:
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
     """share of the tokens to predict; words are masked whole"""
     lowercase: bool = True
-    """for folders without tokenizer_config.json: lower-case the text, as uncased BERT does"""
+    """lower-case the text, unless the folder's settings forbid it; --no-lowercase = never"""
     seed: Annotated[int, within(0, 2**32 - 1)] = 1
     """seed for the masks, or for the bootstrap"""
 
@@ -75,25 +75,30 @@ def main(argv: List[str]) -> int:
     for folder, tokenizer in zip(folders, tokenizers):
         masking = Masking(tokenizer, config.mask_rate, seed=config.seed)
         masked = MaskedTexts(texts[: config.texts], config.length, masking)
-        means = _score(str(folder), tokenizer.vocab_size, config.length, masked)
+        means = _score(str(folder), tokenizer, config.length, masked)
         scores = [f"{means[name]:.4f}" for name in ("loss", "accuracy")]
         rows.append([str(folder), f"{masked.tokens:,}", *scores])
     output.lines(f"| {' | '.join(row)} |" for row in rows)
     return 0
 
 
-def _score(folder: str, vocab_size: int, length: int, masked: MaskedTexts) -> Dict[str, float]:
+def _score(
+    folder: str, tokenizer: Tokenizer, length: int, masked: MaskedTexts
+) -> Dict[str, float]:  # fmt: skip
     """Return the means over masked tokens of the language model in a folder."""
     from amp_xla.backend import K
     from amp_xla.models import dropout
     from amp_xla.models.language_model import LanguageModel
-    from amp_xla.models.options import bert_config
+    from amp_xla.models.weights import google
     from amp_xla.training.evaluation import held_out
 
     K.clear_session()
-    config = bert_config(vocab_size, 1, 64, 1, length, 0.0)  # the folder has the true sizes
+    weights = google.pretrained(folder)
+    weights.check_sizes(tokenizer.vocab_size, length)
+    if not weights.has_head():
+        raise AmpXlaError(f"{folder} has no head that predicts tokens, so it cannot be evaluated")
     with dropout.inference():
-        language_model = LanguageModel(config, length, bert=folder)
+        language_model = LanguageModel(weights.config, length, bert=folder)
     return held_out(language_model, language_model.placeholders(), masked)()
 
 
@@ -109,26 +114,14 @@ def folders_of(names: str) -> List[Path]:
     return folders
 
 
-def _tokenizer(path: Path, lowercase: bool) -> Tokenizer:
-    """Return the tokenizer of a folder after checking the folder's files."""
-    if not path.is_dir():
-        raise AmpXlaError(f"there is no folder {path}")
-    if not (path / "bert_config.json").is_file() or not list(path.glob("*.index")):
-        raise AmpXlaError(
-            f"{path}: bert_config.json and a checkpoint (*.index) are needed, as in the folder "
-            "of a pretraining run or of a BERT in Google's format; to score a run on labelled "
-            "samples, name them with --file"
-        )
-    objective = json_file(str(path / "config.json")).get("objective", "mlm")
+def _tokenizer(folder: Path, lowercase: bool) -> Tokenizer:
+    """Return the tokenizer of a folder of weights, or of a pretraining run with masks."""
+    objective = json_file(str(folder / "config.json")).get("objective", "mlm")
     if objective != "mlm":
-        raise AmpXlaError(f"{path} was trained with --objective {objective}; mlm is needed")
-    settings = json_file(str(path / "tokenizer_config.json"))
-    lowercase = bool(settings.get("do_lower_case", lowercase))
-    tokenizer = Tokenizer.load(str(path / "vocab.txt"), lowercase)
-    vocab_size = json_file(str(path / "bert_config.json")).get("vocab_size")
-    if vocab_size != tokenizer.vocab_size:
+        raise AmpXlaError(f"{folder} was trained with --objective {objective}; mlm is needed")
+    if (folder / "checkpoints").is_dir() and not list(folder.glob("*.index")):
         raise AmpXlaError(
-            f"{path / 'bert_config.json'} has vocab_size {vocab_size}, vocab.txt "
-            f"{tokenizer.vocab_size} tokens; use the vocab.txt of this model"
+            f"{folder} is no run of pretraining; to score a run on labelled samples, name them "
+            "with --file"
         )
-    return tokenizer
+    return Tokenizer.of_folder(str(folder), None if lowercase else False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ from amp_xla.training import checkpoint
 from tests.integration.commands import Commands
 from tests.integration.grammar import prepared
 from tests.integration.killing import state
+from tests.models.test_export_families import VOCABULARY
+from tests.models.test_hugging_face import FOLDERS
 
 pytestmark = pytest.mark.slow
 FILL, EVALUATE = "amp_xla.commands.fill", "amp_xla.commands.evaluate"
@@ -91,10 +94,22 @@ def test_what_cannot_be_filled_in_or_evaluated_is_said(place, trained):
     ):
         assert said in place(FILL, "--run", WHOLE, *words).error
     for words, said in (
-        ("--run nowhere", "there is no folder nowhere"),
-        ("--run data", "data: bert_config.json and a checkpoint"),
+        ("--run nowhere", "nowhere/vocab.txt: no such file"),
+        ("--run data", "data has no bert_config.json"),
     ):
         assert said in place(EVALUATE, *words.split()).error
+
+
+@pytest.mark.once
+def test_evaluate_reads_weights_of_hugging_face_if_they_have_a_head(place):
+    (place.folder / "words.txt").write_text(" ".join(VOCABULARY[5:15]) + "\n")
+    for name in ("bert", "bert_zip"):
+        shutil.copytree(FOLDERS / name, place.folder / name)
+        (place.folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
+    words = ("--text-file", "words.txt", "--length", "16")
+    *_, (row,) = place.rows(EVALUATE, "--run", "bert", *words)
+    assert row.startswith("| bert | ") and float(row.split(" | ")[2]) > 0
+    assert "has no head that predicts tokens" in place(EVALUATE, "--run", "bert_zip", *words).error
 
 
 def scores_of(run, batch):
