@@ -16,7 +16,7 @@ class SetupOrderError(AmpXlaError, RuntimeError):
 
 
 class DataError(AmpXlaError, ValueError):
-    """A file, line or value of the data cannot be used."""
+    """A file, line or value of the data, or pretrained weights, cannot be used."""
 
 
 class UnsupportedError(AmpXlaError, RuntimeError):

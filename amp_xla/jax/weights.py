@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from amp_xla.errors import DataError
 from amp_xla.jax.bert import Bert, Norm
-from amp_xla.models.weights import WeightsError
 from amp_xla.models.weights.pretrained import Pretrained
 from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, piece
 
@@ -43,7 +43,7 @@ def pretrained(folder: str) -> Pretrained:
     """Open a folder of pretrained weights, as ``Pretrained`` does.
 
     Raises:
-      WeightsError: as ``Pretrained``, or the model is not a BERT with GELU.
+      DataError: as ``Pretrained``, or the model is not a BERT with GELU.
     """
     opened = Pretrained(folder, tensors)
     config = opened.config
@@ -52,7 +52,7 @@ def pretrained(folder: str) -> Pretrained:
         or config["model_type"] != "bert"
         or (config.get("embedding_size", config["hidden_size"]) != config["hidden_size"])
     ):
-        raise WeightsError(
+        raise DataError(
             f"{opened.path}: the JAX recipe supports only model_type bert with hidden_act gelu; "
             f"found: {config['model_type']} with {config['hidden_act']}"
         )
@@ -63,7 +63,7 @@ def load(model: Bert, folder: str) -> Bert:
     """Return ``model`` with the weights in ``folder``.
 
     Raises:
-      WeightsError: a file or tensor is missing, damaged or has another shape.
+      DataError: a file or tensor is missing, damaged or has another shape.
     """
     initial = named(model)
     arrays = pretrained(folder).take({name: leaf.shape for name, leaf in initial.items()})
@@ -105,7 +105,7 @@ def tensors(prefix: Path) -> Tensors:
     """Return the tensors of a TensorFlow checkpoint; reading a tensor verifies its checksum.
 
     Raises:
-      WeightsError: its index is damaged.
+      DataError: its index is damaged.
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:

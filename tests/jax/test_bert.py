@@ -47,7 +47,7 @@ def test_hidden_states_are_those_of_transformers(name):
 
 def test_other_families_are_refused():
     with pytest.raises(
-        weights.WeightsError, match="only model_type bert with hidden_act gelu; found: alb"
+        weights.DataError, match="only model_type bert with hidden_act gelu; found: alb"
     ):
         loaded(HUGGING_FACE / "albert")
 
@@ -88,6 +88,6 @@ def test_damaged_weights_are_named(tmp_path):
         file = folder / f"bert_model.ckpt.{name}"
         whole = file.read_bytes()
         file.write_bytes(change(whole))
-        with pytest.raises(weights.WeightsError, match=words):
+        with pytest.raises(weights.DataError, match=words):
             loaded(folder)
         file.write_bytes(whole)

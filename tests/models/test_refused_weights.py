@@ -14,8 +14,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from amp_xla.backend import K
+from amp_xla.errors import DataError
 from amp_xla.models import dropout, encoders
-from amp_xla.models.weights import WeightsError, google
+from amp_xla.models.weights import google
 from amp_xla.models.weights.pretrained import TOKENS
 from tests.models import google_folder
 from tests.models.google_folder import Change, cut, without
@@ -133,7 +134,7 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, folders: Any, tmp_pa
     shutil.copytree(str(folders["google" if case in GOOGLE else "hf"]), str(folder))
     change(folder)
     K.clear_session()
-    with pytest.raises(WeightsError) as caught, dropout.inference():
+    with pytest.raises(DataError) as caught, dropout.inference():
         encoders.transformer(str(folder), length=16)
     message = str(caught.value)
     assert "\n" not in message and str(folder) in message
@@ -145,7 +146,7 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, folders: Any, tmp_pa
 @pytest.mark.once
 def test_damaged_files_of_pytorch_and_lost_parts(tmp_path: Path) -> None:
     def refused(folder: Path, words: str) -> None:
-        with pytest.raises(WeightsError, match=words), dropout.inference():
+        with pytest.raises(DataError, match=words), dropout.inference():
             K.clear_session()
             encoders.transformer(str(folder))
 
@@ -175,7 +176,7 @@ def read(folder: Path, language_model: bool = False) -> Dict[str, np.ndarray]:
 
 def test_the_vocabulary_must_fit(folders: Any) -> None:
     opened = google.pretrained(str(folders["google"]))
-    with pytest.raises(WeightsError, match="vocab_size 20, but the vocabulary has 21 tokens"):
+    with pytest.raises(DataError, match="vocab_size 20, but the vocabulary has 21 tokens"):
         opened.check_sizes(21, None)
 
 
@@ -193,5 +194,5 @@ def test_usable_weights_are_read_and_unused_ones_named(
     changes = {QUERY: np.zeros((16, 16), np.float16), "cls/predictions/output_bias": None}
     half = google_folder.write(tmp_path / "half", changes)
     read(half)
-    with pytest.raises(WeightsError, match="cls/predictions/output_bias"):
+    with pytest.raises(DataError, match="cls/predictions/output_bias"):
         read(half, language_model=True)

@@ -21,7 +21,7 @@ def tensors(prefix: Path) -> Tensors:
     """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each when it reads it.
 
     Raises:
-      WeightsError: the index is damaged.
+      DataError: the index is damaged.
     """
     # The readers raise various exceptions, IndexError for a truncated file.
     try:

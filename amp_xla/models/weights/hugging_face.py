@@ -13,7 +13,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from safetensors import SafetensorError, deserialize
 
-from amp_xla.models.weights import WeightsError, torch_files
+from amp_xla.errors import DataError
+from amp_xla.models.weights import torch_files
 from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded
 
 _DTYPES = {
@@ -47,7 +48,7 @@ def tensors(folder: Path) -> Optional[Tensors]:
     PyTorch's old names of LayerNorm's tensors, gamma and beta, become weight and bias.
 
     Raises:
-      WeightsError: a file is damaged or missing, or contains something other than tensors.
+      DataError: a file is damaged or missing, or contains something other than tensors.
     """
     for name, read in (
         ("model.safetensors", safetensors), ("pytorch_model.bin", torch_files.tensors)
@@ -72,7 +73,7 @@ def _parts(index: Path) -> List[str]:
         raise damaged(str(index), error) from None
     missing = [part for part in parts if not (index.parent / part).is_file()]
     if missing:
-        raise WeightsError(f"{index} names {missing[0]}, which is not in {index.parent}")
+        raise DataError(f"{index} names {missing[0]}, which is not in {index.parent}")
     return parts
 
 
@@ -80,11 +81,11 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
     """Return a function from Google's name of a tensor to its name in ``names``.
 
     Raises:
-      WeightsError: ``names`` do not belong to exactly one model.
+      DataError: ``names`` do not belong to exactly one model.
     """
     models = sorted(n[: -len(EMBEDDINGS)] for n in names if n.endswith(EMBEDDINGS))
     if len(models) != 1:
-        raise WeightsError(
+        raise DataError(
             f"{source} must hold exactly one tensor {EMBEDDINGS}, with any prefix; found: "
             f"{', '.join(prefix + EMBEDDINGS for prefix in models) or 'none'}"
         )
@@ -106,7 +107,7 @@ def safetensors(path: Path) -> Tensors:
     """Return the tensors of a ``model.safetensors``. The library's NumPy reader has no bfloat16.
 
     Raises:
-      WeightsError: the file is damaged or truncated.
+      DataError: the file is damaged or truncated.
     """
 
     def stored(entry: Dict[str, Any]) -> Stored:
@@ -116,7 +117,7 @@ def safetensors(path: Path) -> Tensors:
     try:
         entries = deserialize(path.read_bytes())
     except SafetensorError as error:
-        raise WeightsError(
+        raise DataError(
             f"{path} is truncated or damaged ({error}); copy or download it again"
         ) from None
     return {name: stored(entry) for name, entry in entries}

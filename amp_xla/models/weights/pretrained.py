@@ -14,8 +14,10 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
 
 import numpy as np
 
-from amp_xla.models.weights import WeightsError, hugging_face
-from amp_xla.models.weights.stored import Shape, Stored, Tensors, damaged, first_line
+from amp_xla.data.text.pretrained_vocabulary import json_file
+from amp_xla.errors import DataError
+from amp_xla.models.weights import hugging_face
+from amp_xla.models.weights.stored import Shape, Stored, Tensors, damaged
 from amp_xla.process.progress import note
 
 CONFIGS = ("bert_config.json", "config.json", "albert_config.json")
@@ -61,19 +63,19 @@ class Pretrained:
       config: its content; sizes have their defaults, ``model_type`` is one of ``FAMILIES``.
 
     Raises:
-      WeightsError: a file is missing, is not JSON, or has an impossible value.
+      DataError: a file is missing, is not JSON, or has an impossible value.
     """
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
         self._folder = Path(folder)
         names = [name for name in CONFIGS if (self._folder / name).is_file()]
         if not names:
-            raise WeightsError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
+            raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
         self.path = self._folder / names[0]
         self._checkpoint = checkpoint
         self._stored: Optional[Tensors] = None
         self._hugging_face = False
-        self.config = _read(self.path)
+        self.config = json_file(str(self.path))
         self.config["model_type"] = self._family()
         # ERNIE's task 0 is part of every input, so `take` adds its row to those of the segments.
         tasks = self.config.pop("use_task_id", False)
@@ -88,17 +90,17 @@ class Pretrained:
           length: maximum number of tokens per sequence.
 
         Raises:
-          WeightsError: it has too few.
+          DataError: it has too few.
         """
         most, rows = self.config["max_position_embeddings"], self.config["vocab_size"]
         table = self.config["model_type"] in ("bert", "albert", "electra")
         if table and length is not None and most < length:
-            raise WeightsError(
+            raise DataError(
                 f"{self.path} has max_position_embeddings {most}, too few for sequences of "
                 f"{length} tokens; set --max-length to {most} or less"
             )
         if vocab_size is not None and rows < vocab_size:
-            raise WeightsError(
+            raise DataError(
                 f"{self.path} has vocab_size {rows:,}, but the vocabulary has {vocab_size:,} "
                 f"tokens; use the vocabulary that came with these weights"
             )
@@ -118,7 +120,7 @@ class Pretrained:
           Google's name -> float32.
 
         Raises:
-          WeightsError: a tensor is missing, damaged, not finite, or has another shape or dtype.
+          DataError: a tensor is missing, damaged, not finite, or has another shape or dtype.
         """
         stored = self.stored()
         source = next(iter(stored.values())).source if stored else str(self._folder)
@@ -165,7 +167,7 @@ class Pretrained:
         if kind in FAMILIES:
             return str(kind)
         if kind is not None:
-            raise WeightsError(
+            raise DataError(
                 f"{self.path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "
                 f"{', '.join(FAMILIES)}, ernie"
             )
@@ -180,7 +182,7 @@ class Pretrained:
             return "roformer_v2"
         if self.config.get("use_relative_position"):
             return "nezha"
-        raise WeightsError(
+        raise DataError(
             f"{self._folder} has no position embeddings: is it NEZHA or RoFormer? Add "
             f'"model_type": "nezha" or "roformer" to {self.path}'
         )
@@ -198,19 +200,19 @@ class Pretrained:
                 hint = f"it has {layers} layers, but {self.path} has num_hidden_layers {needed}"
             elif similar:
                 hint = f"its unused tensor {similar[0]} has a similar name"
-            raise WeightsError(f"{source} has no tensor {name}{others}; {hint}")
+            raise DataError(f"{source} has no tensor {name}{others}; {hint}")
         if layers > needed:
             note(f"{source} has {layers} layers; the model uses the first {needed}")
 
     def _check(self, name: str, shape: Shape) -> None:
         tensor = self.stored()[name]
         if tensor.shape != tuple(shape):
-            raise WeightsError(
+            raise DataError(
                 f"{tensor.source}: tensor {name} is {list(tensor.shape)}, but {self.path.name} "
                 f"needs {list(shape)}"
             )
         if tensor.dtype not in FLOATS:
-            raise WeightsError(
+            raise DataError(
                 f"{tensor.source}: tensor {name} is {tensor.dtype}; required: {FLOATS[0]}"
             )
 
@@ -233,24 +235,14 @@ def _checkpoint_prefix(folder: Path) -> Path:
     indexes = sorted(folder.glob("*.index"))
     if len(indexes) != 1:
         found = ", ".join(path.name for path in indexes) or "none"
-        raise WeightsError(
+        raise DataError(
             f"{folder} must hold one checkpoint (*.index), model.safetensors or pytorch_model.bin; "
             f"found: {found}"
         )
     prefix = indexes[0].with_suffix("")
     if not any(folder.glob(f"{prefix.name}.data-*")):
-        raise WeightsError(f"{indexes[0]} exists, but not {prefix.name}.data-00000-of-00001")
+        raise DataError(f"{indexes[0]} exists, but not {prefix.name}.data-00000-of-00001")
     return prefix
-
-
-def _read(path: Path) -> Dict[str, Any]:
-    try:
-        config = json.loads(path.read_bytes().decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise WeightsError(f"cannot read {path}: {first_line(error)}") from None
-    if not isinstance(config, dict):
-        raise WeightsError(f"{path} is not a JSON object, but {json.dumps(config)[:40]}")
-    return config
 
 
 def _complete(config: Dict[str, Any], path: Path) -> None:
@@ -259,42 +251,38 @@ def _complete(config: Dict[str, Any], path: Path) -> None:
         value = config.setdefault(key, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
-            raise WeightsError(f"{path}: {key} {problem}; required: an integer above 0")
+            raise DataError(f"{path}: {key} {problem}; required: an integer above 0")
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
-            raise WeightsError(
+            raise DataError(
                 f"{path}: {key} {json.dumps(config[key])[:40]} is not supported; allowed: "
                 f"{json.dumps(only)}"
             )
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     if hidden % heads and "attention_head_size" not in config:
-        raise WeightsError(
-            f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}"
-        )
+        raise DataError(f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}")
     config.setdefault("layer_norm_eps", 1e-12)
     act = config.get("hidden_act", "gelu")
     if act not in list(_ACTIVATIONS):
-        raise WeightsError(
+        raise DataError(
             f"{path}: hidden_act {json.dumps(act)[:40]} is not supported; allowed: "
             f"{', '.join(_ACTIVATIONS)}"
         )
     config["hidden_act"] = _ACTIVATIONS[act]
     if config["model_type"] == "albert" and config.get("embedding_size", hidden) == hidden:
-        raise WeightsError(
-            f"{path}: an ALBERT needs an embedding_size that differs from hidden_size"
-        )
+        raise DataError(f"{path}: an ALBERT needs an embedding_size that differs from hidden_size")
 
 
 def _finite(name: str, tensor: Stored) -> np.ndarray:
     try:
         values = np.asarray(tensor.read(), np.float32)
-    except WeightsError:
+    except DataError:
         raise
     except Exception as error:
         raise damaged(f"{tensor.source}: tensor {name}", error) from None
     # Minimum and maximum propagate NaN and need no array of booleans.
     if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
-        raise WeightsError(f"{tensor.source}: tensor {name} holds NaN or infinity")
+        raise DataError(f"{tensor.source}: tensor {name} holds NaN or infinity")
     return values
 
 

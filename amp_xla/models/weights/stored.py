@@ -7,7 +7,7 @@ from typing import Callable, Dict, NamedTuple, Tuple
 
 import numpy as np
 
-from amp_xla.models.weights import WeightsError
+from amp_xla.errors import DataError
 
 Shape = Tuple[int, ...]
 SIZES = {"bfloat16": 2}  # bytes per number of dtypes that NumPy does not have
@@ -41,19 +41,19 @@ def piece(path: Path, offset: int, size: int) -> bytes:
     """Return ``size`` bytes of a file, starting at ``offset``.
 
     Raises:
-      WeightsError: the file is too short.
+      DataError: the file is too short.
     """
     with open(str(path), "rb") as file:
         file.seek(offset)
         data = file.read(size)
     if len(data) != size:
-        raise WeightsError(f"{path} is truncated; copy or download it again")
+        raise DataError(f"{path} is truncated; copy or download it again")
     return data
 
 
-def damaged(what: str, error: Exception) -> WeightsError:
+def damaged(what: str, error: Exception) -> DataError:
     """Return the error for a file or tensor whose reader raised ``error``."""
-    return WeightsError(f"{what} is damaged ({first_line(error)}); copy or download it again")
+    return DataError(f"{what} is damaged ({first_line(error)}); copy or download it again")
 
 
 def first_line(error: Exception) -> str:

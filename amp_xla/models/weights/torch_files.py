@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Callable, Dict, NamedTuple, Tuple
 
 import numpy as np
 
-from amp_xla.models.weights import WeightsError
+from amp_xla.errors import DataError
 from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, itemsize, piece
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -77,7 +77,7 @@ class _Unpickler(pickle.Unpickler):
             ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
         }
         if (module, name) not in allowed:
-            raise WeightsError(
+            raise DataError(
                 f"{self._path}: its pickle uses {module}.{name}; allowed: nothing but tensors. "
                 "Save the state_dict alone, or as model.safetensors"
             )
@@ -94,19 +94,19 @@ def tensors(path: Path) -> Tensors:
     """Return the tensors of a ``pytorch_model.bin``.
 
     Raises:
-      WeightsError: the file is damaged, or contains something other than tensors.
+      DataError: the file is damaged, or contains something other than tensors.
     """
     try:
         with open(str(path), "rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
         state, storage = _zipped(path) if zipped else _sequence(path)
         if not isinstance(state, dict) or not all(isinstance(v, _View) for v in state.values()):
-            raise WeightsError(f"{path} does not contain a dictionary of tensors (a state_dict)")
+            raise DataError(f"{path} does not contain a dictionary of tensors (a state_dict)")
         return {
             str(name): Stored(v.size, v.storage.dtype, str(path), _reader(v, storage))
             for name, v in state.items()
         }
-    except WeightsError:
+    except DataError:
         raise
     except Exception as error:
         raise damaged(str(path), error) from None
@@ -141,7 +141,7 @@ def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
     with open(str(path), "rb") as file:
         storages: Dict[str, _Storage] = {}
         if _Unpickler(file, path, storages).load() != _MAGIC:
-            raise WeightsError(f"{path} is not a PyTorch file; required: a saved state_dict")
+            raise DataError(f"{path} is not a PyTorch file; required: a saved state_dict")
         _, _, state, keys = [_Unpickler(file, path, storages).load() for _ in range(4)]
         places: Dict[str, int] = {}
         for key in keys:
