@@ -1,17 +1,28 @@
-"""Optional packages that some kinds of data need."""
+"""Optional packages that some commands and kinds of data need."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Optional
 
 from amp_xla.errors import DataError
 
 
-def extra(module: str, use: str) -> Any:
-    """Import a module; raise ``DataError`` that names ``use`` if its package is missing."""
+def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+      module: name of the module.
+      use: what needs it, for the message.
+      packages: words for ``pip install``; None = the package of the module.
+
+    Raises:
+      DataError: the package is missing, or cannot be imported.
+    """
     try:
         return importlib.import_module(module)
-    except ImportError:
+    except ImportError as error:
         package = module.split(".")[0]
-        raise DataError(f"{use} needs the package {package} (pip install {package})") from None
+        raise DataError(
+            f"{use} needs the package {package} ({error}): pip install {packages or package}"
+        ) from None

@@ -10,7 +10,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.export.model import Exportable, Run, answers, compared, read_head
+from amp_xla.export.model import Exportable, Run, comparable, read_head
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ class Parts(NamedTuple):
 
     Attributes:
       transformer: bert4keras' model object.
-      outputs: tensors by name, such as ``probabilities`` and ``logits``; see ``model.compared``.
+      outputs: tensors by name; see ``model.comparable``.
       head: variables outside the transformer, by Hugging Face's names; a ``weight`` is [in, out].
       weights: variables to restore from a checkpoint; empty = they are loaded already.
       answers: tensors by name, as in ``Exportable``.
@@ -99,9 +99,8 @@ def _transposed(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def _run(parts: Parts) -> Run:
-    name = compared(parts.outputs)
-    run = backend.session().make_callable(parts.outputs[name], list(parts.transformer.model.inputs))
-    return lambda *inputs: answers(name, run(*inputs))
+    run = backend.session().make_callable(parts.outputs, list(parts.transformer.model.inputs))
+    return lambda *inputs: comparable(run(*inputs))
 
 
 def _serving(parts: Parts, half: bool) -> Serving:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 import safetensors.numpy
@@ -102,21 +102,19 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
     return difference
 
 
-def compared(outputs: Iterable[str]) -> str:
-    """Return the name of the output to compare: ``probabilities`` if it exists, or the first."""
-    names = list(outputs)
-    return "probabilities" if "probabilities" in names else names[0]
+def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return the output of a model that is compared: probabilities, similarities or vectors.
 
-
-def answers(name: str, values: np.ndarray) -> np.ndarray:
-    """Return what to compare: softmax of ``logits``, sigmoid of ``scores``, or the values."""
-    result = values
+    Without an output ``probabilities``, they are the softmax of ``logits`` or the sigmoid of
+    ``scores``.
+    """
+    if "probabilities" in outputs:
+        return outputs["probabilities"]
+    ((name, values),) = outputs.items()
     if name == "logits":
         powers = np.exp(values - values.max(-1, keepdims=True))
-        result = powers / powers.sum(-1, keepdims=True)
-    elif name == "scores":
-        result = 0.5 + 0.5 * np.tanh(0.5 * values)
-    return result
+        return powers / powers.sum(-1, keepdims=True)
+    return 0.5 + 0.5 * np.tanh(0.5 * values) if name == "scores" else values
 
 
 def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import functools
 import logging
 import sys
 from pathlib import Path
@@ -10,9 +10,10 @@ from typing import Any, List
 
 import numpy as np
 
+from amp_xla.data.extras import extra
 from amp_xla.errors import UnsupportedError
 from amp_xla.export.graph import CALL, INPUTS
-from amp_xla.export.model import Exportable, Run, answers, compared
+from amp_xla.export.model import Exportable, Run, comparable
 from amp_xla.models.weights.stored import first_line
 
 FILE = "model.onnx"
@@ -24,13 +25,14 @@ PACKAGES = (
     if sys.version_info < (3, 10)
     else "tf2onnx==1.17.0 onnx==1.17.0 onnxruntime"
 )
+_package = functools.partial(extra, use="--format onnx", packages=PACKAGES)
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
     """Write the folder.
 
     Raises:
-      UnsupportedError: a package is missing.
+      DataError: a package is missing.
     """
     onnx, convert = _package("onnx"), _package("tf2onnx.convert")
     _package("onnxruntime")
@@ -61,14 +63,13 @@ def load(folder: Path) -> Run:
     def run(*inputs: np.ndarray) -> np.ndarray:
         try:
             session = runtime.InferenceSession(file, providers=providers)
-            name = compared(output.name for output in session.get_outputs())
-            (output,) = session.run([name], dict(zip(INPUTS, inputs)))
+            outputs = session.run(None, dict(zip(INPUTS, inputs)))
         except Exception as error:  # ONNX Runtime has its own exception classes
             raise UnsupportedError(
                 f"--format onnx: ONNX Runtime cannot run the model ({first_line(error)}); allowed: "
                 "hf, savedmodel, google"
             ) from None
-        return answers(name, output)
+        return comparable(dict(zip((x.name for x in session.get_outputs()), outputs)))
 
     return run
 
@@ -76,15 +77,6 @@ def load(folder: Path) -> Run:
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder."""
     return [f'load: onnxruntime.InferenceSession("{folder / FILE}")', CALL]
-
-
-def _package(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UnsupportedError(
-            f"--format onnx needs tf2onnx, onnx and onnxruntime ({error}): pip install {PACKAGES}"
-        ) from None
 
 
 def _halve(onnx: Any, graph: Any) -> None:

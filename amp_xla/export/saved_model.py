@@ -7,7 +7,7 @@ from typing import List
 
 from amp_xla.backend import tf
 from amp_xla.export.graph import CALL, INPUTS
-from amp_xla.export.model import Exportable, Run, answers, compared
+from amp_xla.export.model import Exportable, Run, comparable
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
@@ -26,11 +26,10 @@ def load(folder: Path) -> Run:
         session = tf.Session(graph=graph)
         loaded = tf.saved_model.loader.load(session, ["serve"], str(folder))
         signature = loaded.signature_def["serving_default"]
-        name = compared(signature.outputs)
-        output = graph.get_tensor_by_name(signature.outputs[name].name)
+        outputs = {name: graph.get_tensor_by_name(x.name) for name, x in signature.outputs.items()}
         fed = [graph.get_tensor_by_name(signature.inputs[key].name) for key in INPUTS]
-    run = session.make_callable(output, fed)
-    return lambda *inputs: answers(name, run(*inputs))
+    run = session.make_callable(outputs, fed)
+    return lambda *inputs: comparable(run(*inputs))
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
