@@ -83,8 +83,8 @@ def exportable(
 
     return Exportable(
         config, tensors, {name: _transposed(name, value) for name, value in head.items()}, kind,
-        formula, Tokenizer.from_assets(checkpoint.file), tuple(labels), length, _run(parts), reload,
-        lambda half: _serving(parts, half),
+        formula, Tokenizer.of_folder(str(checkpoint.path)), tuple(labels), length, _run(parts),
+        reload, lambda half: _serving(parts, half),
         {name: value.tolist() for name, value in zip(parts.answers, numbers)},
     )  # fmt: skip
 

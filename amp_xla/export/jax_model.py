@@ -40,7 +40,7 @@ def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
         "classifier.bias": np.asarray(model.logits.bias),
     }
     return Exportable(
-        shape, tensors, head, None, MEAN_POOLING, Tokenizer.from_assets(checkpoint.file), labels,
+        shape, tensors, head, None, MEAN_POOLING, Tokenizer.of_folder(str(checkpoint.path)), labels,
         config.batches.max_length, _run(model), reload,
     )  # fmt: skip
 

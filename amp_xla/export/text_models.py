@@ -97,7 +97,7 @@ def language_model(
     options: Union[LanguageModelOptions, EncoderOptions], objective: str, checkpoint: Checkpoint
 ) -> Exportable:
     """Return the language model of a run."""
-    vocab_size = Tokenizer.from_assets(checkpoint.file).vocab_size
+    vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     length = google.pretrained(str(checkpoint.path)).config["max_position_embeddings"]
 
     def build(folder: Optional[str]) -> Parts:
@@ -114,7 +114,7 @@ def language_model(
 
 def _encoder(config: ClassifierConfig, checkpoint: Checkpoint, folder: Optional[str]) -> Any:
     """Build bert4keras' encoder; load the weights in ``folder``, unless that is None."""
-    vocab_size = Tokenizer.from_assets(checkpoint.file).vocab_size
+    vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
     return options.transformer(vocab_size, config.batches.max_length, weights=folder is not None)
 

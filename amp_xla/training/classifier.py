@@ -111,7 +111,7 @@ class Questions:
     """Texts to classify with a checkpoint's vocabulary and labels; a tab separates pairs."""
 
     def __init__(self, config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> None:
-        self.tokenizer = Tokenizer.from_assets(checkpoint.file)
+        self.tokenizer = Tokenizer.of_folder(str(checkpoint.path))
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
         self._separator: Optional[str] = config.files.separator

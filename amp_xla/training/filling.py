@@ -40,7 +40,7 @@ def fill(
             f"{checkpoint.run} was trained with --objective {objective}; only a run with "
             f"--objective mlm can fill in {MASK}"
         )
-    tokenizer = Tokenizer.from_assets(checkpoint.file)
+    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     rows = [tokenizer.encode_masked(text) for text in texts]
     options = dataclasses.replace(options, bert=checkpoint.architecture or options.bert)
     longest = max(map(len, rows))

@@ -80,7 +80,7 @@ def answers(
             "warning: each line has a tab, and what follows it is read as part of the source; if "
             "these are targets, remove them (cut -f 1)"
         )
-    tokenizer = Tokenizer.from_assets(checkpoint.file)
+    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     sources = framed(tokenizer, lines, batches.max_source)
     longest = max(map(len, sources))
     length = min(-(-longest // MULTIPLE) * MULTIPLE, batches.max_source)

@@ -13,6 +13,7 @@ from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import MultiLabelTextFiles, TextFiles, VocabularyOptions
 from amp_xla.errors import DataError, SettingsError
+from tests.data.encoded import ids_of
 
 pytestmark = pytest.mark.once
 
@@ -51,10 +52,10 @@ def test_a_line_to_predict_is_independent_of_other_lines(
 ) -> None:
     tokenizer = read(files).tokenizer
     encoded = labelled.questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
-    assert encoded.row(0) == tokenizer.encode(["good"]).row(0)
-    assert encoded.row(1) == tokenizer.encode(["good"], ["bad text"]).row(0)
-    assert encoded.row(2) == tokenizer.encode(["good"], [""]).row(0)
-    assert encoded.row(3) == tokenizer.encode(["text " * 20], max_length=16).row(0)
+    assert ids_of(encoded, 0) == ids_of(tokenizer.encode(["good"]), 0)
+    assert ids_of(encoded, 1) == ids_of(tokenizer.encode(["good"], ["bad text"]), 0)
+    assert ids_of(encoded, 2) == ids_of(tokenizer.encode(["good"], [""]), 0)
+    assert ids_of(encoded, 3) == ids_of(tokenizer.encode(["text " * 20], max_length=16), 0)
 
 
 def test_labels_in_the_last_column_cause_a_warning() -> None:

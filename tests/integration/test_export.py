@@ -23,6 +23,7 @@ from amp_xla.export.model import ANSWERS, HEAD
 from amp_xla.models import dropout
 from amp_xla.models.weights import google
 from scripts.environment.uv import uv
+from tests.data.encoded import ids_of
 from tests.integration import test_similarity, test_tagging
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
 from tests.integration.grammar import prepared
@@ -165,7 +166,7 @@ def rows(folder: Path, texts: List[str]) -> List[List[List[int]]]:
         return [[ids], [[0] * len(ids)]]
     split = [text.split("\t") for text in texts]
     encoded = tokenizer.encode([x[0] for x in split], [x[1] if x[1:] else None for x in split])
-    both = [encoded.row(i) for i in range(len(texts))]
+    both = [ids_of(encoded, i) for i in range(len(texts))]
     longest = max(len(ids) for ids, _ in both)
     return [[row[k] + [0] * (longest - len(row[k])) for row in both] for k in (0, 1)]
 

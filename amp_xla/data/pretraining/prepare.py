@@ -29,6 +29,7 @@ from amp_xla.data.pretraining.prepared import FORMAT, MANIFEST, SPLITS, VOCAB, M
 from amp_xla.data.pretraining.units import Reading, Unit, files_of, texts_of, units
 from amp_xla.data.text import corpora
 from amp_xla.data.text.lines import plain_name
+from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint
 from amp_xla.errors import DataError
@@ -156,7 +157,7 @@ def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
         note(f"training a vocabulary of {config.vocab_size} tokens ...")
         tokens = Tokenizer.train(_sample(config, files), config.vocab_size, config.lowercase).tokens
         unused = [f"[unused{i}]" for i in range(1, -len(tokens) % VOCAB_MULTIPLE + 1)]
-        tokenizer = Tokenizer([*tokens, *unused], config.lowercase)
+        tokenizer = Tokenizer([*tokens, *unused], Rules(config.lowercase))
     _ = tokenizer.mask_id  # raises before any work
     return tokenizer
 

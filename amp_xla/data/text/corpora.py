@@ -30,7 +30,7 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @functools.lru_cache(maxsize=None)
-def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
+def pydoc() -> Tuple[Dataset, Dataset]:
     """Return training and dev texts: docstrings, labelled with one of 12 packages.
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
@@ -38,7 +38,7 @@ def pydoc(stdlib: Optional[str] = None) -> Tuple[Dataset, Dataset]:
     whether it is a dev text, so copies are never in both parts. Copies within a package count once.
     Texts that occur in several packages are left out.
     """
-    root = stdlib or sysconfig.get_paths()["stdlib"]
+    root = sysconfig.get_paths()["stdlib"]
     by_package: Dict[str, List[str]] = {}
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)

@@ -67,7 +67,9 @@ class Files:
     def examples(self, path: str) -> Tuple[List[str], List[str]]:
         """Return input lines for ``predict``, and the correct answers: labels or targets."""
         data = self.dataset(path)
-        columns = [data.texts, *filter(None, [data.labels and data.pairs])]
+        columns = [data.texts]
+        if data.pairs and data.labels:  # without labels, the second texts are the targets
+            columns.append(data.pairs)
         lines = ["\t".join(re.sub(r"[\t\r\n]", " ", t) for t in row) for row in zip(*columns)]
         return lines, data.labels or data.pairs or []
 

@@ -6,14 +6,12 @@ text.
 
 from __future__ import annotations
 
-import array
 import dataclasses
 import itertools
 import json
-import os
 import re
 import unicodedata
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from tokenizers.models import WordPiece
@@ -67,15 +65,14 @@ class Encoded:
         """int64 [samples]: tokens in the longest row of each sample, with [CLS] and [SEP]."""
         return np.diff(self.offsets).reshape(-1, self.texts).max(1)
 
-    def row(self, i: int) -> Tuple[List[int], List[int]]:
-        """Return (token ids, segment ids) of row i as lists, as bert4keras' `encode` does."""
-        ids = self.token_ids[self.offsets[i] : self.offsets[i + 1]].tolist()
-        first = int(self.first_lengths[i])
-        return ids, [0] * first + [1] * (len(ids) - first)
-
 
 class Tokenizer:
     """A WordPiece tokenizer.
+
+    Args:
+      tokens: the vocabulary.
+      rules: rules for splitting a text into words.
+      source: file of the vocabulary, for messages.
 
     Attributes:
       tokens: ``tokens[i]`` is the token with id i.
@@ -87,26 +84,19 @@ class Tokenizer:
     """
 
     def __init__(
-        self,
-        tokens: Sequence[str],
-        lowercase: bool = True,
-        source: str = "",
-        rules: Optional[Rules] = None,
+        self, tokens: Sequence[str], rules: Rules = Rules(), source: str = "vocabulary"
     ) -> None:
-        self.tokens = list(tokens)
-        self.rules = rules or Rules(lowercase)
-        self.lowercase = self.rules.lowercase
+        self.tokens, self.rules = list(tokens), rules
         self._ids = {token: i for i, token in enumerate(self.tokens)}
         missing = [token for token in REQUIRED if token not in self._ids]
-        where = source or "vocabulary"
         if missing:
             raise DataError(
-                f"{where}: {len(self.tokens):,} tokens without {', '.join(missing)}; a BERT "
+                f"{source}: {len(self.tokens):,} tokens without {', '.join(missing)}; a BERT "
                 f"vocabulary has one token per line, including {', '.join(REQUIRED)}"
             )
         if self._ids["[PAD]"] != 0:
             raise DataError(
-                f"{where}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, because "
+                f"{source}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, because "
                 "bert4keras uses id 0 for padding"
             )
         self.vocab_size = len(self.tokens)
@@ -119,7 +109,7 @@ class Tokenizer:
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
         """Read a ``vocab.txt``: one token per line; the id is the line number from 0."""
-        return cls(load_vocab(vocab_path), lowercase, source=vocab_path)
+        return cls(load_vocab(vocab_path), Rules(lowercase), vocab_path)
 
     @classmethod
     def train(
@@ -127,12 +117,7 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learn a WordPiece vocabulary of at most ``vocab_size`` tokens from ``texts``."""
         split = WordSplitter(lowercase)
-        return cls(train_vocab((split(text) for text in texts), vocab_size), lowercase)
-
-    @classmethod
-    def from_assets(cls, asset: Callable[[str], str]) -> Tokenizer:
-        """Read the files written from ``assets``; ``asset`` maps a file name to its path."""
-        return cls.of_folder(os.path.dirname(asset("tokenizer_config.json")))
+        return cls(train_vocab((split(text) for text in texts), vocab_size), Rules(lowercase))
 
     @classmethod
     def of_folder(cls, folder: str, lowercase: Optional[bool] = None) -> Tokenizer:
@@ -147,7 +132,7 @@ class Tokenizer:
         tokens, rules = pretrained_vocabulary.read(folder)
         if lowercase is not None:
             rules = rules._replace(lowercase=lowercase)
-        return cls(tokens, source=pretrained_vocabulary.path(folder), rules=rules)
+        return cls(tokens, rules, pretrained_vocabulary.path(folder))
 
     @property
     def assets(self) -> Dict[str, bytes]:
@@ -194,21 +179,17 @@ class Tokenizer:
         the longer text of a pair, as in bert4keras' ``encode(maxlen=max_length)``. If an element of
         ``pairs`` is None, its sample has one text.
         """
-        ids, ends, first_lengths = array.array("i"), [0], []
+        rows, first_lengths = [], []
         for text, pair in zip(texts, itertools.repeat(None) if pairs is None else pairs):
             first, second = self.pieces(text), self.pieces(pair or "")
             if max_length is not None:
                 room = max_length - (2 if pair is None else 3)
                 while len(first) + len(second) > room:
                     (first if len(first) >= len(second) else second).pop()
-            ids.extend([self.cls_id, *first, self.sep_id])
-            if pair is not None:
-                ids.extend([*second, self.sep_id])
-            ends.append(len(ids))
-            first_lengths.append(len(first) + 2)
-        return Encoded(
-            np.array(ids, np.int32), np.array(ends, np.int64), np.array(first_lengths, np.int32)
-        )
+            row = [self.cls_id, *first, self.sep_id]
+            first_lengths.append(len(row))
+            rows.append(row if pair is None else [*row, *second, self.sep_id])
+        return Encoded.of(rows, first_lengths)
 
     def encode_apart(
         self, texts: Sequence[str], pairs: Sequence[str], max_length: Optional[int] = None

@@ -15,6 +15,7 @@ from amp_xla.data.batches.options import MULTIPLE, choose_lengths
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.errors import DataError
+from tests.data.encoded import ids_of
 from tests.data.pretraining.corpus import digest, encoded
 
 LENGTH = 40
@@ -48,7 +49,7 @@ def check(batch: Batch, samples: Any, labels: np.ndarray) -> None:
         assert answers.tolist() == [labels[i] if i >= 0 else 0 for i in ids]
         expected: Any = {"token_ids": [], "segment_ids": [], "position_ids": [], "slots": []}
         for slot, sample in enumerate(real):
-            tokens, segments = samples.row(sample)
+            tokens, segments = ids_of(samples, sample)
             expected["token_ids"] += tokens
             expected["segment_ids"] += segments
             expected["position_ids"] += range(len(tokens))

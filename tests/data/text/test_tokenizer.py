@@ -18,6 +18,7 @@ from amp_xla import backend
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
+from tests.data.encoded import ids_of
 
 
 def strange_texts(count: int) -> List[str]:
@@ -93,7 +94,8 @@ def test_ids_equal_bert4keras(
         encoded = tokenizer.encode(texts, pairs if paired else None, max_length=maxlen)
         assert len(encoded) == len(texts)
         for i, pair in enumerate(zip(texts, pairs if paired else [None] * len(texts))):
-            assert list(encoded.row(i)) == list(theirs.encode(*pair, maxlen=maxlen)), (maxlen, pair)
+            expected = theirs.encode(*pair, maxlen=maxlen)
+            assert list(ids_of(encoded, i)) == list(expected), (maxlen, pair)
 
 
 SETTINGS: List[Dict[str, Any]] = [
@@ -129,10 +131,10 @@ def test_a_folder_of_hugging_face_has_the_ids_of_its_library(
     run.mkdir()
     for name, content in tokenizer.assets.items():
         (run / name).write_bytes(content)
-    for again in (tokenizer, Tokenizer.from_assets(lambda name: str(run / name))):
+    for again in (tokenizer, Tokenizer.of_folder(str(run))):
         encoded = again.encode(texts)
-        assert [encoded.row(i)[0][1:-1] for i in range(len(texts))] == expected
-    assert Tokenizer.of_folder(str(tmp_path), lowercase=not lower).lowercase is not lower
+        assert [ids_of(encoded, i)[0][1:-1] for i in range(len(texts))] == expected
+    assert Tokenizer.of_folder(str(tmp_path), lowercase=not lower).rules.lowercase is not lower
 
 
 def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
 
 def test_a_word_too_long_to_cut_is_looked_up_whole() -> None:
     tokenizer = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "##a", "a" * 201])
-    ids = [tokenizer.encode(["a" * n]).row(0)[0][1:-1] for n in (1, 200, 201, 202)]
+    ids = [ids_of(tokenizer.encode(["a" * n]), 0)[0][1:-1] for n in (1, 200, 201, 202)]
     assert ids == [[4], [4] + [5] * 199, [6], [1]]
 
 

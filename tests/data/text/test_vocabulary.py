@@ -7,6 +7,7 @@ from pathlib import Path
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint, load_vocab
+from tests.data.encoded import ids_of
 from tests.running import run_python
 
 SCRIPT = """
@@ -34,4 +35,5 @@ def test_ids_are_line_numbers(tmp_path: Path) -> None:
     assert load_vocab(str(path)) == ["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "", "a", "a"]
     tokenizer = Tokenizer.load(str(path))
     assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.vocab_size) == (3, 4, 8)
-    assert tokenizer.encode(["a b"]).row(0)[0] == [3, 7, 1, 4]  # of copies the last, as Google's
+    # Of equal tokens the last counts, as in Google's tokenizer.
+    assert ids_of(tokenizer.encode(["a b"]), 0)[0] == [3, 7, 1, 4]
