@@ -56,9 +56,9 @@ def score(
     else:
         output.lines(itertools.chain.from_iterable(map(_text, results)))
         output.lines(
-            f"{results[i]['run']} and {line}"
+            f"{result['run']} against {other['run']}: {other['verdict']}"
             for i, result in enumerate(results)
-            for line in map(_verdict, result["against"][i:])
+            for other in result["against"][i:]
         )
     return 0
 
@@ -127,11 +127,12 @@ def _predicted(
 
 def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> Dict[str, Any]:
     """Return the content of ``result.json`` for one run."""
+    against = [one.against(other, seed) for other in every if other is not one]
     return {
         "run": str(one.run), "file": file, "checkpoint": one.checkpoint,
         "samples": len(one.texts), "seed": seed, "per_label": [], "confusion": [],
         "mistakes": [], "calibration": [], **one.result(seed), "errors": one.errors(20),
-        "against": [one.against(other, seed) for other in every if other is not one],
+        "against": [{**other, "verdict": _verdict(other)} for other in against],
     }  # fmt: skip
 
 
@@ -177,15 +178,13 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 
 def _verdict(against: Dict[str, Any]) -> str:
-    """Describe the comparison with another run."""
+    """Return whether a run is better than another, from the differences of their scores."""
     name = next(name for name in ("accuracy", "f1", "spearman", "rouge_l") if name in against)
     p = against.get("p", 0.0)  # without McNemar's test, the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"
     interval += f", McNemar p {p:.3g}" if "p" in against else ""
     verdict = "no significant difference"
-    if p < 0.05 and low > 0:
-        verdict = "the first is better"
-    elif p < 0.05 and high < 0:
-        verdict = "the second is better"
-    return f"{against['run']}: {verdict}: {interval}"
+    if p < 0.05 and (low > 0 or high < 0):
+        verdict = "better" if low > 0 else "worse"
+    return f"{verdict}, {interval}"

@@ -136,8 +136,8 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
     placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
     spans, warnings = zip(
         *(
-            token_spans(*part, labels.names, kind)
-            for *part, kind in zip(entities, placed, ("training", "dev"))
+            token_spans(gold, tokens, labels.names, kind)
+            for gold, tokens, kind in zip(entities, placed, ("training", "dev"))
         )
     )
     return how.labelled(
