@@ -97,7 +97,8 @@ class Pretrained:
         if table and length is not None and most < length:
             raise DataError(
                 f"{self.path} has max_position_embeddings {most}, too few for sequences of "
-                f"{length} tokens; set --max-length to {most} or less"
+                f"{length} tokens; allowed: up to {most} (--max-length, or --length of prepare and "
+                "evaluate)"
             )
         if vocab_size is not None and rows < vocab_size:
             raise DataError(
