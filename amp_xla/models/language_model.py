@@ -65,7 +65,9 @@ class LanguageModel:
             self._check(folder, bert)
             if weights:
                 folder.check_sizes(self.vocab_size, length)
-            self.config.update(encoders.with_rates(folder.config, config))
+            self.config.update(
+                encoders.with_rates(folder.config, config), vocab_size=self.vocab_size
+            )
         extend = functools.partial(_extended, self.config["initializer_range"], informed)
         self.transformer = encoders.build(
             {**self.config, "vocab_size": self.padded}, extend,
@@ -90,7 +92,7 @@ class LanguageModel:
             raise AmpXlaError(
                 f"{folder.path} has model_type {kind}; a language model can only start from a bert"
             )
-        if rows != self.vocab_size:
+        if not 0 <= rows - self.vocab_size < VOCAB_MULTIPLE:  # a few rows may be unused
             raise AmpXlaError(
                 f"{folder.path} has a vocabulary of {rows} tokens, but the text was prepared with "
                 f"one of {self.vocab_size}: prepare it with --vocab {bert}/vocab.txt"
@@ -98,8 +100,9 @@ class LanguageModel:
 
     def _load(self, folder: Any) -> None:
         """Load the weights of a folder; if it has no head, the head keeps its initial weights."""
+        rows = folder.config["vocab_size"]
         needed = {
-            name: (self.vocab_size, *shape[1:]) if name in encoders.VOCABULARY else shape
+            name: (rows, *shape[1:]) if name in encoders.VOCABULARY else shape
             for name, shape in encoders.tensors(self.transformer).items()
         }
         if not folder.has_head():
@@ -107,7 +110,7 @@ class LanguageModel:
             needed = {name: shape for name, shape in needed.items() if name.startswith("bert/")}
         every = self.transformer.variable_mapping().items()
         mapping = {layer: names for layer, names in every if needed.keys() & set(names)}
-        self.transformer.load_embeddings = self._pad_rows
+        self.transformer.load_embeddings = self._fit_rows
         self.transformer.load_weights_from_checkpoint(folder.take(needed), mapping)
 
     def _start_by_copying(self) -> None:
@@ -248,7 +251,9 @@ class LanguageModel:
         counts = tf.scatter_nd(cells, weights, tf.stack([batch, self.padded]))
         return -tf.reduce_sum(counts * chances) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
-    def _pad_rows(self, values: Any) -> Any:
+    def _fit_rows(self, values: Any) -> Any:
+        """Drop rows after the vocabulary, and fill up with zeros."""
+        values = values[: self.vocab_size]
         missing = self.padded - len(values)
         return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])
 

@@ -93,6 +93,18 @@ def test_an_encoder_gets_a_new_head(session, tmp_path, capfd):
     np.testing.assert_array_equal(table[:20], stored)
 
 
+def test_weights_may_have_more_rows_than_the_vocabulary_has_tokens(session, tmp_path):
+    """As ERNIE 3.0: 40,000 rows, 39,979 tokens."""
+    folder = google_folder.write(tmp_path / "ernie")
+    lm = LanguageModel({**google_folder.CONFIG, "vocab_size": 18}, 16, "unilm", str(folder))
+    initialize_variables()
+    name = "bert/embeddings/word_embeddings"
+    stored = google.pretrained(str(folder)).take({name: (20, 16)})[name]
+    table = session.run(lm.transformer.layers["Embedding-Token"].embeddings)
+    np.testing.assert_array_equal(table[:18], stored[:18])
+    assert not table[18:].any() and lm.config["vocab_size"] == 18
+
+
 def test_known_tokens_start_from_their_vectors(session, monkeypatch):
     lm = LanguageModel(CONFIG, 16)  # 128 rows
     table = lm.transformer.layers["Embedding-Token"].embeddings
