@@ -136,7 +136,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
-    config.precision_options.resolve_for_answers()
+    checkpoint.apply_precision()
     return answers(config, checkpoint, lines)
 
 
@@ -162,7 +162,7 @@ def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) 
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
-    config.precision_options.float32()
+    checkpoint.apply_precision(float32=True)
     from amp_xla.export.text_models import classifier
 
     return classifier(config, checkpoint)

@@ -173,17 +173,14 @@ def optimizer(config: Config, steps: int, scale: Any) -> Any:
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
-    precision(dataclasses.replace(config, xla="off", loss_scale=None))
+    policy = checkpoint.identity["data"].get("policy")
+    precision(dataclasses.replace(config, policy=policy, xla="off", loss_scale=None))
     return classification.answers(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``, in float32 with the constants of the run."""
-    from amp_xla.backend import configuring
-
-    half = checkpoint.identity["data"].get("policy") == "mixed_float16"
-    constants = {"infinity": 1e4, "epsilon": 1e-5} if half else {}
-    configuring.resolve(precision="fp32", xla="off", **constants)
+    checkpoint.apply_precision(float32=True)
     from amp_xla.export.text_models import classifier
 
     return classifier(checkpoint.config(Config), checkpoint)

@@ -180,7 +180,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Filling]]:
     """Return the ``top`` most likely tokens for each [MASK]; the other [MASK]s stay."""
     config = checkpoint.config(Config)
-    config.precision_options.resolve_for_answers()
+    checkpoint.apply_precision()
     from amp_xla.training import filling
 
     return filling.fill(checkpoint, config.objective, config.encoder, texts, top)
@@ -189,7 +189,7 @@ def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Fillin
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
-    config.precision_options.float32()
+    checkpoint.apply_precision(float32=True)
     from amp_xla.export.text_models import language_model
 
     return language_model(config.encoder, config.objective, checkpoint)

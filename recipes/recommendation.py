@@ -164,7 +164,7 @@ def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
 def _inference(checkpoint: Checkpoint, columns: Columns, values: int) -> Tuple[Any, Any]:
     """Return inputs and outputs by name of a model with the weights of a checkpoint."""
     config = checkpoint.config(Config)
-    config.precision_options.resolve_for_answers()
+    checkpoint.apply_precision()
     from amp_xla.backend import tf
     from amp_xla.sok.saver import TableShards
     from amp_xla.training.variables import restore_weights

@@ -99,7 +99,7 @@ def predict(
 ) -> List[str]:
     """Return the generated text for each line."""
     config = checkpoint.config(Config)
-    config.precision_options.resolve_for_answers()
+    checkpoint.apply_precision()
     from amp_xla.training import seq2seq
 
     return seq2seq.answers(checkpoint, config.encoder, config.batches, lines, generation)
@@ -108,7 +108,7 @@ def predict(
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
-    config.precision_options.float32()
+    checkpoint.apply_precision(float32=True)
     from amp_xla.export.text_models import language_model
 
     return language_model(config.encoder, "unilm", checkpoint)

@@ -128,7 +128,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the scores of lines; each line is two texts with a tab between."""
     config = checkpoint.config(Config)
     texts, others = pairs.split(lines)
-    config.precision_options.resolve_for_answers()
+    checkpoint.apply_precision()
     from amp_xla.training import similarity
 
     return similarity.answers(config, checkpoint, texts, others)
@@ -143,7 +143,7 @@ def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
-    config.precision_options.float32()
+    checkpoint.apply_precision(float32=True)
     from amp_xla.export.text_models import similarity
 
     return similarity(config, config.method, checkpoint)

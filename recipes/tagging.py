@@ -133,7 +133,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
     """Return the entities of each line; a line is a text."""
     config = checkpoint.config(Config)
-    config.precision_options.resolve_for_answers()
+    checkpoint.apply_precision()
     from amp_xla.training import tagging
 
     return tagging.answers(config, checkpoint, lines)
@@ -142,7 +142,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
-    config.precision_options.float32()
+    checkpoint.apply_precision(float32=True)
     from amp_xla.export.text_models import tagger
 
     return tagger(config, config.head, checkpoint)

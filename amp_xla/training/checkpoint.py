@@ -28,6 +28,7 @@ from amp_xla import config as settings
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process import durable
 from amp_xla.process.progress import note
+from amp_xla.settings import Precision, Settings
 from amp_xla.training import json_files, manifest
 from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest, sha256
 from amp_xla.training.state import LoopState
@@ -94,6 +95,21 @@ class Checkpoint:
             return config
         pinned: T = settings.changed(config, bert=str(self.path))
         return pinned
+
+    def apply_precision(self, float32: bool = False) -> None:
+        """Apply the precision of the run, without XLA and loss scaling, before TensorFlow's import.
+
+        Args:
+          float32: compute in float32, with infinity and epsilon of the run.
+        """
+        from amp_xla.backend import configuring
+
+        stored, names = self.identity["settings"], ("precision", "infinity", "epsilon")
+        meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
+        configuring.resolve(
+            precision="fp32" if float32 else meant.settings.precision, xla="off",
+            infinity=meant.infinity, epsilon=meant.epsilon,
+        )  # fmt: skip
 
     @property
     def architecture(self) -> Optional[str]:

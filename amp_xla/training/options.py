@@ -6,14 +6,13 @@ A recipe's own defaults go into the group: ``UpdateOptions(learning_rate=1e-3)``
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any, Callable, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.settings import Precision, Settings
+from amp_xla.settings import Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1)]
 
@@ -56,20 +55,6 @@ class PrecisionOptions:
         from amp_xla.backend import configuring
 
         return configuring.resolve(**dataclasses.asdict(self))
-
-    def resolve_for_answers(self) -> None:
-        """Apply the training precision without XLA and loss scaling."""
-        dataclasses.replace(self, xla="off", loss_scale=None).resolve()
-
-    def float32(self) -> None:
-        """Apply float32, with infinity and epsilon of the training precision."""
-        from amp_xla.backend import configuring
-
-        chosen = Settings.from_environment(os.environ, precision=self.precision)
-        meant = Precision.of(chosen, None)
-        configuring.resolve(
-            precision="fp32", xla="off", infinity=meant.infinity, epsilon=meant.epsilon
-        )
 
 
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:

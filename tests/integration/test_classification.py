@@ -10,7 +10,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.integration.commands import PREDICT, RECIPE, Commands
+from tests.integration.commands import CLI, PREDICT, RECIPE, Commands
 from tests.integration.killing import metrics, state
 from tests.running import run_python
 
@@ -104,6 +104,16 @@ def test_xla_runs_in_clusters_when_asked_for(command):
     assert executed["clusters"] > 0
     # The nodes are counted although XLA hides them.
     assert (executed["half_nodes"] > 0) == (backend.half_dtype()[0] is not None)
+
+
+@pytest.mark.once
+def test_predict_has_the_precision_of_the_run_even_if_a_variable_set_it(folder, command):
+    variable = {"AMP_XLA_PRECISION": "fp32"}
+    words = ("-m", RECIPE, *DATA, "--epochs", "1", "--name", "fp32")
+    assert run_python(*words, env=variable, cwd=folder).code == 0
+    words = ("predict", "runs/classification/fp32", "dev.tsv", "--json")
+    expected = run_python("-m", "amp_xla", *words, env=variable, cwd=folder)
+    assert expected.code == 0 and command(CLI, *words).out == expected.out
 
 
 TRICKS = (
