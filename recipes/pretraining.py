@@ -27,9 +27,8 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data.pretraining import prepare
 from amp_xla.data.pretraining.masking import Masking
-from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
-from amp_xla.data.pretraining.stream import Phases, read
+from amp_xla.data.pretraining.stream import LengthOptions, Phases, read
 from amp_xla.models import presets
 from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
@@ -125,7 +124,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     size, count = amount.global_batch, ranks.world.size
     accumulate = amount.accumulation(count)
     phases, held = zip(*read(
-        data, amount.plan(data.settings["length"]), size, config.heldout, config.objective,
+        data, amount, config.heldout, config.objective,
         Masking(tokenizer, config.mask_rate, config.mask, config.seed),
     ))  # fmt: skip
     batches = ranks.share(Phases(*phases), accumulate)

@@ -13,10 +13,12 @@ import collections
 import concurrent.futures
 import dataclasses
 import functools
-from typing import Any, Deque, Iterator, List, Sequence, Tuple
+from typing import Any, Deque, Iterator, List, Optional, Tuple
 
 import numpy as np
+from typing_extensions import Annotated
 
+from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.batches.order import permutation, uniform
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.pretraining.masking import Masking
@@ -161,24 +163,51 @@ class Stream:
         return out, (second & (out != 0)).astype(np.int32)
 
 
+@dataclasses.dataclass(frozen=True)
+class LengthOptions:
+    """Length of the training."""
+
+    steps: Annotated[int, within(1, 10**9)] = 2000
+    """updates in total"""
+    phase2_length: Annotated[Optional[int], within(at_least=16)] = None
+    """tokens per sequence in a second phase of training; none = only one phase"""
+    phase2_share: Annotated[float, within(above=0, below=1)] = 0.1
+    """share of the updates in the second phase"""
+    global_batch: Annotated[int, within(at_least=1)] = 16
+    """sequences per update, over all ranks"""
+    micro_batch: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
+    """maximum sequences per micro-batch on each rank"""
+
+    def plan(self, length: int) -> List[Tuple[int, int]]:
+        """Return (tokens per sequence, updates) per phase; the first has the prepared length."""
+        if self.phase2_length is None:
+            return [(length, self.steps)]
+        last = round(self.steps * self.phase2_share)
+        if not 0 < last < self.steps:
+            raise DataError(
+                f"--phase2-share {self.phase2_share:g} of --steps {self.steps} leaves a phase "
+                "without an update; change one of them"
+            )
+        return [(length, self.steps - last), (self.phase2_length, last)]
+
+    def accumulation(self, ranks: int) -> int:
+        """Return the number of micro-batches per update on each rank, as few as possible."""
+        return -(-self.global_batch // (self.micro_batch * ranks))
+
+
 def read(
-    data: Manifest,
-    plan: Sequence[Tuple[int, int]],
-    size: int,
-    heldout: int,
-    objective: str,
-    masking: Masking,
+    data: Manifest, amount: LengthOptions, heldout: int, objective: str, masking: Masking
 ) -> List[Tuple[Stream, Stream]]:
     """Return training and held-out batches of each phase of a run.
 
     Args:
       data: the prepared text.
-      plan: (tokens per sequence, updates) of each phase.
-      size: sequences per global batch.
+      amount: phases and global batch.
       heldout: maximum held-out sequences of the first phase; a later phase uses the same number of
         tokens.
       objective, masking: as for ``Stream``.
     """
+    size, plan = amount.global_batch, amount.plan(data.settings["length"])
     # Held-out masks are the same in all runs, so that their losses are comparable.
     fixed = dataclasses.replace(masking, seed=0)
     phases: List[Tuple[Stream, Stream]] = []

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amp_xla.data.pretraining.masking import Masking
-from amp_xla.data.pretraining.options import LengthOptions
 from amp_xla.data.pretraining.prepared import Manifest, Sequences, write_stream
-from amp_xla.data.pretraining.stream import Stream, read
+from amp_xla.data.pretraining.stream import LengthOptions, Stream, read
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import DataError
@@ -140,7 +139,8 @@ def test_the_longer_phase_has_held_out_text_however_little_is_asked_for(tmp_path
     }
     settings = {"length": LENGTH, "cls_id": CLS, "sep_id": SEP}
     manifest = Manifest(str(tmp_path), settings, [unit])
-    phases = read(manifest, [(LENGTH, 2), (64, 1)], 4, 1, "mlm", masking(95))
+    amount = LengthOptions(steps=3, phase2_length=64, phase2_share=0.3, global_batch=4)
+    phases = read(manifest, amount, 1, "mlm", masking(95))
     assert [len(list(held.epoch())) for _, held in phases] == [1, 1]
 
 
