@@ -127,7 +127,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.classification")
+    config = parse(Config, argv, "amp-xla train classification")
     from amp_xla.training.launch import train
 
     return train("classification", config, build, config.loop)

@@ -112,7 +112,7 @@ def new_model(config: Config, shape: Dict[str, Any], classes: int, weights: bool
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.jax_classification")
+    config = parse(Config, argv, "amp-xla train jax_classification")
     from amp_xla.jax import processes
     from amp_xla.training.launch import train
 

@@ -47,7 +47,7 @@ class Config(ClassifierConfig):
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.keras_classification")
+    config = parse(Config, argv, "amp-xla train keras_classification")
     if world().size > 1:
         raise SettingsError(
             "NP: this recipe trains in one process; RECIPE=classification trains on several ranks"

@@ -169,7 +169,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.pretraining")
+    config = parse(Config, argv, "amp-xla train pretraining")
     from amp_xla.training.launch import train
 
     loop = config.intervals.loop(monitor="loss", higher_is_better=False)

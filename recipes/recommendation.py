@@ -111,7 +111,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.recommendation")
+    config = parse(Config, argv, "amp-xla train recommendation")
     from amp_xla.training.launch import train
 
     options = config.intervals.loop(monitor="auc", epochs=config.epochs, patience=config.patience)

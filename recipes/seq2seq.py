@@ -88,7 +88,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.seq2seq")
+    config = parse(Config, argv, "amp-xla train seq2seq")
     from amp_xla.training.launch import train
 
     return train("seq2seq", config, build, config.loop)

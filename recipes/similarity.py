@@ -118,7 +118,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.similarity")
+    config = parse(Config, argv, "amp-xla train similarity")
     from amp_xla.training.launch import train
 
     return train("similarity", config, build, config.loop)

@@ -124,7 +124,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "python -m recipes.tagging")
+    config = parse(Config, argv, "amp-xla train tagging")
     from amp_xla.training.launch import train
 
     return train("tagging", config, build, config.loop)

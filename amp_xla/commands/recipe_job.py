@@ -123,7 +123,7 @@ def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None
       AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
     """
     module = recipe_module(recipe)
-    config = parse(module.Config, list(words), f"python -m {module.__name__}")
+    config = parse(module.Config, list(words), f"amp-xla train {recipe}")
     options = precision_options(config, "this shows what the graph rewrite does in")
     if options.precision not in (None, "amp"):
         raise AmpXlaError(

@@ -80,7 +80,7 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
         if any(word.split("=")[0] == flag for word in words):
             raise AmpXlaError(f"{flag}: tune measures every value of this flag; leave the flag out")
     module = recipe_module(recipe)
-    config = parse(module.Config, list(words), f"python -m {module.__name__}")
+    config = parse(module.Config, list(words), f"amp-xla train {recipe}")
     precision_options(config, "this measures the precisions and XLA modes of")
     return config
 
