@@ -15,7 +15,7 @@ from typing import Dict
 
 import pytest
 
-from scripts import container_base, container_install
+from scripts import container_install
 from scripts.environment import SetupError
 from scripts.environment.installed import distributions
 from tests.running import ROOT, run
@@ -113,20 +113,6 @@ def test_another_tensorflow_or_none_is_refused(base):
     shutil.rmtree(next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow-1.15.5.*")))
     with pytest.raises(SetupError, match="has no TensorFlow. Start from a TensorFlow image"):
         install(base, "bert4keras==0.11.3")
-
-
-def test_keras_follows_the_images_tensorflow():
-    for tensorflow, pin in (("2.17.0+nv25.2", "tf-keras==2.17.0"), ("2.13.0", ""),
-                            ("2.16.1", "tf-keras==2.16.0 --hash=sha256:")):  # fmt: skip
-        pins = container_install.fit_keras({"tf-keras": "tf-keras==2.17.0"}, tensorflow)
-        assert pins.get("tf-keras", "").startswith(pin) and ("tf-keras" in pins) == bool(pin)
-
-
-def test_a_base_with_another_python_is_refused_in_one_sentence(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "version_info", (3, 6, 9))
-    assert container_base.main() == 2
-    error = capsys.readouterr().err
-    assert re.fullmatch(r"error: this base has Python 3\.6\. Supported: .*\n", error)
 
 
 def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):

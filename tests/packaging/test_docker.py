@@ -6,7 +6,6 @@ No engine runs here: small programs with their names write down their arguments.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import List
 
@@ -178,23 +177,3 @@ def test_refused_before_docker_is_called(docker, variables, message):
 def test_failures_name_the_next_command(docker, fake, calls, advice):
     assert len(docker.make("docker-train", **fake)) == calls
     assert docker.status == 2 and advice in docker.stderr
-
-
-def test_apptainer_compose_and_kubernetes_follow_the_dockerfile():
-    dockerfile = (ROOT / "Dockerfile").read_text()
-    definition = (ROOT / "scripts" / "apptainer.def").read_text()
-    compose = (ROOT / "compose.yaml").read_text()
-    (base,) = re.findall(r"^ARG BASE_IMAGE=(\S+)$", dockerfile, re.MULTILINE)
-    assert f"BASE_IMAGE={base}\n" in definition and f"BASE_IMAGE:-{base}}}" in compose
-    install = "-m scripts.container_install"
-    for step in ("scripts/container_base.py", f"{install} --runtime", "'import amp_xla.setup'"):
-        assert step in dockerfile and step in definition
-    for name in ("requirements", "amp_xla", "recipes", "scripts", "amp-xla"):
-        assert re.search(rf"^    .*\b{name}\b.* /workspace/amp_xla/$", definition, re.MULTILINE)
-        assert f"!{name}\n" in (ROOT / ".dockerignore").read_text()
-    for line in ("stop_grace_period: 5m", "ipc: host", "runs:/workspace/amp_xla/runs"):
-        assert line in compose
-    manifest = (ROOT / "scripts" / "kubernetes" / "mpijob.yaml").read_text()
-    assert f"workingDir: {WORKSPACE}\n" in manifest
-    for script in re.findall(r"scripts/kubernetes/\w+\.sh", manifest):
-        assert os.access(str(ROOT / script), os.X_OK), script
