@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from amp_xla.config import changed
 from amp_xla.training import checkpoint
-from amp_xla.training.metrics import CLOCK_FIELDS
 from recipes import jax_classification as recipe
+from tests.integration.killing import repeatable
 from tests.jax import small
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
@@ -44,13 +43,8 @@ def arrays(run):
     return newest.tensors()
 
 
-def metrics(run):
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if k not in CLOCK_FIELDS} for line in lines]
-
-
 def test_it_learns_and_leaves_a_run_folder(whole):
-    lines = metrics(whole)
+    lines = repeatable(whole)
     assert lines[-1]["dev_accuracy"] > 0.85 and lines[-1]["step"] == 45
     trained = [line for line in lines if "loss" in line]
     assert len(trained) == 9 and trained[-1]["loss"] < trained[0]["loss"]
@@ -89,7 +83,7 @@ def test_killed_and_resumed_bitwise(folder, whole):
     found, expected = arrays(folder / RUNS / "killed"), arrays(whole)
     assert found.keys() == expected.keys()
     assert all(np.array_equal(found[n], expected[n]) for n in expected)
-    assert metrics(folder / RUNS / "killed") == metrics(whole)
+    assert repeatable(folder / RUNS / "killed") == repeatable(whole)
 
 
 def test_a_resume_with_another_policy_is_refused(folder, whole):
@@ -107,7 +101,7 @@ def test_a_skipped_step_is_reported_once(folder):
     report = folder / RUNS / "overflow" / "nonfinite-00000000"
     assert json.loads((report / "report.json").read_text())["step"] == 0
     assert np.load(str(report / "batch.npz"))["token_ids"].shape[0] == 8
-    last = metrics(folder / RUNS / "overflow")[-2]
+    last = repeatable(folder / RUNS / "overflow")[-2]
     assert (last["skipped_steps"], last["applied_steps"]) == (15, 0)
 
 
@@ -120,39 +114,9 @@ def test_two_processes_are_one(folder):
     one, two = arrays(folder / RUNS / "one"), arrays(folder / RUNS / "two")
     worst = max(np.abs(np.float64(one[n]) - np.float64(two[n])).max() for n in one)
     assert worst < 1e-5
-    for a, b in zip(metrics(folder / RUNS / "one"), metrics(folder / RUNS / "two")):
+    for a, b in zip(repeatable(folder / RUNS / "one"), repeatable(folder / RUNS / "two")):
         assert a.pop("kind") == b.pop("kind")
         assert a == pytest.approx(b, rel=1e-5, abs=1e-5)
-
-
-@pytest.fixture
-def config(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    return lambda **more: changed(
-        recipe.Config(), train="train.tsv", dev="dev.tsv", layers=1, hidden=16, vocab_size=60,
-        max_length=16, shapes=2, batch_size=8, epochs=2, **more,
-    )  # fmt: skip
-
-
-def test_a_shape_is_compiled_once_and_the_host_is_not_asked(config):
-    import jax
-
-    from amp_xla.jax.engine import shared
-
-    job = recipe.build(config(policy="c=bf16,o=f32"))
-    state, first = job.state, None
-    for epoch in range(2):
-        for batch in job.batches.epoch(epoch):
-            fed = shared(batch)
-            before = state.model.bert.tokens
-            with jax.transfer_guard("disallow"):
-                state, _ = job.step(state, fed)
-            assert before.is_deleted()  # donated
-        job.state = state
-        values = job.evaluate()
-        first = first or values
-    assert job.step._cache_size() == len(job.batches.shapes) == 2
-    assert values["accuracy"] > 0.8 and values["loss"] < first["loss"]
 
 
 def test_a_batch_that_devices_cannot_share_is_refused(folder):
