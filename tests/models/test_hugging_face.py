@@ -15,7 +15,8 @@ from amp_xla.errors import DataError
 from amp_xla.models import dropout, encoders, packed
 from amp_xla.models.weights import google
 
-# Written by transformers: see transformers_folders.py.
+# Written by transformers 5.23.0, of NEZHA and RoFormerV2 by 4.30.2 with roformer 0.4.3: the program
+# is tests/models/transformers_folders.py of revision 3ca9700.
 FOLDERS = Path(__file__).resolve().parent / "hugging_face"
 FAMILIES = sorted(path.name for path in FOLDERS.iterdir())
 

@@ -2,9 +2,9 @@
 
     PYTHON -m tests.models.transformers_exports FOLDER...
 
-PYTHON has PyTorch and transformers (benchmarks/peers.txt). A folder may have ``asked.npz``, token
-and segment ids, and ``texts.json``. ``found.npz`` gets the vectors or the logits of words, and for
-texts the ids, and of a classifier the logits by the code of docs/export.md.
+PYTHON has PyTorch and transformers (benchmarks/peers.txt). A folder has ``asked.npz``, token and
+segment ids, or ``texts.json``. ``found.npz`` gets the logits of words, and for texts the ids, and
+of a classifier the logits by the code of docs/export.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def found(folder):
             out = model.eval().float()(
                 ids, attention_mask=(ids > 0).long(), token_type_ids=segments
             )
-        result["out"] = (out.logits if head else out.last_hidden_state).numpy()
+        result["out"] = out.logits.numpy()
     if (folder / "texts.json").exists():
         texts = json.loads((folder / "texts.json").read_text())
         tokenizer = hf.AutoTokenizer.from_pretrained(folder)
