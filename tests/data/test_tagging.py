@@ -146,21 +146,6 @@ def test_the_best_path_is_the_best_of_all() -> None:
         assert tuple(tags[row, :length]) == max(paths, key=total)
 
 
-def test_spans_become_tags_and_come_back() -> None:
-    some = [Span(1, 3, 0), Span(4, 4, 1), Span(5, 6, 1)]
-    tags = spans.tags_of(some, 9)
-    assert tags.tolist() == [0, 1, 2, 2, 3, 3, 4, 0, 0]
-    assert spans.spans_of(tags.tolist()) == some
-    assert spans.tags_of([Span(1, 3, 0), Span(2, 2, 1)], 5).tolist() == [0, 1, 2, 2, 0]
-    square = np.full((2, 2, 6, 6), -1.0)
-    places = [(0, 0, 1, 3), (0, 1, 2, 2), (0, 1, 3, 2), (0, 0, 0, 2), (0, 0, 2, 5), (1, 1, 1, 3)]
-    for place in places:
-        square[place] = 1.0
-    ids = np.array([[1] * 6, [1, 1, 1, 1, 0, 0]])
-    nested = [[Span(1, 3, 0), Span(2, 2, 1)], []]
-    assert spans.decode("global_pointer", {"scores": square}, ids) == nested
-
-
 @pytest.mark.once
 def test_built_in_texts_name_what_their_code_has() -> None:
     train, dev = documented.texts()

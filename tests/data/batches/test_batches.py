@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from typing import Any, List, Sequence
+from typing import Any, List
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.options import MULTIPLE, choose_lengths
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.errors import DataError
@@ -134,24 +132,3 @@ def test_the_order_is_the_same_in_every_version(options: Any, expected: str) -> 
     lengths = [2 + i * 7 % 39 for i in range(500)]
     batches = make(*encoded(lengths, True), dict(options, batch_size=16, seed=11))
     assert digest(batches.epoch(2)).startswith(expected)
-
-
-def bucket_tokens(sizes: Sequence[int], buckets: Sequence[int]) -> int:
-    return int(np.asarray(buckets)[np.searchsorted(buckets, sizes)].sum())
-
-
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=40), st.integers(1, 4), st.integers(0, 9))
-def test_no_other_choice_pads_less(sizes: List[int], shapes: int, spare: int) -> None:
-    limit = max(sizes) + spare
-    chosen = choose_lengths(sizes, shapes, limit)
-    assert 1 <= len(chosen) <= shapes and chosen == sorted(set(chosen))
-    assert limit >= chosen[-1] >= max(sizes)
-    assert all(length % MULTIPLE == 0 or length == limit for length in chosen)
-    top = -(-max(sizes) // MULTIPLE) * MULTIPLE
-    grid = sorted({min(length, limit) for length in range(MULTIPLE, top + 1, MULTIPLE)})
-    best = min(
-        bucket_tokens(sizes, (*some, grid[-1]))
-        for count in range(shapes)
-        for some in itertools.combinations(grid[:-1], count)
-    )
-    assert bucket_tokens(sizes, chosen) == best

@@ -145,14 +145,7 @@ def test_a_damaged_page_is_named_or_left_out(tmp_path, monkeypatch, kind, packed
 
 
 def test_a_dump_that_breaks_off_is_named(tmp_path):
-    data, words = many(60)
-    path = tmp_path / "a.xml"
-    path.write_bytes(data[: len(data) // 2])
-    with pytest.raises(DataError, match=r"a\.xml, byte \d+: a <page> without its </page>"):
-        corpus_texts(path)
-    found = corpus_texts(path, on_bad_line="skip")
-    assert found == words[: len(found)] and len(found) > 20
     packed = tmp_path / "b.xml.bz2"
-    packed.write_bytes(bz2.compress(data)[:-200])
+    packed.write_bytes(bz2.compress(many(60)[0])[:-200])
     with pytest.raises(DataError, match=r"b\.xml\.bz2: damaged bz2 file"):
         corpus_texts(packed)

@@ -150,12 +150,6 @@ def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
         Tokenizer.of_folder(str(tmp_path))
 
 
-def test_a_word_too_long_to_cut_is_looked_up_whole() -> None:
-    tokenizer = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "##a", "a" * 201])
-    ids = [ids_of(tokenizer.encode(["a" * n]), 0)[0][1:-1] for n in (1, 200, 201, 202)]
-    assert ids == [[4], [4] + [5] * 199, [6], [1]]
-
-
 def test_a_vocabulary_without_special_tokens_is_refused() -> None:
     with pytest.raises(DataError, match=r"v.txt: 3 tokens without \[CLS\], \[SEP\]"):
         Tokenizer(["[PAD]", "[UNK]", "a"], source="v.txt")
