@@ -10,7 +10,6 @@ import pytest
 
 from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
-from amp_xla.models import fine_tuning
 from amp_xla.training import checkpoint, identity
 from recipes import classification, jax_classification, keras_classification
 from tests.training import runs
@@ -97,22 +96,3 @@ def test_a_resumed_run_keeps_its_defaults(
         assert with_texts(recipe, bert, 140, "--resume") == before
         longer = with_texts(recipe, bert, 140, "--name", "a", "--resume", "--epochs", "9")
         assert longer == {**before, "epochs": 9}
-
-
-def test_the_start_line_names_the_defaults_in_force_and_warns(recipe: Any) -> None:
-    def line(*words: str, steps: int = 400) -> str:
-        config = parse(recipe.Config, list(words))
-        return fine_tuning.describe(flat(config), config.defaults(), steps)
-
-    files = ("--train", "20000.tsv", "--dev", "20000.tsv")
-    assert line() == "defaults for a small model trained from scratch (--bert has other defaults)"
-    assert line("--bert", "short").startswith("fine-tuning a short pretraining run: defaults as")
-    assert line("--bert", "wide", *files) == (
-        "fine-tuning defaults for hidden size 768: learning_rate 2e-05, epochs 3, batch_size 32"
-    )
-    high = line("--bert", "wide", *files, "--learning-rate", "5e-4")
-    assert "but learning_rate 0.0005" in high and "at most 5e-05 is usual" in high
-    assert "at most 0.0003" in line("--bert", "minilm", *files, "--learning-rate", "5e-4")
-    assert line(steps=144).endswith("; only 144 updates; try --epochs 17")
-    assert "only 27 updates; try --epochs 20" in line("--bert", "wide", *files, steps=27)
-    assert "only" not in line("--epochs", "1", steps=18)
