@@ -132,17 +132,6 @@ def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job, two:
 
 
 @pytest.mark.long
-def test_mixed_precision_stays_near_float32(job: Job) -> None:
-    for name in ("amp", "fp32"):
-        flags = [*FLAGS, "--epochs", "1", "--tower", "deepfm", "--precision", name]
-        done = job.train(2, name, *flags, recipe=RECIPE)
-        assert done.code == 0, done.out
-    for x, y in zip(job.values("amp"), job.values("fp32")):
-        if "loss" in x:
-            assert abs(x["loss"] - y["loss"]) <= 2e-2
-
-
-@pytest.mark.long
 def test_a_rank_that_cannot_write_its_rows_ends_all_with_one_word(job: Job, tmp_path: Any) -> None:
     """The second rank cannot write a file of its rows, as on a full disk."""
     flags = [*FLAGS, "--rows", "3000000"]
