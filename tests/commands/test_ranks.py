@@ -45,6 +45,17 @@ sys.exit(143)
 """
 
 
+LATE = """
+import sys, time
+sys.path.insert(0, {root!r})
+from amp_xla.process.world import world
+time.sleep(25 * world().rank)
+import amp_xla.setup
+from amp_xla.training import distributed
+print(distributed.join().gather(world().rank))
+"""
+
+
 def until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + 60
     while not true():
@@ -96,6 +107,18 @@ def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
 def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> None:
     launcher.kill()
     until(lambda: all((tmp_path / f"stopping-{rank}").exists() for rank in (0, 1)))
+
+
+@pytest.mark.slow
+def test_ranks_wait_for_one_that_starts_late(tmp_path: Path) -> None:
+    """Horovod itself would abort after the time-out."""
+    need_horovod()
+    (tmp_path / "stand_in.py").write_text(LATE.format(root=str(ROOT)))
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHER], cwd=str(tmp_path), capture_output=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOROVOD_GLOO_TIMEOUT_SECONDS": "15"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"[0, 1]\n"), done.stderr
 
 
 @pytest.mark.parametrize(
