@@ -24,14 +24,13 @@ from amp_xla.backend.nvidia import Gpu
 from amp_xla.config import parse
 from amp_xla.errors import SettingsError
 from amp_xla.process.output import printable
-from amp_xla.process.typed import container
+from amp_xla.process.typed import TF2_IMAGE, container
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Precision, Settings, flags
 from amp_xla.speed.machine import DEVICE, Machine, look
 
 Level = Literal["ok", "note", "warning", "error"]
 IN_CONTAINER = Path("/.dockerenv")
-TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 # NVIDIA's container 23.03 needs at least DRIVER. Data-center GPUs also work with some older driver
 # branches, through a compatibility package in the container. docs/doctor.md lists other containers.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINER = "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"
+TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 
 def in_checkout() -> bool:

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from amp_xla.backend import nvidia
 
-TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
-
 
 class Device(NamedTuple):
     """The device on which training will run.

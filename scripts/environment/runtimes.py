@@ -6,8 +6,9 @@ import platform
 import sys
 from typing import Dict, NamedTuple, Optional, Tuple
 
+from amp_xla.process.typed import TF2_IMAGE
 from scripts.environment import SetupError
-from scripts.environment.device import TF2_IMAGE, Device, container_hint, find_device
+from scripts.environment.device import Device, container_hint, find_device
 from scripts.environment.installed import (
     distributions,
     inside_container,
