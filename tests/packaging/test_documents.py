@@ -135,19 +135,3 @@ def test_links_lead_to_files() -> None:
         for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
             if "://" not in link:
                 assert (path.parent / link).exists(), f"{path.name}: {link}"
-
-
-def test_readme_draws_the_rooms_of_the_contract() -> None:
-    contract = re.search(r"layers = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL)
-    assert contract is not None
-    rooms = [
-        name.replace("amp_xla.", "")
-        for name in re.findall(r"[a-z_.]+", contract.group(1))
-        if "__" not in name
-    ]
-    for page, heading in (("README.md", "## Architecture"), ("README.zh.md", "## 结构")):
-        drawing = (ROOT / page).read_text(encoding="utf-8").split(heading)[1]
-        places = [re.search(rf"(?:^    |, ){room}\b", drawing, re.MULTILINE) for room in rooms]
-        assert all(places), [room for room, place in zip(rooms, places) if not place]
-        starts = [place.start() for place in places if place]
-        assert starts == sorted(starts)
