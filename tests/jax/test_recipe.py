@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from amp_xla.training import checkpoint
 from recipes import jax_classification as recipe
-from tests.integration.killing import repeatable
+from tests.integration.killing import repeatable, state
 from tests.jax import small
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
@@ -80,10 +80,7 @@ def test_killed_and_resumed_bitwise(folder, whole):
     small.run(folder, "-c", small.KILLED, recipe.__name__, *words, code=-9)
     said = small.train(folder, "--name", "killed", *HALF, "--resume")
     assert "resumed from step-" in said
-    found, expected = arrays(folder / RUNS / "killed"), arrays(whole)
-    assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[n], expected[n]) for n in expected)
-    assert repeatable(folder / RUNS / "killed") == repeatable(whole)
+    assert state(folder / RUNS / "killed") == state(whole)
 
 
 def test_a_resume_with_another_policy_is_refused(folder, whole):
