@@ -225,8 +225,8 @@ def _next(recipe: Any, loop: Any) -> str:
     if hasattr(recipe, "predict"):
         return f"predict with: {program} predict {run} texts.txt"
     if loop.engine.job.export is not None:
-        fill = f"{program} fill {run} --text 'the [MASK] of a list'"
-        return (f"try it: {fill}\n" if hasattr(recipe, "fill") else "") + (
+        masks = hasattr(recipe, "fill") and getattr(loop.config, "objective", "mlm") == "mlm"
+        return (f"try it: {program} fill {run} --text 'the [MASK] of a list'\n" * masks) + (
             f"fine-tune its weights with: {program} train classification --bert {run}"
         )
     return f"check its checkpoints with: {program} verify {run}"
