@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -63,3 +64,23 @@ def test_each_format_has_the_same_vectors(family: str, tmp_path: Path) -> None:
         values = opened.take({name: value.shape for name, value in model.tensors.items()})
         for name, value in model.tensors.items():
             np.testing.assert_array_equal(values[name], value, name)
+
+
+@pytest.mark.once
+@pytest.mark.long
+@pytest.mark.network
+@pytest.mark.timeout(3600)
+def test_transformers_has_the_same_vectors(peers: str, tmp_path: Path) -> None:
+    expected, folders = {}, []
+    for family in ("albert", "bert", "electra", "ernie", "macbert", "roformer"):
+        model = encoder(family, tmp_path / "runs" / family)
+        ids, segments = model.samples()
+        folders.append(tmp_path / family)
+        expected[folders[-1]] = model.run(ids, segments)[ids > 0]
+        hugging_face.write(model, folders[-1], "fp32")
+        np.savez(folders[-1] / "asked.npz", ids=ids, segments=segments)
+    command = [peers, "-m", "tests.models.transformers_exports", *map(str, folders)]
+    subprocess.run(command, check=True)
+    for folder, vectors in expected.items():
+        out = np.load(folder / "found.npz")["out"]
+        np.testing.assert_allclose(out[ids > 0], vectors, atol=1e-4, err_msg=folder.name)

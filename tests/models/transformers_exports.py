@@ -2,9 +2,9 @@
 
     PYTHON -m tests.models.transformers_exports FOLDER...
 
-PYTHON has PyTorch and transformers (benchmarks/peers.txt). A folder has ``asked.npz``, token and
-segment ids, or ``texts.json``. ``found.npz`` gets the logits of words, and for texts the ids, and
-of a classifier the logits by the code of docs/export.md.
+PYTHON has PyTorch and transformers (benchmarks/peers.txt). A folder may have ``asked.npz``, token
+and segment ids, and ``texts.json``. ``found.npz`` gets the vectors or the logits of words, and for
+texts the ids, and of a classifier the logits by the code of docs/export.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def found(folder):
     import transformers as hf
 
     config = json.loads((folder / "config.json").read_text())
-    head = "".join(config["architectures"][0].partition("For")[1:])
+    head = re.findall(r"For[A-Z]\w+|$", config["architectures"][0])[0]  # none in RoFormerModel
     masked, kind = head == "ForMaskedLM", getattr(hf, f"AutoModel{head}")
     result = {}
     if (folder / "asked.npz").exists():
@@ -40,7 +40,7 @@ def found(folder):
             out = model.eval().float()(
                 ids, attention_mask=(ids > 0).long(), token_type_ids=segments
             )
-        result["out"] = out.logits.numpy()
+        result["out"] = (out.logits if head else out.last_hidden_state).numpy()
     if (folder / "texts.json").exists():
         texts = json.loads((folder / "texts.json").read_text())
         tokenizer = hf.AutoTokenizer.from_pretrained(folder)

@@ -95,6 +95,20 @@ def test_a_printed_command_exists(line: str) -> None:
     check(line)
 
 
+def test_wrong_commands_are_found() -> None:
+    assert len(PRINTED) > 60
+    for line in (
+        "make trian",
+        'make train ARGS="--epoch 3"',
+        "make train STEPS=3",
+        "amp-xla predct",
+        "./amp-xla inspect classification -- --layer 3",
+        "python -m benchmarks.peers --tsk x",
+    ):
+        with pytest.raises(AssertionError):
+            check(line)
+
+
 def test_messages_name_commands_that_exist() -> None:
     for folder in ("amp_xla", "recipes", "scripts", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
