@@ -24,7 +24,7 @@ class Config:
     """List runs: state, best value, steps, speed, age, and settings that are not defaults."""
 
     folder: str = "runs"
-    """folder with the runs of all recipes, or of one recipe"""
+    """folder with the runs of all recipes, or of one recipe; or one run"""
     sort: Literal["age", "best", "steps", "speed"] = "age"
     """which runs come first: age = the newest, best = those with the best value (for each metric),
     steps = those with most steps, speed = the fastest"""
@@ -36,7 +36,7 @@ def main(argv: List[str]) -> int:
     root = Path(config.folder)
     if not root.is_dir():
         raise AmpXlaError(f"there is no folder {root}")
-    paths = [path.parent for depth in ("*", "*/*") for path in root.glob(f"{depth}/run.json")]
+    paths = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(depth + "run.json")]
     runs = [record.read(path) for path in paths if not path.is_symlink()]
     runs.sort(key=lambda run: _key(run, config.sort))
     rows = [[str(run.path), *_cells(run)] for run in runs]
