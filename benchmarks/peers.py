@@ -3,7 +3,7 @@
     python -m benchmarks.peers --train a.tsv --dev b.tsv --vocab vocab.txt
     python -m benchmarks.peers --task pretraining --rounds 12 --steps 3
 
-The timed batches are evenly spaced between the shortest and the longest batch of an epoch. Samples
+The timed batches are taken at even intervals from an epoch's batches, sorted by size. Samples
 per second are tokens per second, padding included, times the epoch's samples per token; they
 include the time to make batches.
 """

@@ -85,7 +85,7 @@ def serve(
 
 
 def evenly(sizes: Sequence[int], count: int) -> List[int]:
-    """Return ``count`` indices of sizes, evenly spaced from the smallest to the largest size."""
+    """Return ``count`` indices of ``sizes``, at even intervals in the order of size."""
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
     if count >= len(order):
         return order

@@ -54,7 +54,7 @@ class _Replay(NamedTuple):
         return [tensor for tensor in self.ends if self.bad(tensor)]
 
     def poisoned(self) -> Set[Tensor]:
-        """Return the bad tensors from which bad tensors lead to the loss or a gradient."""
+        """Return the bad ones of loss and gradients, and the bad tensors that lead to them."""
 
         def sources(tensor: Tensor) -> List[Tensor]:
             inputs = map(nodes.parse_input, self.nodes[tensor[0]].input)
@@ -79,7 +79,7 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a node turns good tensors into this bad one.
+        """Return whether a node turns good tensors into ``tensor``, which is bad.
 
         ``trained``: names of the nodes that depend on weights.
         """

@@ -143,7 +143,7 @@ def view(model: Any) -> TrainingGraph:
 
 
 def from_step(step: Any, model: Any = None) -> TrainingGraph:
-    """Return the training graph of a ``TrainStep``; ``model`` has the layers."""
+    """Return the training graph of a ``TrainStep``, with the layers of ``model``."""
     names = {id(v): v.op.name for v in step.variables}
     return TrainingGraph(
         graph=step.loss.graph,
@@ -205,7 +205,7 @@ def _static_shape(tensor: Any) -> List[Optional[int]]:
 
 
 def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
-    """Return placeholder name -> shape of the target, which depends on output and loss.
+    """Return placeholder name -> shape of the target, as output and loss determine it.
 
     Keras' placeholder for a target has the rank of the output, but no sizes.
     """

@@ -40,10 +40,10 @@ class Entry(NamedTuple):
 
 
 def pretrained(folder: str) -> Pretrained:
-    """Open a folder of pretrained weights, as ``Pretrained`` does.
+    """Return the ``Pretrained`` of a folder, if it is a BERT that the JAX recipe supports.
 
     Raises:
-      DataError: as ``Pretrained``, or the model is not a BERT with GELU.
+      DataError: see ``Pretrained``; or the model is not a BERT with GELU.
     """
     opened = Pretrained(folder, tensors)
     config = opened.config

@@ -168,7 +168,7 @@ def relative_attention(
 
 @functools.lru_cache(maxsize=None)
 def _layer_normalization() -> Any:
-    """Return a subclass of bert4keras' layer with ``layer_norm`` in its default form."""
+    """Return a subclass of bert4keras' layer; with default options it calls ``layer_norm``."""
     original = backend.bert4keras("layers").LayerNormalization
 
     class LayerNormalization(original):  # type: ignore[misc, valid-type]
@@ -184,7 +184,7 @@ def _layer_normalization() -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _multi_head_attention() -> Any:
-    """Return a subclass of bert4keras' layer with the functions above for softmax attention."""
+    """Return a subclass of bert4keras' layer; softmax attention calls the functions above."""
     original = backend.bert4keras("layers").MultiHeadAttention
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]

@@ -134,10 +134,10 @@ def _seed(name: str) -> Any:
 
 
 def _mask(shape: Any, seed: Any, rate: float) -> Any:
-    """Return bool of ``shape``, False with probability ``rate`` (to 1 in 65,536 on TensorFlow 2).
+    """Return bool of ``shape``, False with probability ``rate`` (rounded on TensorFlow 2).
 
-    Random bits take a tenth of a step on a CPU. TensorFlow 2 draws 32-bit integers, each of which
-    serves two elements; 1.15 can only draw a float per element.
+    Random bits take a tenth of a step on a CPU. TensorFlow 2 draws a 32-bit integer for two
+    elements, so ``rate`` is rounded to 1 / 65,536; 1.15 can only draw a float per element.
     """
     if backend.kind() == "tf1":
         return tf.random.stateless_uniform(shape, seed=seed, dtype=tf.float32) >= rate

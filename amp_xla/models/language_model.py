@@ -252,7 +252,7 @@ class LanguageModel:
         return -tf.reduce_sum(counts * chances) / tf.maximum(tf.reduce_sum(weights), 1.0)
 
     def _fit_rows(self, values: Any) -> Any:
-        """Drop rows after the vocabulary, and fill up with zeros."""
+        """Drop rows after the vocabulary, and append zeros up to ``padded`` rows."""
         values = values[: self.vocab_size]
         missing = self.padded - len(values)
         return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])
@@ -302,10 +302,10 @@ def _rates(size: int) -> Any:
 
 
 def _neighbour_kernels(offsets: List[int], hidden: int) -> Tuple[Any, Any]:
-    """Return the query and key kernels of heads with these offsets, float32 [hidden, hidden].
+    """Return query and key kernels, float32 [hidden, hidden]: head i attends to ``offsets[i]``.
 
-    A head uses the fastest sinusoids. Its query rotates them by the offset, so that it equals the
-    key at that offset: sin(x + w) = sin x cos w + cos x sin w.
+    Both read the fastest sinusoids of a position. The query's are rotated by the offset, so that
+    they equal the key's at that offset: sin(x + w) = sin x cos w + cos x sin w.
     """
     size = hidden // len(offsets)
     pairs = size // 2

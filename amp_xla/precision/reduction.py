@@ -34,7 +34,7 @@ class Reduction:
         self._share = 1.0 / hvd.size() if mean else None
 
     def __call__(self, gradients: Sequence[Any], scale: Any) -> List[Any]:
-        """Return the sums of gradients in the same order.
+        """Return each gradient's sum (or mean) over ranks, in the order of ``gradients``.
 
         Args:
           gradients: unscaled float32 tensors or ``IndexedSlices``.

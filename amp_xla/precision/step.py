@@ -91,7 +91,7 @@ class Steps:
         return steps[key]
 
     def next(self) -> Step:
-        """Return the step under construction; begin a new one if that was already checked."""
+        """Return the step under construction; if its ``finite`` is set, begin a new step."""
         if self.current().finite is not None:
             self.close()
         return self.current()

@@ -1,7 +1,7 @@
 """Tables saved as one file per rank, which any number of ranks can read.
 
-``NAME-RANK-of-RANKS.safetensors`` has the rows of a rank, row % RANKS == RANK. In a run's
-checkpoints NAME is ``rows``, and a file has the rows of all tables and optimizer slots.
+``NAME-RANK-of-RANKS.safetensors`` has the rows with row % RANKS == RANK. In a run's
+checkpoints NAME is ``rows``, and a file has these rows of all tables and optimizer slots.
 """
 
 from __future__ import annotations

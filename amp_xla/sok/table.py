@@ -18,7 +18,7 @@ _BLOCK = 1 << 16  # rows of the whole table drawn at a time
 
 
 class Rows:
-    """Numbers of the rows on this rank, row % ranks == rank; ``height`` counts all rows."""
+    """The rows of a table on this rank: row % ranks == rank. ``height`` counts all rows."""
 
     def __init__(self, height: int, width: int, name: str) -> None:
         if height < 1 or width < 1:
@@ -78,7 +78,7 @@ def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
 
 
 def rows(variable: Any) -> Rows:
-    """Return the rows of a table's variable."""
+    """Return which rows of the table this variable has."""
     if not is_table(variable):
         raise AmpXlaError(f"{variable.name} is not a table of amp_xla.sok's layers")
     table_rows: Rows = variable._amp_xla_rows

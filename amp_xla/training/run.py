@@ -308,7 +308,7 @@ class CheckpointWriter:
         state: Mapping[str, Any],
         shards: Optional[Path] = None,
     ) -> None:
-        """Copy the tensors now and write them in the background, after a call of ``wait``.
+        """Copy the tensors now and write them in the background. Call ``wait`` first.
 
         The arguments are those of ``checkpoint.write``; ``snapshot`` returns the tensors.
         """

@@ -19,7 +19,7 @@ from amp_xla.training.variables import restore_weights
 
 
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
-    """Return the variable with the lowest cosine at which two texts count as similar.
+    """Return the threshold, a variable: from this cosine on, two texts count as similar.
 
     Its value is chosen on the dev pairs and saved in checkpoints. There is none (None) for a
     cross-encoder, and for labels other than 0 and 1.

@@ -167,7 +167,7 @@ def _rows(gradient: Any) -> Any:
 def _sharing(
     inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
-    """Build the inputs and sums of a step that computes only a part of each batch.
+    """Build inputs, loss factor and sums of a step that may compute only a part of a batch.
 
     Returns:
       All inputs; the factor of the loss, None if the step computes whole batches; and the sums

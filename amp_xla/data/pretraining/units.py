@@ -53,7 +53,7 @@ class Unit(NamedTuple):
     """Neighbouring documents of a file.
 
     Units sorted by name are in the order of the corpus. ``kind`` is ``text``, ``json`` or ``dump``;
-    ``size`` is in bytes; ``links`` are the ``wikipedia.prefixes`` of a dump.
+    ``size`` is in bytes; ``links`` are the prefixes of links that a dump's texts leave out.
     """
 
     name: str

@@ -65,7 +65,7 @@ def text_of(page: str, links: FrozenSet[str]) -> str:
 
     Args:
       page: XML.
-      links: ``prefixes`` of its dump.
+      links: prefixes of links to leave out; see ``prefixes``.
 
     Raises:
       ValueError: the page is incomplete, is not XML, or has several revisions.

@@ -170,10 +170,10 @@ def package_files() -> List[List[Tuple[str, str]]]:
 
 
 def docstrings(group: List[Tuple[str, str]]) -> List[str]:
-    """Return the docstrings of files, one line each, without short ones and ``pydoc``'s dev texts.
+    """Return docstrings, one line each; leave out short ones and dev texts of ``pydoc``.
 
     Args:
-      group: (package, path of a .py file).
+      group: (package, path) of each .py file.
     """
     texts: List[str] = []
     for package, path in group:

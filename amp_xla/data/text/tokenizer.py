@@ -76,11 +76,12 @@ class Tokenizer:
 
     Attributes:
       tokens: ``tokens[i]`` is the token with id i.
-      vocab_size: number of ids, the rows of the embedding matrix.
+      vocab_size: number of ids, and of rows of the embedding matrix.
       special_ids: ids of all special tokens, also of [MASK] if there is one.
-      pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0; of [UNK], for words that the
-        vocabulary cannot spell; of [CLS], the first token of each sample; of [SEP], which ends
-        each text.
+      pad_id: id of [PAD], always 0.
+      unk_id: id of [UNK], for words that the vocabulary cannot spell.
+      cls_id: id of [CLS], the first token of each sample.
+      sep_id: id of [SEP], which ends each text.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from amp_xla.models.weights.stored import Stored, Tensors, damaged
 
 
 def pretrained(folder: str) -> Pretrained:
-    """Open a folder of pretrained weights, as ``Pretrained`` does."""
+    """Return the ``Pretrained`` of a folder; TensorFlow reads its checkpoint, if it has one."""
     return Pretrained(folder, tensors)
 
 
