@@ -137,7 +137,7 @@ def _mask(shape: Any, seed: Any, rate: float) -> Any:
     """Return bool of ``shape``, False with probability ``rate`` (rounded on TensorFlow 2).
 
     Random bits take a tenth of a step on a CPU. TensorFlow 2 draws a 32-bit integer for two
-    elements, so ``rate`` is rounded to 1 / 65,536; 1.15 can only draw a float per element.
+    elements, so ``rate`` is rounded to 16 bits; 1.15 can only draw a float per element.
     """
     if backend.kind() == "tf1":
         return tf.random.stateless_uniform(shape, seed=seed, dtype=tf.float32) >= rate
