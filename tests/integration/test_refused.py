@@ -155,7 +155,7 @@ def signed_again(path: Path) -> None:
 
 PARTS: Any = {name: {} for name in ("data", "assets", "settings", "versions")}
 FORGED = [
-    ({"recipe": "evil"}, f"this project has {', '.join(own_recipes())};"),
+    ({"recipe": "evil"}, f"this project has only {', '.join(own_recipes())};"),
     ({"recipe": "evil.deeper"}, "give its path: --recipe"),
     ({"loop": {"step": "8", "not_finite_in_a_row": 0}}, "loop.step is text, not a whole number"),
     ({"loop": {"step": 10**400}}, "a number of 401 digits"),
