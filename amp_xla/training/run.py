@@ -241,9 +241,10 @@ class RunFolder:
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file, completely or not at all, unless it has this content already."""
+        if not self._writes:
+            return
         path = self.path / name
-        differs = path.is_symlink() or not path.is_file() or path.read_bytes() != data
-        if self._writes and differs:
+        if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
             durable.replace(path, data)
 
 
