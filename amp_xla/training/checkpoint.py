@@ -30,11 +30,11 @@ from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
 from amp_xla.training import json_files, manifest
-from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest, sha256
+from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest
 from amp_xla.training.state import LoopState
 
 ARCHITECTURE = "bert_config.json"
-__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest", "sha256"]
+__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 _RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
 _IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions"), dict)

@@ -16,6 +16,7 @@ from typing import Any, List, Sequence
 
 import pytest
 
+from amp_xla.process import durable
 from amp_xla.training import checkpoint
 from tests.integration.commands import PREDICT, VERIFY, Commands
 from tests.integration.killing import Server
@@ -75,7 +76,7 @@ def finished(server: Server, tmp_path_factory: Any) -> List[Commands]:
 
 def newest(command: Commands) -> str:
     path = checkpoint.steps(command.folder / RUN / "checkpoints")[-1]
-    return checkpoint.sha256(path / checkpoint.TENSORS)
+    return durable.sha256(path / checkpoint.TENSORS)
 
 
 def judged(result: Any, path: Path, expected: str) -> str:

@@ -147,7 +147,7 @@ def signed_again(path: Path) -> None:
     """Write a manifest for the current content, as an attacker would."""
     (path / checkpoint.MANIFEST).unlink()
     files = {
-        file.name: {"bytes": file.stat().st_size, "sha256": checkpoint.sha256(file)}
+        file.name: {"bytes": file.stat().st_size, "sha256": durable.sha256(file)}
         for file in path.iterdir()
     }
     (path / checkpoint.MANIFEST).write_bytes(manifest.encode(path.name, files))
