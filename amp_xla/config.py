@@ -118,19 +118,23 @@ class Field(NamedTuple):
 
     def problem(self, value: Any) -> Optional[str]:
         """Return what is wrong with a number or a choice, or None."""
+        if value is None and type(None) in self.kinds:
+            return None
         numbers = self.numbers()
         choices = [x for kind in self.kinds if get_origin(kind) is Literal for x in get_args(kind)]
-        if not (numbers or choices) or (value is None and type(None) in self.kinds):
-            return None
-        allowed: Any = self.range or Range()
-        words = str(allowed) if float in numbers else f"a whole number, {allowed}"
         if choices:
-            allowed, words = choices, ", ".join(choices)
-        if value in allowed and (choices or float in numbers or isinstance(value, int)):
+            fits, allowed = value in choices, ", ".join(choices)
+        elif numbers:
+            limits = self.range or Range()
+            fits = value in limits and (float in numbers or isinstance(value, int))
+            allowed = str(limits) if float in numbers else f"a whole number, {limits}"
+        else:
+            return None
+        if fits:
             return None
         text = repr(value)
         text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-        return f"{text}: allowed is {words}"
+        return f"{text}: allowed is {allowed}"
 
 
 def fields(config: Any) -> Dict[str, Field]:
