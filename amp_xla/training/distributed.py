@@ -108,7 +108,7 @@ class Ranks:
     def all_do(self, work: Callable[[], T]) -> List[T]:
         """Run ``work`` on each rank, however long it takes; return the results in rank order.
 
-        No rank goes on before all have finished. ``work`` must not exchange values.
+        Each rank returns after ``work`` has ended on all ranks. ``work`` must not exchange values.
         """
         if not self.several:
             return [work()]
@@ -122,12 +122,12 @@ class Ranks:
                     return [cast(List[T], result)[0] for result in results]
 
         with ThreadPoolExecutor(1) as pool:
-            others = pool.submit(exchanged)
+            exchange = pool.submit(exchanged)
             try:
                 mine.set_result(work())
             except BaseException as error:
                 mine.set_exception(error)  # also ends the exchange
-            return others.result()
+            return exchange.result()
 
     def total(self, values: Any) -> Any:
         """Return the sum over ranks of a float64 or int64 array, added in order of ranks."""
