@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
-from amp_xla.backend import keras, tf
+from amp_xla.backend import K, keras, tf
 from amp_xla.data.pairs import Method, apart
 from amp_xla.models import losses
 from amp_xla.models.encoders import pooled
@@ -31,7 +31,20 @@ def network(
     if not apart(method):
         return encoder.classifier(vocab_size, 1, max_length, weights=weights)
     model = encoder.transformer(vocab_size, max_length, weights).model
+    if weights and encoder.bert is None:
+        _shrink_common_vectors(model)
     return keras.models.Model(model.inputs, pooled(model))
+
+
+def _shrink_common_vectors(model: Any) -> None:
+    """Divide the position and segment vectors of a new encoder by 10.
+
+    They are the same for each text. In the mean over the tokens they would dominate: all cosines
+    would start near 1, and training would need an epoch or more to tell texts apart.
+    """
+    for name in ("Embedding-Position", "Embedding-Segment"):
+        (vectors,) = model.get_layer(name).weights
+        K.set_value(vectors, K.get_value(vectors) / 10.0)
 
 
 def model_inputs(method: Method, inputs: Mapping[str, Any]) -> List[Any]:
