@@ -78,10 +78,11 @@ def test_it_learns_and_answers(command: Commands, method: str) -> None:
     write(command.folder / "labelled.tsv", [("snow rain", "wind storm", "1")])
     said = command(PREDICT, "--run", run, "--file", "labelled.tsv").error
     assert "line 1: needed: two texts with a tab between them, without a label" in said
-    write(command.folder / "good.tsv", [("snow rain", "wind storm"), (" ",), ("soup", "frost")])
+    good = [("snow with rain", "wind a storm"), ("soup with bread", "the frost wind")]
+    write(command.folder / "good.tsv", [good[0], (" ",), good[1]])
     answers = command(PREDICT, "--run", run, "--file", "good.tsv").out.splitlines()
     rows = [answer.split("\t") for answer in answers]
-    assert [row[2:] for row in rows] == [["snow rain", "wind storm"], [], ["soup", "frost"]]
+    assert [row[2:] for row in rows] == [list(good[0]), [], list(good[1])]
     assert method not in LEARN or [row[0] for row in rows] == ["1", "", "0"]
     query = ("--query", "rain with storm")
     ranked = command(PREDICT, "--run", run, "--file", "lines.txt", *query).out.splitlines()
