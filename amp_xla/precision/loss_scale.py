@@ -237,9 +237,14 @@ def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
       scale: positive finite number.
 
     Raises:
-      ValueError: the scale is not a positive finite number.
+      ValueError: the scale is not a positive finite number, or ``loss`` is the name of a loss.
     """
     static = StaticLossScale(scale)
+    if isinstance(loss, str):
+        raise ValueError(
+            f"loss is the name {loss!r}; allowed: a tensor or a function, here "
+            f"keras.losses.get({loss!r})"
+        )
     if not callable(loss):
         return static.scale(loss)
     function: Callable[..., Any] = loss

@@ -294,10 +294,12 @@ def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
         streak = streak + 1 if minimum is not None and scale <= minimum else 0
         message = ""
         if minimum is None and count in (1, 10, 100, 1000, 10000):
+            advice = 'lower the scale or use loss_scale="dynamic"'
+            if scale <= 1:  # scaling is not the cause
+                advice = "search for NaN in the data or the model, or lower the learning rate"
             message = (
                 f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
-                f"{count} so far. A few are harmless; if they go on, lower the scale or use "
-                f'loss_scale="dynamic"'
+                f"{count} so far. A few are harmless; if they go on, {advice}"
             )
         elif streak == patience:
             message = (

@@ -65,9 +65,9 @@ def test_scale_loss_takes_tensors_and_keras_losses(session):
     assert session.run(scale_loss(tf.constant(4.0, tf.float16), 2**15)) == 2.0**17
     mse = scale_loss(lambda y_true, y_pred: tf.square(y_true - y_pred), 10)
     assert session.run(mse(tf.constant(1.0), tf.constant(3.0))) == 40.0
-    for bad in (0, -1, np.inf, np.nan):
-        with pytest.raises(ValueError, match="loss_scale is"):
-            scale_loss(tf.constant(1.0), bad)
+    for loss, scale in ((1.0, 0), (1.0, -1), (1.0, np.inf), (1.0, np.nan), ("mse", 10)):
+        with pytest.raises(ValueError, match="loss_scale is|loss is the name 'mse'"):
+            scale_loss(loss, scale)
 
 
 @pytest.mark.parametrize("name, value", [("clipnorm", 0.05), ("clipvalue", 0.02)])
@@ -87,8 +87,7 @@ def test_global_clipnorm_and_gradient_norm(session):
     task = trainer.task
     # Dense, since a row of the table occurs twice in the batch.
     dense = [tf.convert_to_tensor(g) for g in tf.gradients(task.loss, task.variables)]
-    true = tf.global_norm(dense)
-    ours, norm = trainer.step(1.0, [trainer.optimizer.gradient_norm, true])
+    ours, norm = trainer.step(1.0, [trainer.optimizer.gradient_norm, tf.global_norm(dense)])
     assert ours == pytest.approx(norm, rel=1e-6) and norm > 1e-3
 
 
@@ -155,7 +154,8 @@ def test_warnings_reach_the_session_that_runs_the_step(session):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         trainer.step(np.nan)  # no second warning
-    with tf.Graph().as_default(), tf.Session() as session:
-        trainer = minimized(session, KINDS["tf.train sgd"](), 1000.0)
-        with pytest.warns(LossScaleWarning, match="constant loss scale 1000"):
-            trainer.step(np.nan)
+    for constant, said in ((1000.0, "constant loss scale 1000: .* lower"), (None, "search for")):
+        with tf.Graph().as_default(), tf.Session() as session:
+            trainer = minimized(session, KINDS["tf.train sgd"](), constant)
+            with pytest.warns(LossScaleWarning, match=said):
+                trainer.step(np.nan)
