@@ -14,12 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from amp_xla.precision import PolicyRules
-from amp_xla.precision.jax import (
-    DynamicLossScale,
-    NoOpLossScale,
-    StaticLossScale,
-    value_and_grad,
-)
+from amp_xla.precision.jax import DynamicLossScale, NoOpLossScale, value_and_grad
 from amp_xla.precision.jax.optax import loss_scaled
 from tests.precision.reference import cases, reference
 from tests.precision.snippets import blocks, run
@@ -53,7 +48,7 @@ X = jnp.arange(12.0).reshape(4, 3) / 10
 
 
 def test_value_and_grad_applies_a_policy():
-    step = value_and_grad(loss_fn, StaticLossScale(256), "p=f32,c=f16,o=f32", has_aux=True)
+    step = value_and_grad(loss_fn, 256, "p=f32,c=f16,o=f32", has_aux=True)
     (loss, aux), grads, finite, _ = step(PARAMS, X)
     assert aux["seen"] == "float16" and aux["y"].dtype == loss.dtype == jnp.float32
     assert grads["w"].dtype == jnp.float32 and finite

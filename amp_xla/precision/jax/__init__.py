@@ -18,6 +18,7 @@ from amp_xla.precision.loss_scale import (
     LossScale,
     NoOpLossScale,
     StaticLossScale,
+    from_spec,
 )
 from amp_xla.precision.policy import Policy, PolicyRules, get_policy
 
@@ -115,7 +116,7 @@ def value_and_grad(
 
     Args:
       fn: function that returns the loss, or (loss, aux) with ``has_aux``.
-      loss_scale: scale of this step; pass it through ``jit`` as an argument.
+      loss_scale: scale of this step, which goes through ``jit`` as an argument, or a number.
       policy: floating arguments are cast to its compute dtype, and aux to its output dtype;
         ``PolicyRules`` cast each parameter by its path. None casts nothing. Gradients have the
         dtype of their parameters, but float32 for parameters in half precision.
@@ -127,6 +128,7 @@ def value_and_grad(
     Returns:
       A function of ``fn``'s arguments that returns ``Gradients``.
     """
+    loss_scale = from_spec(loss_scale)
     rules = policy if isinstance(policy, PolicyRules) or policy is None else get_policy(policy)
 
     def scaled(*args: Any, **kwargs: Any) -> Any:
