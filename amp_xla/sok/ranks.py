@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any, Optional, Tuple
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.agreement import joined
+from amp_xla.process.meeting import meet
 from amp_xla.process.world import world
 
 
@@ -34,7 +36,9 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
             ) from error
         # The GPU may have been chosen already, by a recipe or a script that initialized Horovod.
         chosen = hvd.is_initialized() and len(backend.gpus()) == 1
-        hvd.init()
+        if not hvd.is_initialized():
+            meet(world(), os.environ)
+            hvd.init()
         if backend.gpus() and not chosen:
             backend.use_gpu(hvd.local_rank())
     size = place()[1]

@@ -8,16 +8,13 @@ exchanges small Python values. Imports TensorFlow with several ranks only.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import http.client
 import importlib
 import json
 import os
 import re
 import socket
-import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar, cast
 
@@ -26,6 +23,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.data.batches.rank_shard import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
+from amp_xla.process.meeting import meet
 from amp_xla.process.world import World, stop_with_launcher, world
 
 T = TypeVar("T")
@@ -33,7 +31,6 @@ T = TypeVar("T")
 # Horovod's own limit for a rank that does not answer is infinite. A rank that compiles for longer
 # than this ends the run.
 _STALL_SECONDS = "35"
-_START_SECONDS = 300.0  # how long ranks wait for the last one to start
 _DEFAULTS = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _STALL_SECONDS,
@@ -224,7 +221,7 @@ def _horovod(place: World) -> Any:
             f"{place.size} ranks were started, and Horovod cannot be imported ({error}); "
             f"`make train NP={place.size}` builds it"
         ) from error
-    _meet(place, os.environ)
+    meet(place, os.environ)
     hvd.init()
     if (hvd.rank(), hvd.size()) != (place.rank, place.size):
         raise AmpXlaError(
@@ -235,37 +232,6 @@ def _horovod(place: World) -> Any:
     if backend.gpus():
         backend.use_gpu(hvd.local_rank())
     return hvd
-
-
-def _meet(place: World, environ: Mapping[str, str]) -> None:
-    """Wait until all ranks have started; ``hvd.init`` aborts if one is ``_STALL_SECONDS`` late.
-
-    A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server;
-    mpirun starts none and waits for all ranks itself.
-
-    Raises:
-      AmpXlaError: a rank has not started, or the server has ended.
-    """
-    address = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
-    if not address:
-        return
-    port, end = int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]), time.monotonic() + _START_SECONDS
-
-    def status(method: str, rank: int, body: Optional[bytes] = None) -> int:
-        connection = http.client.HTTPConnection(address, port, timeout=_START_SECONDS)
-        with contextlib.closing(connection):
-            connection.request(method, f"/amp_xla_started/{rank}", body)
-            return connection.getresponse().status
-
-    try:
-        status("PUT", place.rank, b"yes")
-        for rank in range(place.size):
-            while status("GET", rank) != http.client.OK:
-                if time.monotonic() > end:
-                    raise AmpXlaError(f"rank {rank} has not started in {_START_SECONDS:.0f} s")
-                time.sleep(0.5)
-    except OSError as error:
-        raise RankLost(f"the rendezvous server has ended: {error}") from error
 
 
 def _check_name(place: World, environ: Mapping[str, str]) -> None:
