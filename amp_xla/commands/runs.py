@@ -38,6 +38,8 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(f"there is no folder {root}")
     paths = [path.parent for depth in ("", "*/", "*/*/") for path in root.glob(depth + "run.json")]
     runs = [record.read(path) for path in paths if not path.is_symlink()]
+    if not runs:
+        raise AmpXlaError(f"{root} has no runs; training writes them to runs/<recipe>/<name>")
     runs.sort(key=lambda run: _key(run, config.sort))
     rows = [[str(run.path), *_cells(run)] for run in runs]
     head = ["run", "state", "best", "steps", "samples/s", "age", "settings"]

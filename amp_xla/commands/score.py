@@ -11,14 +11,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.commands.score_answers import Answers, Generated, Labelled, Scored, Tagged
 from amp_xla.data.text.entities import Entity, unpack
-from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.options import TaggedFiles
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, output
 from amp_xla.process.progress import note
@@ -80,6 +80,15 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     for sample, text in enumerate(texts, 1):
         if not text.strip():
             raise AmpXlaError(f"{file}: sample {sample} has a blank text; give each sample a text")
+    names, tagged = _labels(checkpoint), isinstance(files, TaggedFiles)
+    gold = [unpack(label) for label in wanted] if tagged else []
+    labels_of_file = {entity.label for text in gold for entity in text} if tagged else set(wanted)
+    unknown = sorted(labels_of_file - set(names)) if names else []
+    if unknown:
+        raise AmpXlaError(
+            f"{file} has the label {unknown[0]!r}, which is not a label of {run}; its labels are: "
+            f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+        )
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint)
     first, known = answers[0], (run, checkpoint.path.name, texts, wanted)
@@ -89,23 +98,21 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     values = np.array([a["score"] for a in answers], np.float64) if "score" in first else None
     if values is not None and "probabilities" not in first:
         return Scored(*known, values)
-    gold = [unpack(label) for label in wanted] if "entities" in first else []
-    if "entities" in first:
-        names = Labels.load(checkpoint.file("labels.json")).names
-        labels_of_file = {entity.label for text in gold for entity in text}
-    else:
-        names, labels_of_file = tuple(first["probabilities"]), set(wanted)
-    unknown = sorted(labels_of_file - set(names))
-    if unknown:
-        raise AmpXlaError(
-            f"{file} has the label {unknown[0]!r}, which is not a label of {run}; its labels are: "
-            f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-        )
-    if "entities" in first:
+    if tagged:
         entities = [[Entity(*entity) for entity in answer["entities"]] for answer in answers]
         return Tagged(*known, names, gold, entities)
+    names = names or tuple(first["probabilities"])
     chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
     return Labelled(*known, names, chances, values)
+
+
+def _labels(checkpoint: Checkpoint) -> Tuple[str, ...]:
+    """Return the labels of a run; none if it predicts numbers or texts."""
+    path = checkpoint.path / "labels.json"
+    labels = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    if isinstance(labels, dict):  # the scale of pairs
+        return ("0", "1") if labels["binary"] else ()
+    return tuple(labels)
 
 
 def _predicted(

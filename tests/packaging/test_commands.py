@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Dict, Tuple
 
@@ -24,6 +23,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"verify {RUN}": (0, "whole"),
     f"evaluate {RUN} --file train.tsv": (0, "  accuracy           1.0000   95%: 1.0000 to 1.0000"),
     f"evaluate {RUN} --file texts.txt": (2, "error: texts.txt"),
+    f"evaluate {RUN} --file other.tsv": (2, f"the label 'bake', which is not a label of {RUN};"),
     f"evaluate {RUN} train.tsv": (2, "to score a run on labelled samples, name them with --file"),
     "runs": (0, f"{RUN}  done "),
     f"report {RUN}": (0, "/mine/report.html"),
@@ -37,6 +37,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     "header --runtime tf1": (0, "TensorFlow 1.15"),
     "doctor --json": (0, '"about"'),
     "prepare text.txt data --length 32 --vocab-size 128 --workers 1": (0, "sequences"),
+    "runs data": (2, "error: data has no runs"),
     f"ranks classification --np x -- {DATA}": (2, "--np 'x'; allowed: auto, or a whole"),
 }
 
@@ -50,14 +51,14 @@ def test_all_commands(tmp_path: Path) -> None:
     command = Commands(Server(), tmp_path)
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]
     (tmp_path / "train.tsv").write_text("".join(lines))
+    (tmp_path / "other.tsv").write_text("salt 3 soup\tbake\n")
     (tmp_path / "texts.txt").write_text("salt 3 soup\n")
-    (tmp_path / "text.txt").write_text(
-        "".join(f"{word} is a word. So is {word}s.\n\n" for word in dir(str) * 5)
-    )
+    words = [f"{word} is a word. So is {word}s.\n\n" for word in dir(str) * 5]
+    (tmp_path / "text.txt").write_text("".join(words))
     for line, (code, text) in DAY.items():
         done = command(CLI, *line.split())
         output = done.out + done.err
         assert (done.code, text in output) == (code, True), f"{line}\n{output}"
         assert "Traceback" not in output, output
-    process = json.loads((tmp_path / RUN / "run.json").read_text())
-    assert process["recipe"] == "classification"
+        assert (" predicts " in output) == line.endswith("--file train.tsv"), output
+    assert '"recipe": "classification"' in (tmp_path / RUN / "run.json").read_text()
