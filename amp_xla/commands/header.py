@@ -52,6 +52,8 @@ _REFUSE_CRF = [
 ]
 _SCALING = [
     "def scale_loss(loss):  # model.compile(loss=scale_loss(my_loss)), or on a loss tensor",
+    "    if isinstance(loss, str):  # the name of a Keras loss",
+    "        loss = tf.keras.losses.get(loss)  # its function",
     "    if callable(loss):  # a Keras loss function",
     "        return lambda y_true, y_pred: loss(y_true, y_pred) * LOSS_SCALE"
     "  # the printed loss is this many times larger",

@@ -57,8 +57,8 @@ def test_a_pasted_header_trains(tmp_path, flags):
     assert text.startswith(f"# ---- amp_xla header for TensorFlow {VERSION}: precision ")
     assert "amp_xla" not in text.partition("\n")[2], "the block does not need this package"
     scaled = "LOSS_SCALE" in text
-    loss = "scale_loss(keras.losses.sparse_categorical_crossentropy)"
-    script = SCRIPT.replace("LOSS", loss if scaled else "'sparse_categorical_crossentropy'")
+    name = "'sparse_categorical_crossentropy'"
+    script = SCRIPT.replace("LOSS", f"scale_loss({name})" if scaled else name)
     result = run(tmp_path, text + script)
     assert result.code == 0, result.err
     *_, losses, crf = result.out.splitlines()
