@@ -49,6 +49,13 @@ class _Replay(NamedTuple):
         overflows = tensor[0] in self.rounded and values.largest >= OVERFLOW
         return overflows or not values.finite
 
+    def may_be_bad(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is bad, or is not recorded, as in a loop, and no integer."""
+        if tensor in self.ranges:
+            return self.bad(tensor)
+        types = nodes.output_types(self.nodes[tensor[0]])[tensor[1] :]
+        return not types or types[0] not in nodes.INTEGERS
+
     def bad_ends(self) -> List[Tensor]:
         """Return the loss and the gradients that are not finite."""
         return [tensor for tensor in self.ends if self.bad(tensor)]
@@ -58,9 +65,8 @@ class _Replay(NamedTuple):
 
         def sources(tensor: Tensor) -> List[Tensor]:
             inputs = map(nodes.parse_input, self.nodes[tensor[0]].input)
-            # Tensors in a loop are not recorded; they may pass on bad numbers.
-            unknown = [t for t in inputs if t[1] >= 0 and t[0] in self.nodes]
-            return [t for t in unknown if t not in self.ranges or self.bad(t)]
+            read = [t for t in inputs if t[1] >= 0 and t[0] in self.nodes]
+            return [t for t in read if self.may_be_bad(t)]
 
         return {t for t in nodes.closure(self.bad_ends(), sources) if self.bad(t)}
 

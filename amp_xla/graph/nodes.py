@@ -7,6 +7,7 @@ import re
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
 FLOAT, BFLOAT16, HALF = 1, 14, 19  # types.proto: DT_FLOAT, DT_BFLOAT16, DT_HALF
+INTEGERS = frozenset((3, 9, 10))  # types.proto: DT_INT32, DT_INT64, DT_BOOL
 MATMULS = frozenset(
     ("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaEinsum")
 )

@@ -80,8 +80,7 @@ def layer(report: Rehearsal, name: str) -> Any:
 def test_overflows(phase: str, factors: Sequence[float], problem: str, remedy: str) -> None:
     report = rehearsed(**{phase: factors})
     finding = report.finding
-    assert finding is not None
-    assert (finding.layer, finding.phase, finding.op) == ("Planted", phase, "Mul")
+    assert finding and (finding.layer, finding.phase, finding.op) == ("Planted", phase, "Mul")
     assert finding.half and not finding.float32_too
     assert problem in finding.problem and remedy in finding.remedies[0]
     assert "_ADD=Mul" in finding.remedies[-1]
@@ -99,23 +98,28 @@ def test_an_overflow_under_a_keras_policy() -> None:
     finally:
         set_policy("float32")
     finding = overflow.replay(training, None, training.values(), next(batches()), 0)
-    assert finding is not None
-    assert (finding.layer, finding.phase, finding.op) == ("Planted", "forward", "Mul")
+    assert finding and (finding.layer, finding.phase, finding.op) == ("Planted", "forward", "Mul")
     assert finding.half and not finding.float32_too and math.isfinite(finding.float32_loss)
     assert finding.remedies[-1] == "keep the layer Planted in float32: give it dtype='float32'"
 
 
+def test_an_infinite_mask_or_bound_is_no_cause() -> None:
+    head = heads.build("classifier")
+    last = head.model.layers[-1]
+    last.set_weights([weights * np.nan for weights in last.get_weights()])
+    finding = rehearse(head.model, itertools.repeat(head.batch), 1).finding
+    assert finding and finding.float32_too and finding.layer == last.name
+
+
 def test_underflow_backward_and_the_suggested_scale() -> None:
     report = rehearsed(backward=(1e-2, 1e-5))
-    assert report.finding is None
-    assert report.loss_scale == 1.0
+    assert report.finding is None and report.loss_scale == 1.0
     assert layer(report, "Planted").backward_lost > 0.2
     # The gradients of the weights below it: zero at scale 1, but not at the suggested scale.
     first = layer(report, "First")
     assert first.gradients_lost > 0.5 and first.gradient_error > 0.5
     assert report.suggested_loss_scale >= 1024
-    assert first.gradients_lost_then < 0.01
-    assert layer(report, "Second").gradients_lost == 0.0
+    assert first.gradients_lost_then < 0.01 and layer(report, "Second").gradients_lost == 0.0
     assert f"suggested constant loss scale: {report.suggested_loss_scale:g} (now 1)" in str(report)
 
 
