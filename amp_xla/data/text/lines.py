@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import csv
 import gzip
 import io
 import os
 import sys
 import zlib
-from typing import Any, Iterator, List, NamedTuple, Optional, Tuple, Type
+from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from amp_xla.data.extras import extra
 from amp_xla.errors import DataError
@@ -82,9 +83,25 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
-    """Return the lines that are not blank, as (number from 1, text), and the bad lines."""
+    """Return the lines that are not blank, as (number from 1, text), and the bad lines.
+
+    Commas of a ``.csv`` file become tabs, unless there is a tab in its first line.
+    """
     lines, bad = every_line(path)
-    return [(number, text) for number, text in enumerate(lines, start=1) if text.strip()], bad
+    numbered: Iterable[Line] = enumerate(lines, start=1)
+    if is_csv(path) and "\t" not in "".join(lines[:1]):
+        numbered = _rows(path, lines)
+    return [(number, text) for number, text in numbered if text.strip()], bad
+
+
+def _rows(path: str, lines: Sequence[str]) -> Iterator[Line]:
+    """Yield the rows of a CSV file with tabs between the cells, and the number of the last line."""
+    rows = csv.reader(f"{line}\n" for line in lines)
+    try:
+        for row in rows:
+            yield rows.line_num, "\t".join(cell.replace("\t", " ") for cell in row)
+    except csv.Error as error:
+        raise DataError(f"{path}:{rows.line_num}: {error}; is a quotation mark missing?") from None
 
 
 def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
@@ -138,6 +155,11 @@ def text_problem(text: str) -> Optional[str]:
 def plain_name(path: str) -> str:
     """Return a file name without .gz, .bz2 or .zst."""
     return os.path.splitext(path)[0] if path.endswith(COMPRESSED) else path
+
+
+def is_csv(path: str) -> bool:
+    """Return whether the name says that commas separate the columns."""
+    return plain_name(path).endswith(".csv")
 
 
 def called(path: str) -> str:

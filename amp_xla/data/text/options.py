@@ -25,7 +25,8 @@ class Files:
 
     # On resume the content of a file is compared, not its name.
     train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file: text<TAB>label, TSV with a header, or JSON lines, also .gz; none = built-in"""
+    """training file: text<TAB>label, TSV or CSV with a header, or JSON lines, also .gz; none =
+    built-in"""
     dev: Annotated[Optional[str], MAY_CHANGE] = None
     """dev file, in the same format; needed with --train"""
     on_bad_line: Literal["error", "skip"] = "error"
@@ -140,8 +141,8 @@ class PairFiles(TextFiles):
     numbers: ClassVar[bool] = True
 
     train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file: text<TAB>text<TAB>label (0 and 1, or scores), TSV with a header, or JSON
-    lines, also .gz; unsupervised: one text per line; none = built-in"""
+    """training file: text<TAB>text<TAB>label (0 and 1, or scores), TSV or CSV with a header, or
+    JSON lines, also .gz; unsupervised: one text per line; none = built-in"""
     dev: Annotated[Optional[str], MAY_CHANGE] = None
     """dev file: labelled pairs in one of these formats; needed with --train"""
 
@@ -154,7 +155,7 @@ class TargetFiles(Files):
     """Training texts and dev texts with a target each."""
 
     train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file: source<TAB>target, TSV with a header, or JSON lines, also .gz; none =
+    """training file: source<TAB>target, TSV or CSV with a header, or JSON lines, also .gz; none =
     built-in"""
     text_field: Optional[str] = None
     """name of the source's column or JSON field; none = guess"""

@@ -1,4 +1,4 @@
-"""Read labelled texts: tab-separated with or without a header, or JSON lines; may be gzipped."""
+"""Read labelled texts: columns with or without a header, or JSON lines; may be gzipped."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from amp_xla.data.text.lines import (
     BadLine,
     Line,
     called,
+    is_csv,
     plain_name,
     read_lines,
     text_problem,
@@ -129,6 +130,7 @@ def read(
 
     - ``text<TAB>label`` or ``text<TAB>pair<TAB>label`` without a header;
     - tab separated with a header (GLUE, CLUE);
+    - the same columns separated by commas (``.csv``);
     - one JSON object per line (``.jsonl``, ``.json``, or a first line that starts with ``{``).
 
     Each may be compressed. Labels may be text, numbers or booleans; they become text. Blank lines
@@ -211,11 +213,6 @@ def _columns(
     """Return the names of the columns, and whether the first line is a header."""
     number, line = first
     cells = [name.strip() for name in line.split("\t")]
-    if len(cells) == 1 and "," in line and plain_name(path).endswith(".csv"):
-        raise DataError(
-            f"{path}: commas separate no columns here; docs/inputs.md has the command that turns a "
-            f".csv file into JSON lines. First line: {line[:80]!r}"
-        )
     header = _is_header(cells, known)
     names = [name for name in requested if name is not None]
     if names and not header and all(map(str.isdigit, names)):
@@ -226,12 +223,13 @@ def _columns(
     usual = ["text", "pair"] if len(cells) == 2 and "pair" in needs else usual
     if set(needs) <= set(usual):
         return usual, False
-    forms = dict.fromkeys("<TAB>".join(form) for form in (needs, LABELLED_PAIRS))
+    marks, mark = ("commas", ",") if is_csv(path) else ("tabs", "<TAB>")
+    forms = dict.fromkeys(mark.join(form) for form in (needs, LABELLED_PAIRS))
     listed = ", or ".join(forms).replace("pair", "second text")
     flags = " and ".join(f"--{name}-field" for name in needs)
     raise DataError(
-        f"{path}:{number}: {_count(cells)} between tabs, and no known header. Needed: {listed}; or "
-        f"a header line, with {flags} if its names are unusual; or {flags} with column numbers "
+        f"{path}:{number}: {_count(cells)} between {marks}, and no known header. Needed: {listed}; "
+        f"or a header line, with {flags} if its names are unusual; or {flags} with column numbers "
         f"from 0. First line: {line[:80]!r}"
     )
 

@@ -49,6 +49,7 @@ FORMATS = {
     "mrpc.tsv": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     + rows(LABELS, ["7"] * 3, ["8"] * 3, TEXTS, PAIRS),
     "cola.tsv": rows(["gj04"] * 3, LABELS, ["*"] * 3, TEXTS),
+    "comma.csv": 'label,review\n1,good book\n0,"a ""quoted"" one"\n\n1,第三本 很好\u2028really\n',
     "own_names.tsv": "Stars\tWhat they said\n" + rows(LABELS, TEXTS),
     "clue.json": objects(sentence1=TEXTS, sentence2=PAIRS, label=LABELS),
     "own_keys.jsonl": objects(a=TEXTS, b=PAIRS, c=LABELS),
@@ -136,7 +137,7 @@ UNUSABLE = [
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
     ("a.tsv", "text\t1\n".encode("utf-16-le"), {}, "UTF-16"),
     ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
-    ("a.csv", b"label,review\n1,good\n", {}, "commas separate no columns.*docs/inputs.md"),
+    ("a.csv", b'review,label\n"never closed,1\n' + b"x\n" * 70_000, {}, "a.csv:.*quotation mark"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
     ("a.json", b'[{"text": "x", "label": 1}]', {}, "one JSON array"),
     ("a.json", b"hello\n", {}, "not a JSON object"),
@@ -185,8 +186,7 @@ def test_fingerprint_sees_where_a_text_ends() -> None:
         Dataset(["abc"]),
         Dataset(["ab"], ["c"]),
         Dataset(["ab"], ["c"], ["c"]),
-        Dataset([]),
-        Dataset([], [], []),
+        *(Dataset([]), Dataset([], [], [])),
     ]
     assert len({value.fingerprint() for value in values}) == len(values)
     # Runs are recognised by it: it must not change from version to version.
