@@ -70,6 +70,11 @@ class Finding(JsonReport):
     loss_scale: float
     remedies: Tuple[str, ...] = ()
 
+    @property
+    def largest(self) -> float:
+        """The largest number of the result, and of the inputs that float16 cannot hold."""
+        return max([self.output.largest, *(i.range.largest for i in self.inputs if i.lost)])
+
     def __str__(self) -> str:
         lines = [
             f"first non-finite node: {self.node}",
@@ -113,7 +118,7 @@ def remedies(
             f"works; or train in tf32: AMP_XLA_PRECISION=tf32",
         )
     advice: List[str] = []
-    largest, source = finding.output.largest, finding.source
+    largest, source = finding.largest, finding.source
     masks = source.startswith("bert4keras/") or " in banned: " in source
     if constant > LARGEST and old and masks:
         advice += [
@@ -122,7 +127,7 @@ def remedies(
             f"cannot hold",
             "use bert4keras 0.11.5, which masks with `where` instead",
         ]
-    elif constant > LARGEST:
+    elif constant > LARGEST and constant != finding.loss_scale:
         advice.append(f"replace the constant {constant:g} by one below {LARGEST:g}")
     elif scaled:
         advice.append(_lower_scale(finding))
@@ -138,7 +143,7 @@ def remedies(
 
 
 def _lower_scale(finding: Finding) -> str:
-    largest, scale = finding.output.largest, finding.loss_scale
+    largest, scale = finding.largest, finding.loss_scale
     if largest > LARGEST and not finding.float32_too:
         fitting = 2.0 ** math.floor(math.log2(scale * LARGEST / largest / _MARGIN))
         return f"lower the loss scale from {scale:g} to {fitting:g}: --loss-scale {fitting:g}"

@@ -17,13 +17,14 @@ from amp_xla.diagnose import overflow, rehearse
 from amp_xla.diagnose.rehearsal_report import Rehearsal
 from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
+from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.diagnose import heads
 from tests.running import run_python
 
 FEATURES, CLASSES, BATCH = 16, 4, 8
 
 
-def planted(forward: Sequence[float] = (), backward: Sequence[float] = ()) -> Any:
+def planted(forward: Sequence[float] = (), backward: Sequence[float] = (), scale: Any = 0) -> Any:
     """Return First -> Planted -> Second -> Classes in a new graph; ``Planted`` multiplies.
 
     It multiplies by several factors, because one beyond float16's range would be infinite or zero.
@@ -47,7 +48,8 @@ def planted(forward: Sequence[float] = (), backward: Sequence[float] = ()) -> An
     x = keras.layers.Dense(32, name="Second")(x)
     output = keras.layers.Dense(CLASSES, activation="softmax", name="Classes")(x)
     built = keras.models.Model(inputs, output)
-    built.compile(loss="categorical_crossentropy", optimizer=keras.optimizers.SGD(0.01))
+    sgd = keras.optimizers.SGD(0.01)
+    built.compile(LossScaleOptimizer(sgd, scale) if scale else sgd, "categorical_crossentropy")
     backend.session()
     return built
 
@@ -60,7 +62,7 @@ def batches() -> Iterator[List[np.ndarray]]:
         yield [random.randn(BATCH, FEATURES).astype(np.float32), np.eye(CLASSES)[labels]]
 
 
-def rehearsed(steps: int = 3, **plant: Sequence[float]) -> Rehearsal:
+def rehearsed(steps: int = 3, **plant: Any) -> Rehearsal:
     report: Rehearsal = rehearse(planted(**plant), batches(), steps)
     json.dumps(report.to_json(), allow_nan=False)
     return report
@@ -111,7 +113,7 @@ def test_an_infinite_mask_or_bound_is_no_cause() -> None:
     assert finding and finding.float32_too and finding.layer == last.name
 
 
-def test_underflow_backward_and_the_suggested_scale() -> None:
+def test_too_small_and_too_large_loss_scales() -> None:
     report = rehearsed(backward=(1e-2, 1e-5))
     assert report.finding is None and report.loss_scale == 1.0
     assert layer(report, "Planted").backward_lost > 0.2
@@ -121,6 +123,8 @@ def test_underflow_backward_and_the_suggested_scale() -> None:
     assert report.suggested_loss_scale >= 1024
     assert first.gradients_lost_then < 0.01 and layer(report, "Second").gradients_lost == 0.0
     assert f"suggested constant loss scale: {report.suggested_loss_scale:g} (now 1)" in str(report)
+    finding = rehearsed(1, scale=2.0**30).finding
+    assert finding is not None and "scale from 1.07374e+09 to" in finding.remedies[0]
 
 
 def test_the_batches_of_fit_are_taken_as_fit_takes_them() -> None:
