@@ -197,7 +197,11 @@ class RunFolder:
             self._acquire()
         assert self._lock is not None
         os.ftruncate(self._lock, 0)
-        os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        try:
+            os.pwrite(self._lock, holder.encode(), 0)
+        except OSError as error:  # a full disk
+            raise AmpXlaError(f"{self.path / _LOCK}: {error.strerror}") from error
         if not self.continues:
             durable.replace(self.path / _FRESH, b"resuming starts this run over\n")
         self.checkpoints.mkdir(exist_ok=True)
