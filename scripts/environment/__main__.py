@@ -115,6 +115,9 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
         recipe = argument(words, "recipe", "classification")
         if ".py:" in recipe:  # a function of the user's script
             return request
+        if "--resume" in words and request == "auto" and not has_tensorflow():
+            name = argument(["--resume", *(word for word in words if word != "--")], "name", "")
+            request = runtime_of_run(f"runs/{Path(recipe).stem}/{name or 'latest'}") or request
         return runtime_of_recipe(find_recipe(recipe, root), request)
     if subject == ("run",) and request == "auto" and not has_tensorflow():
         return runtime_of_run(argument(words, "run", "")) or "auto"

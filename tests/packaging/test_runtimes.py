@@ -151,22 +151,26 @@ def test_a_recipe_decides(recipe, request_, runtime):
 
 def test_a_run_decides(tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    os.makedirs("runs/tagging/x")
+    commands = ("predict runs/tagging/x a.txt", "predict --checkpoint x --run runs/tagging/x")
+    commands += ("train --recipe tagging -- --name x --resume", "train tagging --resume --name=x")
     for version, runtime in (("1.15.5", "tf1"), ("1.15.5+nv23.3", "nvtf1"), ("2.17.1", "tf2")):
-        (tmp_path / "run.json").write_text(json.dumps({"tensorflow": version}))
-        for words in ([str(tmp_path), "texts.txt"], ["--checkpoint", "x", "--run", str(tmp_path)]):
-            assert runtime_for("predict", words, "auto", ROOT) == runtime
-    assert runtime_for("predict", [str(tmp_path)], "jax", ROOT) == "jax"
+        Path("runs/tagging/x/run.json").write_text(json.dumps({"tensorflow": version}))
+        for command, *words in map(str.split, commands):
+            assert runtime_for(command, words, "auto", ROOT) == runtime
+    assert runtime_for("predict", ["runs/tagging/x"], "jax", ROOT) == "jax"
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
-    assert runtime_for("predict", [str(tmp_path)], "auto", ROOT) == "auto"
+    assert runtime_for("predict", ["runs/tagging/x"], "auto", ROOT) == "auto"
 
 
 def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
     machine.driver(A100)
     path = f"{machine.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    words = ["-m", "amp_xla", "train", "--", "--layers", "1", "--hidden", "64", "--epochs", "1"]
-    (tmp_path / "a.tsv").write_text("rain\twet\nsun\tdry\n" * 8)
-    words += ["--train", str(tmp_path / "a.tsv"), "--dev", str(tmp_path / "a.tsv")]
-    done = run([sys.executable, *words], AMP_XLA_DRIVER_ROOT=str(machine.folder), PATH=path)
+    file = tmp_path / "a.tsv"
+    file.write_text("rain\twet\nsun\tdry\n" * 8)
+    words = f"-m amp_xla train -- --layers 1 --hidden 64 --epochs 1 --train {file} --dev {file}"
+    done = run([sys.executable, *words.split()], AMP_XLA_DRIVER_ROOT=str(machine.folder), PATH=path)
     assert done.returncode == 2, done.stderr
     (line,) = [x for x in done.stderr.splitlines() if x.startswith("error:")]
     assert "NVIDIA A100-SXM4-40GB (8.0, driver 535.104.05)" in line
