@@ -87,12 +87,10 @@ def test_every_step_is_keras_own(strategies, devices, family, style, shape):
 
 def sequential(seed=0):
     start = tf_keras.initializers.GlorotUniform
-    return tf_keras.Sequential(
-        [
-            tf_keras.layers.Dense(8, "relu", kernel_initializer=start(seed), input_shape=(4,)),
-            tf_keras.layers.Dense(1, kernel_initializer=start(seed + 1), dtype="float32"),
-        ]
-    )
+    return tf_keras.Sequential([
+        tf_keras.layers.Dense(8, "relu", kernel_initializer=start(seed), input_shape=(4,)),
+        tf_keras.layers.Dense(1, kernel_initializer=start(seed + 1), dtype="float32"),
+    ])  # fmt: skip
 
 
 RNG = np.random.RandomState(0)
