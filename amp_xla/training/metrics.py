@@ -79,12 +79,15 @@ class MetricsLog:
             summary = self._summary()
             for name, value in scalars.items():
                 summary.value.add(tag=name, simple_value=value)
-            self._events.add_summary(summary, step)
+            with contextlib.suppress(RuntimeError):  # a full disk: the next line's write fails
+                self._events.add_summary(summary, step)
+                self._events.flush()  # kill -9 must lose no point before the last checkpoint
 
     def close(self) -> None:
         """Flush and close both files; ignore errors."""
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(RuntimeError):
+                self._events.close()
         with contextlib.suppress(OSError):  # write or the checkpoint reports it
             self._file.close()
 
