@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -23,6 +24,8 @@ from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.classifier import Answers
 from amp_xla.training.run import ScriptFolder
 
+# End of a line of CoNLL's columns.
+_TAGGED = re.compile(r"\s(O|[BIESM]-\S+)\s*$")
 # Prediction for one text: columns, and fields of a JSON object.
 Row = Tuple[List[str], Dict[str, Any]]
 
@@ -188,6 +191,13 @@ def lines_of(file: Optional[str]) -> List[str]:
             f"{called(path)}, line {bad[0].line}: {bad[0].reason} ({len(bad):,} such lines); text "
             f"in UTF-8 is needed"
         )
-    if not any(line.strip() for line in lines):
-        print(f"warning: {output.printable(called(path))} has no text", file=sys.stderr)
+    texts, problem = [line for line in lines if line.strip()], ""
+    if not texts:
+        problem = "has no text"
+    elif all(line.lstrip().startswith('{"') for line in texts):
+        problem = "looks like JSON lines; each line is read as a text"
+    elif all(_TAGGED.search(line) for line in texts):
+        problem = "looks like tokens and tags as in CoNLL; each line is read as a text"
+    if problem:
+        print(f"warning: {output.printable(called(path))} {problem}", file=sys.stderr)
     return lines

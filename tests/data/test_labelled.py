@@ -47,9 +47,7 @@ def test_tokens_are_hidden_in_training_only(files: TextFiles) -> None:
     assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))
 
 
-def test_a_line_to_predict_is_independent_of_other_lines(
-    files: TextFiles,
-) -> None:
+def test_a_line_to_predict_is_independent_of_other_lines(files: TextFiles) -> None:
     tokenizer = read(files).tokenizer
     encoded = labelled.questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
     assert ids_of(encoded, 0) == ids_of(tokenizer.encode(["good"]), 0)

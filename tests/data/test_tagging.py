@@ -75,7 +75,7 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
      r"data: tags of two schemes: B- in line 1, I- in line 4, M- in line 2; BIO, BIOES or BMES"),
     ('{"text": "ab", "entities": [[0, 3, "x"]]}', r'data:1: entity \[0, 3, "x"\]; needed: \[start'),
     ('{"text": "ab", "entities": [[0, 1.0, "x"]]}', r"data:1: entity \[0, 1.0"),
-    ('{"text": "ab"}', r"data:1: no list 'entities'"),
+    ('{"text": "ab"}', r"data:1: no list 'entities'; found: 'text'"),
     ('{"text": "abc", "entities": [[0, 2, "x"], [1, 3, "x"]]}',
      r"data:1: entities 0:2 and 1:3 overlap, which this .* --head global_pointer"),
     ("", r"data: the file is empty"),

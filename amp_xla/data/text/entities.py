@@ -99,7 +99,7 @@ def _from_json(line: str) -> Tuple[str, List[Entity]]:
     text = text_value(record, "text", "text")
     entities = record.get("entities")
     if not isinstance(entities, list):
-        raise ValueError("no list 'entities' in this object")
+        raise ValueError(f"no list 'entities'; found: {', '.join(map(repr, record))[:60]}")
     for entity in entities:
         if not (
             isinstance(entity, list)
@@ -108,8 +108,8 @@ def _from_json(line: str) -> Tuple[str, List[Entity]]:
             and entity[2].strip()
         ):
             raise ValueError(
-                f"entity {json.dumps(entity)[:60]}; needed: [start, end, label] "
-                f"with 0 <= start < end <= {len(text)}, the length of the text in characters"
+                f"entity {json.dumps(entity, ensure_ascii=False)[:60]}; needed: [start, end, "
+                f"label] with 0 <= start < end <= {len(text)}, the length of the text in characters"
             )
     return text, [Entity(*entity) for entity in entities]
 

@@ -172,8 +172,13 @@ def read(
 
 
 def is_json(path: str, first: str) -> bool:
-    """Return whether a file is JSON lines, by its name or its first line."""
-    return plain_name(path).endswith(JSON_SUFFIXES) or first.lstrip().startswith("{")
+    """Return whether a file is JSON lines, by its name or its first line; raise for an array."""
+    named = plain_name(path).endswith(JSON_SUFFIXES)
+    if named and first.lstrip().startswith("["):
+        raise DataError(
+            f"{path} is one JSON array; one object per line is needed (jq -c '.[]' converts it)"
+        )
+    return named or first.lstrip().startswith("{")
 
 
 def collected(
@@ -221,11 +226,11 @@ def _columns(
         return cells, True
     usual = WITHOUT_HEADER.get(len(cells), [])
     usual = ["text", "pair"] if len(cells) == 2 and "pair" in needs else usual
-    if set(needs) <= set(usual):
+    if set(needs) <= set(usual) and (known.labels or "label" not in usual):
         return usual, False
     marks, mark = ("commas", ",") if is_csv(path) else ("tabs", "<TAB>")
-    forms = dict.fromkeys(mark.join(form) for form in (needs, LABELLED_PAIRS))
-    listed = ", or ".join(forms).replace("pair", "second text")
+    forms = dict.fromkeys(mark.join(form) for form in (needs, known.labels and LABELLED_PAIRS))
+    listed = ", or ".join(filter(None, forms)).replace("pair", "second text")
     flags = " and ".join(f"--{name}-field" for name in needs)
     raise DataError(
         f"{path}:{number}: {_count(cells)} between {marks}, and no known header. Needed: {listed}; "
@@ -249,10 +254,6 @@ def _count(columns: Sequence[str]) -> str:
 def _keys(path: str, lines: Sequence[Line]) -> List[str]:
     """Return the keys of the first JSON objects."""
     number, first = lines[0]
-    if first.lstrip().startswith("["):
-        raise DataError(
-            f"{path} is one JSON array; one object per line is needed (jq -c '.[]' converts it)"
-        )
     keys: Dict[str, None] = {}
     for _, line in lines[:EXAMINED]:
         with contextlib.suppress(ValueError):  # reported later, with the line number
@@ -284,7 +285,7 @@ def text_value(
       ValueError: the field is missing, empty or of another type.
     """
     if field not in record:
-        raise ValueError(f"no field {field!r}")
+        raise ValueError(f"no field {field!r}; found: {', '.join(map(repr, record))[:60]}")
     value = record[field]
     if kind == "label" and separator is not None:
         parts = value if isinstance(value, list) else split(value, separator)
@@ -298,7 +299,7 @@ def text_value(
         if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
             return json.dumps(value)  # true, 3, 0.5: as in the file
     if not isinstance(value, str):
-        raise ValueError(f"{field} is {json.dumps(value)[:40]}; {allowed}")
+        raise ValueError(f"{field} is {json.dumps(value, ensure_ascii=False)[:40]}; {allowed}")
     problem = text_problem(value)
     if problem:
         raise ValueError(f"{field}: {problem}")

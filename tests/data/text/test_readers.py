@@ -12,7 +12,7 @@ from typing import Any, List
 import pytest
 
 from amp_xla.data.text.options import TextFiles
-from amp_xla.data.text.readers import Dataset, read
+from amp_xla.data.text.readers import TARGETS, Dataset, read
 from amp_xla.errors import DataError
 
 pytestmark = pytest.mark.once
@@ -139,6 +139,7 @@ UNUSABLE = [
     ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
     ("a.csv", b'review,label\n"never closed,1\n' + b"x\n" * 70_000, {}, "a.csv:.*quotation mark"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
+    ("a.tsv", b"1\ta\tb\n", dict(needs=("text", "pair"), known=TARGETS), "3 columns between tabs"),
     ("a.json", b'[{"text": "x", "label": 1}]', {}, "one JSON array"),
     ("a.json", b"hello\n", {}, "not a JSON object"),
     ("a.jsonl", b'{"x": "a", "y": 1}\n', {}, "found: 'x', 'y'"),
