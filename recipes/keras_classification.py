@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from typing import Any, List, Optional, Tuple
 
@@ -23,6 +24,7 @@ from typing_extensions import Literal
 from amp_xla.config import parse
 from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.process.exits import exit_code
+from amp_xla.process.typed import program
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig
@@ -101,7 +103,7 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
     )  # fmt: skip
     model.fit(epochs=config.training.epochs, callbacks=[run], verbose=0)
-    note(f"predict with: amp-xla predict {folder.path} texts.txt")
+    note(f"predict with: {program()} predict {shlex.quote(str(folder.path))} texts.txt")
 
 
 def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
