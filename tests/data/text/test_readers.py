@@ -161,13 +161,10 @@ def test_unusable_files(
 def test_damaged_gzip_is_named(tmp_path: Path) -> None:
     packed = gzip.compress(rows(TEXTS, LABELS).encode() * 50)
     flipped = packed[:60] + bytes([packed[60] ^ 16]) + packed[61:]
-    for content, reason in (
-        (packed[:-20], "damaged gzip"),
-        (flipped, "damaged gzip"),
-        (b"a\t1\n", "damaged gzip file: Not a gzipped file"),
-    ):
+    cases = {packed[:-20]: "", flipped: "", b"a\t1\n": " file: Not a gzipped file"}
+    for content, reason in cases.items():
         (tmp_path / "a.tsv.gz").write_bytes(content)
-        with pytest.raises(DataError, match=reason):
+        with pytest.raises(DataError, match=f"damaged gzip{reason}"):
             read(str(tmp_path / "a.tsv.gz"))
 
 
