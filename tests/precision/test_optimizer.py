@@ -92,10 +92,9 @@ def test_global_clipnorm_and_gradient_norm(session):
 
 
 @pytest.mark.parametrize(
-    "scale, clipnorm, factor",
-    [(None, None, np.inf), (1000.0, None, np.nan), (1.0, 1.0, 1e25)],
+    "scale, clipnorm, factor", [(None, None, np.inf), (1000.0, None, np.nan), (1.0, 1.0, 1e25)],
     ids=["no scale", "constant scale", "finite gradients of infinite norm"],
-)
+)  # fmt: skip
 def test_other_skipped_steps(session, scale, clipnorm, factor):
     trainer = minimized(session, tf.train.AdamOptimizer(0.1), scale, global_clipnorm=clipnorm)
     before = trainer.weights()
