@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -15,6 +14,7 @@ import numpy as np
 
 from amp_xla.config import parse
 from amp_xla.data.slots.lines import LineError
+from amp_xla.data.text.entities import TAG
 from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
@@ -24,8 +24,6 @@ from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.classifier import Answers
 from amp_xla.training.run import ScriptFolder
 
-# End of a line of CoNLL's columns.
-_TAGGED = re.compile(r"\s(O|[BIESM]-\S+)\s*$")
 # Prediction for one text: columns, and fields of a JSON object.
 Row = Tuple[List[str], Dict[str, Any]]
 
@@ -196,7 +194,7 @@ def lines_of(file: Optional[str]) -> List[str]:
         problem = "has no text"
     elif all(line.lstrip().startswith('{"') for line in texts):
         problem = "looks like JSON lines; each line is read as a text"
-    elif all(_TAGGED.search(line) for line in texts):
+    elif all(len(line.split()) > 1 and TAG.fullmatch(line.split()[-1]) for line in texts):
         problem = "looks like tokens and tags as in CoNLL; each line is read as a text"
     if problem:
         print(f"warning: {output.printable(called(path))} {problem}", file=sys.stderr)

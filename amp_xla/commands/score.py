@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,10 @@ import numpy as np
 
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.commands.score_answers import Answers, Generated, Labelled, Scored, Tagged
+from amp_xla.data.pairs import Scale
 from amp_xla.data.text.entities import Entity, unpack
-from amp_xla.data.text.options import TaggedFiles
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.options import Files, PairFiles, TaggedFiles
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, output
 from amp_xla.process.progress import note
@@ -80,7 +83,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     for sample, text in enumerate(texts, 1):
         if not text.strip():
             raise AmpXlaError(f"{file}: sample {sample} has a blank text; give each sample a text")
-    names, tagged = _labels(checkpoint), isinstance(files, TaggedFiles)
+    names, tagged = _labels(checkpoint, files), isinstance(files, TaggedFiles)
     gold = [unpack(label) for label in wanted] if tagged else []
     labels_of_file = {entity.label for text in gold for entity in text} if tagged else set(wanted)
     unknown = sorted(labels_of_file - set(names)) if names else []
@@ -106,13 +109,14 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     return Labelled(*known, names, chances, values)
 
 
-def _labels(checkpoint: Checkpoint) -> Tuple[str, ...]:
+def _labels(checkpoint: Checkpoint, files: Files) -> Tuple[str, ...]:
     """Return the labels of a run; none if it predicts numbers or texts."""
-    path = checkpoint.path / "labels.json"
-    labels = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    if isinstance(labels, dict):  # the scale of pairs
-        return ("0", "1") if labels["binary"] else ()
-    return tuple(labels)
+    path = str(checkpoint.path / "labels.json")
+    if not os.path.isfile(path):
+        return ()
+    if isinstance(files, PairFiles):
+        return ("0", "1") if Scale.load(path).binary else ()
+    return Labels.load(path).names
 
 
 def _predicted(
