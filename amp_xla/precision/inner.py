@@ -55,6 +55,11 @@ class Inner:
         values = {name: getattr(self.optimizer, name, None) for name in CLIPS}
         return {name: float(value) for name, value in values.items() if value}
 
+    @property
+    def children(self) -> Dict[str, Any]:
+        """Parts of the optimizer that a SavedModel of its wrapper must hold, by name."""
+        return {}
+
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         """Return pairs (gradient, variable), reduced over ranks if the optimizer does so.
 
@@ -142,6 +147,10 @@ class NewKerasInner(Inner):
 
     clips_itself = True
     aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
+
+    @property
+    def children(self) -> Dict[str, Any]:
+        return {"_iterations": self.optimizer.iterations, "_variables": self.optimizer._variables}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if tape is None or is_keras_own(self.optimizer, "compute_gradients"):

@@ -21,7 +21,7 @@ from amp_xla.precision import agreement as agreements
 from amp_xla.precision import facade
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
-from amp_xla.precision.inner import Inner, NewKerasInner, Pairs, derived, inner_of
+from amp_xla.precision.inner import Inner, Pairs, derived, inner_of
 from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss
 from amp_xla.precision.reduction import over_ranks
 from amp_xla.precision.step import Parts, Step, Steps, monitor
@@ -158,9 +158,7 @@ class LossScaleOptimizer(OptimizerFace):
         children = {f"group_{i}": inner.optimizer for i, (_, inner) in enumerate(self._groups[:-1])}
         children.update(inner=self.inner, state=self._state)
         children.update(applied_steps=self.applied_steps, skipped_steps=self.skipped_steps)
-        if isinstance(self._groups[-1][1], NewKerasInner):
-            # Keras loads a SavedModel only if these of an optimizer are in it.
-            children.update(_iterations=self.inner.iterations, _variables=self.inner._variables)
+        children.update(self._groups[-1][1].children)
         for name, child in children.items():
             if isinstance(child, Trackable):
                 self._track_trackable(child, name)
