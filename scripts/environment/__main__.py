@@ -116,8 +116,8 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
         if ".py:" in recipe:  # a function of the user's script
             return request
         if "--resume" in words and request == "auto" and not has_tensorflow():
-            name = argument(["--resume", *(word for word in words if word != "--")], "name", "")
-            request = runtime_of_run(f"runs/{Path(recipe).stem}/{name or 'latest'}") or request
+            name = flag(words, "name") or "latest"
+            request = runtime_of_run(f"runs/{Path(recipe).stem}/{name}") or request
         return runtime_of_recipe(find_recipe(recipe, root), request)
     if subject == ("run",) and request == "auto" and not has_tensorflow():
         return runtime_of_run(argument(words, "run", "")) or "auto"
@@ -133,13 +133,21 @@ def has_tensorflow() -> bool:
 def argument(words: Sequence[str], name: str, default: str) -> str:
     """Return the value of the flag `--name`, or the first word if that is a value, or `default`."""
     own_words = list(words[: words.index("--")] if "--" in words else words)
-    for index, word in enumerate(own_words):
+    value = flag(own_words, name)
+    if value is not None:
+        return value
+    positional = own_words and not own_words[0].startswith("-")
+    return own_words[0] if positional else default
+
+
+def flag(words: Sequence[str], name: str) -> Optional[str]:
+    """Return the value of the flag `--name`; None if it is not there."""
+    for index, word in enumerate(words):
         if word.startswith(f"--{name}="):
             return word.partition("=")[2]
         if word == f"--{name}":
-            return "".join(own_words[index + 1 : index + 2])
-    positional = own_words and not own_words[0].startswith("-")
-    return own_words[0] if positional else default
+            return "".join(words[index + 1 : index + 2])
+    return None
 
 
 def runtime_of_run(folder: str) -> Optional[str]:
