@@ -26,7 +26,7 @@ def network(
     the token vectors without padding.
 
     Args:
-      weights: False = read only the configuration from ``--bert``.
+      weights: False = read only the configuration from ``--bert``; a checkpoint has the weights.
     """
     if not apart(method):
         return encoder.classifier(vocab_size, 1, max_length, weights=weights)

@@ -13,14 +13,13 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 
 from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.options import choose_lengths
+from amp_xla.data.batches.options import BatchOptions, choose_lengths
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.report import scores
 from amp_xla.training import distributed
 
-_LENGTHS = 4  # lengths of batches to predict; JAX compiles for each
 _AGREE_EVERY = 16  # batches after which the ranks check whether one of them got a signal
 Infer = Callable[[Batch], Mapping[str, Any]]
 Evaluation = Callable[[], Dict[str, float]]
@@ -62,7 +61,7 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
     Samples have at most ``length`` tokens; the batches have a few lengths, with little padding.
     """
     results: List[Any] = [None] * len(encoded)
-    lengths = choose_lengths(encoded.lengths, _LENGTHS, length)
+    lengths = choose_lengths(encoded.lengths, BatchOptions.shapes, length)
     for batch in Batches(encoded, None, lengths, rows, shuffle=False).epoch(0):
         for sample, result in zip(batch["sample_ids"].tolist(), infer(batch)):
             if sample >= 0:
