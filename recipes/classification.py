@@ -27,6 +27,7 @@ from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
+from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     LoopOptions,
     PrecisionOptions,
@@ -62,67 +63,52 @@ class Config(ClassifierConfig):
         return dataclasses.replace(super().loop, monitor="micro_f1" if several else self.monitor)
 
 
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    config = resume_from.pinned(config) if resume_from else config
-    resolved = config.precision_options.resolve()
-    # TensorFlow reads the precision at its import, so the imports follow here.
     from amp_xla.backend import tf
     from amp_xla.models import dropout, losses
-    from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import classification, several_labels
-    from amp_xla.training.step import Inference, TrainStep
+    from amp_xla.training.step import Inference
 
+    # texts -> batches
     several, smoothing = config.files.multilabel is not None, config.training.label_smoothing
     if several and (smoothing or config.class_weights):
         raise SettingsError("--multilabel excludes --label-smoothing and --class-weights")
-    job.seed_everything(config.seed)
-    data = config.read(config.accumulate)
-    ranks = distributed.current()
-    accumulate = ranks.micro_batches(config.accumulate)
-    batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
-    step_input = dropout.install(config.seed)
-    vocab, length = data.tokenizer.vocab_size, config.batches.max_length
-    model = config.encoder.classifier(
-        vocab, len(data.labels), length, data.batches.slots, weights=not resume_from)  # fmt: skip
-    steps = config.steps(batches)
+    data = context.shared(labelled.read(config.files, context.preparation()))
     class_weights = labelled.class_weights(config.class_weights, data.labels, data.ids)
-    answers_shape = [None] * (model.output.shape.ndims - 1)
+
+    # batches -> logits
+    model = config.encoder.classifier(
+        data.tokenizer.vocab_size, len(data.labels), config.batches.max_length,
+        data.batches.slots, context.reads_weights,
+    )  # fmt: skip
+    texts = [None] * (model.output.shape.ndims - 1)
     inputs = {
         **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
-        "labels": tf.placeholder(
-            tf.int32, answers_shape + [len(data.labels)] * several, name="labels"
-        ),
-        "weights": tf.placeholder(tf.float32, answers_shape, name="weights"),
+        "labels": tf.placeholder(tf.int32, texts + [len(data.labels)] * several, name="labels"),
+        "weights": tf.placeholder(tf.float32, texts, name="weights"),
     }
+
+    # logits -> loss -> update
+    def objective(logits: Any) -> Any:
+        return losses.classification(
+            inputs["labels"], logits, inputs["weights"], smoothing, class_weights
+        )
+
+    tricks = context.tricks(model)
+    optimizer = context.optimizer(context.steps(data.batches), tricks.rule)
+    divergence = losses.divergence_of_several if several else losses.divergence
+    loss, accuracy = tricks.loss(objective, inputs["weights"], optimizer.loss_scale, divergence)
+    loss += sum(model.losses)
+    step = context.step(inputs, loss, optimizer, tricks.variables, {"accuracy": accuracy})
+
+    # evaluation
     with dropout.inference():
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     scores = several_labels if several else classification
-    evaluate = scores(Inference(inputs, outputs), dev_batches, len(data.labels))
-
-    pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
-    tricks = config.tricks.on(model, pretrained, config.update.recompute)
-    optimizer, rate = config.update.scheduled(
-        steps, resolved.loss_scale, accumulate=accumulate, rule=tricks.rule
-    )  # fmt: skip
-
-    def objective(output: Any) -> Any:
-        return losses.classification(
-            inputs["labels"], output, inputs["weights"], smoothing, class_weights
-        )
-
-    divergence = losses.divergence_of_several if several else losses.divergence
-    loss, accuracy = tricks.loss(objective, inputs["weights"], optimizer.loss_scale, divergence)
-    step = TrainStep(
-        inputs, step_input, loss + sum(model.losses), optimizer, tricks.variables, rate,
-        {"accuracy": accuracy},
-    )  # fmt: skip
-    return job.Job(
-        model, step, batches, tricks.evaluation(evaluate, optimizer),
-        {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
-        resolved, identity=data.fingerprints,
-    )  # fmt: skip
+    evaluate = scores(Inference(inputs, outputs), data.dev_batches, len(data.labels))
+    return context.text_job(model, step, data, tricks.evaluation(evaluate, optimizer))
 
 
 def main(argv: Optional[List[str]] = None) -> int:

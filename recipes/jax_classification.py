@@ -23,6 +23,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
+from amp_xla.training.context import RunContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +38,8 @@ class Config(ClassifierConfig):
     """loss scale: a number (1 = off) or dynamic; none = 1000 in float16, else 1"""
 
 
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    config = resume_from.pinned(config) if resume_from else config
     from amp_xla.jax import processes, step
     from amp_xla.jax.engine import Job
     from amp_xla.process.progress import note
@@ -51,7 +51,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     shape = architecture(config, data.tokenizer.vocab_size)
     steps = config.steps(data.batches)
     model = policy.cast_to_param(
-        new_model(config, shape, len(data.labels), weights=not resume_from)
+        new_model(config, shape, len(data.labels), weights=context.reads_weights)
     )
     update = config.update
     rate = step.schedule(update.learning_rate, int(update.warmup * steps), steps)

@@ -34,6 +34,7 @@ from amp_xla.models import presets
 from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     Intervals,
     PrecisionOptions,
@@ -102,69 +103,66 @@ def get_data(config: Config) -> Manifest:
     return Manifest.load(out)
 
 
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    config = resume_from.pinned(config) if resume_from else config
-    resolved = config.precision_options.resolve()
-    data = get_data(config)
     from amp_xla.backend import tf
-    from amp_xla.models import dropout
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.average import averaged, used_by
     from amp_xla.optimizers.lamb import LAMB
     from amp_xla.process.progress import note
-    from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import held_out
-    from amp_xla.training.step import TrainStep
 
-    job.seed_everything(config.seed)
+    # prepared text -> batches
+    data, length = get_data(config), config.length
     tokenizer = data.tokenizer()
     note(f"{data.describe()}{data.warnings(tokenizer)}")
     note(presets.described(flat(config), flat(Config())))
-    ranks, amount = distributed.current(), config.length
-    size, count = amount.global_batch, ranks.world.size
-    accumulate = amount.accumulation(count)
-    phases, held = zip(*read(
-        data, amount, config.heldout, config.objective,
-        Masking(tokenizer, config.mask_rate, config.mask, config.seed),
-    ))  # fmt: skip
-    batches = ranks.share(Phases(*phases), accumulate)
-    step_input = dropout.install(config.seed)
+    ranks = context.ranks.world.size
+    context.micro_batches = accumulate = length.accumulation(ranks)
+    masking = Masking(tokenizer, config.mask_rate, config.mask, config.seed)
+    phases, held = zip(*read(data, length, config.heldout, config.objective, masking))
+    batches = context.share(Phases(*phases))
+
+    # batches -> logits -> loss
     lm = config.encoder.language_model(
         tokenizer.vocab_size, max(phase.length for phase in phases), config.objective,
-        not resume_from, len(phases) > 1,
+        context.reads_weights, len(phases) > 1,
     )  # fmt: skip
-    if config.encoder.informed and not resume_from:
+    if config.encoder.informed and context.reads_weights:
         lm.start_from_counts(Sequences(data), tokenizer.special_ids, config.seed)
     inputs = lm.placeholders()
     topic = None
     if config.topic and config.objective == "mlm":  # in others, inputs contain the words to predict
-        topic = config.topic * (tf.cast(step_input // accumulate, tf.float32) / float(amount.steps))
+        updates = tf.cast(context.step_input // accumulate, tf.float32)
+        topic = config.topic * (updates / float(length.steps))
         note(
             "loss = mlm_loss + weight x topic_loss; the weight grows from 0, so the sum may rise "
             "while both losses fall"
         )
     loss, metrics = lm.loss(inputs, topic)
-    evaluate = held_out(lm, inputs, *map(ranks.share, reversed(held)))
+
+    # loss -> update
     kind: Any = averaged(AdamW if config.optimizer == "adamw" else LAMB, config.average)
-    optimizer, rate = config.update.scheduled(
-        amount.steps, resolved.loss_scale, decay=config.decay, accumulate=accumulate,
-        rule=functools.partial(kind, beta2=config.beta2, epsilon=config.adam_epsilon),
-    )  # fmt: skip
-    step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
+    rule = functools.partial(kind, beta2=config.beta2, epsilon=config.adam_epsilon)
+    optimizer = context.optimizer(length.steps, rule, decay=config.decay)
+    step = context.step(inputs, loss, optimizer, lm.weights, metrics)
     costs = [training_flops(lm.config, phase.length, phase.predicted) for phase in phases]
     first_phase = phases[0].steps_per_epoch()
     note(
-        f"global batch {size} = micro-batch {size / accumulate / count:g} x accumulation "
-        f"{accumulate} x ranks {count}; {costs[0] * size / 1e9:.1f} GFLOP per update; "
+        f"global batch {length.global_batch} = micro-batch "
+        f"{length.global_batch / accumulate / ranks:g} x accumulation {accumulate} x ranks "
+        f"{ranks}; {costs[0] * length.global_batch / 1e9:.1f} GFLOP per update; "
         f"{', then '.join(phase.describe() for phase in phases)}"
     )
-    return job.Job(
+
+    # evaluation
+    evaluate = held_out(lm, inputs, *map(context.ranks.share, reversed(held)))
+    return context.job(
         lm.transformer.model, step, batches, used_by(evaluate, optimizer, lm.weights),
-        {**tokenizer.assets, "bert_config.json": lm.architecture()}, resolved,
+        {**tokenizer.assets, "bert_config.json": lm.architecture()},
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=used_by(lm.write_checkpoint, optimizer, lm.weights),
-        rates={"model_flops_per_second": lambda step: costs[step > first_phase] / count},
+        rates={"model_flops_per_second": lambda step: costs[step > first_phase] / ranks},
     )  # fmt: skip
 
 

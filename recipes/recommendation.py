@@ -29,6 +29,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers
+from amp_xla.training.context import RunContext
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 _COLUMNS = "columns.json"
@@ -56,35 +57,35 @@ class Config:
     run: RunOptions = RunOptions()
 
 
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    resolved = config.precision_options.resolve()
     from amp_xla.backend import tf
     from amp_xla.models.recommender import losses
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
     from amp_xla.sok.saver import TableShards
-    from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import ranking
-    from amp_xla.training.step import Inference, TrainStep
+    from amp_xla.training.step import Inference
 
-    job.seed_everything(config.seed)
+    # lines -> batches
     train, dev, values = config.files.read(config.batch_size)
     rows, width, columns = config.model.rows, config.model.table_width, train.columns
-    ranks = distributed.current()
-    batches: Any = ranks.share(SlotBatches(train, config.batch_size, rows, values, config.seed))
-    dev_batches: Any = ranks.share(SlotBatches(dev, config.batch_size, rows, values, shuffle=False))
+    context.micro_batches, ranks = 1, context.ranks.world.size
+    batches = context.share(SlotBatches(train, config.batch_size, rows, values, config.seed))
+    dev_batches = context.share(SlotBatches(dev, config.batch_size, rows, values, shuffle=False))
     note(
         f"{len(train):,} training and {len(dev):,} dev samples, {columns.numbers} numbers, "
         f"{columns.slots} slots; a table of {rows:,} x {width}: "
-        f"{rows * width * 12 / ranks.world.size / 1e6:,.0f} MB per rank with Adam's moments"
+        f"{rows * width * 12 / ranks / 1e6:,.0f} MB per rank with Adam's moments"
     )
+
+    # batches -> logits -> loss
     inputs, model, logits = _model(config, columns, values)
     inputs["labels"] = tf.placeholder(tf.float32, [None], name="labels")
     inputs["weights"] = tf.placeholder(tf.float32, [None], name="weights")
     loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
-    evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
 
+    # loss -> update
     lazy = config.table_optimizer == "lazy_adam"
     rule = (optimizers.LazyAdam if lazy else optimizers.Adam)(epsilon=1e-6)
     tables = TableShards([model.table.embedding_variable], rule)
@@ -93,19 +94,19 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         rule.learning_rate = rate
         return rule
 
-    optimizer, rate = config.update.scheduled(
-        config.epochs * batches.steps_per_epoch(), resolved.loss_scale,
-        sharded=(tables.holds, with_rate),
+    steps = config.epochs * batches.steps_per_epoch()
+    optimizer = context.optimizer(steps, sharded=(tables.holds, with_rate))
+    step = context.step(
+        inputs, loss, optimizer, model.trainable_weights, {"accuracy": accuracy},
+        [model.table.embedding_variable],
     )  # fmt: skip
-    step = TrainStep(
-        inputs, None, loss, optimizer, model.trainable_weights, rate, {"accuracy": accuracy},
-        sharded=[model.table.embedding_variable],
-    )  # fmt: skip
-    return job.Job(
+
+    # evaluation
+    evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
+    return context.job(
         model, step, batches, evaluate,
         {_COLUMNS: json_files.encode({**columns._asdict(), "values": values})},
-        resolved, identity={"train": train.fingerprint(), "dev": dev.fingerprint()},
-        sharded=tables,
+        {"train": train.fingerprint(), "dev": dev.fingerprint()}, sharded=tables,
     )  # fmt: skip
 
 

@@ -26,13 +26,13 @@ from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data import seq2seq as data_of
-from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.seq2seq import TargetBatchOptions
 from amp_xla.data.text.options import TargetFiles, VocabularyOptions
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.context import RunContext
 from amp_xla.training.options import ClassifierOptions, PrecisionOptions, TransformerUpdateOptions
 
 
@@ -51,39 +51,28 @@ class Config(ClassifierConfig):
     """micro-batches per update; each has --batch-size samples"""
     precision_options: PrecisionOptions = PrecisionOptions()
 
-    def data(self, how: Preparation) -> Labelled:
-        """Read the texts, and return them with their targets and batches."""
-        return data_of.read(self.files, how)
 
-
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    config = resume_from.pinned(config) if resume_from else config
-    resolved = config.precision_options.resolve()
-    from amp_xla.models import dropout
-    from amp_xla.training import distributed, job, seq2seq
-    from amp_xla.training.step import TrainStep
+    from amp_xla.training import seq2seq
 
-    job.seed_everything(config.seed)
-    data = config.read(config.accumulate)
-    ranks = distributed.current()
-    accumulate = ranks.micro_batches(config.accumulate)
-    batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
-    step_input = dropout.install(config.seed)
+    # sources and targets -> batches
+    data = context.shared(data_of.read(config.files, context.preparation()))
+
+    # batches -> logits -> loss -> update
     lm = config.encoder.language_model(
-        data.tokenizer.vocab_size, config.batches.max_length, "unilm", weights=not resume_from
+        data.tokenizer.vocab_size, config.batches.max_length, "unilm", context.reads_weights
     )
-    steps = config.steps(batches)
+    steps = context.steps(data.batches)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
-    evaluate = seq2seq.evaluation(lm, inputs, dev_batches, data.tokenizer, data.dev, config.batches)
-    optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
-    step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
-    return job.Job(
-        lm.transformer.model, step, batches, evaluate,
-        {**data.tokenizer.assets, "bert_config.json": lm.architecture()}, resolved,
-        identity=data.fingerprints,
-    )  # fmt: skip
+    step = context.step(inputs, loss, context.optimizer(steps), lm.weights, metrics)
+
+    # evaluation
+    evaluate = seq2seq.evaluation(
+        lm, inputs, data.dev_batches, data.tokenizer, data.dev, config.batches
+    )
+    return context.text_job(lm.transformer.model, step, data, evaluate)
 
 
 def main(argv: Optional[List[str]] = None) -> int:

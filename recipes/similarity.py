@@ -27,12 +27,12 @@ from typing_extensions import Annotated
 
 from amp_xla.config import parse, within
 from amp_xla.data import pairs
-from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text.options import PairFiles
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig
+from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     ClassifierOptions,
     PrecisionOptions,
@@ -64,56 +64,46 @@ class Config(ClassifierConfig):
         if self.tricks.r_drop and pairs.apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
 
-    def data(self, how: Preparation) -> Labelled:
-        """Read the pairs, and return them with their batches."""
-        return pairs.read(self.method, self.files, how)
 
-
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    config = resume_from.pinned(config) if resume_from else config
-    resolved = config.precision_options.resolve()
     from amp_xla.models import dropout, losses, similarity
-    from amp_xla.training import distributed, job
     from amp_xla.training.similarity import evaluation, threshold_of
-    from amp_xla.training.step import Inference, TrainStep
+    from amp_xla.training.step import Inference
 
-    job.seed_everything(config.seed)
-    data = config.read(config.accumulate)
-    ranks = distributed.current()
-    accumulate = ranks.micro_batches(config.accumulate)
-    batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
-    step_input = dropout.install(config.seed)
-    vocab, length = data.tokenizer.vocab_size, config.batches.max_length
-    model = similarity.network(config.method, config.encoder, vocab, length, not resume_from)
-    steps = config.steps(batches)
+    # pairs -> batches
+    data = context.shared(pairs.read(config.method, config.files, context.preparation()))
+
+    # batches -> logits or vectors
+    model = similarity.network(
+        config.method, config.encoder, data.tokenizer.vocab_size, config.batches.max_length,
+        context.reads_weights,
+    )  # fmt: skip
     inputs = similarity.placeholders(config.method)
     rows = similarity.model_inputs(config.method, inputs)
+
+    # logits or vectors -> loss -> update
+    smoothing = config.training.label_smoothing if data.labels.binary else 0.0
+
+    def objective(output: Any) -> Any:
+        return similarity.loss(config.method, output, inputs, smoothing), {}
+
+    tricks = context.tricks(model)
+    optimizer = context.optimizer(context.steps(data.batches), tricks.rule)
+    loss, metrics = tricks.loss(
+        objective, inputs["weights"], optimizer.loss_scale, losses.divergence_of_several, rows
+    )
+    loss += sum(model.losses)
+    step = context.step(inputs, loss, optimizer, tricks.variables, metrics)
+
+    # evaluation
     with dropout.inference():
         outputs = {"scores": similarity.scores(config.method, model(rows))}
     evaluate = evaluation(
-        Inference(inputs, outputs), dev_batches, data.labels.values(data.dev.labels),
+        Inference(inputs, outputs), data.dev_batches, data.labels.values(data.dev.labels),
         data.labels.binary, threshold_of(config.method, data.labels),
     )  # fmt: skip
-
-    pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
-    tricks = config.tricks.on(model, pretrained, config.update.recompute)
-    optimizer, rate = config.update.scheduled(
-        steps, resolved.loss_scale, accumulate=accumulate, rule=tricks.rule
-    )  # fmt: skip
-    smoothing = config.training.label_smoothing if data.labels.binary else 0.0
-    loss, metrics = tricks.loss(
-        lambda output: (similarity.loss(config.method, output, inputs, smoothing), {}),
-        inputs["weights"], optimizer.loss_scale, losses.divergence_of_several, rows,
-    )  # fmt: skip
-    step = TrainStep(
-        inputs, step_input, loss + sum(model.losses), optimizer, tricks.variables, rate, metrics
-    )
-    return job.Job(
-        model, step, batches, tricks.evaluation(evaluate, optimizer),
-        {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
-        resolved, identity=data.fingerprints,
-    )  # fmt: skip
+    return context.text_job(model, step, data, tricks.evaluation(evaluate, optimizer))
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -23,7 +23,6 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data import tagged
-from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.spans import is_flat
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
@@ -31,6 +30,7 @@ from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     ClassifierOptions,
     PrecisionOptions,
@@ -63,10 +63,6 @@ class Config(ClassifierConfig):
                 f"--label-smoothing {smoothing:g}, --head {self.head}: allowed with softmax only"
             )
 
-    def data(self, how: Preparation) -> Labelled:
-        """Read the texts, and return them with their entities and batches."""
-        return tagged.read(self.files, how, self.head)
-
     def tagger(self, vocab_size: int, labels: int, weights: bool) -> Any:
         """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""
         from amp_xla.models import tagging
@@ -76,50 +72,38 @@ class Config(ClassifierConfig):
         return tagging.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
 
 
-def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
+def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    config = resume_from.pinned(config) if resume_from else config
-    resolved = config.precision_options.resolve()
     from amp_xla.models import dropout
-    from amp_xla.training import distributed, job, tagging
-    from amp_xla.training.step import Inference, TrainStep
+    from amp_xla.training import tagging
+    from amp_xla.training.step import Inference
 
-    job.seed_everything(config.seed)
-    data = config.read(config.accumulate)
-    ranks = distributed.current()
-    accumulate = ranks.micro_batches(config.accumulate)
-    batches, dev_batches = (ranks.share(b, accumulate) for b in (data.batches, data.dev_batches))
-    step_input = dropout.install(config.seed)
-    vocab, length = data.tokenizer.vocab_size, config.batches.max_length
-    tagger = config.tagger(vocab, len(data.labels), weights=not resume_from)
-    steps = config.steps(batches)
+    # texts -> batches
+    data = context.shared(tagged.read(config.files, context.preparation(), config.head))
+
+    # batches -> scores of tags or spans
+    if config.tricks.r_drop and not is_flat(config.head):
+        raise SettingsError(f"--r-drop excludes --head {config.head}; allowed: softmax, crf")
+    vocab_size = data.tokenizer.vocab_size
+    tagger = config.tagger(vocab_size, len(data.labels), context.reads_weights)
     inputs = tagger.inputs()
+
+    # scores -> loss -> update
+    def objective(scores: Any) -> Any:
+        return tagger.loss_and_metrics(inputs, scores, config.training.label_smoothing)
+
+    tricks = context.tricks(tagger.model)
+    optimizer = context.optimizer(context.steps(data.batches), tricks.rule)
+    loss, metrics = tricks.loss(objective, inputs["weights"], optimizer.loss_scale)
+    loss += sum(tagger.model.losses)
+    step = context.step(inputs, loss, optimizer, tricks.variables, metrics)
+
+    # evaluation
     with dropout.inference():
         scores = tagger.model(tagger.model.inputs)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = tagging.evaluation(Inference(inputs, outputs), dev_batches, data, config.head)
-
-    if config.tricks.r_drop and not is_flat(config.head):
-        raise SettingsError(f"--r-drop excludes --head {config.head}; allowed: softmax, crf")
-    pretrained = bool(config.encoder.bert or config.run.warm_start or resume_from)
-    tricks = config.tricks.on(tagger.model, pretrained, config.update.recompute)
-    optimizer, rate = config.update.scheduled(
-        steps, resolved.loss_scale, accumulate=accumulate, rule=tricks.rule
-    )  # fmt: skip
-    smoothing = config.training.label_smoothing
-    loss, metrics = tricks.loss(
-        lambda scores: tagger.loss_and_metrics(inputs, scores, smoothing), inputs["weights"],
-        optimizer.loss_scale,
-    )  # fmt: skip
-    step = TrainStep(
-        inputs, step_input, loss + sum(tagger.model.losses), optimizer, tricks.variables, rate,
-        metrics,
-    )  # fmt: skip
-    return job.Job(
-        tagger.model, step, batches, tricks.evaluation(evaluate, optimizer),
-        {**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
-        resolved, identity=data.fingerprints,
-    )  # fmt: skip
+    evaluate = tagging.evaluation(Inference(inputs, outputs), data.dev_batches, data, config.head)
+    return context.text_job(tagger.model, step, data, tricks.evaluation(evaluate, optimizer))
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -22,6 +22,7 @@ from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.process.progress import note
 from amp_xla.recipe import recipe_module, recipe_name
 from amp_xla.settings import Precision, Settings
+from amp_xla.training.context import build_job
 from amp_xla.training.options import precision_options
 
 
@@ -135,7 +136,7 @@ def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None
         os.environ, precision="amp", loss_scale=loss_scale or options.loss_scale
     )
     scale = Precision.of(settings, "float16").loss_scale
-    return module.build(changed(config, precision="amp", loss_scale=str(scale)))
+    return build_job(module.build, changed(config, precision="amp", loss_scale=str(scale)))
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:

@@ -21,7 +21,7 @@ class Labelled(NamedTuple):
     """Training and dev texts, and their batches.
 
     Attributes:
-      labels: ``Labels`` of the training texts, or the ``Scale`` of pairs.
+      labels: ``Labels`` of the training texts, or the ``Scale`` of pairs; None without labels.
       batches, dev_batches: batches in the same shapes; token dropout only in training.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
@@ -41,7 +41,8 @@ class Labelled(NamedTuple):
     @property
     def assets(self) -> Dict[str, bytes]:
         """File name -> content of the files needed for prediction."""
-        return {**self.tokenizer.assets, "labels.json": self.labels.encoded()}
+        labels = {} if self.labels is None else {"labels.json": self.labels.encoded()}
+        return {**self.tokenizer.assets, **labels}
 
     @property
     def fingerprints(self) -> Dict[str, str]:

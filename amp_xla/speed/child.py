@@ -56,7 +56,9 @@ def build_job(request: Request) -> Any:
 
     recipe = recipe_module(request.recipe)
     words = (*request.words, "--precision", request.precision, "--xla", request.xla)
-    job = recipe.build(parse(recipe.Config, words, f"python -m {recipe.__name__}"))
+    from amp_xla.training.context import build_job
+
+    job = build_job(recipe.build, parse(recipe.Config, words, f"python -m {recipe.__name__}"))
     from amp_xla.training.step import initialize_variables
 
     initialize_variables()

@@ -29,6 +29,7 @@ from amp_xla.training.checkpoint import (
     find,
     set_aside_damaged,
 )
+from amp_xla.training.context import build_job
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
@@ -47,8 +48,7 @@ def train(
 
     Args:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
-      build: returns the ``Job`` of a configuration. For a resumed run it is called with the
-        ``Checkpoint`` as second argument, and takes vocabulary and architecture from it.
+      build: returns the ``Job`` of a configuration and a ``RunContext``.
       join: joins the processes that train together; None = ``distributed.join`` (Horovod).
 
     Raises:
@@ -64,7 +64,7 @@ def train(
                 resume_from = newest(run, ranks)
                 if resume_from is not None:  # keeps micro-batches as small as they were
                     ranks.first_size = resume_from.ranks["first_size"]
-                job = build(config) if resume_from is None else build(config, resume_from)
+                job = build_job(build, config, resume_from)
                 loop = prepare(run, config, job.engine(), options, resume_from)
             began = time.monotonic()
             loop.train(watch)

@@ -81,8 +81,7 @@ def build_model(config: Config) -> Any:
     return keras.models.Model(tokens, keras.layers.Dense(2, name="Logits")(x))
 
 
-def build(config: Config, resume_from: Any = None) -> Any:
-    resolved = config.precision_options.resolve()
+def build(config: Config, context: Any) -> Any:
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
     from amp_xla.data.text.labels import Labels
@@ -91,17 +90,14 @@ def build(config: Config, resume_from: Any = None) -> Any:
     from amp_xla.optimizers.schedule import warmup_decay
     from amp_xla.precision import DynamicLossScale
     from amp_xla.precision.optimizer import LossScaleOptimizer
-    from amp_xla.training import distributed, job
     from amp_xla.training.evaluation import classification
     from amp_xla.training.step import Inference, TrainStep
 
-    job.seed_everything(config.seed)
     encoded, labels = corpus(config.samples, 1)
     batches = Batches(encoded, labels, [8, 12], config.batch_size, seed=config.seed)
-    batches = distributed.current().share(batches, config.accumulate)
+    batches = context.share(batches)
     dev = Batches(*corpus(12, 2), [12], 4, shuffle=False)
 
-    step_input = dropout.install(config.seed)
     model = build_model(config)
     (tokens,) = model.inputs
     inputs = {
@@ -110,7 +106,7 @@ def build(config: Config, resume_from: Any = None) -> Any:
         "weights": tf.placeholder(tf.float32, [None]),
     }
     loss, accuracy = losses.classification(inputs["labels"], model.output, inputs["weights"])
-    number = step_input // config.accumulate
+    number = context.step_input // config.accumulate
     hit = tf.reduce_any(tf.equal(number, list(config.overflow_at)))
     hit = tf.logical_or(hit, number >= config.overflow_from)
     loss = loss * tf.where(hit, float("inf"), 1.0)
@@ -135,15 +131,16 @@ def build(config: Config, resume_from: Any = None) -> Any:
         warn_after=0,
     )
     step = TrainStep(
-        inputs, step_input, loss, optimizer, model.trainable_weights, rate, {"accuracy": accuracy}
-    )
+        inputs, context.step_input, loss, optimizer, model.trainable_weights, rate,
+        {"accuracy": accuracy},
+    )  # fmt: skip
 
     identity = {"train": f"{config.samples} random sequences"}
     assets = {
         "vocab.txt": "\n".join(words(config)).encode(),
         "labels.json": Labels(names(config)).encoded(),
     }
-    return job.Job(model, step, batches, evaluate, assets, resolved, identity)
+    return context.job(model, step, batches, evaluate, assets, identity)
 
 
 def words(config: Config) -> List[str]:

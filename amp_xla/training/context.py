@@ -1,0 +1,166 @@
+"""What is the same for every recipe: precision, seed, ranks, a resumed run's checkpoint, the job.
+
+A recipe's ``build(config, context)`` decides about texts, model, loss and evaluation; the context
+does what surrounds them. ``inspect``, ``rehearse`` and ``tune`` call the same ``build``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+
+from amp_xla.config import flat
+from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.models import fine_tuning
+from amp_xla.process.progress import note
+from amp_xla.training import distributed
+from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
+from amp_xla.training.run import resumed_settings
+
+
+class RunContext:
+    """The surroundings of one training job.
+
+    Sets precision, seeds and dropout masks, unless the recipe has no ``PrecisionOptions`` (JAX).
+
+    Args:
+      config: the recipe's configuration.
+      resume_from: checkpoint that a resumed run continues from.
+
+    Attributes:
+      config: the configuration; for a resumed run with the vocabulary of its checkpoint.
+      ranks: the processes that train together.
+      micro_batches: number of micro-batches per update and rank.
+      precision: precision, XLA mode and loss scale.
+      step_input: placeholder of the micro-batch's number, which decides the dropout masks.
+    """
+
+    def __init__(self, config: Any, resume_from: Optional[Checkpoint] = None) -> None:
+        self._resume_from = resume_from
+        self.config = config if resume_from is None else resume_from.pinned(config)
+        self.ranks = distributed.current()
+        self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
+        self._rate: Any = None
+        options = getattr(config, "precision_options", None)
+        if options is None:
+            return
+        self.precision = options.resolve()
+        # TensorFlow reads the precision at its import, so the imports follow here.
+        from amp_xla.models import dropout
+        from amp_xla.training import job
+
+        job.seed_everything(config.seed)
+        self.step_input = dropout.install(config.seed)
+
+    @property
+    def reads_weights(self) -> bool:
+        """True if the weights of ``--bert`` are needed; a resumed run's are in its checkpoint."""
+        return self._resume_from is None
+
+    # -- texts --------------------------------------------------------------------------------
+
+    def preparation(self) -> Preparation:
+        """Return the settings that turn texts into batches of all micro-batches of an update."""
+        config = self.config
+        size = config.batches.batch_size * getattr(config, "accumulate", 1)
+        return Preparation(
+            config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
+            config.encoder.bert, config.training.token_dropout, config.seed,
+        )  # fmt: skip
+
+    def shared(self, data: Labelled) -> Labelled:
+        """Print a description of the texts; return them with this rank's part of the batches."""
+        note(data.description)
+        batches, dev_batches = map(self.share, (data.batches, data.dev_batches))
+        return data._replace(batches=batches, dev_batches=dev_batches)
+
+    def share(self, batches: Any) -> Any:
+        """Return a ``BatchSource`` of this rank's rows, each batch cut into micro-batches."""
+        return self.ranks.share(batches, self.micro_batches)
+
+    def steps(self, batches: Any) -> int:
+        """Return the number of steps in the whole run; print the defaults that apply to it."""
+        config = self.config
+        steps = config.training.epochs * int(batches.steps_per_epoch())
+        note(fine_tuning.describe(flat(config), config.defaults(), steps))
+        return steps
+
+    # -- update -------------------------------------------------------------------------------
+
+    def tricks(self, model: Any) -> Any:
+        """Build the ``Tricks`` that the configuration asks for."""
+        from amp_xla.training.tricks import Tricks
+
+        config = self.config
+        pretrained = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
+        return Tricks(config.tricks, model, pretrained, config.update.recompute)
+
+    def optimizer(self, steps: int, rule: Optional[Callable[..., Any]] = None, **how: Any) -> Any:
+        """Return the ``LossScaleOptimizer``; the arguments are those of ``scheduled``."""
+        optimizer, self._rate = self.config.update.scheduled(
+            steps, self.precision.loss_scale, accumulate=self.micro_batches, rule=rule, **how
+        )
+        return optimizer
+
+    def step(
+        self,
+        inputs: Mapping[str, Any],
+        loss: Any,
+        optimizer: Any,
+        variables: Sequence[Any],
+        metrics: Mapping[str, Any],
+        sharded: Sequence[Any] = (),
+    ) -> Any:
+        """Build the ``TrainStep`` of the optimizer that this context returned."""
+        from amp_xla.training.step import TrainStep
+
+        return TrainStep(
+            inputs, self.step_input, loss, optimizer, variables, self._rate, metrics, sharded
+        )
+
+    # -- job ----------------------------------------------------------------------------------
+
+    def job(
+        self,
+        model: Any,
+        step: Any,
+        batches: Any,
+        evaluate: Callable[[], Mapping[str, float]],
+        assets: Mapping[str, bytes],
+        identity: Dict[str, str],
+        **others: Any,
+    ) -> Any:
+        """Return the ``Job``; the arguments are its attributes."""
+        from amp_xla.training.job import Job
+
+        return Job(
+            model, step, batches, evaluate, assets, self.precision, identity=identity, **others
+        )
+
+    def text_job(
+        self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]]
+    ) -> Any:
+        """Return the ``Job`` of a model that was trained on labelled texts."""
+        architecture = self.config.encoder.architecture(
+            data.tokenizer.vocab_size, self.config.batches.max_length
+        )
+        assets = {**data.assets, ARCHITECTURE: architecture}
+        return self.job(model, step, data.batches, evaluate, assets, data.fingerprints)
+
+
+def build_job(
+    build: Callable[..., Any], config: Any, resume_from: Optional[Checkpoint] = None
+) -> Any:
+    """Return the job that a recipe's ``build`` returns for a configuration."""
+    context = RunContext(config, resume_from)
+    return build(context.config, context)
+
+
+def text_defaults(recipe: str, config: Any) -> Dict[str, Any]:
+    """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
+    resumed = resumed_settings(recipe, config.run)
+    bert = config.encoder.bert
+    texts = config.files.count() if bert and not resumed else 0
+    return resumed or {
+        **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)
+    }  # fmt: skip
