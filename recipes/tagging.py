@@ -22,13 +22,13 @@ from typing import Any, List, Optional
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, parse, within
-from amp_xla.data import tagged
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.spans import is_flat
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.tagging import data as data_of
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.options import (
@@ -65,7 +65,7 @@ class Config(ClassifierConfig):
 
     def data(self, how: Preparation) -> Labelled:
         """Read the texts, and return them with their entities and batches."""
-        return tagged.read(self.files, how, self.head)
+        return data_of.read(self.files, how, self.head)
 
     def tagger(self, vocab_size: int, labels: int, weights: bool) -> Any:
         """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""
@@ -81,7 +81,8 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     from amp_xla.models import dropout
-    from amp_xla.training import distributed, job, tagging
+    from amp_xla.tasks.tagging import answers
+    from amp_xla.training import distributed, job
     from amp_xla.training.step import Inference, TrainStep
 
     job.seed_everything(config.seed)
@@ -97,7 +98,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     with dropout.inference():
         scores = tagger.model(tagger.model.inputs)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = tagging.evaluation(Inference(inputs, outputs), dev_batches, data, config.head)
+    evaluate = answers.evaluation(Inference(inputs, outputs), dev_batches, data, config.head)
 
     if config.tricks.r_drop and not is_flat(config.head):
         raise SettingsError(f"--r-drop excludes --head {config.head}; allowed: softmax, crf")
@@ -134,9 +135,9 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
     """Return the entities of each line; a line is a text."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    from amp_xla.training import tagging
+    from amp_xla.tasks.tagging import answers
 
-    return tagging.answers(config, checkpoint, lines)
+    return answers.answers(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

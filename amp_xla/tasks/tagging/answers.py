@@ -9,12 +9,12 @@ import numpy as np
 from amp_xla.data import spans
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
-from amp_xla.data.tagged import Placed
 from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.process.progress import note
+from amp_xla.tasks.tagging.data import Placed
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
 from amp_xla.training.step import Inference
