@@ -25,12 +25,12 @@ from typing import Any, List, Optional
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
-from amp_xla.data import seq2seq as data_of
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.seq2seq import TargetBatchOptions
 from amp_xla.data.text.options import TargetFiles, VocabularyOptions
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.seq2seq import data as data_of
+from amp_xla.tasks.seq2seq.data import TargetBatchOptions
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.options import ClassifierOptions, PrecisionOptions, TransformerUpdateOptions
@@ -61,7 +61,8 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     config = resume_from.pinned(config) if resume_from else config
     resolved = config.precision_options.resolve()
     from amp_xla.models import dropout
-    from amp_xla.training import distributed, job, seq2seq
+    from amp_xla.tasks.seq2seq import answers
+    from amp_xla.training import distributed, job
     from amp_xla.training.step import TrainStep
 
     job.seed_everything(config.seed)
@@ -76,7 +77,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     steps = config.steps(batches)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
-    evaluate = seq2seq.evaluation(lm, inputs, dev_batches, data.tokenizer, data.dev, config.batches)
+    evaluate = answers.evaluation(lm, inputs, dev_batches, data.tokenizer, data.dev, config.batches)
     optimizer, rate = config.update.scheduled(steps, resolved.loss_scale, accumulate=accumulate)
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     return job.Job(
@@ -100,9 +101,9 @@ def predict(
     """Return the generated text for each line."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    from amp_xla.training import seq2seq
+    from amp_xla.tasks.seq2seq import answers
 
-    return seq2seq.answers(checkpoint, config.encoder, config.batches, lines, generation)
+    return answers.answers(checkpoint, config.encoder, config.batches, lines, generation)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -9,15 +9,15 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.data.batches.options import MULTIPLE
-from amp_xla.data.seq2seq import TargetBatchOptions, framed
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
-from amp_xla.models.decoding import CachedDecoder, TextGenerator
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import EncoderOptions, GenerationOptions
 from amp_xla.process.progress import note
 from amp_xla.report.texts import rouge_l, words
+from amp_xla.tasks.seq2seq.data import TargetBatchOptions, framed
+from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, held_out

@@ -11,9 +11,9 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.data.batches.order import generator
 from amp_xla.models import dropout
-from amp_xla.models.decoding import CachedDecoder, TextGenerator
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions, bert_config
+from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
 from amp_xla.training.step import initialize_variables
 
 VOCAB, END, SOURCE, TARGET = 50, 3, 12, 9
