@@ -8,9 +8,9 @@ from html import escape
 
 import pytest
 
-from amp_xla.data.pretraining import wikipedia
 from amp_xla.errors import DataError
-from tests.data.pretraining.corpus import corpus_texts
+from amp_xla.tasks.pretraining.data import wikipedia
+from tests.tasks.pretraining.data.corpus import corpus_texts
 
 pytest.importorskip("mwparserfromhell", reason="reading Wikipedia's dumps is an extra")
 
@@ -106,7 +106,7 @@ def test_an_article_is_its_text(tmp_path):
     [("", 1), ("", 100), (".bz2", 4096), (".gz", 1 << 20), ("multistream.bz2", 4096)],
 )
 def test_units_cut_anywhere_and_pages_stay_whole(tmp_path, monkeypatch, packed, unit):
-    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (unit, unit))
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.units.UNIT_BYTES", (unit, unit))
     data, words = many(9 if unit == 1 else 60)
     if packed == "multistream.bz2":  # as Wikipedia's: streams of some pages each, end to end
         data = b"".join(bz2.compress(data[i : i + 3000]) for i in range(0, len(data), 3000))
@@ -132,7 +132,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind, packed", zip(sorted(BROKEN), ["", ".bz2"] * 4))
 def test_a_damaged_page_is_named_or_left_out(tmp_path, monkeypatch, kind, packed):
-    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (300, 300))
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.units.UNIT_BYTES", (300, 300))
     change, message = BROKEN[kind]
     parts = [page("One", "The first."), change(page("Two", "The second.")), page("Three", "Last.")]
     data = (HEAD + "".join(parts) + "</mediawiki>\n").encode("utf-8", "surrogateescape")

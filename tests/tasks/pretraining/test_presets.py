@@ -9,10 +9,11 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.config import flat, parse
-from amp_xla.data.pretraining import prepare
 from amp_xla.errors import SettingsError
-from amp_xla.models import dropout, presets
+from amp_xla.models import dropout
 from amp_xla.process.world import World
+from amp_xla.tasks.pretraining import presets
+from amp_xla.tasks.pretraining.data import prepare
 from amp_xla.training import distributed
 from recipes.pretraining import Config, get_data
 

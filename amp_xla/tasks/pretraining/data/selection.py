@@ -15,9 +15,9 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Tuple
 import numpy as np
 
 from amp_xla.data.extras import extra
-from amp_xla.data.pretraining.pool import Pool
-from amp_xla.data.pretraining.units import Reading, Unit, texts_of
 from amp_xla.errors import DataError
+from amp_xla.tasks.pretraining.data.pool import Pool
+from amp_xla.tasks.pretraining.data.units import Reading, Unit, texts_of
 
 # As in FineWeb (https://arxiv.org/abs/2406.17557, section 3.4): runs of 5 words, and 112 hashes in
 # 14 bands of 8. Two documents with an equal band are near copies. The probability of finding two

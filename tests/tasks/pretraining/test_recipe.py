@@ -134,8 +134,8 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     """
     from amp_xla.data.pretraining.masking import Masking
     from amp_xla.data.pretraining.prepared import Manifest, Sequences
-    from amp_xla.data.pretraining.stream import Stream
     from amp_xla.data.text.tokenizer import Tokenizer
+    from amp_xla.tasks.pretraining.data.stream import Stream
     from recipes.pretraining import Config
 
     run = place.folder / WHOLE

@@ -7,11 +7,11 @@ import random
 import numpy as np
 import pytest
 
-from amp_xla.data.pretraining import prepare
-from amp_xla.data.pretraining.pool import Pool
-from amp_xla.data.pretraining.selection import copies
-from amp_xla.data.pretraining.units import Reading, files_of, texts_of, units
 from amp_xla.errors import DataError
+from amp_xla.tasks.pretraining.data import prepare
+from amp_xla.tasks.pretraining.data.pool import Pool
+from amp_xla.tasks.pretraining.data.selection import copies
+from amp_xla.tasks.pretraining.data.units import Reading, files_of, texts_of, units
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,15 @@ import numpy as np
 import psutil
 import pytest
 
-from amp_xla.data.pretraining import prepare, words
+from amp_xla.data.pretraining import words
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
-from amp_xla.data.pretraining.units import Reading
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
+from amp_xla.tasks.pretraining.data import prepare
+from amp_xla.tasks.pretraining.data.units import Reading
 
 pytestmark = pytest.mark.once
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "while", "seventeen"]
 WORDS += ["sleepy", "cats", "watch", "unbelievably"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -45,7 +46,7 @@ def vocab(tmp_path_factory):
 @pytest.fixture
 def small_units(monkeypatch):
     """Corpora of some kilobytes have several units."""
-    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (4096, 4096))
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.units.UNIT_BYTES", (4096, 4096))
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from amp_xla.data.pretraining.units import Reading, files_of, units
 from amp_xla.errors import DataError
-from tests.data.pretraining.corpus import corpus_texts
+from amp_xla.tasks.pretraining.data.units import Reading, files_of, units
+from tests.tasks.pretraining.data.corpus import corpus_texts
 
 pytestmark = pytest.mark.once
 TEXTS = [f"text {i} " + "of several words " * (i % 7) + "." for i in range(300)]
@@ -18,7 +18,7 @@ TEXTS = [f"text {i} " + "of several words " * (i % 7) + "." for i in range(300)]
 
 @pytest.fixture
 def small_units(monkeypatch):
-    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (4096, 4096))
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.units.UNIT_BYTES", (4096, 4096))
 
 
 def compressed(suffix, data):
@@ -30,7 +30,7 @@ def compressed(suffix, data):
 
 @pytest.mark.parametrize("unit, ending", [(1, "\r\n"), (7, "\n"), (64, "\r\n"), (10_000, "\n")])
 def test_units_cut_anywhere_and_documents_stay_whole(tmp_path, monkeypatch, unit, ending):
-    monkeypatch.setattr("amp_xla.data.pretraining.units.UNIT_BYTES", (unit, unit))
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.units.UNIT_BYTES", (unit, unit))
     texts = TEXTS[:30]
     path = tmp_path / "a.txt"
     path.write_bytes((ending.join(texts)).encode())  # no line end at the end
