@@ -13,7 +13,7 @@ import math
 import zlib
 from typing import Any, Iterator, List, NamedTuple, Optional, Tuple
 
-from amp_xla.data.text.lines import opened
+from amp_xla.data.text.lines import LineError, opened
 from amp_xla.errors import DataError
 
 # Label, numbers, and the hashes of each slot's values in one list; -1 = no value
@@ -25,14 +25,6 @@ class Columns(NamedTuple):
 
     numbers: int
     slots: int
-
-
-class LineError(DataError):
-    """An unusable line; ``index`` counts lines from 0, the message from 1."""
-
-    def __init__(self, index: int, reason: str) -> None:
-        super().__init__(f"line {index + 1}: {reason}")
-        self.index, self.reason = index, reason
 
 
 class Lines:
