@@ -13,7 +13,7 @@ import numpy as np
 
 from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.slots.lines import Columns, Lines, Parsed, parse_line
+from amp_xla.tasks.recommendation.data.lines import Columns, Lines, Parsed, parse_line
 
 _BLOCK = 1 << 16  # approximate number of lines that are shuffled together
 

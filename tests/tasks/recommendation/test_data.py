@@ -9,10 +9,10 @@ from typing import Any, List
 import numpy as np
 import pytest
 
-from amp_xla.data.slots.batches import SlotBatches
-from amp_xla.data.slots.lines import Lines
 from amp_xla.errors import DataError
 from amp_xla.report.scores import auc
+from amp_xla.tasks.recommendation.data.batches import SlotBatches
+from amp_xla.tasks.recommendation.data.lines import Lines
 
 pytestmark = pytest.mark.once
 

@@ -11,11 +11,11 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.slots.batches import block_of
-from amp_xla.data.slots.lines import Lines
 from amp_xla.data.text import corpora
 from amp_xla.data.text.lines import read_lines
 from amp_xla.errors import DataError
+from amp_xla.tasks.recommendation.data.batches import block_of
+from amp_xla.tasks.recommendation.data.lines import Lines
 
 _CRITEO_NUMBERS = 13
 _BUILT_IN_VALUES = 64
