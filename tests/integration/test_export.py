@@ -27,8 +27,8 @@ from tests.data.encoded import ids_of
 from tests.integration import test_similarity
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
 from tests.integration.grammar import prepared
-from tests.integration.test_classification import TINY, write_corpus
 from tests.running import ROOT, environment
+from tests.tasks.classification.test_recipe import TINY, write_corpus
 from tests.tasks.tagging import test_recipe as test_tagging
 
 pytestmark = pytest.mark.slow

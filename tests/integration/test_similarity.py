@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.commands import PREDICT, Commands
 from tests.integration.killing import metrics, state
-from tests.integration.test_classification import WORDS
+from tests.tasks.classification.test_recipe import WORDS
 
 RECIPE = "recipes.similarity"
 METHODS = ("cross-encoder", "simcse", "unsupervised-simcse")
