@@ -24,11 +24,11 @@ from amp_xla.models.weights import google
 from amp_xla.tasks.tagging.data import Placed
 from scripts.environment.uv import uv
 from tests.data.encoded import ids_of
-from tests.integration import test_similarity
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
 from tests.integration.grammar import prepared
 from tests.running import ROOT, environment
 from tests.tasks.classification.test_recipe import TINY, write_corpus
+from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging
 
 pytestmark = pytest.mark.slow

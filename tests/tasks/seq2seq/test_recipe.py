@@ -12,7 +12,7 @@ import pytest
 from amp_xla.report.texts import rouge_l, words
 from tests.integration.commands import CLI, PREDICT, Commands
 from tests.integration.killing import metrics, state
-from tests.integration.test_similarity import write
+from tests.tasks.similarity.test_recipe import write
 
 RECIPE = "recipes.seq2seq"
 DATA = (
