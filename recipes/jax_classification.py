@@ -146,7 +146,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``, in float32."""
     import amp_xla.jax  # noqa: F401  # first: one line if there is no JAX
-    from amp_xla.export.jax_model import classifier
+    from amp_xla.tasks.classification.jax_export import classifier
 
     return classifier(checkpoint.config(Config), checkpoint)
 

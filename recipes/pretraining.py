@@ -26,13 +26,13 @@ from typing import Any, Dict, List, Optional
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, flat, parse, within
-from amp_xla.data.pretraining import prepare
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
-from amp_xla.data.pretraining.stream import LengthOptions, Phases, read
-from amp_xla.models import presets
 from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.pretraining import presets
+from amp_xla.tasks.pretraining.data import prepare
+from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
@@ -179,9 +179,9 @@ def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Fillin
     """Return the ``top`` most likely tokens for each [MASK]; the other [MASK]s stay."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    from amp_xla.training import filling
+    from amp_xla.tasks.pretraining import answers
 
-    return filling.fill(checkpoint, config.objective, config.encoder, texts, top)
+    return answers.fill(checkpoint, config.objective, config.encoder, texts, top)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -20,12 +20,12 @@ import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import parse, within
-from amp_xla.data.slots.batches import SlotBatches, batch_of
-from amp_xla.data.slots.lines import Columns, parse_line
-from amp_xla.data.slots.options import SlotFiles
 from amp_xla.errors import DataError
 from amp_xla.models.options import TowerOptions
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.recommendation.data.batches import SlotBatches, batch_of
+from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
+from amp_xla.tasks.recommendation.data.options import SlotFiles
 from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers
@@ -60,10 +60,10 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.backend import tf
-    from amp_xla.models.recommender import losses
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
     from amp_xla.sok.saver import TableShards
+    from amp_xla.tasks.recommendation.model import losses
     from amp_xla.training.evaluation import ranking
     from amp_xla.training.step import Inference
 
@@ -149,7 +149,8 @@ def export(checkpoint: Checkpoint, folder: Path) -> str:
     tf.saved_model.simple_save(session(), str(folder), inputs, outputs)
     return (
         f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
-        f"probability float32 [B]; amp_xla.data.slots.batches.batch_of makes such arrays from lines"
+        f"probability float32 [B]; amp_xla.tasks.recommendation.data.batches.batch_of makes such "
+        f"arrays from lines"
     )
 
 
@@ -180,8 +181,8 @@ def _inference(checkpoint: Checkpoint, columns: Columns, values: int) -> Tuple[A
 def _model(config: Config, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
     """Return placeholders by name, model and logits; ``rows`` is the initializer of the table."""
     from amp_xla.backend import tf
-    from amp_xla.models.recommender import Recommender
     from amp_xla.sok.layers import new_table
+    from amp_xla.tasks.recommendation.model import Recommender
 
     inputs = {
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),

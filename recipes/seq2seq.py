@@ -25,11 +25,11 @@ from typing import Any, List, Optional
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
-from amp_xla.data import seq2seq as data_of
-from amp_xla.data.seq2seq import TargetBatchOptions
 from amp_xla.data.text.options import TargetFiles, VocabularyOptions
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.seq2seq import data as data_of
+from amp_xla.tasks.seq2seq.data import TargetBatchOptions
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.context import RunContext
@@ -54,7 +54,7 @@ class Config(ClassifierConfig):
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.training import seq2seq
+    from amp_xla.tasks.seq2seq import answers
 
     # sources and targets -> batches
     data = context.shared(data_of.read(config.files, context.preparation()))
@@ -69,7 +69,7 @@ def build(config: Config, context: RunContext) -> Any:
     step = context.step(inputs, loss, context.optimizer(steps), lm.weights, metrics)
 
     # evaluation
-    evaluate = seq2seq.evaluation(
+    evaluate = answers.evaluation(
         lm, inputs, data.dev_batches, data.tokenizer, data.dev, config.batches
     )
     return context.text_job(lm.transformer.model, step, data, evaluate)
@@ -89,9 +89,9 @@ def predict(
     """Return the generated text for each line."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    from amp_xla.training import seq2seq
+    from amp_xla.tasks.seq2seq import answers
 
-    return seq2seq.answers(checkpoint, config.encoder, config.batches, lines, generation)
+    return answers.answers(checkpoint, config.encoder, config.batches, lines, generation)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

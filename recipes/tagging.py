@@ -22,12 +22,12 @@ from typing import Any, List, Optional
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, parse, within
-from amp_xla.data import tagged
 from amp_xla.data.spans import is_flat
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.tagging import data as data_of
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.context import RunContext
@@ -75,11 +75,11 @@ class Config(ClassifierConfig):
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.models import dropout
-    from amp_xla.training import tagging
+    from amp_xla.tasks.tagging import answers
     from amp_xla.training.step import Inference
 
     # texts -> batches
-    data = context.shared(tagged.read(config.files, context.preparation(), config.head))
+    data = context.shared(data_of.read(config.files, context.preparation(), config.head))
 
     # batches -> scores of tags or spans
     if config.tricks.r_drop and not is_flat(config.head):
@@ -102,7 +102,7 @@ def build(config: Config, context: RunContext) -> Any:
     with dropout.inference():
         scores = tagger.model(tagger.model.inputs)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = tagging.evaluation(Inference(inputs, outputs), data.dev_batches, data, config.head)
+    evaluate = answers.evaluation(Inference(inputs, outputs), data.dev_batches, data, config.head)
     return context.text_job(tagger.model, step, data, tricks.evaluation(evaluate, optimizer))
 
 
@@ -118,9 +118,9 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
     """Return the entities of each line; a line is a text."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    from amp_xla.training import tagging
+    from amp_xla.tasks.tagging import answers
 
-    return tagging.answers(config, checkpoint, lines)
+    return answers.answers(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -92,6 +92,19 @@ def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> It
 
 
 @pytest.fixture(scope="session")
+def servers() -> Any:
+    """Two fork servers, so that two processes can be alive at once."""
+    from tests.integration.killing import Server  # not for the runtime without a recipe's packages
+
+    return [Server(), Server()]
+
+
+@pytest.fixture(scope="session")
+def server(servers: Any) -> Any:
+    return servers[0]
+
+
+@pytest.fixture(scope="session")
 def peers(tmp_path_factory: Any) -> str:
     """A Python with PyTorch and transformers, from the package registry."""
     folder = tmp_path_factory.mktemp("peers") / "env"

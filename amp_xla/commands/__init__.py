@@ -18,7 +18,7 @@ class Command(NamedTuple):
     summary: str
 
 
-_ELSEWHERE = {"prepare": "amp_xla.data.pretraining.prepare", "tune": "amp_xla.speed.tune"}
+_ELSEWHERE = {"prepare": "amp_xla.tasks.pretraining.data.prepare", "tune": "amp_xla.speed.tune"}
 COMMANDS: Dict[str, Command] = {
     name: Command(_ELSEWHERE.get(name, f"amp_xla.commands.{name}"), positional, summary)
     for name, positional, summary in (

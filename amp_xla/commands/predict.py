@@ -13,9 +13,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from amp_xla.config import parse
-from amp_xla.data.slots.lines import LineError
 from amp_xla.data.text.entities import TAG
-from amp_xla.data.text.lines import called, every_line
+from amp_xla.data.text.lines import LineError, called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output

@@ -10,8 +10,7 @@ import numpy as np
 from typing_extensions import Literal
 
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.slots.lines import LineError
-from amp_xla.data.text.lines import read_bytes
+from amp_xla.data.text.lines import LineError, read_bytes
 from amp_xla.data.text.options import PairFiles
 from amp_xla.data.text.readers import LABELLED_PAIRS, Dataset
 from amp_xla.errors import DataError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from amp_xla.data.pretraining import prepare
+from amp_xla.tasks.pretraining.data import prepare
 
 
 def prepared(folder: Path) -> None:

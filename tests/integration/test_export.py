@@ -16,19 +16,20 @@ from safetensors.numpy import load_file
 from amp_xla import backend
 from amp_xla.backend import K
 from amp_xla.data import spans
-from amp_xla.data.tagged import Placed
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
 from amp_xla.export.model import ANSWERS, HEAD
 from amp_xla.models import dropout
 from amp_xla.models.weights import google
+from amp_xla.tasks.tagging.data import Placed
 from scripts.environment.uv import uv
 from tests.data.encoded import ids_of
-from tests.integration import test_similarity, test_tagging
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
 from tests.integration.grammar import prepared
-from tests.integration.test_classification import TINY, write_corpus
 from tests.running import ROOT, environment
+from tests.tasks.classification.test_recipe import TINY, write_corpus
+from tests.tasks.similarity import test_recipe as test_similarity
+from tests.tasks.tagging import test_recipe as test_tagging
 
 pytestmark = pytest.mark.slow
 EXPORT, FILL = "amp_xla.commands.export", "amp_xla.commands.fill"

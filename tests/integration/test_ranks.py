@@ -27,8 +27,8 @@ from tests.horovod import ROOT, need_horovod
 from tests.integration.commands import CLI, Commands
 from tests.integration.grammar import prepared
 from tests.integration.killing import repeatable
-from tests.integration.test_classification import write_corpus
 from tests.running import environment
+from tests.tasks.classification.test_recipe import write_corpus
 
 SMALL = (
     "--train train.tsv --dev dev.tsv --vocab-size 200 --layers 2 --hidden 64 --max-length 24 "

@@ -19,8 +19,8 @@ from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint, manifest
 from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.integration.killing import Server
-from tests.integration.test_classification import WORDS, write_corpus
 from tests.models import google_folder
+from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
 TINY = (
     "--layers", "1", "--hidden", "8", "--max-length", "12", "--shapes", "1", "--batch-size", "16",

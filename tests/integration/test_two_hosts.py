@@ -19,8 +19,8 @@ import pytest
 
 from tests.horovod import need_horovod
 from tests.integration.killing import metrics
-from tests.integration.test_classification import TINY, write_corpus
 from tests.running import environment
+from tests.tasks.classification.test_recipe import TINY, write_corpus
 
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.once]
 

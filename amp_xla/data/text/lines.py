@@ -34,6 +34,14 @@ class BadLine(NamedTuple):
         return f"{self.path}:{self.line}: {self.reason}"
 
 
+class LineError(DataError):
+    """An unusable line; ``index`` counts lines from 0, the message from 1."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"line {index + 1}: {reason}")
+        self.index, self.reason = index, reason
+
+
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Any]:
     """Open a file, a pipe or, for ``-``, standard input, to read its decompressed bytes.

@@ -1,0 +1,1 @@
+"""One package per task, with all that only this task needs; a task imports no other task."""

@@ -1,0 +1,1 @@
+"""Text classification: what only this task needs."""

@@ -1,0 +1,1 @@
+"""Language models from raw text: what only this task needs."""

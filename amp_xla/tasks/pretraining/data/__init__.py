@@ -1,0 +1,1 @@
+"""Raw text to packed sequences on disk, and masked batches from them."""

@@ -1,0 +1,219 @@
+"""Units of a corpus: whole documents of text files, JSON lines and Wikipedia dumps.
+
+The corpus alone decides where units begin, so any number of machines and processes gets the same
+units. Files, compressed or not, are read as streams, so only one unit is in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import itertools
+import os
+import re
+from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Tuple
+
+from typing_extensions import Literal
+
+from amp_xla.data.text.lines import decoded, opened, plain_name, refuse_utf16, text_problem
+from amp_xla.data.text.readers import JSON_SUFFIXES, json_object
+from amp_xla.errors import DataError
+from amp_xla.tasks.pretraining.data import wikipedia
+
+TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")
+DUMP_SUFFIXES = (".xml",)
+SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
+EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
+UNIT_BYTES = (1 << 18, 8 << 20)  # smallest and largest unit; 1 MB of a dump takes a second
+UNITS = 64  # approximate number of units in a corpus, unless UNIT_BYTES forbids it
+HEAD_BYTES = 1 << 16  # first bytes of a file, which show its kind and a dump's namespaces
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Format of the corpus."""
+
+    field: str = "text"
+    """JSON key of the text, or several keys: title,content; in a text file with tabs, the number of
+    the column, from 0"""
+    documents: Literal["line", "blank", "file"] = "line"
+    """what a document of a text file is: a line, the text between blank lines, or the whole file"""
+    on_bad_line: Literal["error", "skip"] = "error"
+    """what to do with lines that are not UTF-8 or not JSON: stop, or leave out and count them"""
+
+
+class Document(NamedTuple):
+    """The raw content of a document, and its first byte in the decompressed file."""
+
+    begin: int
+    content: bytes
+
+
+class Unit(NamedTuple):
+    """Neighbouring documents of a file.
+
+    Units sorted by name are in the order of the corpus. ``kind`` is ``text``, ``json`` or ``dump``;
+    ``size`` is in bytes; ``links`` are the prefixes of links that a dump's texts leave out.
+    """
+
+    name: str
+    path: str
+    kind: str
+    size: int
+    links: FrozenSet[str]
+    documents: List[Document]
+
+
+def files_of(corpus: str) -> List[str]:
+    """Return the files that ``corpus`` names, each once.
+
+    Args:
+      corpus: files, folders and globs, separated by commas.
+    """
+    files: Dict[str, str] = {}
+    for pattern in filter(None, (part.strip() for part in corpus.split(","))):
+        if os.path.isdir(pattern):
+            below = glob.glob(os.path.join(glob.escape(pattern), "**"), recursive=True)
+            paths = list(filter(_has_known_name, below))
+            problem = f"has no file ending in {', '.join(SUFFIXES)} (or these with .gz, .bz2, .zst)"
+        else:
+            paths = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
+            problem = "no such file"
+        paths = sorted(p for p in paths if os.path.exists(p) and not os.path.isdir(p))
+        if not paths:
+            raise DataError(f"corpus {pattern}: {problem}")
+        for path in paths:
+            if not os.path.isfile(path):
+                raise DataError(
+                    f"corpus {path}: a pipe or a device; prepare reads the corpus more than once, "
+                    "so it needs a regular file"
+                )
+            files.setdefault(os.path.realpath(path), path)
+    if not files:
+        raise DataError("--corpus is empty; name files, folders or globs")
+    return list(files.values())
+
+
+def _has_known_name(path: str) -> bool:
+    name = os.path.basename(plain_name(path))
+    return name.endswith(SUFFIXES) or EXTRACTED.fullmatch(name) is not None
+
+
+def units(files: List[str], reading: Reading) -> Iterator[Unit]:
+    """Yield the units of a corpus in order."""
+    total = sum(map(os.path.getsize, files))
+    target = min(max(total // UNITS, UNIT_BYTES[0]), UNIT_BYTES[1])
+    for number, path in enumerate(files):
+        with opened(path) as file:
+            head = file.read(HEAD_BYTES)
+        refuse_utf16(path, head)
+        kind = _kind(path, head)
+        links = wikipedia.prefixes(head) if kind == "dump" else frozenset()
+        # A unit ends with the first document that ends after a multiple of the target.
+        part = begin = end = 0
+        documents: List[Document] = []
+        for document in _documents(path, kind, reading):
+            documents.append(document)
+            end = document.begin + len(document.content)
+            if end // target > begin // target:
+                name = f"{number:05d}-{part:05d}"
+                yield Unit(name, path, kind, end - begin, links, documents)
+                part, begin, documents = part + 1, end, []
+        if documents:
+            yield Unit(f"{number:05d}-{part:05d}", path, kind, end - begin, links, documents)
+
+
+def _kind(path: str, head: bytes) -> str:
+    """Return ``text``, ``json`` or ``dump``, by the ending of the name or the first character."""
+    name = plain_name(path)
+    if name.endswith(DUMP_SUFFIXES):
+        return "dump"
+    if name.endswith(JSON_SUFFIXES):
+        return "json"
+    begins_as_json = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
+    return "json" if begins_as_json and not name.endswith(TEXT_SUFFIXES) else "text"
+
+
+def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
+    """Yield the documents of a file."""
+    lines = _lines(path)
+    if kind == "dump":
+        yield from itertools.starmap(Document, wikipedia.pages(lines))
+    elif kind == "json" or reading.documents == "line":
+        yield from itertools.starmap(Document, lines)
+    else:
+        begin, content = 0, bytearray()
+        for start, line in lines:
+            if reading.documents == "file" or line.strip(b" \t\r\n"):
+                begin = begin if content else start
+                content += line
+            elif content:
+                yield Document(begin, bytes(content))
+                content.clear()
+        if content:
+            yield Document(begin, bytes(content))
+
+
+def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
+    """Yield (byte offset, bytes) of each line of a file."""
+    begin = 0
+    with opened(path) as file:
+        for line in file:
+            yield begin, line
+            begin += len(line)
+
+
+def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
+    """Return the documents of a unit, and the number of bad lines or pages that were skipped.
+
+    Raises:
+      DataError: a line or page is bad, and bad ones are not skipped.
+    """
+    texts: List[str] = []
+    bad = 0
+    for begin, content in unit.documents:
+        try:
+            texts.append(_text(content, unit, reading.field))
+        except ValueError as error:
+            if reading.on_bad_line == "error":
+                raise DataError(
+                    f"{unit.path}, byte {begin}: {error}; correct it, or leave out "
+                    "bad lines with --on-bad-line skip"
+                ) from None
+            bad += 1
+    return [text for text in texts if text.strip()], bad
+
+
+def _text(raw: bytes, unit: Unit, field: str) -> str:
+    line = decoded(raw)
+    if unit.kind == "dump":
+        return wikipedia.text_of(line, unit.links)
+    line = line.lstrip("\ufeff").strip("\r\n")
+    fields = [name.strip() for name in field.split(",")]
+    if unit.kind == "text":
+        if not all(map(str.isdecimal, fields)):
+            return line
+        columns = line.split("\t")
+        for name in fields:
+            if int(name) >= len(columns):
+                raise ValueError(
+                    f"{len(columns)} tab-separated columns; none has number {name}, counted from 0"
+                )
+        return "\n".join(columns[int(name)] for name in fields)
+    if not line.strip():
+        return ""
+    record = json_object(line)
+    return "\n".join(filter(None, (_value(record, name) for name in fields)))
+
+
+def _value(record: Dict[str, Any], field: str) -> str:
+    if field not in record:
+        keys = ", ".join(map(repr, record))
+        raise ValueError(f"no text under {field!r} (--field); keys: {keys}")
+    text = record[field]
+    if not isinstance(text, str):
+        raise ValueError(f"{field!r} is a JSON {type(text).__name__}; a string is needed")
+    problem = text_problem(text)
+    if problem:
+        raise ValueError(f"{field!r}: {problem}")
+    return text

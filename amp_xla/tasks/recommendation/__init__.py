@@ -1,0 +1,1 @@
+"""Click models over embedding tables: what only this task needs."""

@@ -1,0 +1,1 @@
+"""Text generation from text: what only this task needs."""

@@ -1,0 +1,92 @@
+"""Text generation: evaluation on dev texts, and answers to new texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Dict, List, Sequence
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.data.batches.options import MULTIPLE
+from amp_xla.data.text.readers import Dataset
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.models import dropout
+from amp_xla.models.language_model import LanguageModel
+from amp_xla.models.options import EncoderOptions, GenerationOptions
+from amp_xla.process.progress import note
+from amp_xla.report.texts import rouge_l, words
+from amp_xla.tasks.seq2seq.data import TargetBatchOptions, framed
+from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
+from amp_xla.training import distributed
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.evaluation import Evaluation, held_out
+from amp_xla.training.variables import restore_weights
+
+TEXTS = 1024  # ROUGE-L is measured on this number of dev texts: a larger dev set would take long
+ROWS = 32  # texts per batch of the decoder
+
+
+def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
+    """Return a function that joins token ids to a text, as bert4keras' ``decode``, in one line."""
+    numbers = {token: i for i, token in enumerate(tokenizer.tokens)}
+    decode = backend.bert4keras("tokenizers").Tokenizer(numbers).decode
+    return lambda ids: " ".join(decode(list(ids)).split())
+
+
+def evaluation(
+    lm: LanguageModel,
+    inputs: Dict[str, Any],
+    batches: Any,
+    tokenizer: Tokenizer,
+    dev: Dataset,
+    options: TargetBatchOptions,
+) -> Evaluation:
+    """Return the evaluation on dev samples: metrics of ``held_out``, ROUGE-L of greedy search."""
+    sources = framed(tokenizer, dev.texts[:TEXTS], options.max_source)
+    rows, length = min(ROWS, len(sources)), max(map(len, sources))
+    with dropout.inference():
+        decoder = CachedDecoder(lm, rows, 1, length, options.max_target)
+    held = held_out(lm, inputs, batches)
+    generate, write = (
+        TextGenerator(decoder, tokenizer.sep_id, GenerationOptions()),
+        writer(tokenizer),
+    )
+    ranks = distributed.current()
+    mine = slice(ranks.world.rank, TEXTS, ranks.world.size)
+    targets = list(map(words, (dev.pairs or [])[mine]))
+
+    def evaluate() -> Dict[str, float]:
+        metrics = held()
+        generated = map(words, map(write, generate(sources[mine])))
+        scores = list(map(rouge_l, generated, targets))
+        sums = np.array([math.fsum(scores), len(scores)])
+        total, count = ranks.total(sums).tolist()
+        return {**metrics, "rouge_l": total / max(count, 1.0)}
+
+    return evaluate
+
+
+def answers(
+    checkpoint: Checkpoint,
+    encoder: EncoderOptions,
+    batches: TargetBatchOptions,
+    lines: Sequence[str],
+    options: GenerationOptions,
+) -> List[str]:
+    """Return the text that the checkpoint's model generates for each line."""
+    if all("\t" in line for line in lines):
+        note(
+            "warning: each line has a tab, and what follows it is read as part of the source; if "
+            "these are targets, remove them (cut -f 1)"
+        )
+    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
+    sources = framed(tokenizer, lines, batches.max_source)
+    longest = max(map(len, sources))
+    length = min(-(-longest // MULTIPLE) * MULTIPLE, batches.max_source)
+    rows = min(len(lines), max(1, ROWS // options.beams))
+    with dropout.inference():
+        lm = encoder.language_model(tokenizer.vocab_size, batches.max_length, "unilm", False)
+        decoder = CachedDecoder(lm, rows, options.beams, length, batches.max_target)
+    restore_weights(checkpoint, lm.weights)
+    return list(map(writer(tokenizer), TextGenerator(decoder, tokenizer.sep_id, options)(sources)))

@@ -1,0 +1,1 @@
+"""Named entities: what only this task needs."""

@@ -1,0 +1,121 @@
+"""Documents of a corpus: all file formats, cut anywhere; bad input is named."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+
+import pytest
+
+from amp_xla.errors import DataError
+from amp_xla.tasks.pretraining.data.units import Reading, files_of, units
+from tests.tasks.pretraining.data.corpus import corpus_texts
+
+pytestmark = pytest.mark.once
+TEXTS = [f"text {i} " + "of several words " * (i % 7) + "." for i in range(300)]
+
+
+@pytest.fixture
+def small_units(monkeypatch):
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.units.UNIT_BYTES", (4096, 4096))
+
+
+def compressed(suffix, data):
+    if suffix == ".zst":
+        zstandard = pytest.importorskip("zstandard", reason="reading .zst is an extra")
+        return zstandard.ZstdCompressor().compress(data)
+    return {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[suffix](data)
+
+
+@pytest.mark.parametrize("unit, ending", [(1, "\r\n"), (7, "\n"), (64, "\r\n"), (10_000, "\n")])
+def test_units_cut_anywhere_and_documents_stay_whole(tmp_path, monkeypatch, unit, ending):
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.units.UNIT_BYTES", (unit, unit))
+    texts = TEXTS[:30]
+    path = tmp_path / "a.txt"
+    path.write_bytes((ending.join(texts)).encode())  # no line end at the end
+    assert corpus_texts(path) == texts
+    blocks = [f"{a}{ending}{b}" for a, b in zip(texts[::2], texts[1::2])]
+    path.write_bytes((ending * 2 + (ending * 3).join(blocks) + ending * 4).encode())
+    documents = corpus_texts(path, documents="blank")
+    assert [text.split() for text in documents] == [block.split() for block in blocks]
+    (whole,) = corpus_texts(path, documents="file")
+    assert whole.split() == " ".join(blocks).split()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".zst"])
+def test_json_lines_and_compression(tmp_path, small_units, suffix):
+    rows = [json.dumps({"id": i, "body": text}) for i, text in enumerate(TEXTS)]
+    path = tmp_path / f"a.jsonl{suffix}"
+    path.write_bytes(compressed(suffix, "".join(row + "\n" for row in rows).encode()))
+    assert len(list(units([str(path)], Reading()))) > 3
+    assert corpus_texts(tmp_path, field="body") == TEXTS
+    with pytest.raises(DataError, match="no text under 'text'.*'id', 'body'"):
+        corpus_texts(path)
+    with pytest.raises(DataError, match="'id' is a JSON int; a string is needed"):
+        corpus_texts(path, field="id")
+    # A bad line is named by its place in the decompressed file.
+    data = "".join(row + "\n" for row in [*rows[:200], "{", *rows[200:]]).encode()
+    path.write_bytes(compressed(suffix, data))
+    place = data.index(b"{\n")
+    with pytest.raises(DataError, match=rf"a\.jsonl{suffix}, byte {place}: not JSON"):
+        corpus_texts(path, field="body")
+
+
+def test_several_fields_are_paragraphs_of_a_text(tmp_path):
+    """As in CLUE's news2016zh, where a title or a description may be empty."""
+    rows = [{"title": "标题", "desc": "", "content": "正文。"}, {"title": "", "content": "二"}]
+    path = tmp_path / "news2016zh_valid.json"
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    assert corpus_texts(path, field="title,content") == ["标题\n正文。", "二"]
+    table = tmp_path / "table.tsv"
+    table.write_text("a\tb\tc\n")
+    assert corpus_texts(table, field="0") == ["a"]
+    assert corpus_texts(table, field="2,0") == ["c\na"]
+    with pytest.raises(DataError, match="3 tab-separated columns; none has number 3"):
+        corpus_texts(table, field="0,3")
+
+
+def test_json_lines_are_known_by_their_first_character(tmp_path, small_units):
+    """As in CLUE's wiki_zh: AA/wiki_00, AA/wiki_01, ..."""
+    for name in ("AA/wiki_00", "AA/wiki_01", "AB/wiki_00", "AB/notes"):
+        path = tmp_path / f"{name}.bz2"
+        path.parent.mkdir(exist_ok=True)
+        rows = (json.dumps({"id": i, "text": f"{name} {i}"}) + "\n" for i in range(200))
+        data = ("\ufeff" * (name == "AA/wiki_01") + "".join(rows)).encode()
+        path.write_bytes(bz2.compress(data))
+    names = ("AA/wiki_00", "AA/wiki_01", "AB/wiki_00")
+    assert corpus_texts(tmp_path) == [f"{name} {i}" for name in names for i in range(200)]
+    assert "AB/notes 199" in corpus_texts(f"{tmp_path}/A?/*.bz2")
+
+
+def test_folders_globs_and_lists_are_read_in_one_order(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "empty").mkdir()
+    for name in ("b.txt", "a.txt", "sub/c.txt", "sub/notes.md", ".hidden.txt"):
+        (tmp_path / name).write_text(f"text of {name}\n")
+    expected = ["text of a.txt", "text of b.txt", "text of sub/c.txt"]
+    assert corpus_texts(tmp_path) == expected
+    assert corpus_texts(f"{tmp_path}/*.txt, {tmp_path}/sub") == expected
+    with pytest.raises(DataError, match=r"nothing\.txt: no such file"):
+        files_of(f"{tmp_path}/nothing.txt")
+    with pytest.raises(DataError, match=r"corpus .*: has no file ending in \.txt"):
+        files_of(f"{tmp_path}/empty")
+
+
+def test_utf16_is_named(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress("a text\nand another\n".encode("utf-16")))
+    with pytest.raises(DataError, match=r"a\.txt.*: the file is UTF-16; UTF-8 is needed .iconv"):
+        corpus_texts(path, on_bad_line="skip")
+
+
+@pytest.mark.parametrize(
+    "bad, message", [(b"\0", "contains a NUL byte"), (b"\xff\xfe", "is not UTF-8: byte 5 is 0xff")]
+)
+def test_bad_text_is_named_or_left_out(tmp_path, bad, message):
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"good text\nbad " + bad + b" text\nmore\n")
+    with pytest.raises(DataError, match=rf"bad\.txt, byte 10: {message}.*--on-bad-line skip"):
+        corpus_texts(path)
+    assert corpus_texts(path, on_bad_line="skip") == ["good text", "more"]

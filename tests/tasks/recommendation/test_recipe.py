@@ -1,0 +1,145 @@
+"""A job with a table over ranks: equal on any number of ranks; kill, resume, prediction, export."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import psutil
+import pytest
+import safetensors.numpy
+
+from amp_xla.backend import tf
+from amp_xla.tasks.recommendation.data.batches import batch_of
+from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
+from amp_xla.tasks.recommendation.data.options import two_packages
+from amp_xla.training import checkpoint
+from tests.horovod import need_horovod
+from tests.integration.commands import PREDICT
+from tests.integration.test_ranks import Place, begun, rank_processes
+
+RECIPE = "recommendation"
+FLAGS = "--log-every 1 --precision fp32 --epochs 2 --batch-size 192 --checkpoint-every 10".split()
+pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+class Job(Place):
+    def train_on(self, ranks: int, name: str, *flags: str) -> str:
+        done = self.train(ranks, name, *FLAGS, *flags, recipe=RECIPE)
+        assert done.code == 0, done.out
+        return done.out
+
+    def values(self, name: str) -> List[Dict[str, Any]]:
+        return self.losses(name, RECIPE)
+
+    def newest(self, name: str) -> Path:
+        return checkpoint.steps(self.run(name, RECIPE) / "checkpoints")[-1]
+
+    def table(self, name: str, part: str = "table") -> np.ndarray:
+        """Return the whole table or optimizer slot, from the shards of all ranks."""
+        paths = sorted(self.newest(name).glob("rows-*-of-*.safetensors"))
+        shards = [safetensors.numpy.load_file(str(path))[part] for path in paths]
+        whole = np.empty((sum(map(len, shards)), shards[0].shape[1]), np.float32)
+        for number, shard in enumerate(shards):
+            whole[number :: len(shards)] = shard
+        return whole
+
+    def same(self, one: str, other: str) -> None:
+        for x, y in zip(self.values(one), self.values(other)):
+            assert y.pop("kind") == x.pop("kind")
+            assert y == pytest.approx(x, rel=2e-5, abs=1e-6)
+            assert abs(x.get("loss", 0) - y.get("loss", 0)) <= 1e-6
+        assert len(self.values(one)) == len(self.values(other)) > 90
+        for part in ("table", "table.m", "table.v"):
+            found, wanted = self.table(other, part), self.table(one, part)
+            assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted), part
+
+
+@pytest.fixture(scope="module")
+def job(server: Any, tmp_path_factory: Any) -> Job:
+    need_horovod()
+    here = Job(server, tmp_path_factory.mktemp("recommendation"))
+    here.train_on(0, "one")
+    return here
+
+
+@pytest.fixture(scope="module")
+def two(job: Job) -> str:
+    """Return the output of the run ``two`` on two ranks."""
+    return job.train_on(2, "two")
+
+
+def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two: str) -> None:
+    assert "10 MB per rank with Adam's moments" in two
+    job.same("one", "two")
+    best = max(x.get("dev_auc", 0) for x in job.values("one"))
+    assert best > 0.98
+    shards = sorted(p.name for p in job.newest("two").glob("rows-*"))
+    assert shards == ["rows-0-of-2.safetensors", "rows-1-of-2.safetensors"]
+
+
+def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) -> None:
+    """One process reads the shards of two ranks; the SavedModel gives predict's probabilities."""
+    command = job.command
+    run = ["--run", str(job.run("two", RECIPE))]
+    lines = two_packages()[1].decode().splitlines()[:40]
+    (job.folder / "lines.tsv").write_text("".join(f"\t{x[2:]}\n" for x in lines))  # no labels
+    said = command(PREDICT, *run, "--file", "lines.tsv").out
+    answers = [row.split("\t")[:2] for row in said.splitlines() if row[:2] in ("0\t", "1\t")]
+    assert len(answers) == 40
+    (job.folder / "wrong.tsv").write_text(f"\t{lines[0][2:]}\n\n\tone column\n")
+    said = command(PREDICT, *run, "--file", "wrong.tsv").error
+    assert "error: wrong.tsv, line 3: 1 columns after the label; required: 2" in said
+    assert sum(answer == line[0] for (answer, _), line in zip(answers, lines)) >= 37
+    exported = command("amp_xla.commands.export", *run, "--to", tmp_path / "it")
+    assert exported.code == 0 and "written: " in exported.out + exported.err, exported.err
+    parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
+    made = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(40), 40)
+    with tf.Session(graph=tf.Graph()) as session:
+        loaded = tf.saved_model.load(session, ["serve"], str(tmp_path / "it"))
+        signature = loaded.signature_def["serving_default"]
+        feed = {signature.inputs[n].name: made[n] for n in ("numbers", "ids")}
+        chances = session.run(signature.outputs["probability"].name, feed)
+    for (answer, probability), chance in zip(answers, chances):
+        assert float(probability) == pytest.approx(
+            chance if answer == "1" else 1 - chance, abs=1e-4
+        )
+
+
+@pytest.mark.long
+def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job: Job, two: str) -> None:
+    process = job.start(2, "killed", *FLAGS, recipe=RECIPE)
+    begun(process, job.run("killed", RECIPE) / "metrics.jsonl", 35)
+    everything = psutil.Process(process.pid).children(recursive=True)
+    os.kill(rank_processes(process.pid)[1].pid, signal.SIGKILL)
+    out = process.communicate(timeout=60)[0].decode()
+    assert process.returncode == 128 + signal.SIGKILL, out
+    assert out.count("error: ") == 1 and "rank 1" in out, out
+    _, alive = psutil.wait_procs(everything, timeout=5)
+    assert not alive, alive
+    assert not checkpoint.problems(job.newest("killed"))
+    shutil.copytree(str(job.run("killed", RECIPE)), str(job.run("as-two", RECIPE)), symlinks=True)
+    job.train_on(0, "killed", "--resume")
+    job.same("one", "killed")
+    job.train_on(2, "as-two", "--resume")
+    assert job.values("as-two") == job.values("two")
+    assert (job.table("as-two") == job.table("two")).all()
+    assert not list((job.run("as-two", RECIPE) / "checkpoints").glob(".tmp-*"))
+
+
+@pytest.mark.long
+def test_a_rank_that_cannot_write_its_rows_ends_all_with_one_word(job: Job, tmp_path: Any) -> None:
+    """The second rank cannot write a file of its rows, as on a full disk."""
+    flags = [*FLAGS, "--rows", "3000000"]
+    process = job.start(2, "full", *flags, recipe=RECIPE)
+    begun(process, job.run("full", RECIPE) / "metrics.jsonl", 1)
+    rank = rank_processes(process.pid)[1]
+    rank.rlimit(psutil.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # no file larger than 1 MiB
+    out = process.communicate(timeout=60)[0].decode()
+    assert process.returncode != 0, out
+    assert "cannot write the tables of a checkpoint: rank 1" in out, out
+    assert not list((job.run("full", RECIPE) / "checkpoints").glob("step-*"))

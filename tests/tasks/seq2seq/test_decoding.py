@@ -1,0 +1,84 @@
+"""Generation with cached keys and values equals bert4keras' ``AutoRegressiveDecoder``."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, Sequence
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import K, keras, tf
+from amp_xla.data.batches.order import generator
+from amp_xla.models import dropout
+from amp_xla.models.language_model import LanguageModel
+from amp_xla.models.options import GenerationOptions, bert_config
+from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
+from amp_xla.training.step import initialize_variables
+
+VOCAB, END, SOURCE, TARGET = 50, 3, 12, 9
+OPTIONS = [
+    dict(beams=1, min_tokens=4),
+    dict(beams=3, min_tokens=5, temperature=1.5),
+    dict(top_p=0.7, temperature=2.0),
+    dict(top_k=9, top_p=0.9, min_tokens=3, seed=5),
+]
+
+
+def reference(
+    lm: Any, sources: Sequence[List[int]], options: GenerationOptions, end: int, most: int
+) -> Iterator[List[int]]:
+    """Yield what bert4keras generates with its own model, which computes all tokens each time."""
+    base = backend.bert4keras("snippets").AutoRegressiveDecoder
+    inputs, size = lm.transformer.model.inputs, lm.vocab_size
+    last = keras.layers.Lambda(lambda x: K.softmax(x[:, -1, :size]))
+    model = keras.models.Model(inputs, last(lm.transformer.model.output))
+
+    class Decoder(base):  # type: ignore[misc, valid-type]
+        @base.wraps(default_rtype="probas")
+        def predict(self, inputs: Any, output_ids: Any, states: Any) -> Any:
+            ids = np.concatenate([inputs[0], output_ids], 1)
+            return model.predict([ids, np.concatenate([inputs[1], np.ones_like(output_ids)], 1)])
+
+    decoder = Decoder(start_id=None, end_id=end, maxlen=most, minlen=options.min_tokens)
+    for number, source in enumerate(sources):
+        row, temperature = [source, [0] * len(source)], options.temperature
+        if options.draws:
+            np.random.set_state(generator(options.seed, number).get_state())
+            (ids,) = decoder.random_sample(
+                row, 1, options.top_k, options.top_p, temperature=temperature
+            )
+        else:
+            ids = decoder.beam_search(row, options.beams, temperature=temperature)
+        yield [int(i) for i in (ids[:-1] if ids[-1] == end else ids)]
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    """Return a UniLM whose probabilities are uneven, and sources of several lengths."""
+    K.clear_session()
+    tf.set_random_seed(1)
+    with dropout.inference():
+        config = {**bert_config(VOCAB, 2, 64, 2, 64, 0.0), "initializer_range": 0.3}
+        lm = LanguageModel(config, 64, "unilm")
+    initialize_variables()
+    (bias,) = lm.transformer.layers["MLM-Bias"].weights
+    values = K.get_value(bias)
+    values[END] = 2.0  # else hardly any text ends
+    values[0] = -50.0  # as in a trained model: bert4keras hides a [PAD] that it has generated
+    K.set_value(bias, values)
+    draw = np.random.RandomState(1)
+    sources = [[2, *draw.randint(4, VOCAB, n), END] for n in (10, 3, 7, 1, 5)]
+    yield lm, sources
+    K.clear_session()
+
+
+@pytest.mark.parametrize("chosen", OPTIONS, ids=str)
+def test_texts_are_those_of_bert4keras(model: Any, chosen: Any) -> None:
+    lm, sources = model
+    options = GenerationOptions(**chosen)
+    with dropout.inference():
+        decoder = CachedDecoder(lm, 3, options.beams, SOURCE, TARGET)  # 5 texts: a row is empty
+    found = TextGenerator(decoder, END, options)(sources)
+    assert found == list(reference(lm, sources, options, END, TARGET))
+    assert len(set(map(tuple, found))) > 1

@@ -1,0 +1,105 @@
+"""The seq2seq recipe as users run it: small texts and titles made here."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, List, Tuple
+
+import pytest
+
+from amp_xla.report.texts import rouge_l, words
+from tests.integration.commands import CLI, PREDICT, Commands
+from tests.integration.killing import metrics, state
+from tests.tasks.similarity.test_recipe import write
+
+RECIPE = "recipes.seq2seq"
+DATA = (
+    "--train", "train.tsv", "--dev", "dev.jsonl", "--layers", "1", "--hidden", "64",
+    "--max-length", "24", "--max-target", "6", "--shapes", "2", "--learning-rate", "4e-3",
+    "--vocab-size", "100", "--log-every", "5", "--epochs", "8", "--batch-size", "16",
+    "--checkpoint-every", "9",
+)  # fmt: skip
+NAMES, TOWNS = "ann bob eve tom joe kim".split(), "rome oslo bonn lima".split()
+EVENTS = {"founded": "founds", "left": "leaves", "visited": "visits"}
+
+
+def titles(count: int, seed: int) -> List[Tuple[str, str]]:
+    """A text, and its title: who does what where."""
+    draw = random.Random(seed)
+    made = []
+    for _ in range(count):
+        name, town, past = draw.choice(NAMES), draw.choice(TOWNS), draw.choice(sorted(EVENTS))
+        text = draw.choice([f"yesterday {name} {past} {town}", f"{town} : {past} by {name} today"])
+        made.append((text, f"{name} {EVENTS[past]} {town}"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, tmp_path_factory: Any) -> Commands:
+    folder = tmp_path_factory.mktemp("seq2seq")
+    write(folder / "train.tsv", titles(400, 1))
+    rows = [{"summary": title, "text": text, "label": None} for text, title in titles(40, 2)]
+    (folder / "dev.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    write(
+        folder / "new.txt", [("yesterday eve left lima",), ("",), ("oslo : founded by bob today",)]
+    )
+    return Commands(server, folder)
+
+
+@pytest.fixture(scope="module")
+def run(command: Commands) -> Path:
+    done = command(RECIPE, *DATA, "--name", "whole")
+    assert done.code == 0, done.err
+    return command.folder / "runs" / "seq2seq" / "whole"
+
+
+def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
+    dev = [line for line in metrics(run) if "dev_rouge_l" in line][-1]
+    copied = [rouge_l(words(text)[:3], words(title)) for text, title in titles(40, 2)]
+    assert dev["dev_rouge_l"] > sum(copied) / len(copied) + 0.2
+    for flags in ((), ("--beams", "3"), ("--top-k", "1")):
+        done = command(PREDICT, "--run", run, "--file", "new.txt", *flags)
+        assert done.out.splitlines() == ["eve leaves lima", "", "bob founds oslo"], done.err
+    (command.folder / "labelled.tsv").write_text("yesterday eve left lima\teve leaves lima\n")
+    said = command(PREDICT, "--run", run, "--file", "labelled.tsv").err
+    assert "warning: each line has a tab" in said and "(cut -f 1)" in said
+    draw = (PREDICT, "--run", run, "--file", "new.txt", "--json", "--top-p", "1")
+    drawn = [command(*draw, "--temperature", "9", "--seed", seed).out for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert json.loads(drawn[0].splitlines()[0])["text"] == "yesterday eve left lima"
+
+
+def test_it_goes_on_after_a_kill_with_the_same_bits(command: Commands, run: Path) -> None:
+    command.killed_and_resumed(RECIPE, *DATA, "--name", "killed", step=23)
+    assert state(run.with_name("killed")) == state(run)
+
+
+@pytest.mark.once
+def test_it_is_scored(command: Commands, run: Path) -> None:
+    done = command(CLI, "evaluate", "--run", run, "--file", "dev.jsonl", "--json")
+    assert done.code == 0, done.err
+    scores = json.loads(done.out)[str(run)]["metrics"]
+    assert sorted(scores) == ["bleu", "rouge_1", "rouge_2", "rouge_l"]
+    best = max(line.get("dev_rouge_l", 0) for line in metrics(run))
+    assert scores["rouge_l"]["value"] == pytest.approx(best, abs=1e-6)
+
+
+BAD = [
+    ("alone\n", "Needed: text<TAB>second text"),
+    ('{"abst": "a", "title": ""}\n{"abst": "a", "title": "b"}\n', "bad.tsv:1: title is empty"),
+    ('{"abst": "a", "name": "b"}\n', "which field is the text? found: 'abst', 'name'"),
+    ("a\tb\n", "--max-target 22: --max-length 24 allows at most 21"),
+]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("content, message", BAD)
+def test_what_does_not_fit_is_one_line(command: Commands, content: str, message: str) -> None:
+    (command.folder / "bad.tsv").write_text(content)
+    longest = "22" if "--max-target" in message else "6"
+    words = (*DATA, "--train", "bad.tsv", "--max-target", longest, "--name", "bad")
+    done = command(RECIPE, *words)
+    assert done.code == 2 and message in done.err, done.err
+    assert not (command.folder / "runs" / "seq2seq" / "bad").exists()

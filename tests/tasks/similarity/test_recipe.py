@@ -1,0 +1,140 @@
+"""The similarity recipe as users run it: small pairs made here."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, List, Tuple
+
+import pytest
+
+from tests.integration.commands import PREDICT, Commands
+from tests.integration.killing import metrics, state
+from tests.tasks.classification.test_recipe import WORDS
+
+RECIPE = "recipes.similarity"
+METHODS = ("cross-encoder", "simcse", "unsupervised-simcse")
+DATA = (
+    "--train", "train.tsv", "--dev", "dev.tsv", "--layers", "1", "--hidden", "64", "--max-length",
+    "24", "--shapes", "2", "--learning-rate", "2e-3", "--vocab-size", "200", "--log-every", "5",
+    "--epochs", "3", "--checkpoint-every", "4",
+)  # fmt: skip
+
+
+def pairs(count: int, seed: int, second: bool = False) -> List[Tuple[str, str, int]]:
+    """Two texts, and whether they have one subject, or whether the second is about the weather."""
+    draw = random.Random(seed)
+
+    def text(subject: str) -> str:
+        words = WORDS[subject] + ["the", "a", "with"]
+        return " ".join(draw.choice(words) for _ in range(draw.randint(3, 9)))
+
+    subjects = [[draw.choice(sorted(WORDS)) for _ in range(2)] for _ in range(count)]
+    return [
+        (text(one), text(two), int(two == ("weather" if second else one))) for one, two in subjects
+    ]
+
+
+def write(path: Path, rows: Any, header: str = "") -> None:
+    lines = [header] * bool(header) + ["\t".join(map(str, row)) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, tmp_path_factory: Any) -> Commands:
+    folder = tmp_path_factory.mktemp("similarity")
+    write(folder / "train.tsv", pairs(240, 1))
+    write(folder / "dev.tsv", pairs(60, 2))
+    write(folder / "texts.txt", [row[:1] for row in pairs(80, 4)])
+    for method in ("cosent", "cross-encoder"):
+        rows = [(a, b, label * 5.0) for a, b, label in pairs(240, 3, method == "cross-encoder")]
+        write(folder / f"{method}.tsv", rows, "sentence1\tsentence2\tscore")
+    write(folder / "new.tsv", [("snow and rain", "wind with storm"), ("frost",), ("soup", "frost")])
+    write(folder / "lines.txt", [("salt the soup",), ("",), ("storm and wind",)])
+    return Commands(server, folder)
+
+
+def trained(command: Commands, method: str, name: str, *words: str) -> Path:
+    done = command(RECIPE, *DATA, "--method", method, "--name", name, *words)
+    assert done.code == 0, done.err
+    return command.folder / "runs" / "similarity" / name
+
+
+# The others need more than a few steps.
+LEARN = ("cosent", "simcse")
+
+
+@pytest.mark.parametrize(
+    "method", ["cosent", *(pytest.param(x, marks=pytest.mark.once) for x in METHODS)]
+)
+def test_it_learns_and_answers(command: Commands, method: str) -> None:
+    words = ("--train", "texts.txt") if method == "unsupervised-simcse" else ()
+    run = trained(command, method, method, *words)
+    last = [line for line in metrics(run) if "dev_spearman" in line][-1]
+    assert method not in LEARN or (last["dev_spearman"] > 0.8 and last["dev_accuracy"] > 0.9)
+    said = command(PREDICT, "--run", run, "--file", "new.tsv", "--json").error
+    assert "new.tsv, line 2: needed: two texts with a tab between them" in said
+    write(command.folder / "labelled.tsv", [("snow rain", "wind storm", "1")])
+    said = command(PREDICT, "--run", run, "--file", "labelled.tsv").error
+    assert "line 1: needed: two texts with a tab between them, without a label" in said
+    good = [("snow with rain", "wind a storm"), ("soup with bread", "the frost wind")]
+    write(command.folder / "good.tsv", [good[0], (" ",), good[1]])
+    answers = command(PREDICT, "--run", run, "--file", "good.tsv").out.splitlines()
+    rows = [answer.split("\t") for answer in answers]
+    assert [row[2:] for row in rows] == [list(good[0]), [], list(good[1])]
+    assert method not in LEARN or [row[0] for row in rows] == ["1", "", "0"]
+    query = ("--query", "rain with storm")
+    ranked = command(PREDICT, "--run", run, "--file", "lines.txt", *query).out.splitlines()
+    texts = [row.split("\t")[-1] for row in ranked]
+    assert sorted(texts) == ["salt the soup", "storm and wind"]
+    assert texts[0] == "storm and wind" or method not in LEARN
+
+
+TRICKS = ("--epochs", "1", "--fgm", "1", "--ema", "0.9", "--layer-decay", "0.9")
+
+
+@pytest.mark.slow
+def test_with_tricks_it_goes_on_after_a_kill_with_the_same_bits(command: Commands) -> None:
+    run = trained(command, "cosent", "whole", *TRICKS)
+    words = (*DATA, "--method", "cosent", *TRICKS, "--name")
+    command.killed_and_resumed(RECIPE, *words, "part", step=6)
+    assert state(run.with_name("part")) == state(run)
+    said = command(RECIPE, *words, "wrong", "--r-drop", "1").error
+    assert "--r-drop excludes --method cosent; allowed: cross-encoder" in said
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("method", ["cross-encoder", "cosent"])
+def test_scores_are_learned_as_numbers(command: Commands, method: str) -> None:
+    file = f"{method}.tsv"
+    flags = ("--train", file, "--dev", file, "--epochs", "5")
+    run = trained(command, method, f"{method}-scores", *flags)
+    last = [line for line in metrics(run) if "dev_spearman" in line][-1]
+    assert last["dev_spearman"] > 0.8 and "dev_accuracy" not in last
+    write(command.folder / "good.tsv", [("snow rain", "wind storm"), ("frost", "soup")])
+    said = command(PREDICT, "--run", run, "--file", "good.tsv", "--json").out
+    high, low = (json.loads(line)["score"] for line in said.splitlines())
+    assert low < high <= (5 if method == "cross-encoder" else 1)
+
+
+BAD = [
+    ("cosent", "a\tb\t1\nc\td\tsame\n", "bad.tsv:2: label is 'same'; a number is needed"),
+    ("cosent", "a\t1\nb\t0\n", "bad.tsv:1: 2 columns between tabs, and no known header. Needed: "
+     "text<TAB>second text<TAB>label; or"),
+    ("cosent", "a\tb\t1\nc\td\t1\n", "all 2 pairs have the same label: 1"),
+    ("simcse", "a\nb\n", "bad.tsv:1: 1 column between tabs, and no known header. Needed: text<TAB>"
+     "second text, or"),
+    ("simcse", "a\tb\t0\nc\td\t0\n", "--method simcse trains on similar pairs"),
+    ("unsupervised-simcse", "a text\nwith\ttab\n", "bad.tsv:2: 2 columns, not 1"),
+]  # fmt: skip
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("method, content, message", BAD)
+def test_bad_files_are_one_line(command: Commands, method: str, content: str, message: str) -> None:
+    (command.folder / "bad.tsv").write_text(content)
+    words = (*DATA, "--train", "bad.tsv", "--method", method, "--name", "bad")
+    done = command(RECIPE, *words)
+    assert done.code == 2 and message in done.err, done.err
+    assert not (command.folder / "runs" / "similarity" / "bad").exists()

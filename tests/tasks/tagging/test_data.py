@@ -1,0 +1,159 @@
+"""Entities: files, tokens with their characters, paths through tags, F1 as seqeval computes it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from typing import Any, List, Tuple
+
+import numpy as np
+import pytest
+
+from amp_xla.data import spans
+from amp_xla.data.spans import Span
+from amp_xla.data.text import documented, entities
+from amp_xla.data.text.entities import Entity
+from amp_xla.data.text.readers import Dataset
+from amp_xla.data.text.splitting import Rules
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
+from amp_xla.tasks.tagging.data import Placed, token_spans
+
+BIO, BIOES = "O B-a I-a B-b I-b".split(), "O B-a I-a E-a S-a B-b I-b E-b S-b".split()
+
+
+def texts_of_tags(tags: List[str], seed: int) -> List[List[str]]:
+    source = np.random.RandomState(seed)
+    return [[tags[i] for i in source.randint(len(tags), size=source.randint(1, 9))]
+            for _ in range(200)]  # fmt: skip
+
+
+# precision_score, recall_score, f1_score of seqeval 1.2.2: texts_of_tags(tags, 1), (tags, 2)
+# cut or lengthened by O to the same sizes.
+SEQEVAL = {
+    "BIO": (0.2648305084745763, 0.1987281399046105, 0.22706630336058128),
+    "BIOES": (0.3551912568306011, 0.25557011795543905, 0.29725609756097565),
+}
+
+
+@pytest.mark.parametrize("scheme,tags", [("BIO", BIO), ("BIOES", BIOES)])
+def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme: str, tags: List[str]) -> None:
+    gold, answers = texts_of_tags(tags, 1), texts_of_tags(tags, 2)
+    answers = [(a + ["O"] * len(g))[: len(g)] for a, g in zip(answers, gold)]
+    found, wanted = ([entities.chunks(text) for text in side] for side in (answers, gold))
+    score = spans.f1(spans.counted(found, wanted, "ab"))
+    expected = SEQEVAL[scheme]
+    assert (score["precision"], score["recall"], score["f1"]) == pytest.approx(expected, abs=1e-12)
+
+
+CONLL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\nPeter NNP B-PER\nBlackburn NNP I-PER\n"
+TEXT, ENTITIES = "EU rejects Peter Blackburn", [Entity(0, 2, "ORG"), Entity(11, 26, "PER")]
+
+
+def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
+    path = tmp_path / "data"
+    path.write_text(content, encoding="utf-8")
+    return entities.read(str(path), **how)
+
+
+@pytest.mark.parametrize("content", [
+    CONLL,
+    CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
+    "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
+    json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
+])  # fmt: skip
+def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
+    data = read(tmp_path, content)
+    assert data.texts == [TEXT] and entities.unpack(data.labels[0]) == ENTITIES
+
+
+@pytest.mark.parametrize("content,message", [
+    ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
+    ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
+    ("a B-x\na M-x\n\na I-x\n",
+     r"data: tags of two schemes: B- in line 1, I- in line 4, M- in line 2; BIO, BIOES or BMES"),
+    ('{"text": "ab", "entities": [[0, 3, "x"]]}', r'data:1: entity \[0, 3, "x"\]; needed: \[start'),
+    ('{"text": "ab", "entities": [[0, 1.0, "x"]]}', r"data:1: entity \[0, 1.0"),
+    ('{"text": "ab"}', r"data:1: no list 'entities'; found: 'text'"),
+    ('{"text": "abc", "entities": [[0, 2, "x"], [1, 3, "x"]]}',
+     r"data:1: entities 0:2 and 1:3 overlap, which this .* --head global_pointer"),
+    ("", r"data: the file is empty"),
+])  # fmt: skip
+def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, content, nested=False)
+
+
+@pytest.mark.parametrize("rules", [
+    Rules(True), Rules(False, hugging_face=True),
+    Rules(False, True, strip_accents=True, chinese=False),
+])  # fmt: skip
+def test_the_place_of_a_token_has_its_characters(rules: Rules) -> None:
+    source = np.random.RandomState(0)
+    blocks = [(32, 127), (0xA0, 0x250), (0x300, 0x370), (0x390, 0x530), (0x2000, 0x2070),
+              (0x3040, 0x30FF), (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0x1F600, 0x1F640)]  # fmt: skip
+    characters = [chr(i) for block in blocks for i in range(*block)]
+    texts = ["".join(source.choice(characters, 20)) + " ΑΣ ÉE\u0301 İ" for _ in range(300)]
+    split = rules.splitter()
+    pieces = {char for text in texts for word in split(text) for char in word}
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(pieces | {f"##{char}" for char in pieces})]
+    tokenizer = Tokenizer(vocab, rules=rules)
+    for text in texts:
+        ids, starts, ends = tokenizer.placed_pieces(text)
+        assert len(ids) == len(starts) == len(ends) and ids == tokenizer.pieces(text)
+        assert starts == sorted(starts) and all(s < e for s, e in zip(starts, ends))
+        for token, start, end in zip(ids, starts, ends):
+            piece = re.sub("^##", "", vocab[token])
+            # Σ at the end of a word, and a character that becomes two
+            assert piece in "".join(split(text[start:end])).replace("σ", "ςσ"), (text, start, end)
+
+
+def test_entities_that_match_no_span_of_tokens_cannot_be_found() -> None:
+    """The model learns the tokens that they touch; a space at the edge is in no token."""
+    tokenizer = Tokenizer("[PAD] [UNK] [CLS] [SEP] new york ##er is big".split())
+    text, names = "New Yorker is big", ("a", "b")
+    placed = Placed.of([text], tokenizer, max_length=6)
+    assert placed.encoded.lengths.tolist() == [6]
+    gold = [Entity(0, 10, "a"), Entity(4, 8, "b"), Entity(6, 9, "a"), Entity(3, 8, "b"),
+            Entity(3, 4, "b"), Entity(14, 17, "b")]  # fmt: skip
+    found, warning = token_spans([gold], placed, names, "dev")
+    assert found == [[Span(1, 3, 0), Span(2, 2, 1), Span(2, 3, 0), Span(2, 2, 1)]]
+    assert set(placed.entities(0, found[0], names)) & set(gold) == set(gold[:2])
+    assert "4 of 6 dev entities cannot be found and count as missed: 1 are cut off by" in warning
+    assert "3 begin or end where no token does" in warning
+    assert token_spans([gold[:2]], placed, names, "dev")[1] == ""
+
+
+def legal(path: Tuple[int, ...], length: int) -> bool:
+    pairs = zip((0, *path), path)
+    follows = all(tag == 0 or tag % 2 or before in (tag, tag - 1) for before, tag in pairs)
+    return follows and path[0] == 0 and path[length - 1] == 0
+
+
+def test_the_best_path_is_the_best_of_all() -> None:
+    source = np.random.RandomState(3)
+    scores, transitions = source.randn(8, 5, 5).astype(np.float32), source.randn(5, 5)
+    lengths = np.array([5, 5, 5, 4, 3, 2, 1, 5])
+    tags = spans.best_tags(scores, transitions, lengths)
+    for row, length in enumerate(lengths):
+
+        def total(path: Tuple[int, ...], row: int = row) -> float:
+            steps = sum(transitions[a, b] for a, b in zip(path, path[1:]))
+            return float(steps + sum(scores[row, i, tag] for i, tag in enumerate(path)))
+
+        paths = [p for p in itertools.product(range(5), repeat=int(length)) if legal(p, length)]
+        assert tuple(tags[row, :length]) == max(paths, key=total)
+
+
+@pytest.mark.once
+def test_built_in_texts_name_what_their_code_has() -> None:
+    train, dev = documented.texts()
+    assert len(train) > 4000 and 0.1 < len(dev) / len(train) < 0.25
+    assert not set(train.texts) & set(dev.texts)
+    for data in (train, dev):
+        for text, label in zip(data.texts, data.labels):
+            for entity in entities.unpack(label):
+                assert re.fullmatch(r"\w+", text[entity.start : entity.end])
+    kinds = {e.label for label in dev.labels for e in entities.unpack(label)}
+    assert kinds == {"parameter", "class", "function", "constant"}
