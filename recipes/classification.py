@@ -32,11 +32,12 @@ from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
     Intervals,
+    MemoryOptions,
     PrecisionOptions,
     RunOptions,
     Seed,
-    TransformerUpdateOptions,
     TrickOptions,
+    UpdateOptions,
 )
 
 
@@ -51,7 +52,8 @@ class Config:
     encoder: EncoderOptions = EncoderOptions()
     batches: PackedBatchOptions = PackedBatchOptions()
     training: ClassifierOptions = ClassifierOptions()
-    update: TransformerUpdateOptions = TransformerUpdateOptions()
+    update: UpdateOptions = UpdateOptions()
+    memory: MemoryOptions = MemoryOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1

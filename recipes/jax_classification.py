@@ -28,7 +28,7 @@ from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, Questions
 from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
+from amp_xla.training.options import ClassifierOptions, Intervals, RunOptions, Seed, UpdateOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Config:
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions()
-    update: RateOptions = RateOptions()
+    update: UpdateOptions = UpdateOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
     policy: Optional[str] = None

@@ -33,7 +33,7 @@ from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers
 from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
+from amp_xla.training.options import ClassifierOptions, Intervals, RunOptions, Seed, UpdateOptions
 from amp_xla.training.run import RunFolder
 from recipes import classification
 
@@ -49,7 +49,7 @@ class Config:
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions()
-    update: RateOptions = RateOptions()
+    update: UpdateOptions = UpdateOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None

@@ -37,10 +37,11 @@ from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     Intervals,
+    MemoryOptions,
     PrecisionOptions,
     RunOptions,
     Seed,
-    TransformerUpdateOptions,
+    UpdateOptions,
 )
 from amp_xla.training.run import resumed_settings
 
@@ -79,7 +80,8 @@ class Config:
     """seed of weights, order of samples, masks and dropout"""
     length: LengthOptions = LengthOptions()
     encoder: LanguageModelOptions = LanguageModelOptions()
-    update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=1e-3, warmup=0.06)
+    update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
+    memory: MemoryOptions = MemoryOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
     intervals: Intervals = Intervals(evaluate_every=1000, log_every=100)  # in updates
     run: RunOptions = RunOptions()

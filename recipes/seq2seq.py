@@ -35,10 +35,11 @@ from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
     Intervals,
+    MemoryOptions,
     PrecisionOptions,
     RunOptions,
     Seed,
-    TransformerUpdateOptions,
+    UpdateOptions,
 )
 
 
@@ -53,7 +54,8 @@ class Config:
     encoder: EncoderOptions = EncoderOptions()
     batches: TargetBatchOptions = TargetBatchOptions(max_length=64, batch_size=32)
     training: ClassifierOptions = ClassifierOptions(epochs=10)
-    update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=1e-3)
+    update: UpdateOptions = UpdateOptions(learning_rate=1e-3)
+    memory: MemoryOptions = MemoryOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1

@@ -38,11 +38,12 @@ from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
     Intervals,
+    MemoryOptions,
     PrecisionOptions,
     RunOptions,
     Seed,
-    TransformerUpdateOptions,
     TrickOptions,
+    UpdateOptions,
 )
 
 
@@ -57,7 +58,8 @@ class Config:
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions(epochs=2)
-    update: TransformerUpdateOptions = TransformerUpdateOptions()
+    update: UpdateOptions = UpdateOptions()
+    memory: MemoryOptions = MemoryOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
     method: pairs.Method = "cosent"

@@ -35,11 +35,12 @@ from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
     Intervals,
+    MemoryOptions,
     PrecisionOptions,
     RunOptions,
     Seed,
-    TransformerUpdateOptions,
     TrickOptions,
+    UpdateOptions,
 )
 
 
@@ -54,7 +55,8 @@ class Config:
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=5)
-    update: TransformerUpdateOptions = TransformerUpdateOptions()
+    update: UpdateOptions = UpdateOptions()
+    memory: MemoryOptions = MemoryOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
     head: Literal["softmax", "crf", "global_pointer", "efficient_global_pointer"] = "crf"

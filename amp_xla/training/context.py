@@ -94,13 +94,16 @@ class RunContext:
 
         config = self.config
         pretrained = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
-        return Tricks(config.tricks, model, pretrained, config.update.recompute)
+        return Tricks(config.tricks, model, pretrained, config.memory.recompute)
 
     def optimizer(self, steps: int, rule: Optional[Callable[..., Any]] = None, **how: Any) -> Any:
         """Return the ``LossScaleOptimizer``; the arguments are those of ``scheduled``."""
-        optimizer, self._rate = self.config.update.scheduled(
-            steps, self.precision.loss_scale, accumulate=self.micro_batches, rule=rule, **how
-        )
+        config = self.config
+        optimizer, self._rate = config.update.scheduled(
+            steps, self.precision.loss_scale, rule=rule, accumulate=self.micro_batches,
+            recompute="memory" in vars(config) and config.memory.recompute,
+            reduce=config.precision_options.reduce, **how,
+        )  # fmt: skip
         return optimizer
 
     def step(

@@ -49,12 +49,16 @@ class PrecisionOptions:
     loss_scale: Optional[str] = None
     """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
     if that is not set, 1000 in float16 and 1 otherwise"""
+    reduce: Literal["none", "fp16"] = "none"
+    """dtype of gradients in the all-reduce over ranks; none = float32"""
 
     def resolve(self) -> Precision:
         """Apply these options, before TensorFlow is imported; return the resulting precision."""
         from amp_xla.backend import configuring
 
-        return configuring.resolve(**dataclasses.asdict(self))
+        return configuring.resolve(
+            precision=self.precision, xla=self.xla, loss_scale=self.loss_scale
+        )
 
 
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:
@@ -90,7 +94,7 @@ class ClassifierOptions:
 
 
 @dataclasses.dataclass(frozen=True)
-class RateOptions:
+class UpdateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
@@ -102,14 +106,6 @@ class RateOptions:
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """clip the unscaled gradients to this global norm; 0 = no clipping"""
 
-
-@dataclasses.dataclass(frozen=True)
-class UpdateOptions(RateOptions):
-    """Learning rate, weight decay and clipping."""
-
-    reduce: Literal["none", "fp16"] = "none"
-    """dtype of gradients in the all-reduce over ranks; none = float32"""
-
     def scheduled(
         self,
         steps: int,
@@ -117,6 +113,7 @@ class UpdateOptions(RateOptions):
         decay: str = "linear",
         rule: Optional[Callable[..., Any]] = None,
         sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
+        reduce: str = "none",
         **how: Any,
     ) -> Tuple[Any, Any]:
         """Return a ``LossScaleOptimizer`` and its learning rate, a float32 scalar tensor.
@@ -128,6 +125,7 @@ class UpdateOptions(RateOptions):
           rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
           sharded: predicate that is true for tables of which this rank has only some rows, and a
             function that returns their optimizer for a learning rate.
+          reduce: ``PrecisionOptions.reduce``.
           **how: arguments ``accumulate`` and ``recompute`` of ``LossScaleOptimizer``.
         """
         from amp_xla.backend import tf
@@ -151,22 +149,18 @@ class UpdateOptions(RateOptions):
         optimizer = LossScaleOptimizer(
             (rule or AdamW)(rate, weight_decay=self.weight_decay), loss_scale,
             global_clipnorm=self.clip_norm or None, agreement="auto" if sharded else None,
-            reduce=Reduction(ranks.hvd, self.reduce) if ranks.several else None,
+            reduce=Reduction(ranks.hvd, reduce) if ranks.several else None,
             applied_steps=applied, **how,
         )  # fmt: skip
         return optimizer, rate
 
 
 @dataclasses.dataclass(frozen=True)
-class TransformerUpdateOptions(UpdateOptions):
-    """Learning rate, weight decay and clipping."""
+class MemoryOptions:
+    """Memory for activations."""
 
     recompute: Annotated[bool, MAY_CHANGE] = False
     """recompute transformer layers in the backward pass: less memory, slower steps"""
-
-    def scheduled(self, *args: Any, **how: Any) -> Tuple[Any, Any]:
-        """Return the optimizer and its learning rate, as in ``UpdateOptions``."""
-        return super().scheduled(*args, recompute=self.recompute, **how)
 
 
 @dataclasses.dataclass(frozen=True)
