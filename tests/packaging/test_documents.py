@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 import shlex
@@ -149,3 +150,82 @@ def test_links_lead_to_files() -> None:
         for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
             if "://" not in link:
                 assert (path.parent / link).exists(), f"{path.name}: {link}"
+
+
+# A file of this project by its path, or by its name alone.
+FILE = re.compile(
+    r"(?<![\w/.*<-])((?:[\w.-]+/)*[\w.-]+\.(?:py|sh|sbatch|cfg|toml|yaml|ini|def|awk))\b(?![\w*])"
+)
+MODULE = re.compile(r"python3? (?:-[a-z] )*-m ([\w.]+)")
+FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*)(?![\w])")
+FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
+OUTSIDE_FILES = re.compile(
+    r"^((my_|mine|own)\w*\.py|script\.py|(basic|task)_\w+\.py|pretraining/\w+\.py|\w+\.cfg"
+    r"|bert4keras/.*|torch/.*|loss_scale_optimizer_test\.py)$"
+)
+OUTSIDE_MODULES = {"pytest", "pip", "venv", "tensorboard.main", "mypy"}
+# Flags of other programs: docker, srun, sbatch, pip, git, tensorboard, XLA, ...
+OUTSIDE_FLAGS = set(
+    """--gpus --network --ipc --rm --name --init --time --userns --output --nv --cleanenv --nodes
+    --ntasks --ntasks-per-node --gpus-per-node --gpus-per-task --cpus-per-task --signal --wait
+    --container-image --container-remap-root --container-save --container-mounts
+    --container-workdir --no-deps --logdir --check-build --runtime --python""".split()
+)
+
+
+def sources() -> List[Tuple[str, str]]:
+    """Return the pages, and the docstrings of modules, by name."""
+    pages = [path for path in PAGES if path.name != "CHANGELOG.md"]
+    texts = [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in pages]
+    for folder in ("amp_xla", "recipes", "benchmarks", "examples", "scripts", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            module = ast.parse(path.read_text(encoding="utf-8"))
+            texts.append((str(path.relative_to(ROOT)), ast.get_docstring(module) or ""))
+    return texts
+
+
+def all_flags() -> Set[str]:
+    """Return the flags of all commands, recipes, benchmarks, and of scripts with argparse."""
+    modules = {command.module for command in COMMANDS.values()}
+    modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
+    modules |= {f"benchmarks.{name}" for name in ("gpu", "peers", "record")}
+    scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    own = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
+    return own.union(*(flags_of(module) for module in modules))
+
+
+def missing(text: str, known: Set[str], names: Set[str]) -> List[str]:
+    """Return the programs, files and flags that a text names and this project does not have."""
+    files = [
+        name
+        for name in FILE.findall(text)
+        if not name.startswith("../")  # a link
+        and not OUTSIDE_FILES.match(name)
+        and not ((ROOT / name).exists() if "/" in name else name in names)
+    ]
+    modules = [
+        name
+        for name in MODULE.findall(text)
+        if name not in OUTSIDE_MODULES
+        and not any((ROOT / f"{name.replace('.', '/')}{end}").exists() for end in (".py", ""))
+    ]
+    return [*files, *modules, *sorted(set(FLAG.findall(text)) - known)]
+
+
+def test_named_programs_files_and_flags_exist() -> None:
+    known = all_flags() | OUTSIDE_FLAGS
+    names = {
+        path.name
+        for folder in FOLDERS - {".venvs", ".git", "runs"}
+        for path in (ROOT / folder).rglob("*.*")
+    }
+    names |= {path.name for path in ROOT.iterdir()}
+    found = {place: missing(text, known, names) for place, text in sources()}
+    assert not {place: words for place, words in found.items() if words}
+    for text in (
+        "`benchmarks/tf_idf.py --rounds 2`",
+        "python -m scripts.bench_jax",
+        "`--kills 9`",
+        "test_shape_watch.py",
+    ):
+        assert missing(text, known, names)
