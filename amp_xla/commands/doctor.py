@@ -24,7 +24,7 @@ from amp_xla.backend.nvidia import Gpu
 from amp_xla.config import parse
 from amp_xla.errors import SettingsError
 from amp_xla.process.output import printable
-from amp_xla.process.typed import TF2_IMAGE, container
+from amp_xla.process.typed import TF2_IMAGE, as_typed, container
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Precision, Settings, flags
 from amp_xla.speed.machine import DEVICE, Machine, look
@@ -74,7 +74,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if config.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     else:
-        print("\n".join(map(str, findings)))
+        print(as_typed("\n".join(map(str, findings))))
         counts = [sum(f.level == level for f in findings) for level in ("error", "warning")]
         print(f"\n{counts[0]} errors, {counts[1]} warnings")
     return int(any(finding.level == "error" for finding in findings))

@@ -30,7 +30,7 @@ from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.stopping import SAME_SIGNAL_SECONDS
-from amp_xla.process.typed import ROOT, in_checkout
+from amp_xla.process.typed import ROOT, in_own_environment
 from amp_xla.process.world import ENDS_WITH_STDIN
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -86,6 +86,11 @@ def _count(np: str, hosts: Optional[str]) -> int:
         total = sum(int(slots) for _, _, slots in parts)
         if np not in ("auto", str(total)):
             raise AmpXlaError(f"--np {np}, but --hosts {hosts} has {total} ranks; leave --np out")
+        for name in names:
+            try:
+                socket.getaddrinfo(name, None)
+            except OSError as error:
+                raise AmpXlaError(f"--hosts {hosts}: {name}: {error.strerror}") from error
         return total
     if np == "auto":
         gpus = len(nvidia.look(os.environ).gpus)
@@ -107,7 +112,7 @@ def _need_horovod(count: int) -> None:
     """
     if importlib.util.find_spec("horovod") is not None:
         return
-    if not in_checkout() or Path(sys.prefix).parent != ROOT / ".venvs":
+    if not in_own_environment():
         raise AmpXlaError(
             f"{count} ranks need Horovod, which {sys.executable} does not have; docs/ranks.md "
             f"shows how to build it, and NVIDIA's containers have it"

@@ -21,6 +21,7 @@ from typing import Any, Optional
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.process.typed import as_typed
 from amp_xla.process.world import is_main_rank, world
 
 _CLOSED_PIPE = 141
@@ -83,5 +84,5 @@ def _user_error(error: AmpXlaError) -> int:
 def _end(text: str, code: int) -> int:
     with contextlib.suppress(OSError):  # the terminal may be closed
         if text:
-            print(output.printable(text), file=sys.stderr, flush=True)
+            print(output.printable(as_typed(text)), file=sys.stderr, flush=True)
     return code

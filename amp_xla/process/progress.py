@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 from tqdm import tqdm
 
 from amp_xla.process.output import printable
+from amp_xla.process.typed import as_typed
 from amp_xla.process.world import is_main_rank
 
 # The bar comes last: tqdm cuts the line at the terminal's width.
@@ -21,7 +22,7 @@ def note(text: str) -> None:
     """Print lines to standard error on the main rank, above the progress bar."""
     if is_main_rank():
         with contextlib.suppress(OSError):  # a closed terminal does not stop a run
-            tqdm.write(printable(text, "\n"), file=sys.stderr)
+            tqdm.write(printable(as_typed(text), "\n"), file=sys.stderr)
 
 
 class Progress:
