@@ -13,12 +13,13 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.config import flat
+from scripts.environment.__main__ import HERE
 from tests.packaging.test_program import MAKEFILE, TARGETS
 from tests.running import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
 
-STARTS = r"(?:make [a-z]|(?:\./)?amp-xla [a-z]|python -m benchmarks\.)"
+STARTS = r"(?:make [a-z]|(?:\./)?amp-xla [a-z])"
 INLINE = re.compile(rf"`({STARTS}[^`]*)`")
 BLOCK = re.compile(rf"^ {{4,}}({STARTS}.*)$", re.MULTILINE)
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")])
@@ -51,8 +52,8 @@ def check(line: str) -> None:
         words = line.replace('"', "").split()
     if words[0] == "make":
         check_make(words[1:])
-    elif words[0] == "python":
-        check_flags(words[3:], flags_of(words[2]))
+    elif words[1] == "python":
+        check_python(words[2:])
     else:
         check_command(words[1], words[2:])
 
@@ -66,13 +67,22 @@ def check_make(words: List[str]) -> None:
         recipe_flags(values.get("RECIPE", "classification"), shlex.split(values.get("ARGS", "")))
 
 
+def check_python(words: List[str]) -> None:
+    """Raise AssertionError unless a script, or a benchmark's flags, exist."""
+    if words[:1] != ["-m"]:
+        script = words[0] if words else "README.md"
+        assert script.startswith("my_") or (ROOT / script).is_file(), script
+    elif words[1].startswith("benchmarks."):
+        check_flags(words[2:], flags_of(words[1]))
+
+
 def check_command(name: str, words: List[str]) -> None:
-    assert name in {*COMMANDS, "env"}, name
+    assert name in {*COMMANDS, *HERE}, name
     if name == "train" and "--" not in words:
         words = [*words[:1], "--", *words[1:]]
     at = words.index("--") if "--" in words else len(words)
     own, after = words[:at], words[at + 1 :]
-    if name == "env":
+    if name in HERE:
         return
     command = COMMANDS[name]
     launcher = {"--runtime", "--python"} - ({"--runtime"} if name == "header" else set())
@@ -104,7 +114,8 @@ def test_wrong_commands_are_found() -> None:
         "make train STEPS=3",
         "amp-xla predct",
         "./amp-xla inspect classification -- --layer 3",
-        "python -m benchmarks.peers --tsk x",
+        "amp-xla python -m benchmarks.peers --tsk x",
+        "./amp-xla python examples/ner.py",
     ):
         with pytest.raises(AssertionError):
             check(line)
@@ -114,7 +125,7 @@ def test_messages_name_commands_that_exist() -> None:
     for folder in ("amp_xla", "recipes", "scripts", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             for name in re.findall(r"[`\" ]amp-xla ([a-z]+)", path.read_text(encoding="utf-8")):
-                assert name in {*COMMANDS, "env", "commands"}, f"{path}: amp-xla {name}"
+                assert name in {*COMMANDS, *HERE, "commands"}, f"{path}: amp-xla {name}"
 
 
 def structure(page: str) -> List[Tuple[str, Any]]:
