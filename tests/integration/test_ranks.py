@@ -263,6 +263,8 @@ def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
         assert done.code == code, done.out
         named = f"error: rank {victim} on {socket.gethostname()} {cause}"
         assert done.out.count(named) == done.out.count("error: ") == 1, done.out
+        if number == "SIGKILL":
+            assert "is whole: " in done.out or "no checkpoint was written" in done.out, done.out
         goes_on(place, name, whole, 3)
 
 
