@@ -156,8 +156,8 @@ class Rank:
     @property
     def stopped_by(self) -> Optional[int]:
         """The signal that has stopped it, by its exit code; None for a failure or SIGKILL."""
-        codes = {code: number for number, code in _STOPPED.items()}
-        return codes.get(self.code) or (signal.SIGUSR1 if self.code == 128 + 10 else None)
+        numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
+        return next(numbers, None)
 
     def send(self, number: int) -> None:
         """Send a signal to the process and its children."""
@@ -200,6 +200,8 @@ class Launcher:
       hosts: hosts as Horovod writes them, e.g. ``a:8,b:8``.
     """
 
+    _received: Optional[Tuple[int, float]] = None  # the first signal, and when it came
+
     def __init__(self, command: List[str], count: int, hosts: Optional[str]) -> None:
         plan = slurm.assign(hosts or f"localhost:{count}")
         names = sorted({slot.hostname for slot in plan})
@@ -212,7 +214,6 @@ class Launcher:
         # The port has no password, so it listens only on the address that the ranks need.
         self._server = slurm.start_rendezvous(address, 0, plan)
         port = int(self._server.server_address[1])
-        self._received: Optional[Tuple[int, float]] = None
         self._starting = True  # some rank does not train yet
         # ``exit_code`` watches signals and would end this process; they must go to the ranks.
         signal.set_wakeup_fd(-1)
