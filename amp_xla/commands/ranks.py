@@ -214,12 +214,12 @@ class Launcher:
         # The port has no password, so it listens only on the address that the ranks need.
         self._server = slurm.start_rendezvous(address, 0, plan)
         port = int(self._server.server_address[1])
-        self._starting = True  # some rank does not train yet
+        self._starting, self._size = True, len(plan)  # some rank does not train yet
+        self.ranks: List[Rank] = []
         # ``exit_code`` watches signals and would end this process; they must go to the ranks.
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
             signal.signal(number, self._forward)
-        self.ranks: List[Rank] = []
         for slot in plan:
             if self._received:
                 break
@@ -229,6 +229,8 @@ class Launcher:
                 variables["HOROVOD_HOSTNAME"] = socket.gethostname()
             words = _words(command, variables, slot.hostname)
             self.ranks.append(Rank(slot.rank, variables["HOROVOD_HOSTNAME"], words))
+        for rank in self.ranks[-1:] if self._received else ():  # it came while this was made
+            rank.send(self._received[0])
 
     def _forward(self, number: int, frame: Any = None) -> None:
         """Forward the first signal; kill all ranks at the second signal.
@@ -245,9 +247,8 @@ class Launcher:
                 rank.send(signal.SIGKILL)
 
     def _are_starting(self) -> bool:
-        self._starting = self._starting and len(self._server.cache.get(TRAINING, {})) < len(
-            self.ranks
-        )
+        trained = self._server.cache.get(TRAINING, {})
+        self._starting = self._starting and len(trained) < self._size
         return self._starting
 
     def wait(self) -> int:

@@ -65,9 +65,9 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def start(folder: Path) -> Any:
+def start(folder: Path, before: str = "") -> Any:
     return subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER],
+        [sys.executable, "-c", before + LAUNCHER],
         cwd=str(folder),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
@@ -144,6 +144,30 @@ def test_a_signal_before_the_ranks_train_ends_all(
     os.kill(victim, getattr(signal, name))
     errors = process.communicate(timeout=120)[1].decode()
     assert (process.returncode, errors) == (code, "")
+
+
+WHILE_STARTING = """
+import os, signal
+from amp_xla.commands import ranks
+class Rank(ranks.Rank):
+    def __init__(self, number, *rest):
+        if number == {number} and {before}:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().__init__(number, *rest)
+        if number == {number} and not {before}:
+            os.kill(os.getpid(), signal.SIGTERM)
+ranks.Rank = Rank
+"""
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_signal_while_the_ranks_are_started(tmp_path: Path, number: int, before: bool) -> None:
+    need_horovod()
+    (tmp_path / "stand_in.py").write_text(STARTING.format(root=str(ROOT), deaf=-1))
+    process = start(tmp_path, WHILE_STARTING.format(number=number, before=before))
+    errors = process.communicate(timeout=120)[1].decode()
+    assert (process.returncode, errors) == (143, "")
 
 
 LOST = """
