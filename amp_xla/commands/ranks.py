@@ -229,8 +229,9 @@ class Launcher:
                 variables["HOROVOD_HOSTNAME"] = socket.gethostname()
             words = _words(command, variables, slot.hostname)
             self.ranks.append(Rank(slot.rank, variables["HOROVOD_HOSTNAME"], words))
-        for rank in self.ranks[-1:] if self._received else ():  # it came while this was made
-            rank.send(self._received[0])
+        if self._received:  # while the last rank was being made
+            for rank in self.ranks[-1:]:
+                rank.send(self._received[0])
 
     def _forward(self, number: int, frame: Any = None) -> None:
         """Forward the first signal; kill all ranks at the second signal.

@@ -183,3 +183,9 @@ def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
     (line,) = [x for x in done.stderr.splitlines() if x.startswith("error:")]
     assert "NVIDIA A100-SXM4-40GB (8.0, driver 535.104.05)" in line
     assert re.search(r"libcud\w+\.so\.\d+", line) and "AMP_XLA_DEVICE" in line
+    done = run(
+        [sys.executable, "-m", "amp_xla", "doctor"],
+        AMP_XLA_DRIVER_ROOT=str(machine.folder),
+        PATH=path,
+    )
+    assert done.returncode == 1 and line.split(": ")[1] in done.stdout, done.stdout + done.stderr
