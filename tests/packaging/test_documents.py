@@ -174,7 +174,7 @@ OUTSIDE_FILES = re.compile(
     r"^((my_|mine|own)\w*\.py|script\.py|(basic|task)_\w+\.py|pretraining/\w+\.py|\w+\.cfg"
     r"|bert4keras/.*|torch/.*|loss_scale_optimizer_test\.py)$"
 )
-OUTSIDE_MODULES = {"pytest", "pip", "venv", "tensorboard.main", "mypy"}
+OUTSIDE_MODULES = {"horovod.runner.launch", "pytest", "pip", "venv", "tensorboard.main", "mypy"}
 # Flags of other programs: docker, srun, sbatch, pip, git, tensorboard, XLA, ...
 OUTSIDE_FLAGS = set(
     """--gpus --network --ipc --rm --name --init --time --userns --output --nv --cleanenv --nodes
