@@ -1,7 +1,8 @@
 """The commands in the blocks of README and the pages, typed in their order, on small data.
 
-A line is typed as it stands, and flags that make its job small follow it. The Python blocks marked
-``script`` run as programs. What needs another machine is named with its reason.
+A line is typed as it stands, and flags that make its job small follow it. CI does it on tf2,
+`make test-all RUNTIME=tf1 ARGS="tests/packaging/test_pages.py"` on TensorFlow 1.15. The Python
+blocks marked ``script`` run as programs. What needs another machine is named with its reason.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def build_model():
 def make_batch():
     return np.ones((16, 8), "f4"), np.ones((16, 1), "f4")
 """
-typed: Set[str] = set()
+typed: Set[str] = set()  # a line of several pages is typed once
 
 
 def lines(page: Path) -> List[str]:
@@ -75,11 +76,10 @@ def argv(line: str) -> List[str]:
         command, rest = words[1], words[2:]
         if command not in ("inspect", "rehearse", "tune") or ".py:" in line:
             return [command, *rest]
-        if command == "tune":
-            rest += ["--steps", "1", "--rounds", "2", "--minutes", "0.1"]
-        rest += [] if "--" in rest else ["--"]
-        small = f"{SMALL['classification']} {SHAPE}"
-        return [command, *rest, *small.split()]
+        at = rest.index("--") if "--" in rest else len(rest)
+        own = {"tune": "--steps 1 --rounds 2 --minutes 0.05", "rehearse": "--steps 1"}
+        small = f"{SMALL['classification']} {SHAPE}".split()
+        return [command, *rest[:at], *own.get(command, "").split(), "--", *rest[at + 1 :], *small]
     recipe, flags = (
         values.get("RECIPE", "classification"),
         shlex.split(values.get("ARGS", "").strip('"')),
@@ -132,6 +132,7 @@ def ready(tmp_path_factory: Any) -> Path:
 HERE = {page.stem: [x for x in lines(page) if not is_elsewhere(x)] for page in PAGES}
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("page", [name for name, commands in HERE.items() if commands])
 def test_what_a_page_says_can_be_typed(page: str, ready: Path, tmp_path: Path) -> None:
     shutil.copytree(str(ready), str(tmp_path / "work"), symlinks=True)
