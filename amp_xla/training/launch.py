@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, Mapping, Optional
 
 from amp_xla.backend import configuring
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.meeting import announce
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
@@ -66,7 +65,6 @@ def train(
                     ranks.first_size = resume_from.ranks["first_size"]
                 job = build(config) if resume_from is None else build(config, resume_from)
                 loop = prepare(run, config, job.engine(), options, resume_from)
-            announce(world())
             began = time.monotonic()
             loop.train(watch)
             report(loop, time.monotonic() - began)
