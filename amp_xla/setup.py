@@ -20,12 +20,17 @@ from amp_xla.errors import SetupOrderError
 from amp_xla.settings import Precision
 
 __all__ = ["SetupOrderError", "configure", "current", "resolve"]
+_printed = ""
 
 
 def configure(**overrides: Any) -> Precision:
-    """Apply settings as ``configuring.configure`` does, and print them in one line."""
+    """Apply settings as ``configuring.configure`` does, and print them if they have changed."""
+    global _printed
     precision = configuring.configure(**overrides)
-    print(f"amp_xla: {precision.describe()}", file=sys.stderr)
+    line = precision.describe()
+    if line != _printed:
+        print(f"amp_xla: {'now ' if _printed else ''}{line}", file=sys.stderr)
+        _printed = line
     return precision
 
 

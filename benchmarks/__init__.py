@@ -1,1 +1,1 @@
-"""Benchmarks: one file per question, run as ``python -m benchmarks.<file>``."""
+"""Benchmarks: one file per question, run as ``./amp-xla python -m benchmarks.<file>``."""

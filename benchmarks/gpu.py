@@ -1,7 +1,7 @@
 """How fast is BERT on this GPU, in each precision and XLA mode, compared with PyTorch and JAX?
 
-    python -m benchmarks.gpu --peer /usr/bin/python3
-    python -m benchmarks.gpu --trial
+    ./amp-xla python -m benchmarks.gpu --peer /usr/bin/python3
+    ./amp-xla python -m benchmarks.gpu --trial
 
 Fills docs/results/gpu.md; needs neither make nor network. Each row is a process that trains the
 largest batch that fits. A row is written as soon as it is measured, and the same command measures

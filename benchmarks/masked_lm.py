@@ -4,7 +4,7 @@ They have the same shape and the same made-up sequences. Hugging Face's ``BertFo
 as its users do: logits at each position, AdamW, gradients clipped at norm 1. JAX has no dropout,
 since ``jax.nn.dot_product_attention`` has none.
 
-    python -m benchmarks.masked_lm ours '{"precision": "amp", ...}'
+    ./amp-xla python -m benchmarks.masked_lm ours '{"precision": "amp", ...}'
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How fast is a training step, compared with plain bert4keras and Hugging Face on PyTorch?
 
-    python -m benchmarks.peers --train a.tsv --dev b.tsv --vocab vocab.txt
-    python -m benchmarks.peers --task pretraining --rounds 12 --steps 3
+    ./amp-xla python -m benchmarks.peers --train a.tsv --dev b.tsv --vocab vocab.txt
+    ./amp-xla python -m benchmarks.peers --task pretraining --rounds 12 --steps 3
 
 The timed batches are taken at even intervals from an epoch's batches, sorted by size. Samples
 per second are tokens per second, padding included, times the epoch's samples per token; they

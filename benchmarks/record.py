@@ -1,6 +1,6 @@
 """Train a recipe with its defaults and write the result into docs/results/recorded.json.
 
-    python -m benchmarks.record --recipe classification
+    ./amp-xla python -m benchmarks.record --recipe classification
 
 Tests compare README and the recipe's docstring with this file. A new record replaces that of the
 same recipe and runtime. The minutes are those of the whole command.

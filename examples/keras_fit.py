@@ -1,6 +1,6 @@
 """The example of Keras' mixed precision guide: model.fit under a policy, on TensorFlow 2.x.
 
-    python examples/keras_fit.py --policy mixed_float16
+    ./amp-xla python examples/keras_fit.py --policy mixed_float16
 
 The guide's model (784-4096-4096-10, batches of 8192) trains on made-up digits: patterns with noise.
 """

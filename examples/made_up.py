@@ -1,7 +1,7 @@
 """A small BERT and made-up Chinese news for the examples in this folder: nothing to download.
 
-python examples/ner_crf.py                            # random small weights, about a minute
-python examples/ner_crf.py chinese_L-12_H-768_A-12    # a checkpoint's folder
+./amp-xla python examples/ner_crf.py                           # small random weights, a minute
+./amp-xla python examples/ner_crf.py chinese_L-12_H-768_A-12   # a checkpoint's folder
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Masked-language-model training: pretrain a BERT further on other texts.
 
-python examples/masked_language_model.py [chinese_L-12_H-768_A-12]
+./amp-xla python examples/masked_language_model.py [chinese_L-12_H-768_A-12]
 """
 
 import amp_xla.setup  # first: above every import of TensorFlow, Keras and bert4keras

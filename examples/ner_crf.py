@@ -1,6 +1,6 @@
 """Named entities by BERT and a CRF, as bert4keras' task_sequence_labeling_ner_crf.py does it.
 
-python examples/ner_crf.py [chinese_L-12_H-768_A-12]
+./amp-xla python examples/ner_crf.py [chinese_L-12_H-768_A-12]
 """
 
 import amp_xla.setup  # first: above every import of TensorFlow, Keras and bert4keras

@@ -1,6 +1,6 @@
 """Relations by GPLinker, as bert4keras' task_relation_extraction_gplinker.py does it.
 
-python examples/relations_gplinker.py [chinese_L-12_H-768_A-12]
+./amp-xla python examples/relations_gplinker.py [chinese_L-12_H-768_A-12]
 """
 
 import amp_xla.setup  # first: above every import of TensorFlow, Keras and bert4keras

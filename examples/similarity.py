@@ -1,6 +1,6 @@
 """Sentence similarity, as bert4keras' task_sentence_similarity_lcqmc.py does it.
 
-python examples/similarity.py [chinese_L-12_H-768_A-12]
+./amp-xla python examples/similarity.py [chinese_L-12_H-768_A-12]
 horovodrun -np 2 python examples/similarity.py    # on several GPUs, or several processes of a CPU
 """
 

@@ -28,7 +28,6 @@ from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.process.typed import program
 from amp_xla.process.world import world
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers
@@ -125,7 +124,7 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
     )  # fmt: skip
     model.fit(epochs=config.training.epochs, callbacks=[run], verbose=0)
-    note(f"predict with: {program()} predict {shlex.quote(str(folder.path))} texts.txt")
+    note(f"predict with: amp-xla predict {shlex.quote(str(folder.path))} FILE")
 
 
 def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:

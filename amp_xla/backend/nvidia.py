@@ -148,7 +148,7 @@ def version(text: str) -> Version:
     return tuple(map(int, text.split("."))) if re.match(r"\d+(\.\d+)*$", text) else ()
 
 
-def run(command: List[str]) -> Tuple[int, str]:
+def run(command: List[str], env: Optional[Mapping[str, str]] = None) -> Tuple[int, str]:
     """Return exit code and output; 127 and the reason if the program cannot be started."""
     try:
         done = subprocess.run(
@@ -156,6 +156,7 @@ def run(command: List[str]) -> Tuple[int, str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            env=env,
             timeout=SECONDS,
         )
     except (OSError, subprocess.SubprocessError) as error:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from typing import List, Mapping, Tuple
+from typing import List, Mapping
 
 from amp_xla import backend
 from amp_xla.backend import nvidia
@@ -35,11 +34,10 @@ def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
         return
     driver = nvidia.look(environ)
     if driver.shown:
-        version = backend.tensorflow().__version__
-        why, fix = reason(driver, missing_libraries(environ), version, backend.is_fork())
         raise UnsupportedError(
-            f"the driver shows {driver.describe()}, but TensorFlow {version} does not see it: "
-            f"{why}; next: {fix}; or train on the CPU: AMP_XLA_DEVICE=cpu"
+            f"the driver shows {driver.describe()}, but TensorFlow "
+            f"{backend.tensorflow().__version__} does not see it: {_reason(driver, environ)}; or "
+            f"train on the CPU: AMP_XLA_DEVICE=cpu"
         )
     if device == "gpu":
         raise UnsupportedError(
@@ -48,42 +46,32 @@ def refuse_unseen_gpu(device: str, environ: Mapping[str, str]) -> None:
         )
 
 
-def missing_libraries(environ: Mapping[str, str]) -> List[str]:
+def _missing_libraries(environ: Mapping[str, str]) -> List[str]:
     """Return the libraries that TensorFlow does not find in a new process; takes some seconds."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            env={**environ, **_LOGGING},
-            timeout=300,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return list(dict.fromkeys(_MISSING.findall(done.stderr.decode("utf-8", "replace"))))
+    out = nvidia.run([sys.executable, "-c", _PROBE], {**environ, **_LOGGING})[1]
+    return list(dict.fromkeys(_MISSING.findall(out)))
 
 
-def reason(
-    driver: nvidia.Driver, missing: List[str], tensorflow: str, fork: bool
-) -> Tuple[str, str]:
-    """Return why TensorFlow sees no GPU, and the command or advice that fixes it."""
-    stock_1 = tensorflow.startswith("1.") and not fork
+def _reason(driver: nvidia.Driver, environ: Mapping[str, str]) -> str:
+    """Return why TensorFlow sees no GPU, and what to do next."""
+    fork = backend.is_fork()
+    stock_1 = backend.kind() == "tf1" and not fork
     old = "" if stock_1 else nvidia.too_old(driver)
     if old:
-        return old, "a newer driver, or an older container from docs/doctor.md"
+        return f"{old}; next: a newer driver, or an older container from docs/doctor.md"
+    missing = _missing_libraries(environ)
     cuda = [name for name in missing if not name.startswith("libcuda.so")]
     if cuda:
         fix = f"make env RUNTIME={'nvtf1' if fork else 'tf2'}, on the machine with the driver"
         if stock_1:
             fix = "this build is for CUDA 10: make train RUNTIME=tf2, RUNTIME=nvtf1 or "
             fix += "make docker-train"
-        return f"{', '.join(cuda)} not found", fix
+        return f"{', '.join(cuda)} not found; next: {fix}"
     if missing:
-        fix = "install the driver's libraries (Debian: libcuda1, Ubuntu: libnvidia-compute-...); "
-        fix += "start a container with its GPUs (docker --gpus all, apptainer --nv)"
-        return f"{missing[0]}, the driver's own library, not found", fix
-    fix = "restart the machine, or install the driver again"
-    if not driver.problem:
-        return "the driver gives no access", fix
-    return f"nvidia-smi reports: {driver.problem}", fix
+        return (
+            f"{missing[0]}, the driver's own library, not found; next: install the driver's "
+            f"libraries (Debian: libcuda1, Ubuntu: libnvidia-compute-...); start a container with "
+            f"its GPUs (docker --gpus all, apptainer --nv)"
+        )
+    said = f"nvidia-smi reports: {driver.problem}" if driver.problem else "it gives no access"
+    return f"{said}; next: restart the machine, or install the driver again"

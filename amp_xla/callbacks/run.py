@@ -154,7 +154,8 @@ class Run(keras.callbacks.Callback):
                 self._end()
             return history
         except (Stopped, RankLost) as stopped:
-            note(str(stopped))
+            # Rank 0 may be the one that was lost.
+            note(str(stopped), ranks=2 if isinstance(stopped, RankLost) else 1)
             raise SystemExit(stopped.exit_code) from None
         finally:
             self.in_fit = False

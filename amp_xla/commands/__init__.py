@@ -18,6 +18,10 @@ class Command(NamedTuple):
     summary: str
 
 
+OF_A_SCRIPT = (
+    "a script trained this run by model.fit, and only the script can build its model: predict or "
+    "save there"
+)
 _ELSEWHERE = {"prepare": "amp_xla.tasks.pretraining.data.prepare", "tune": "amp_xla.speed.tune"}
 COMMANDS: Dict[str, Command] = {
     name: Command(_ELSEWHERE.get(name, f"amp_xla.commands.{name}"), positional, summary)

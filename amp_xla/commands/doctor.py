@@ -19,15 +19,15 @@ from typing import List, Mapping, Optional, Sequence
 from typing_extensions import Literal
 
 from amp_xla import backend
-from amp_xla.backend import nvidia, visible
+from amp_xla.backend import nvidia
 from amp_xla.backend.nvidia import Gpu
 from amp_xla.config import parse
 from amp_xla.errors import SettingsError
 from amp_xla.process.output import printable
-from amp_xla.process.typed import TF2_IMAGE, container
+from amp_xla.process.typed import TF2_IMAGE, as_typed, container
 from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Precision, Settings, flags
-from amp_xla.speed.machine import DEVICE, Machine, look
+from amp_xla.speed.machine import Machine, look
 
 Level = Literal["ok", "note", "warning", "error"]
 IN_CONTAINER = Path("/.dockerenv")
@@ -74,7 +74,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if config.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     else:
-        print("\n".join(map(str, findings)))
+        print(as_typed("\n".join(map(str, findings))))
         counts = [sum(f.level == level for f in findings) for level in ("error", "warning")]
         print(f"\n{counts[0]} errors, {counts[1]} warnings")
     return int(any(finding.level == "error" for finding in findings))
@@ -102,8 +102,7 @@ def examine(environ: Mapping[str, str]) -> List[Finding]:
             why = "training is impossible without TensorFlow"
             findings.append(Finding("error", "TensorFlow", what, why, environment_command()))
     if machine is not None:
-        usable = environ.get(DEVICE) != "cpu" and not seen.hidden
-        findings += tensorflow(machine, seen.gpus if usable else (), environ)
+        findings += tensorflow(machine)
     return [*findings, *environment(environ, machine), docker()]
 
 
@@ -161,20 +160,17 @@ def driver(gpu: Gpu) -> Finding:
     return Finding("error", "driver", f"{gpu.driver} is too old", needed, fix)
 
 
-def tensorflow(machine: Machine, gpus: Sequence[Gpu], environ: Mapping[str, str]) -> List[Finding]:
-    """Return findings about TensorFlow, whether it sees ``gpus``, and bert4keras."""
+def tensorflow(machine: Machine) -> List[Finding]:
+    """Return findings about TensorFlow, whether it sees the GPUs, and bert4keras."""
     if machine.fork:
         what, why = f"{machine.tensorflow}, NVIDIA's build", "has XLA Lite (AMP_XLA_XLA=lite)"
     else:
         what, why = f"{machine.tensorflow}, stock build", "mixed precision is set in its sessions"
         why += ", no XLA Lite" if "lite" in machine.absent else ""
     findings = [Finding("ok", "TensorFlow", what, why)]
-    if gpus and not machine.gpu:
-        missing = visible.missing_libraries(environ)
-        shown = nvidia.Driver(tuple(gpus))
-        reason, fix = visible.reason(shown, missing, machine.tensorflow, machine.fork)
-        what = f"nvidia-smi shows a GPU, TensorFlow sees none: {reason}"
-        why = "training stops with an error, unless AMP_XLA_DEVICE=cpu is set"
+    if machine.unseen:
+        what, _, fix = machine.unseen.partition("; next: ")
+        why = "training stops with this error, unless AMP_XLA_DEVICE=cpu is set"
         findings.append(Finding("error", "TensorFlow", what, why, fix))
     if not machine.half_dtype:
         what, fix = "no half precision on this device", "amp-xla rehearse shows float16"

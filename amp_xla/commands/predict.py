@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.commands import OF_A_SCRIPT
 from amp_xla.config import parse
 from amp_xla.data.text.entities import TAG
 from amp_xla.data.text.lines import LineError, called, every_line
@@ -44,10 +45,7 @@ class SavedOptions:
         """
         saved = find(Path(run), self.checkpoint)
         if saved.recipe == ScriptFolder.RECIPE:
-            raise AmpXlaError(
-                f"{run}: a script trained this run by model.fit, and only the script can build its "
-                f"model: predict or save there"
-            )
+            raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
         return saved, recipe_module(self.recipe or own_recipe(saved.recipe))
 
     def open(self, run: str, function: str, advice: str) -> Tuple[Checkpoint, Any]:

@@ -23,19 +23,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 
 from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.stopping import SAME_SIGNAL_SECONDS
-from amp_xla.process.typed import ROOT, in_checkout
+from amp_xla.process.meeting import TRAINING
+from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
+from amp_xla.process.typed import ROOT, in_own_environment
 from amp_xla.process.world import ENDS_WITH_STDIN
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
 _GRACE_SECONDS = 12.0
+# The same before they train, when there is nothing to save.
+_START_GRACE_SECONDS = 3.0
 _LAST_BYTES = 1 << 14  # of a rank's output, to find its error
 # Environment variables to set on remote hosts. sshd in a container passes on none, not even PATH.
 _FORWARDED = re.compile(
@@ -86,6 +89,11 @@ def _count(np: str, hosts: Optional[str]) -> int:
         total = sum(int(slots) for _, _, slots in parts)
         if np not in ("auto", str(total)):
             raise AmpXlaError(f"--np {np}, but --hosts {hosts} has {total} ranks; leave --np out")
+        for name in names:
+            try:
+                socket.getaddrinfo(name, None)
+            except OSError as error:
+                raise AmpXlaError(f"--hosts {hosts}: {name}: {error.strerror}") from error
         return total
     if np == "auto":
         gpus = len(nvidia.look(os.environ).gpus)
@@ -107,7 +115,7 @@ def _need_horovod(count: int) -> None:
     """
     if importlib.util.find_spec("horovod") is not None:
         return
-    if not in_checkout() or Path(sys.prefix).parent != ROOT / ".venvs":
+    if not in_own_environment():
         raise AmpXlaError(
             f"{count} ranks need Horovod, which {sys.executable} does not have; docs/ranks.md "
             f"shows how to build it, and NVIDIA's containers have it"
@@ -145,6 +153,12 @@ class Rank:
             self.ended = time.monotonic()
         return 128 - code if code is not None and code < 0 else code
 
+    @property
+    def stopped_by(self) -> Optional[int]:
+        """The signal that has stopped it, by its exit code; None for a failure or SIGKILL."""
+        numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
+        return next(numbers, None)
+
     def send(self, number: int) -> None:
         """Send a signal to the process and its children."""
         if self._process.poll() is None:
@@ -153,20 +167,28 @@ class Rank:
 
     def why(self) -> str:
         """Return why it ended: its error line, the signal, or the exit code and its last line."""
-        lines: List[str] = []
-        if self._output is not None:  # rank 0 writes to the terminal
-            end = self._output.seek(0, os.SEEK_END)
-            self._output.seek(max(0, end - _LAST_BYTES))
-            lines = self._output.read().decode(errors="replace").splitlines()
-        errors = [line for line in lines if line.startswith("error: ")]
-        if errors:
-            return errors[-1][len("error: ") :]
+        error = self.last("error: ")
+        if error:
+            return error[len("error: ") :].rstrip()
         code = self.code or 0
         killed_by = {128 + number: number.name for number in signal.Signals}
         if code in killed_by:
             return f"was killed by {killed_by[code]}"
-        last = next((line for line in reversed(lines) if line.strip()), "")
+        last = self.last("").strip()
         return f"ended with exit code {code}" + (f": {last[:300]}" if last else "")
+
+    def last(self, start: str) -> str:
+        """Return the last line of its output that begins so and is not blank, or ''."""
+        if self._output is None:  # rank 0 writes to the terminal
+            return ""
+        end = self._output.seek(0, os.SEEK_END)
+        self._output.seek(max(0, end - _LAST_BYTES))
+        lines = self._output.read().decode(errors="replace").splitlines(keepends=True)
+        return next((x for x in reversed(lines) if x.startswith(start) and x.strip()), "")
+
+
+# Exit code of a rank by the signal that has stopped it.
+_STOPPED = {getattr(signal, name): code for name, code in EXIT_CODES.items()}
 
 
 class Launcher:
@@ -178,6 +200,8 @@ class Launcher:
       hosts: hosts as Horovod writes them, e.g. ``a:8,b:8``.
     """
 
+    _received: Optional[Tuple[int, float]] = None  # the first signal, and when it came
+
     def __init__(self, command: List[str], count: int, hosts: Optional[str]) -> None:
         plan = slurm.assign(hosts or f"localhost:{count}")
         names = sorted({slot.hostname for slot in plan})
@@ -188,41 +212,51 @@ class Launcher:
             )
         address, interface = slurm.route_to(remote[0]) if remote else ("127.0.0.1", "lo")
         # The port has no password, so it listens only on the address that the ranks need.
-        port = slurm.start_rendezvous(address, 0, plan)
-        self._received: Optional[Tuple[int, float]] = None
+        self._server = slurm.start_rendezvous(address, 0, plan)
+        port = int(self._server.server_address[1])
+        self._starting, self._size = True, len(plan)  # some rank does not train yet
+        self.ranks: List[Rank] = []
         # ``exit_code`` watches signals and would end this process; they must go to the ranks.
         signal.set_wakeup_fd(-1)
         for number in _SIGNALS:
             signal.signal(number, self._forward)
-        self.ranks: List[Rank] = []
         for slot in plan:
+            if self._received:
+                break
             variables = slurm.variables(slot, address, interface, port)
             variables[ENDS_WITH_STDIN] = "1"
             if not remote:
                 variables["HOROVOD_HOSTNAME"] = socket.gethostname()
             words = _words(command, variables, slot.hostname)
             self.ranks.append(Rank(slot.rank, variables["HOROVOD_HOSTNAME"], words))
+        if self._received:  # while the last rank was being made
+            for rank in self.ranks[-1:]:
+                rank.send(self._received[0])
 
-    def _forward(self, number: int, frame: Any) -> None:
-        """Forward the first signal to rank 0; kill all ranks at the second signal.
+    def _forward(self, number: int, frame: Any = None) -> None:
+        """Forward the first signal; kill all ranks at the second signal.
 
-        Rank 0 is enough, because the ranks agree on the step to stop after.
+        In training rank 0 is enough, because the ranks agree on the step to stop after.
         """
         seconds = time.monotonic()
         if self._received is None:
             self._received = number, seconds
-            for rank in self.ranks[:1]:
+            for rank in self.ranks if self._are_starting() else self.ranks[:1]:
                 rank.send(number)
         elif seconds - self._received[1] > SAME_SIGNAL_SECONDS:
             for rank in self.ranks:
                 rank.send(signal.SIGKILL)
 
+    def _are_starting(self) -> bool:
+        trained = self._server.cache.get(TRAINING, {})
+        self._starting = self._starting and len(trained) < self._size
+        return self._starting
+
     def wait(self) -> int:
         """Wait for all ranks to end; return the exit code of the first that failed, else 0."""
         try:
             while any(rank.code is None for rank in self.ranks):
-                failed = [rank.ended for rank in self.ranks if rank.code]
-                if failed and time.monotonic() - min(failed) > _GRACE_SECONDS:
+                if self._time_is_up():
                     break
                 time.sleep(0.1)
         finally:
@@ -231,8 +265,24 @@ class Launcher:
                 rank.send(signal.SIGKILL)
         return self._verdict(silent)
 
+    def _time_is_up(self) -> bool:
+        """Return whether the ranks that are still running must be killed."""
+        now, starting = time.monotonic(), self._received is None and self._are_starting()
+        ended = [rank for rank in self.ranks if rank.code is not None]
+        if starting:
+            # A rank that was stopped alone, when the others cannot know it yet.
+            stopped = [rank for rank in ended if rank.stopped_by and now - rank.ended > 1]
+            for rank in stopped[:1]:
+                self._forward(cast(int, rank.stopped_by))
+        if self._received is not None and self._starting:
+            return now - self._received[1] > _START_GRACE_SECONDS
+        since = [rank.ended for rank in ended if rank.code or self._received is not None]
+        return bool(since) and now - min(since) > _GRACE_SECONDS
+
     def _verdict(self, silent: List[Rank]) -> int:
-        codes = {rank.code for rank in self.ranks}
+        codes = {rank.code for rank in self.ranks if rank not in silent}
+        if self._received is not None and self._starting and 128 + signal.SIGKILL not in codes:
+            return _STOPPED[self._received[0]]  # whatever the others said about one that ended
         if self._received is not None and not silent and len(codes) == 1:
             return codes.pop() or 0  # rank 0 has printed the reason
         failed = [rank for rank in self.ranks if rank.code and rank not in silent]
@@ -245,6 +295,8 @@ class Launcher:
                 why = rank.why()
                 named = why.startswith("rank ")
                 _say(why if named else f"rank {rank.number} on {rank.host} {why}")
+            if not rank.number and len(self.ranks) > 1:  # which would have named the checkpoint
+                print(self.ranks[1].last("stopping: "), end="", file=sys.stderr, flush=True)
             return rank.code or 0
         if silent:
             names = " and ".join(f"rank {rank.number} on {rank.host}" for rank in silent)

@@ -18,6 +18,7 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.meeting import MEETING
 
 # How long ranks wait for each other: a node may take minutes to unpack the container.
 _PATIENCE_SECONDS = 300.0
@@ -115,8 +116,8 @@ def assign(hosts: str) -> List[Any]:
     return slots
 
 
-def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
-    """Start the server through which ranks exchange addresses; return its port.
+def start_rendezvous(address: str, port: int, plan: List[Any]) -> Any:
+    """Start and return the server through which ranks exchange addresses.
 
     Args:
       address: address to listen on.
@@ -128,7 +129,7 @@ def start_rendezvous(address: str, port: int, plan: List[Any]) -> int:
     server = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
     server.init(plan)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    return int(server.server_address[1])
+    return server
 
 
 def route_to(host: str) -> Tuple[str, str]:
@@ -174,7 +175,9 @@ def join(environ: Mapping[str, str]) -> Dict[str, str]:
         _open(task, address)
     else:
         _wait_for(address, task.port, task.nodes[0])
-    return variables(task.slot, address, interface, task.port)
+    # Another job may have opened the same port of the node before.
+    number = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    return {**variables(task.slot, address, interface, task.port), MEETING: number}
 
 
 def _open(task: Task, address: str) -> None:

@@ -22,7 +22,10 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.split(".")[0]
+        # The package may be installed, without one that it imports.
+        package = str(error.name or module).split(".")[0]
+        if not module.startswith(package):
+            packages = None
         raise DataError(
             f"{use} needs the package {package} ({error}): pip install {packages or package}"
         ) from None

@@ -26,7 +26,9 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     masked = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
     epsilon = model.config["layer_norm_eps"]
     load = (
-        f'load: K.set_epsilon({epsilon}); build_transformer_model("{folder}/bert_config.json", '
+        "load: import amp_xla.setup; from bert4keras.backend import K; "
+        "from bert4keras.models import build_transformer_model; "
+        f'K.set_epsilon({epsilon}); build_transformer_model("{folder}/bert_config.json", '
         f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{masked})'
     )
     return [load, describe_head(model, folder)] if model.formula else [load]

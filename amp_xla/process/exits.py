@@ -21,6 +21,7 @@ from typing import Any, Optional
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.process.typed import as_typed
 from amp_xla.process.world import is_main_rank, world
 
 _CLOSED_PIPE = 141
@@ -32,12 +33,15 @@ _USER_ERRORS = frozenset(
 
 
 def guard() -> None:
-    """Let SIGINT end the process during the imports, when there is nothing to clean up.
+    """Let SIGINT and SIGUSR1 end the process during the imports, when nothing is to clean up.
 
-    Python would raise KeyboardInterrupt, which the import of an extension module may swallow.
+    Python would raise KeyboardInterrupt, which the import of an extension module may swallow, and
+    a process that SIGUSR1 kills has not the exit code 0.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
 
 
 def exit_code(function: Any, *args: Any) -> int:
@@ -77,11 +81,12 @@ def _user_error(error: AmpXlaError) -> int:
     code = int(getattr(error, "exit_code", 2))
     if code == 2:
         return _end(f"error: {world().name + ': ' if world().rank else ''}{error}", code)
-    return _end(f"stopping: {error}" if is_main_rank() else "", code)
+    # The main rank may be the one that was lost, so rank 1 names the checkpoint as well.
+    return _end(f"stopping: {error}" if world().rank < 2 else "", code)
 
 
 def _end(text: str, code: int) -> int:
     with contextlib.suppress(OSError):  # the terminal may be closed
         if text:
-            print(output.printable(text), file=sys.stderr, flush=True)
+            print(output.printable(as_typed(text)), file=sys.stderr, flush=True)
     return code

@@ -1,19 +1,23 @@
-"""Ranks wait for each other before they join."""
+"""Ranks wait for each other before they join, and announce that they train."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import os
 import time
-from typing import Mapping, Optional
+from typing import Optional
 
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.world import World
 
 _START_SECONDS = 300.0  # how long ranks wait for the last one to start
+# Set where another job's ranks may use the same port: job and step, a part of every path.
+MEETING = "RANK_MEETING"
+TRAINING = "amp_xla_training"  # path of ranks that train
 
 
-def meet(place: World, environ: Mapping[str, str]) -> None:
+def meet(place: World) -> None:
     """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
 
     A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server;
@@ -22,23 +26,34 @@ def meet(place: World, environ: Mapping[str, str]) -> None:
     Raises:
       AmpXlaError: a rank has not started, or the server has ended.
     """
-    address = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR")
-    if not address:
+    if not _address():
         return
-    port, end = int(environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]), time.monotonic() + _START_SECONDS
-
-    def status(method: str, rank: int, body: Optional[bytes] = None) -> int:
-        connection = http.client.HTTPConnection(address, port, timeout=_START_SECONDS)
-        with contextlib.closing(connection):
-            connection.request(method, f"/amp_xla_started/{rank}", body)
-            return connection.getresponse().status
-
+    path, end = f"amp_xla_started{os.environ.get(MEETING, '')}", time.monotonic() + _START_SECONDS
     try:
-        status("PUT", place.rank, b"yes")
+        _status("PUT", path, place.rank, b"yes")
         for rank in range(place.size):
-            while status("GET", rank) != http.client.OK:
+            while _status("GET", path, rank) != http.client.OK:
                 if time.monotonic() > end:
                     raise AmpXlaError(f"rank {rank} has not started in {_START_SECONDS:.0f} s")
                 time.sleep(0.5)
     except OSError as error:
         raise RankLost(f"the rendezvous server has ended: {error}") from error
+
+
+def announce(place: World) -> None:
+    """Tell the launcher that from now on this rank stops together with the others."""
+    if place.size > 1 and _address():
+        with contextlib.suppress(OSError):  # the launcher was killed
+            _status("PUT", TRAINING, place.rank, b"yes")
+
+
+def _address() -> str:
+    return os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
+
+
+def _status(method: str, path: str, rank: int, body: Optional[bytes] = None) -> int:
+    port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    connection = http.client.HTTPConnection(_address(), port, timeout=_START_SECONDS)
+    with contextlib.closing(connection):
+        connection.request(method, f"/{path}/{rank}", body)
+        return connection.getresponse().status

@@ -10,18 +10,19 @@ from typing import Any, Dict, Optional
 from tqdm import tqdm
 
 from amp_xla.process.output import printable
-from amp_xla.process.world import is_main_rank
+from amp_xla.process.typed import as_typed
+from amp_xla.process.world import is_main_rank, world
 
 # The bar comes last: tqdm cuts the line at the terminal's width.
 _FORMAT = "{percentage:3.0f}% {n_fmt}/{total_fmt} {remaining} left{postfix} |{bar}|"
 _FIRST = ("loss", "scale", "skipped")
 
 
-def note(text: str) -> None:
-    """Print lines to standard error on the main rank, above the progress bar."""
-    if is_main_rank():
+def note(text: str, ranks: int = 1) -> None:
+    """Print lines to standard error on the first ``ranks`` ranks, above the progress bar."""
+    if world().rank < ranks:
         with contextlib.suppress(OSError):  # a closed terminal does not stop a run
-            tqdm.write(printable(text, "\n"), file=sys.stderr)
+            tqdm.write(printable(as_typed(text), "\n"), file=sys.stderr)
 
 
 class Progress:

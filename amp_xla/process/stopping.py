@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 # Slurm can send SIGUSR1 some time before it ends a job; stopping by it is not a failure.
-_EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
+EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
 # A launcher may forward a signal that the whole process group has received already.
 SAME_SIGNAL_SECONDS = 0.5
 # Time to clean up before the process is ended: a library call may run no Python for minutes.
@@ -47,7 +47,7 @@ class SignalWatch:
     def __enter__(self) -> SignalWatch:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may set handlers
-        for name in _EXIT_CODES:
+        for name in EXIT_CODES:
             number = getattr(signal, name)
             if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
@@ -111,7 +111,7 @@ class SignalWatch:
     @property
     def exit_code(self) -> int:
         """Exit code of the received signal: 143, 130, 129, or 0 for SIGUSR1."""
-        return _EXIT_CODES.get(self.received or "", 0)
+        return EXIT_CODES.get(self.received or "", 0)
 
     def _watch(self, read_end: int) -> None:
         """Read signal numbers, which Python writes to the pipe, and end the process if needed."""
@@ -122,14 +122,14 @@ class SignalWatch:
                 left = max(0.0, began + _GRACE_SECONDS - time.monotonic())
             if not select.select([read_end], [], [], left)[0]:
                 if self._may_end():
-                    _end(_EXIT_CODES[first], f"{first}: ended; there was nothing to save\n")
+                    _end(EXIT_CODES[first], f"{first}: ended; there was nothing to save\n")
                 continue
             data = os.read(read_end, 1)
             if not data:
                 os.close(read_end)
                 return
             name = signal.Signals(data[0]).name
-            if name not in _EXIT_CODES:
+            if name not in EXIT_CODES:
                 continue
             if first and time.monotonic() - began > SAME_SIGNAL_SECONDS:
                 _end(128 + data[0], "second signal: ended at once; the last checkpoint is whole\n")

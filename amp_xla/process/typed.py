@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,9 +19,18 @@ def in_checkout() -> bool:
         return False
 
 
-def program() -> str:
-    """Return how to type the program: ``./amp-xla`` in a checkout, else ``amp-xla``."""
-    return "./amp-xla" if in_checkout() else "amp-xla"
+def in_own_environment() -> bool:
+    """Return whether this Python is that of an environment which ``./amp-xla`` has built."""
+    return in_checkout() and Path(sys.prefix).parent == ROOT / ".venvs"
+
+
+def as_typed(text: str) -> str:
+    """Write ``amp-xla COMMAND`` and ``pip install`` in a message as they are typed here."""
+    if in_checkout():
+        text = re.sub(r"(?<![\w./'-])amp-xla (?=[a-z])", "./amp-xla ", text)
+    if in_own_environment():  # which has no pip
+        text = re.sub(r"(?<![\w./-])(?<!amp-xla )pip install ", "./amp-xla pip install ", text)
+    return text
 
 
 def environment() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from typing import Any, Optional, Tuple
 
 from amp_xla import backend
@@ -37,7 +36,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
         # The GPU may have been chosen already, by a recipe or a script that initialized Horovod.
         chosen = hvd.is_initialized() and len(backend.gpus()) == 1
         if not hvd.is_initialized():
-            meet(world(), os.environ)
+            meet(world())
             hvd.init()
         if backend.gpus() and not chosen:
             backend.use_gpu(hvd.local_rank())

@@ -14,6 +14,7 @@ import sys
 from typing import Dict, List, Tuple
 
 from amp_xla.backend import nvidia
+from amp_xla.errors import UnsupportedError
 from amp_xla.settings import PRECISIONS, XLA_MODES
 
 _PROBE = "import json, amp_xla.speed.machine as m; print(json.dumps(m.probe()))"
@@ -23,10 +24,14 @@ DEVICE = "AMP_XLA_DEVICE"
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Hardware and software of this machine, as ``probe`` returns them."""
+    """Hardware and software of this machine, as ``probe`` returns them.
+
+    ``unseen`` says why TensorFlow does not see the driver's GPU; '' if it does, or there is none.
+    """
 
     device: str
     gpu: bool
+    unseen: str
     driver: str
     tensorflow: str
     bert4keras: str
@@ -94,8 +99,13 @@ def clean_environment() -> Dict[str, str]:
 def probe() -> Dict[str, object]:
     """Return the fields of ``Machine`` for this process' TensorFlow and device."""
     from amp_xla import backend
+    from amp_xla.backend.visible import refuse_unseen_gpu
 
-    gpus = backend.gpus()
+    gpus, unseen = backend.gpus(), ""
+    try:
+        refuse_unseen_gpu(os.environ.get(DEVICE) or "auto", os.environ)
+    except UnsupportedError as error:
+        unseen = str(error)
     name, driver = (_cpu_name(), "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     if gpus:
@@ -104,6 +114,7 @@ def probe() -> Dict[str, object]:
     return {
         "device": name,
         "gpu": bool(gpus),
+        "unseen": unseen,
         "driver": driver,
         "tensorflow": backend.tensorflow().__version__,
         "bert4keras": ".".join(map(str, backend.bert4keras_version())),

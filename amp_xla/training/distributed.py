@@ -221,7 +221,7 @@ def _horovod(place: World) -> Any:
             f"{place.size} ranks were started, and Horovod cannot be imported ({error}); "
             f"`make train NP={place.size}` builds it"
         ) from error
-    meet(place, os.environ)
+    meet(place)
     hvd.init()
     if (hvd.rank(), hvd.size()) != (place.rank, place.size):
         raise AmpXlaError(

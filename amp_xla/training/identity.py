@@ -105,14 +105,17 @@ def differences(
             # If an epoch is the whole run (pretraining), its number of steps differs, too.
             for side in (old_parts, new_parts):
                 side["data"].pop(_STEPS, None)
-    for side in (old_parts, new_parts):
-        for key in current["may change"]:
-            side["config"].pop(key, None)
+    old_free, new_free = (
+        {key: side["config"].pop(key) for key in current["may change"] if key in side["config"]}
+        for side in (old_parts, new_parts)
+    )
     forcible = [
         line
         for part, word in _PARTS.items()
         for line in _compare(word, old_parts[part], new_parts[part], sides)
     ]
+    if old_parts["data"] != new_parts["data"]:  # a setting that may change can be the cause
+        forcible = [*_compare("setting", old_free, new_free, sides), *forcible]
     return Differences(forcible, longer)
 
 

@@ -16,7 +16,6 @@ from typing import Any, Callable, Dict, Mapping, Optional
 
 from amp_xla.backend import configuring
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import typed
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
@@ -221,12 +220,12 @@ def report(loop: Any, seconds: float) -> None:
 
 def _next(recipe: Any, loop: Any) -> str:
     """Return the command to use next: predict, fine-tune (or fill in masks), or verify."""
-    run, program = shlex.quote(str(loop.run.path)), typed.program()
+    run = shlex.quote(str(loop.run.path))
     if hasattr(recipe, "predict"):
-        return f"predict with: {program} predict {run} texts.txt"
+        return f"predict with: amp-xla predict {run} FILE"
     if loop.engine.job.export is not None:
         masks = hasattr(recipe, "fill") and getattr(loop.config, "objective", "mlm") == "mlm"
-        return (f"try it: {program} fill {run} --text 'the [MASK] of a list'\n" * masks) + (
-            f"fine-tune its weights with: {program} train classification --bert {run}"
+        return (f"try it: amp-xla fill {run} --text 'the [MASK] of a list'\n" * masks) + (
+            f"fine-tune its weights with: amp-xla train classification --bert {run}"
         )
-    return f"check its checkpoints with: {program} verify {run}"
+    return f"check its checkpoints with: amp-xla verify {run}"

@@ -16,6 +16,7 @@ from amp_xla.data.batches.protocol import sample_count
 from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import exits
+from amp_xla.process.meeting import announce
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import nonfinite
@@ -88,6 +89,7 @@ class Loop:
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
         """Open the log; make up for an evaluation that is due; at the end wait for the writer."""
+        announce(self.engine.ranks.world)
         with recorded(self), self._logged():
             self.between(watch)
             if not self.over:

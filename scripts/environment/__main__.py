@@ -10,15 +10,19 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from amp_xla.commands import COMMANDS, unknown_command, usage
+from amp_xla.commands import COMMANDS, OF_A_SCRIPT, unknown_command, usage
 from scripts.environment import SetupError, say
 from scripts.environment.build import ensure
 from scripts.environment.installed import distributions, inside_container, tensorflow_version
 from scripts.environment.runtimes import Choice, choose
+from scripts.environment.uv import uv
 
 ROOT = Path(__file__).resolve().parents[2]
+HERE = ("env", "python", "pip")  # commands of the environment, not of the package
 OPTIONS = """
   env                        build a runtime's environment if needed; print its Python
+  python WORDS               run Python in it: examples/ner_crf.py, -m benchmarks.gpu
+  pip WORDS                  add packages to it, e.g. pip install '.[onnx]', until its lock changes
 
 before --:
   --runtime R   auto, tf1, tf2, nvtf1 or jax; default: $RUNTIME, else that of the recipe or run
@@ -31,15 +35,18 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
         print(usage("./amp-xla") + OPTIONS)
         return 0
     command = words[0]
-    if command != "env" and command not in COMMANDS:
+    if command not in (*HERE, *COMMANDS):
         say(unknown_command(command))
         return 2
     options, rest = take_options(words[1:], command)
     try:
         request = options.get("runtime") or os.environ.get("RUNTIME") or "auto"
-        if command != "env":
-            request = runtime_for(command, rest, request, root)
-        choice = choose(request, options.get("python", ""))
+        why = f"RUNTIME={request}"
+        if command not in HERE:
+            asked, request = request, runtime_for(command, rest, request, root)
+            if request != asked:
+                why = f"{command} {' '.join(rest[:1])}".rstrip() + f" needs {request}"
+        choice = choose(request, options.get("python", ""), why)
         if request != "dev":
             say(choice.line())
         python = prepared(choice, installing=command == "env", root=root)
@@ -59,13 +66,21 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
         print(python)
         return 0
     sys.stdout.flush()
-    os.execv(python, [python, "-m", "amp_xla", command, *rest])  # ./amp-xla has set PYTHONPATH
+    program = [python, "-m", "amp_xla", command]  # ./amp-xla has set PYTHONPATH
+    if command == "python":
+        program = [python]
+    elif command == "pip":  # environments that uv builds have no pip
+        program = [python, "-m", "pip"]
+        if not choice.provided:
+            program, rest = [uv(root), "pip", *rest[:1], "--python", python], rest[1:]
+    os.execv(program[0], [*program, *rest])
 
 
 def take_options(words: Sequence[str], command: str) -> Tuple[Dict[str, str], List[str]]:
     """Take --runtime and --python out of the words before `--`; return them and the other words.
 
-    `header` has its own flag --runtime: the TensorFlow of the user's script.
+    `header` has its own flag --runtime: the TensorFlow of the user's script. After `python` and
+    `pip` they come first, because the other words are another program's.
     """
     names = ("--python",) if command == "header" else ("--runtime", "--python")
     options: Dict[str, str] = {}
@@ -73,8 +88,8 @@ def take_options(words: Sequence[str], command: str) -> Tuple[Dict[str, str], Li
     iterator = iter(words)
     for word in iterator:
         name, sign, value = word.partition("=")
-        if word == "--":
-            rest += ["--", *iterator]
+        if word == "--" or (command in HERE[1:] and name not in names):
+            rest += [word, *iterator]
         elif name in names:
             options[name[2:]] = value if sign else next(iterator, "")
         else:
@@ -115,12 +130,22 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
         recipe = argument(words, "recipe", "classification")
         if ".py:" in recipe:  # a function of the user's script
             return request
+        if command == "ranks" and Path(recipe).stem.startswith("jax_"):
+            raise SetupError(
+                f"RECIPE={recipe} needs neither NP nor HOSTS: start it once per process, with the"
+                " variables in docs/jax.md."
+            )
         if "--resume" in words and request == "auto" and not has_tensorflow():
             name = flag(words, "name") or "latest"
-            request = runtime_of_run(f"runs/{Path(recipe).stem}/{name}") or request
+            request = runtime_of_run(process_of(f"runs/{Path(recipe).stem}/{name}")) or request
         return runtime_of_recipe(find_recipe(recipe, root), request)
-    if subject == ("run",) and request == "auto" and not has_tensorflow():
-        return runtime_of_run(argument(words, "run", "")) or "auto"
+    if subject == ("run",):
+        run = argument(words, "run", "")
+        process = process_of(run)
+        if process.get("recipe") == "script" and command not in ("report", "verify"):
+            raise SetupError(f"{run}: {OF_A_SCRIPT}")
+        if request == "auto" and not has_tensorflow():
+            return runtime_of_run(process) or "auto"
     return request
 
 
@@ -150,13 +175,18 @@ def flag(words: Sequence[str], name: str) -> Optional[str]:
     return None
 
 
-def runtime_of_run(folder: str) -> Optional[str]:
-    """Return the runtime that trained a run, from its run.json; None = unknown."""
+def process_of(run: str) -> Dict[str, object]:
+    """Return the content of a run's run.json; empty if there is none."""
     try:
-        process = json.loads((Path(folder) / "run.json").read_text(encoding="utf-8"))
-        tensorflow = str(process.get("tensorflow", ""))
-    except (OSError, ValueError, AttributeError):
-        return None
+        process = json.loads((Path(run) / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return process if isinstance(process, dict) else {}
+
+
+def runtime_of_run(process: Dict[str, object]) -> Optional[str]:
+    """Return the runtime that trained a run; None = unknown."""
+    tensorflow = str(process.get("tensorflow", ""))
     if tensorflow.startswith("1.15"):
         return "nvtf1" if "+nv" in tensorflow else "tf1"
     if tensorflow.startswith("2."):

@@ -74,12 +74,13 @@ class Choice(NamedTuple):
         return f"runtime {self.runtime.title or self.runtime.name}: {self.reason}"
 
 
-def choose(request: str, python: str = "") -> Choice:
+def choose(request: str, python: str = "", why: str = "") -> Choice:
     """Return the runtime and the Python for a request.
 
     Args:
       request: one of REQUESTS, or `dev` for the checkers.
       python: path of a Python with TensorFlow to use as it is, or ''.
+      why: reason of the request, for the user; '' = RUNTIME was set.
 
     Raises:
       SetupError: the request is unknown, or this machine cannot fulfil it.
@@ -99,7 +100,7 @@ def choose(request: str, python: str = "") -> Choice:
             )
         return choice
     if request == "jax":
-        return _from_lock("jax", "RUNTIME=jax")
+        return _from_lock("jax", why or "RUNTIME=jax")
     if inside_container():
         # `python3` in the container is the Python that runs this.
         choice = _provided(request, Interpreter(sys.executable, sys.version_info[:3]), "container")
@@ -107,7 +108,7 @@ def choose(request: str, python: str = "") -> Choice:
             return choice
     device = find_device()
     if request != "auto":
-        return _requested(request, device)
+        return _requested(request, device, why or f"RUNTIME={request}")
     if device.unusable:
         return _from_lock("tf2", device.what, container_hint()[4:])
     return _on_gpu(device) if device.cuda else _on_cpu(device.what)
@@ -159,11 +160,11 @@ def _on_cpu(no_gpu: str) -> Choice:
     )
 
 
-def _requested(name: str, device: Device) -> Choice:
+def _requested(name: str, device: Device, why: str) -> Choice:
     unsupported = _no_tensorflow_1() if name in ("tf1", "nvtf1") else ""
     if unsupported:
         raise SetupError(f"RUNTIME={name}: {unsupported}. Use RUNTIME=tf2.")
-    why = f"RUNTIME={name}" + (f"; {device.what}" if device.what else "")
+    why += f"; {device.what}" if device.what else ""
     if name == "tf1" and device.cuda:
         why += ", which this TensorFlow's CUDA 10 may not support: use RUNTIME=nvtf1"
     return _from_lock("tf2-cuda" if name == "tf2" and device.cuda else name, why)

@@ -34,8 +34,10 @@ sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2, None).wait()))
 STAND_IN = """
 import os, pathlib, signal, sys, time
 sys.path.insert(0, {root!r})
+from amp_xla.process.meeting import announce
 from amp_xla.process.world import stop_with_launcher, world
 rank = world().rank
+announce(world())
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path(f"stopping-{{rank}}").touch())
 stop_with_launcher()
 pathlib.Path(f"up-{{rank}}").write_text(str(os.getpid()))
@@ -63,15 +65,20 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def start(folder: Path, before: str = "") -> Any:
+    return subprocess.Popen(
+        [sys.executable, "-c", before + LAUNCHER],
+        cwd=str(folder),
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    )
+
+
 @pytest.fixture
 def launcher(tmp_path: Path) -> Iterator[Any]:
     need_horovod()
     (tmp_path / "stand_in.py").write_text(STAND_IN.format(root=str(ROOT)))
-    process = subprocess.Popen(
-        [sys.executable, "-c", LAUNCHER],
-        cwd=str(tmp_path),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    process = start(tmp_path)
     try:
         until(lambda: (tmp_path / "up-0").exists() and (tmp_path / "up-1").exists())
         yield process
@@ -107,6 +114,84 @@ def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
 def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> None:
     launcher.kill()
     until(lambda: all((tmp_path / f"stopping-{rank}").exists() for rank in (0, 1)))
+
+
+STARTING = """
+import os, pathlib, signal, sys, time
+sys.path.insert(0, {root!r})
+from amp_xla.process.world import world
+rank = world().rank
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+    signal.signal(number, signal.SIG_IGN if rank == {deaf} else signal.SIG_DFL)
+pathlib.Path(f"up-{{rank}}").write_text(str(os.getpid()))
+time.sleep(240)
+"""
+SIGNALS = (("SIGTERM", 143), ("SIGUSR1", 0), ("SIGINT", 130))
+
+
+@pytest.mark.parametrize(("name", "code"), SIGNALS)
+@pytest.mark.parametrize(("target", "deaf"), [(None, -1), (None, 0), (None, 1), (1, 0), (0, -1)])
+def test_a_signal_before_the_ranks_train_ends_all(
+    tmp_path: Path, name: str, code: int, target: Any, deaf: int
+) -> None:
+    """The deaf rank stands for one that imports a library, or waits for another rank."""
+    need_horovod()
+    (tmp_path / "stand_in.py").write_text(STARTING.format(root=str(ROOT), deaf=deaf))
+    process = start(tmp_path)
+    up = [tmp_path / f"up-{rank}" for rank in (0, 1)]
+    until(lambda: all(path.exists() and path.read_text() for path in up))
+    victim = process.pid if target is None else int(up[target].read_text())
+    os.kill(victim, getattr(signal, name))
+    errors = process.communicate(timeout=120)[1].decode()
+    assert (process.returncode, errors) == (code, "")
+
+
+WHILE_STARTING = """
+import os, signal
+from amp_xla.commands import ranks
+class Rank(ranks.Rank):
+    def __init__(self, number, *rest):
+        if number == {number} and {before}:
+            os.kill(os.getpid(), signal.SIGTERM)
+        super().__init__(number, *rest)
+        if number == {number} and not {before}:
+            os.kill(os.getpid(), signal.SIGTERM)
+ranks.Rank = Rank
+"""
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_signal_while_the_ranks_are_started(tmp_path: Path, number: int, before: bool) -> None:
+    need_horovod()
+    (tmp_path / "stand_in.py").write_text(STARTING.format(root=str(ROOT), deaf=-1))
+    process = start(tmp_path, WHILE_STARTING.format(number=number, before=before))
+    errors = process.communicate(timeout=120)[1].decode()
+    assert (process.returncode, errors) == (143, "")
+
+
+LOST = """
+import os, signal, sys, time
+sys.path.insert(0, {root!r})
+from amp_xla.errors import RankLost
+from amp_xla.process.exits import exit_code
+from amp_xla.process.world import world
+def lost():
+    raise RankLost("another rank has ended; step-9 is whole")
+if world().rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.exit(exit_code(lost))
+"""
+
+
+def test_the_newest_checkpoint_is_named_if_rank_0_is_killed(tmp_path: Path) -> None:
+    need_horovod()
+    (tmp_path / "stand_in.py").write_text(LOST.format(root=str(ROOT)))
+    process = start(tmp_path)
+    errors = process.communicate(timeout=120)[1].decode().splitlines()
+    assert process.returncode == 137 and len(errors) == 2, errors
+    assert errors[0].startswith("error: rank 0 on ") and "killed by SIGKILL" in errors[0]
+    assert errors[1] == "stopping: another rank has ended; step-9 is whole"
 
 
 @pytest.mark.slow

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from amp_xla.commands import slurm
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import meeting
+from amp_xla.process.world import World
 from tests.horovod import need_horovod
 
 pytestmark = pytest.mark.once
@@ -48,3 +52,18 @@ def test_each_task_has_another_rank() -> None:
         names = ("RANK", "SIZE", "LOCAL_RANK", "CROSS_RANK", "GLOO_RENDEZVOUS_ADDR")
         values = [variables[f"HOROVOD_{name}"] for name in names]
         assert values == [str(rank), "7", str(local), str(node), "10.0.0.1"]
+
+
+@pytest.mark.parametrize("other", ["", "4711.1", "4712.0"])
+def test_ranks_of_two_jobs_do_not_meet_at_one_port(monkeypatch: Any, other: str) -> None:
+    need_horovod()
+    server = slurm.start_rendezvous("127.0.0.1", 0, slurm.assign("localhost:2"))
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(server.server_address[1]))
+    monkeypatch.setattr(meeting, "_START_SECONDS", 1.0)
+    for job in (other, "4711.0"):
+        monkeypatch.setenv(meeting.MEETING, job)
+        with pytest.raises(AmpXlaError, match="rank [01] has not started"):
+            meeting.meet(World(int(job == other), 2))
+    monkeypatch.setenv(meeting.MEETING, other)
+    meeting.meet(World(0, 2))  # both of one job

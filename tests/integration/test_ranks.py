@@ -263,6 +263,8 @@ def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
         assert done.code == code, done.out
         named = f"error: rank {victim} on {socket.gethostname()} {cause}"
         assert done.out.count(named) == done.out.count("error: ") == 1, done.out
+        if number == "SIGKILL":
+            assert "is whole: " in done.out or "no checkpoint was written" in done.out, done.out
         goes_on(place, name, whole, 3)
 
 
@@ -277,6 +279,26 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(
     assert "error: " not in done.out
     for ranks in (1, 2) if number == "SIGTERM" else (3, 4):
         goes_on(place, number, whole, ranks)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("moment", range(10))
+@pytest.mark.parametrize("victim", [None, 1])
+def test_a_signal_during_the_start_ends_all_at_once(
+    place: Place, moment: int, victim: Optional[int]
+) -> None:
+    name, code = (("SIGTERM", 143), ("SIGUSR1", 0), ("SIGINT", 130))[moment % 3]
+    process = place.start(2, f"start-{moment}-{victim}", *SMALL, *from_start())
+    end = time.monotonic() + 60
+    while victim is not None and victim not in rank_processes(process.pid):
+        assert time.monotonic() < end and process.poll() is None
+    time.sleep(0.3 + 1.2 * moment)
+    pid = process.pid if victim is None else rank_processes(process.pid)[victim].pid
+    began = time.monotonic()
+    os.kill(pid, getattr(signal, name))
+    out = process.communicate(timeout=90)[0].decode()
+    assert process.returncode == code and "error" not in out, out
+    assert time.monotonic() - began < 5 or "after step" in out, out
 
 
 SLOW_DISK = """

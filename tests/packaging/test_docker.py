@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import List
+from typing import Dict, List, Tuple
 
 import pytest
 
@@ -15,7 +15,6 @@ from tests.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
-WORKSPACE = "/workspace/amp_xla"
 FAKE_ENGINE = """#!/bin/sh
 for argument; do printf '%s\\n' "$argument"; done >> "$FAKE_LOG"
 printf '====\\n' >> "$FAKE_LOG"
@@ -58,97 +57,80 @@ def docker(tmp_path: Path) -> Docker:
     return Docker(tmp_path)
 
 
-def options(call: List[str], name: str) -> List[str]:
-    """Return all values of an option in a command line."""
-    return [call[i + 1] for i, word in enumerate(call) if word == name]
+RUN1 = "run --rm --init {gpus} --ipc=host --stop-timeout 300 {user} --ulimit memlock=-1"
+RUN = f"{RUN1} --ulimit stack=67108864 --volume {{runs}}:/workspace/amp_xla/runs{{settings}}"
+ALL, ONE, TWO = "--gpus all", "--device nvidia.com/gpu=0", "--device nvidia.com/gpu=1"
+TRAIN = "./amp-xla train --runtime tf1 --recipe classification --"
+BUILD = "build --build-arg BASE_IMAGE=nvcr.io/nvidia/tensorflow"
+SIF = "{root}/.cache/apptainer/tf1-tensorflow-23.03-tf1-py3-{revision}.sif"
+# (variables of make, the environment): the last command lines of the engine.
+LINES: Dict[str, Tuple[List[str], Dict[str, str], List[str]]] = {
+    "build": (["docker-build"], {}, [
+        "info", f"{BUILD}:23.03-tf1-py3 --build-arg RUNTIME=tf1 --build-arg REVISION={{revision}} "
+        "--tag amp_xla:tf1 --tag amp_xla:tf1-{tag} {root}"]),
+    "another build": (["docker-build", "RUNTIME=tf2", "IMAGE=b:3"], {}, [
+        f"{BUILD}:25.02-tf2-py3 --build-arg RUNTIME=tf2 --build-arg REVISION={{revision}} "
+        "--tag b:3 --tag b:tf2-{tag} {root}"]),
+    "train": (["docker-train", "ARGS=--epochs 3 --name 'a b'", "NP=", "HOSTS="], {}, [
+        f"run --rm {ALL} --entrypoint nvidia-smi amp_xla:tf1 -L",
+        f"{RUN} amp_xla:tf1 {TRAIN} --epochs 3 --name a b"]),
+    "ranks": (["docker-train", "NP=2"], {}, [
+        f"{RUN} amp_xla:tf1 ./amp-xla ranks --np 2 --runtime tf1 --recipe classification --"]),
+    "shell": (["docker-shell"], {}, [f"{RUN} amp_xla:tf1 bash"]),
+    "command": (["docker-shell", "ARGS=./amp-xla doctor"], {}, [
+        f"{RUN} amp_xla:tf1 ./amp-xla doctor"]),
+    "podman": (["docker-train", "ENGINE=podman", "GPUS=0,1"], {}, [
+        f"run --rm {ONE} {TWO} --entrypoint nvidia-smi amp_xla:tf1 -L",
+        f"{RUN.replace('{gpus}', f'{ONE} {TWO}')} amp_xla:tf1 {TRAIN}"]),
+    "apptainer": (["docker-train", "ENGINE=apptainer", "GPUS=1", "ARGS=--train README.md"],
+                  {"TF_VAR_x": "x", "AMP_XLA_XLA": "on"}, [
+        f"exec --nv {SIF} nvidia-smi -L",
+        "exec --cleanenv --pwd /workspace/amp_xla --bind {runs}:/workspace/amp_xla/runs --nv "
+        "--bind {root}/README.md:{root}/README.md --env AMP_XLA_XLA=on "
+        f"--env CUDA_VISIBLE_DEVICES=1 {SIF} {TRAIN} --train {{root}}/README.md"]),
+    "only settings pass": (["docker-train"], dict.fromkeys(
+        "TF_VAR_password TF_TOKEN_app TF_HTTP_PASSWORD TF_CLI_ARGS TF_LOG AMP_XLA_XLA "
+        "TF_CPP_MIN_LOG_LEVEL NCCL_DEBUG XLA_FLAGS".split(), "off"), [
+        RUN.replace("{settings}", " --env AMP_XLA_XLA --env NCCL_DEBUG --env TF_CPP_MIN_LOG_LEVEL "
+                    "--env XLA_FLAGS") + f" amp_xla:tf1 {TRAIN}"]),
+    "files are mounted": (["docker-train", "ARGS=--train '{odd}' --vocab=README.md --bert "
+                           "'{runs}/pretraining/x' --out {out} --name out"], {}, [
+        f"{RUN} --volume {{odd}}:{{odd}}:ro --volume {{root}}/README.md:{{root}}/README.md:ro "
+        f"--volume {{out}}:{{out}} amp_xla:tf1 {TRAIN} --train {{odd}} --vocab={{root}}/README.md "
+        "--bert /workspace/amp_xla/runs/pretraining/x --out {out} --name out"]),
+}  # fmt: skip
 
 
-def test_build(docker):
-    info, build = docker.make("docker-build")
-    assert docker.status == 0, docker.stderr
-    assert info == ["info"] and build[0] == "build" and build[-1] == str(ROOT)
-    base, runtime, revision = options(build, "--build-arg")
-    assert base == "BASE_IMAGE=nvcr.io/nvidia/tensorflow:23.03-tf1-py3" and runtime == "RUNTIME=tf1"
-    tag = revision.partition("=")[2].replace("+", "-changed")
-    assert options(build, "--tag") == ["amp_xla:tf1", f"amp_xla:tf1-{tag}"]
-    build = docker.make("docker-build", "RUNTIME=tf2", "IMAGE=b:3")[-1]
-    assert "BASE_IMAGE=nvcr.io/nvidia/tensorflow:25.02-tf2-py3" in build
-    assert options(build, "--tag")[0] == "b:3"
-
-
-def test_train(docker):
-    calls = docker.make("docker-train", "ARGS=--epochs 3 --name 'a b'", NP="", HOSTS="")
-    assert docker.status == 0, docker.stderr
-    assert [call[0] for call in calls] == ["info", "build", "run", "run"]
-    probe, train = calls[2:]
-    assert probe[-2:] == ["amp_xla:tf1", "-L"] and options(probe, "--gpus") == ["all"]
-    image = train.index("amp_xla:tf1")
-    assert train[image + 1 :] == [
-        *("./amp-xla", "train", "--runtime", "tf1", "--recipe", "classification"),
-        *("--", "--epochs", "3", "--name", "a b"),
-    ]
-    flags = train[:image]
-    assert options(flags, "--gpus") == ["all"] and options(flags, "--stop-timeout") == ["300"]
-    assert options(flags, "--user") == [f"{os.getuid()}:{os.getgid()}"]
-    assert options(flags, "--volume") == [f"{docker.runs}:{WORKSPACE}/runs"]
-    assert {"--rm", "--init", "--ipc=host", "memlock=-1"} <= set(flags) and "--tty" not in flags
-    assert docker.runs.is_dir()  # otherwise the daemon would create it, as root
-    ranks = docker.make("docker-train", "NP=2")[-1]
-    assert ranks[ranks.index("amp_xla:tf1") + 1 :][:4] == ["./amp-xla", "ranks", "--np", "2"]
-    docker.make("docker-train", FAKE_STATUS="3")
-    assert docker.status == 2 and "Error 3" in docker.stderr
-
-
-def test_shell(docker):
-    shell = docker.make("docker-shell")[-1]
-    assert shell[shell.index("amp_xla:tf1") + 1 :] == ["bash"]
-    command = docker.make("docker-shell", "ARGS=./amp-xla doctor")[-1]
-    assert command[command.index("amp_xla:tf1") + 1 :] == ["./amp-xla", "doctor"]
-
-
-def test_podman_and_apptainer(docker):
-    build, _, call = docker.make("docker-train", "ENGINE=podman", "GPUS=0,1")[1:]
-    assert build[0] == "build" and docker.status == 0
-    assert options(call, "--device") == ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
-    assert options(call, "--userns") == ([] if os.getuid() == 0 else ["keep-id"])
-    words = ["ENGINE=apptainer", "GPUS=1", "ARGS=--train README.md"]
-    build, probe, train = docker.make("docker-train", *words, TF_VAR_x="x", AMP_XLA_XLA="on")
-    image = build[-2]
-    assert build[:2] == ["build", "--force"] and build[-1] == "scripts/apptainer.def"
-    assert probe == ["exec", "--nv", image, "nvidia-smi", "-L"]
-    readme = str(ROOT / "README.md")
-    flags, command = train[: train.index(image)], train[train.index(image) + 1 :]
-    assert {"--nv", "--cleanenv", f"{readme}:{readme}", "CUDA_VISIBLE_DEVICES=1"} <= set(flags)
-    assert "AMP_XLA_XLA=on" in flags and not any("TF_VAR" in word for word in flags)
-    assert command[:2] == ["./amp-xla", "train"] and command[-2:] == ["--train", readme]
-
-
-def test_only_settings_reach_the_container(docker):
-    secrets = {"TF_VAR_password", "TF_TOKEN_app", "TF_HTTP_PASSWORD", "TF_CLI_ARGS", "TF_LOG"}
-    settings = {"AMP_XLA_XLA", "TF_CPP_MIN_LOG_LEVEL", "NCCL_DEBUG", "XLA_FLAGS"}
-    values = dict.fromkeys(secrets | settings, "off")
-    flags = set(options(docker.make("docker-train", **values)[-1], "--env"))
-    assert settings <= flags and not flags & {*secrets, "HOME"}
-
-
-def test_files_in_the_arguments_are_mounted(docker, tmp_path):
-    odd = tmp_path / "my texts" / "a b.tsv"
+@pytest.mark.parametrize("name", LINES)
+def test_the_command_lines(docker: Docker, tmp_path: Path, name: str) -> None:
+    variables, environment, expected = LINES[name]
+    odd, out = tmp_path / "my texts" / "a b.tsv", tmp_path / "made"
     odd.parent.mkdir()
     odd.write_text("a\tb\n")
-    earlier, out = docker.runs / "pretraining" / "x", tmp_path / "made"
-    arguments = f"--train '{odd}' --vocab=README.md --bert '{earlier}' --out {out} --name out"
-    call = docker.make("docker-train", f"ARGS={arguments}")[-1]
+    places = {"runs": docker.runs, "odd": odd, "out": out}
+    calls = docker.make(*(word.format(**places) for word in variables), **environment)
     assert docker.status == 0, docker.stderr
-    readme = ROOT / "README.md"
-    assert options(call, "--volume")[1:] == [
-        f"{odd}:{odd}:ro",
-        f"{readme}:{readme}:ro",
-        f"{out}:{out}",
+    revision = revision_of(docker.make("docker-build"))
+    user = f"--user {os.getuid()}:{os.getgid()}"
+    if "podman" in name and os.getuid():
+        user = f"--userns keep-id {user}"
+    words = {**places, "gpus": ALL, "user": user, "settings": "", "root": ROOT,
+             "revision": revision, "tag": revision.replace("+", "-changed")}  # fmt: skip
+    assert [" ".join(call) for call in calls[-len(expected) :]] == [
+        line.format(**words) for line in expected
     ]
-    assert call[call.index("--") + 1 :] == [
-        *("--train", str(odd), f"--vocab={readme}", "--bert", f"{WORKSPACE}/runs/pretraining/x"),
-        *("--out", str(out), "--name", "out"),
-    ]
+    # Otherwise the daemon would create it, as root.
+    assert docker.runs.is_dir() == (variables[0] != "docker-build")
+
+
+def revision_of(calls: List[List[str]]) -> str:
+    """Return the revision that is given to the build."""
+    return next(word for word in calls[-1] if word.startswith("REVISION=")).partition("=")[2]
+
+
+def test_the_exit_code_of_training_is_a_failure_of_make(docker: Docker) -> None:
+    docker.make("docker-train", FAKE_STATUS="3")
+    assert docker.status == 2 and "Error 3" in docker.stderr
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.commands.cli import with_flags
+from scripts.environment.__main__ import HERE
 from tests.running import ROOT, run
 
 pytestmark = pytest.mark.once
@@ -22,7 +23,7 @@ def test_the_program_and_make_list_their_commands():
     done = run([PROGRAM])
     assert done.returncode == 0
     listed = re.findall(r"^  (([a-z]+)(?: [A-Z -]+)? {2,})\S", done.stdout, re.MULTILINE)
-    assert {"env", *COMMANDS} == {name for _, name in listed}
+    assert {*HERE, *COMMANDS} == {name for _, name in listed}
     assert len({len(column) for column, _ in listed}) == 1
     listed = re.findall(r"^  ([a-z-]+) +\S.*$", run(["make"]).stdout, re.MULTILINE)
     assert sorted(listed) == sorted(TARGETS) and len(TARGETS) <= 14
@@ -37,6 +38,8 @@ def test_the_program_and_make_list_their_commands():
         (["doctor", "--runtime", "tf3"], "error: RUNTIME=tf3 is unknown. Allowed: auto, tf1, tf2"),
         (["predict", "--python", sys.executable, *"abc"], "unexpected 'c'; allowed: RUN FILE"),
         (["verify", "--python", sys.executable, "--ru", "a"], "did you mean"),
+        (["ranks", "jax_classification", "--np", "2", "--runtime", "jax"], "docs/jax.md"),
+        (["ranks", "--hosts", "no.such.host:8,b:8", "--python", sys.executable], "no.such.host: "),
     ],
 )
 def test_a_mistake_is_one_line(words, message):
@@ -61,6 +64,12 @@ def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
     make = ["make", f"PYTHON={sys.executable}"]
     done = run([*make, "train", f"RECIPE={tmp_path / 'mine.py'}", "ARGS=--a 'b c'"])
     assert done.stdout == "['--a', 'b c']\n", done.stderr
+    words = ["python", "--python", sys.executable, "-c", "import sys; print(sys.argv)", "--python"]
+    done = run([PROGRAM, *words], root=tmp_path)
+    assert done.stdout == "['-c', '--python']\n", done.stderr
+    (tmp_path / "own.py").write_text("import amp_xla; print(amp_xla.__name__)\n")
+    done = run([PROGRAM, "python", "--python", sys.executable, "own.py"], root=tmp_path)
+    assert done.stdout == "amp_xla\n", done.stderr
     done = run([*make, "train", "NP=x", "HOSTS=a:1,b:1"])
     assert "error: --np x, but --hosts a:1,b:1 has 2 ranks" in done.stderr
     done = run([*make, "env"])

@@ -110,6 +110,9 @@ def test_requests_on_a_gpu(machine, monkeypatch):
     for device, name in (("cpu", "tf2"), ("gpu", "tf2-cuda"), ("auto", "tf2-cuda")):
         monkeypatch.setenv("AMP_XLA_DEVICE", device)
         assert runtimes.choose("tf2").runtime.name == name
+        assert (
+            "predict runs/x needs" in runtimes.choose("tf2", why="predict runs/x needs it").line()
+        )
     with pytest.raises(SetupError, match=r"pyenv install 3\.7.*make docker-train.*RUNTIME=tf2"):
         runtimes.choose("tf1")
     with pytest.raises(SetupError, match=r"Allowed: auto, tf1, tf2, nvtf1, jax\."):
@@ -162,6 +165,11 @@ def test_a_run_decides(tmp_path, monkeypatch):
     assert runtime_for("predict", ["runs/tagging/x"], "jax", ROOT) == "jax"
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
     assert runtime_for("predict", ["runs/tagging/x"], "auto", ROOT) == "auto"
+    Path("runs/tagging/x/run.json").write_text(json.dumps({"recipe": "script", "jax": "1"}))
+    for command in ("predict", "evaluate", "export", "fill"):
+        with pytest.raises(SetupError, match="runs/tagging/x: a script trained this run"):
+            runtime_for(command, ["runs/tagging/x"], "auto", ROOT)
+    assert runtime_for("report", ["--run", "runs/tagging/x"], "auto", ROOT) == "auto"
 
 
 def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
@@ -175,3 +183,9 @@ def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
     (line,) = [x for x in done.stderr.splitlines() if x.startswith("error:")]
     assert "NVIDIA A100-SXM4-40GB (8.0, driver 535.104.05)" in line
     assert re.search(r"libcud\w+\.so\.\d+", line) and "AMP_XLA_DEVICE" in line
+    done = run(
+        [sys.executable, "-m", "amp_xla", "doctor"],
+        AMP_XLA_DRIVER_ROOT=str(machine.folder),
+        PATH=path,
+    )
+    assert done.returncode == 1 and line.split(": ")[1] in done.stdout, done.stdout + done.stderr

@@ -1,23 +1,37 @@
-"""The Python blocks of docs/precision.md, by the mark above each."""
+"""The Python blocks of README and the pages, by the mark above each.
+
+A mark names what runs the block: ``graph``, ``eager`` and ``jax`` in a process of tests, with the
+names that the block does not define; ``script`` as a program; ``transformers`` beside an export.
+"""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import List
+from typing import Any, Dict, List
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "precision.md"
-BLOCK = re.compile(r"<!-- run: (\w+) -->\n```python\n(.*?)```", re.DOTALL)
+from tests.running import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(
+    r"<!-- run: (graph|eager|jax|script|transformers) -->\n```python\n(.*?)```", re.DOTALL
+)
+UNMARKED = re.compile(r"^ {4}(?:import|from) \w+|^ {4}def ", re.MULTILINE)
 
 
 def blocks(where: str) -> List[str]:
-    """Return blocks marked ``graph``, ``eager`` or ``jax``; every block has a mark."""
-    text = PAGE.read_text(encoding="utf-8")
-    marked = BLOCK.findall(text)
-    assert len(marked) == text.count("```python") and len(marked) >= 4
-    return [code for mark, code in marked if mark == where]
+    """Return the blocks with a mark; every block of Python has one."""
+    found = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        marked = BLOCK.findall(text)
+        assert len(marked) == text.count("```python"), f"{page.name}: a block without a mark"
+        assert not UNMARKED.search(text), f"{page.name}: Python belongs in a marked block"
+        found += [code for mark, code in marked if mark == where]
+    assert found
+    return found
 
 
-def run(code: str) -> None:
-    """Run a block in a separate module."""
-    exec(compile(code, str(PAGE), "exec"), {"__name__": "snippet"})
+def run(code: str, **names: Any) -> None:
+    """Run a block in a separate module that has ``names``."""
+    module: Dict[str, Any] = {"__name__": "snippet", **names}
+    exec(compile(code, "a page", "exec"), module)

@@ -88,4 +88,21 @@ def test_rules_reach_bert4keras_layers(request):
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
 def test_the_documentations_graph_blocks_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    run(code)
+    x, y = np.random.RandomState(1).randn(32, 4).astype("f4"), np.ones((32, 1), "f4")
+    model = backend.keras.models.Sequential([backend.keras.layers.Dense(1, input_shape=(4,))])
+    model.compile(loss="mse", optimizer="sgd")
+    run(code, model=model, batches=Batches(x, y))
+
+
+class Batches(backend.keras.utils.Sequence):
+    """Two batches of 16 rows."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        rows = slice(16 * index, 16 * index + 16)
+        return self.x[rows], self.y[rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,47 @@ from typing import Any
 
 import pytest
 
-from tests.running import environment, run_python
+from amp_xla.data import extras
+from amp_xla.errors import DataError
+from amp_xla.process.typed import as_typed
+from tests.running import ROOT, environment, run_python
 
 pytestmark = pytest.mark.once
+
+
+def test_messages_name_commands_as_they_are_typed_here(monkeypatch: Any, tmp_path: Path) -> None:
+    text = (
+        "run `amp-xla doctor`, or pip install x; docs: ./amp-xla runs; pip install 'amp-xla[tf2]'"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert as_typed(text) == text
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("sys.prefix", "/usr")
+    assert as_typed(text) == text.replace("`amp-xla", "`./amp-xla")
+    monkeypatch.setattr("sys.prefix", str(ROOT / ".venvs" / "tf2"))
+    assert as_typed(text).count("./amp-xla pip install") == 2
+    assert as_typed(as_typed(text)) == as_typed(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ImportError("broken"), "ONNX needs the package tf2onnx (broken): pip install a b"),
+        (
+            ModuleNotFoundError("no", name="tf2onnx"),
+            "needs the package tf2onnx (no): pip install a",
+        ),
+        (ModuleNotFoundError("no", name="packaging.v"), "packaging (no): pip install packaging"),
+    ],
+)
+def test_a_missing_package_is_named(monkeypatch: Any, error: ImportError, line: str) -> None:
+    def missing(name: str) -> Any:
+        raise error
+
+    monkeypatch.setattr(extras.importlib, "import_module", missing)
+    with pytest.raises(DataError, match=re.escape(line)):
+        extras.extra("tf2onnx.convert", "ONNX", "a b")
+
 
 PROGRAM = """
 import os, signal, sys, time

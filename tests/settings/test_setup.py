@@ -112,6 +112,10 @@ CONFIGURE = """
 def test_configure_from_python_until_a_session_exists():
     result = run_python("-c", textwrap.dedent(CONFIGURE))
     assert result.code == 0, result.err
+    lines = [line for line in result.err.splitlines() if line.startswith("amp_xla: ")]
+    assert lines[0].startswith("amp_xla: precision amp"), lines
+    assert all(line.startswith("amp_xla: now precision ") for line in lines[1:]), lines
+    assert len(set(lines)) == len(lines), "nothing is printed that has not changed"
     assert "already made a session" in result.out and "--tf_xla_auto_jit=1" in result.out
 
 

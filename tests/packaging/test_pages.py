@@ -1,0 +1,181 @@
+"""The commands in the blocks of README and the pages, typed in their order, on small data.
+
+A line is typed as it stands, and flags that make its job small follow it. CI does it on tf2,
+`make test-all RUNTIME=tf1 ARGS="tests/packaging/test_pages.py"` on TensorFlow 1.15. The Python
+blocks marked ``script`` run as programs. What needs another machine is named with its reason.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Set
+
+import pytest
+
+from amp_xla.commands import COMMANDS
+from tests.integration.commands import CLI, Commands
+from tests.integration.killing import Server
+from tests.models import google_folder
+from tests.precision.snippets import PAGES, blocks
+from tests.running import ROOT, run_python
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+ELSEWHERE = {
+    "Docker": r"docker|CONTAINER=",
+    "Slurm, Kubernetes": r"srun|sbatch|kubectl",
+    "several GPUs or hosts: tests of ranks": r"\bNP=|HOSTS=|horovod",
+    "a GPU": r"RUNTIME=nvtf1|AMP_XLA_DEVICE=gpu",
+    "JAX: its own runtime": r"jax|JAX",
+    "an environment: test_program.py, test_installed.py": r"^pip |amp-xla (python|pip)|make env",
+}
+LINE = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
+COMMAND = re.compile(
+    r"^([A-Z_]+=\S+ )*(make|\./amp-xla|amp-xla|pip|srun|sbatch|docker|kubectl)\b|^scripts/"
+)
+SHAPE = "--layers 1 --hidden 64 --vocab-size 40"
+SMALL = {
+    "classification": "--train train.tsv --dev train.tsv --max-length 24 --shapes 1 --epochs 1",
+    "pretraining": "--steps 2 --global-batch 4 --micro-batch 4 --heldout 8",
+}
+SCRIPT = """
+import amp_xla.setup
+from bert4keras.backend import keras
+import numpy as np
+def build_model():
+    layers = [keras.layers.Dense(8, input_shape=(8,)), keras.layers.Dense(1)]
+    model = keras.models.Sequential(layers)
+    model.compile(loss="mse", optimizer="sgd")
+    return model
+def make_batch():
+    return np.ones((16, 8), "f4"), np.ones((16, 1), "f4")
+"""
+typed: Set[str] = set()  # a line of several pages is typed once
+
+
+def lines(page: Path) -> List[str]:
+    """Return the command lines in a page's blocks, without comments."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+    found = [re.sub(r"\s+#.*$", "", line) for line in LINE.findall(text)]
+    return [line for line in found if COMMAND.match(line)]
+
+
+def is_elsewhere(line: str) -> bool:
+    return any(re.search(pattern, line) for pattern in ELSEWHERE.values())
+
+
+def argv(line: str) -> List[str]:
+    """Return the words of a line for the program, with flags that make the job small."""
+    words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=\S*$", word)]
+    values = dict(re.findall(r'(RECIPE|ARGS)=("[^"]*"|\S+)', line))
+    if words[0] != "make":
+        command, rest = words[1], words[2:]
+        if command not in ("inspect", "rehearse", "tune") or ".py:" in line:
+            return [command, *rest]
+        at = rest.index("--") if "--" in rest else len(rest)
+        own = {"tune": "--steps 1 --rounds 2 --minutes 0.05", "rehearse": "--steps 1"}
+        small = f"{SMALL['classification']} {SHAPE}".split()
+        return [command, *rest[:at], *own.get(command, "").split(), "--", *rest[at + 1 :], *small]
+    recipe, flags = (
+        values.get("RECIPE", "classification"),
+        shlex.split(values.get("ARGS", "").strip('"')),
+    )
+    if "--resume" not in flags:
+        flags += SMALL[recipe].split()
+        if recipe == "pretraining" and "--data" not in flags:
+            flags += ["--data", "data/ready"]
+        if recipe == "pretraining":
+            flags += ["--model", "tiny"]
+        elif not {"--bert", "--vocab"} & set(flags):
+            flags += SHAPE.split()
+    return ["train", recipe, "--", *flags]
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: Any) -> Path:
+    """A folder with the files and runs that the pages name."""
+    folder: Path = tmp_path_factory.mktemp("ready")
+    letters = google_folder.VOCABULARY[5:]
+    texts = [" ".join(letters[(n * k) % 15] for k in range(1, 13)) for n in range(1, 65)]
+    rows = [f"{text}\t{'even' if n % 2 else 'odd'}\n" for n, text in enumerate(texts)]
+    for name in ("train.tsv", "dev.tsv", "test.tsv", "a.tsv", "b.tsv"):
+        (folder / name).write_text("".join(rows))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in google_folder.VOCABULARY))
+    for name in ("texts.txt", "new_texts.txt", "held-out.txt"):
+        (folder / name).write_text("".join(f"{text}\n" for text in texts))
+    (folder / "corpus").mkdir()
+    with gzip.open(str(folder / "corpus" / "part.jsonl.gz"), "wt") as corpus:
+        documents = (" ".join(texts[n % 64 :] + texts[: n % 7]) for n in range(300))
+        corpus.writelines(json.dumps({"text": text}) + "\n" for text in documents)
+    for name in ("chinese_L-12_H-768_A-12", "chinese-macbert-base"):
+        google_folder.write(folder / name)
+    (folder / "my_script.py").write_text(SCRIPT)
+    command = Commands(Server(), folder)
+    for line in (
+        f"train classification -- --name mine {SMALL['classification']} {SHAPE}",
+        "train seq2seq -- --train train.tsv --dev train.tsv --max-length 24 --epochs 1 --shapes 1"
+        f" {SHAPE}",
+        "prepare corpus/*.jsonl.gz data/ready --vocab vocab.txt --length 32 --workers 1",
+        f"train pretraining -- --data data/ready --model tiny {SMALL['pretraining']}",
+    ):
+        done = command(CLI, *line.split())
+        assert done.code == 0, done.err
+    for name in ("a", "b"):
+        shutil.copytree(*(str(folder / "runs" / "classification" / run) for run in ("mine", name)))
+    return folder
+
+
+HERE = {page.stem: [x for x in lines(page) if not is_elsewhere(x)] for page in PAGES}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("page", [name for name, commands in HERE.items() if commands])
+def test_what_a_page_says_can_be_typed(page: str, ready: Path, tmp_path: Path) -> None:
+    shutil.copytree(str(ready), str(tmp_path / "work"), symlinks=True)
+    command = Commands(Server(), tmp_path / "work")
+    for line in HERE[page]:
+        if line == "./amp-xla" or line in typed:
+            continue
+        typed.add(line)
+        first, _, source = line.split(" | ")[0].split(" > ")[0].partition(" < ")
+        words = argv(first)
+        run = command.folder / "runs" / "classification" / "mine"
+        if words[0] == "train" and "mine" in words and "--resume" not in words:
+            shutil.rmtree(str(run))
+        job: Dict[str, Any] = {"stdin": str(command.folder / source)} if source else {}
+        done = command(CLI, *words, **job)
+        output = done.out + done.err
+        # doctor and tune end with 1 if this machine has no GPU.
+        allowed = {0, 1} if words[0] in ("doctor", "tune") else {0}
+        missing = "onnx" in line and "needs the package" in done.err
+        assert done.code in allowed or missing, f"{line}\n{words}\n{output}"
+        assert "Traceback" not in output, output
+
+
+def test_each_line_is_a_command_or_is_elsewhere() -> None:
+    """No line of a block is left out because nobody recognizes it."""
+    for page in PAGES:
+        for line in lines(page):
+            assert is_elsewhere(line) or re.search(r"make train|amp-xla", line), line
+            if not is_elsewhere(line) and line != "./amp-xla":
+                assert argv(line.split(" < ")[0])[0] in COMMANDS, line
+
+
+@pytest.mark.parametrize("code", blocks("script"))
+def test_a_script_of_a_page_is_a_program(code: str, ready: Path, tmp_path: Path) -> None:
+    """In a process of its own, which has imported nothing before."""
+    shutil.copytree(str(ready), str(tmp_path / "work"), symlinks=True)
+    folder = tmp_path / "work"
+    (folder / "bert").symlink_to("runs/pretraining/latest")
+    (folder / "my_data.py").write_text(
+        "import numpy as np\ntoken_ids = np.random.RandomState(1).randint(5, 20, (8, 16))\n"
+        "segment_ids, labels = np.zeros_like(token_ids), np.random.RandomState(2).rand(8, 2)\n"
+    )
+    (folder / "typed.py").write_text(code)
+    done = run_python("typed.py", cwd=folder)
+    assert done.code == 0, done.err
+    assert str(ROOT) not in done.out
