@@ -85,7 +85,7 @@ class Config:
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``preset`` and ``model``."""
-        resumed = resumed_settings("pretraining", self.run)
+        resumed = resumed_settings(type(self), "pretraining", self.run)
         return resumed or presets.settings(self.preset, self.encoder.model)
 
 

@@ -37,7 +37,7 @@ ARCHITECTURE = "bert_config.json"
 __all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 _RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
-_IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions"), dict)
+_IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 
 T = TypeVar("T")
 
@@ -81,10 +81,16 @@ class Checkpoint:
           CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
         """
         try:
-            config = settings.changed(kind(), **self.identity["config"])
+            config = settings.changed(kind(), **self.settings(kind))
         except (SettingsError, TypeError) as error:
             raise CheckpointError(f"{self.path / STATE}: the config: {error}") from error
         return self.pinned(config)
+
+    def settings(self, kind: Type[Any]) -> Dict[str, Any]:
+        """Return the run's settings, without those that ``kind`` lacks and that had a default."""
+        values, known = self.identity["config"], settings.fields(kind)
+        defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
+        return {k: v for k, v in values.items() if k not in defaults or v != defaults[k]}
 
     def pinned(self, config: T) -> T:
         """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
@@ -271,6 +277,7 @@ def read_state(path: Path) -> Dict[str, Any]:
     state = json_files.read(path / STATE)
     json_files.require(state, {"recipe": str, "loop": dict, "identity": dict, "ranks": dict})
     json_files.require(state["ranks"], _RANKS, "ranks.")
+    state["identity"].setdefault("defaults", {})  # older checkpoints
     json_files.require(state["identity"], _IDENTITY, "identity.")
     return state
 

@@ -70,7 +70,7 @@ class ClassifierConfig:
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
-        resumed = resumed_settings(self.recipe, self.run)
+        resumed = resumed_settings(type(self), self.recipe, self.run)
         texts = self.files.count() if self.encoder.bert and not resumed else 0
         bert = self.encoder.bert
         return resumed or {

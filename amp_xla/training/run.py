@@ -15,7 +15,7 @@ import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Type
 
 import numpy as np
 
@@ -33,14 +33,14 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # e.g. Lustre mounte
 _FRESH = ".no-checkpoint-yet"
 
 
-def resumed_settings(recipe: str, options: RunOptions) -> Dict[str, Any]:
+def resumed_settings(kind: Type[Any], recipe: str, options: RunOptions) -> Dict[str, Any]:
     """Return the settings of the run that ``--resume`` continues; empty for a new run.
 
     They are read from the newest checkpoint and are the defaults of the command line.
     """
     folder = Path("runs") / recipe / (options.name or LATEST) / "checkpoints"
     saved = readable(folder) if options.resume else None
-    return {} if saved is None else saved.identity["config"]
+    return {} if saved is None else saved.settings(kind)
 
 
 def check_name(name: str) -> str:

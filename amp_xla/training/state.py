@@ -46,14 +46,21 @@ class LoopState:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> LoopState:
-        """Return the state that a checkpoint holds.
+        """Return the state that a checkpoint holds; a field that it lacks has its default.
 
         Raises:
-          ValueError: a field is missing or of another type.
+          ValueError: ``step`` is missing; a field is of another type, or a count is negative.
         """
         kinds = {name: _OPTIONAL.get(name, type(value)) for name, value in vars(cls()).items()}
-        json_files.require(values, kinds, "loop.")
-        return cls(**{name: values[name] for name in kinds})
+        json_files.require(
+            values, {n: k for n, k in kinds.items() if n in values or n == "step"}, "loop."
+        )
+        state = cls(**{name: values[name] for name in kinds if name in values})
+        if any(isinstance(v, int) and v < 0 for n, v in vars(state).items() if n != "best"):
+            raise ValueError("loop has a negative count")
+        if not all(isinstance(value, (int, float)) for value in state.log_sums):
+            raise ValueError("loop.log_sums has something else than numbers")
+        return state
 
     def recount(self, steps_per_epoch: int) -> None:
         """Compute epoch and position in it from ``step``, because epochs may have become longer."""
