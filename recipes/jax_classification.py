@@ -19,8 +19,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from amp_xla.config import parse
 from amp_xla.errors import SettingsError
+from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
-from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
 

@@ -25,8 +25,8 @@ from amp_xla.data.slots.lines import Columns, parse_line
 from amp_xla.data.slots.options import SlotFiles
 from amp_xla.errors import DataError
 from amp_xla.models.options import TowerOptions
+from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
-from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions

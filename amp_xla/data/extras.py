@@ -6,6 +6,7 @@ import importlib
 from typing import Any, Optional
 
 from amp_xla.errors import DataError
+from amp_xla.process.typed import install
 
 
 def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
@@ -14,7 +15,7 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
     Args:
       module: name of the module.
       use: what needs it, for the message.
-      packages: words for ``pip install``; None = the package of the module.
+      packages: packages to install; None = the package of the module.
 
     Raises:
       DataError: the package is missing, or cannot be imported.
@@ -24,5 +25,5 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
     except ImportError as error:
         package = module.split(".")[0]
         raise DataError(
-            f"{use} needs the package {package} ({error}): pip install {packages or package}"
+            f"{use} needs the package {package} ({error}): {install(packages or package)}"
         ) from None

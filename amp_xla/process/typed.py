@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -29,6 +32,15 @@ def environment() -> str:
         return "make env"
     runtime, bert4keras = ("tf1", "0.11.3") if sys.version_info < (3, 8) else ("tf2", "0.11.5")
     return f"pip install 'amp-xla[{runtime}]' && pip install --no-deps bert4keras=={bert4keras}"
+
+
+def install(packages: str) -> str:
+    """Return the command that adds packages to the environment of this process."""
+    if importlib.util.find_spec("pip") is not None:
+        return f"{shlex.quote(sys.executable)} -m pip install {packages}"
+    own = ROOT / ".venvs" / "tools" / "bin" / "uv"  # uv's environments have no pip
+    program = shlex.quote(str(own)) if own.is_file() and not shutil.which("uv") else "uv"
+    return f"{program} pip install {packages} --python {shlex.quote(sys.executable)}"
 
 
 def container(image: str = "") -> str:

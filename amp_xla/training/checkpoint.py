@@ -26,10 +26,10 @@ from safetensors import SafetensorError
 
 from amp_xla import config as settings
 from amp_xla.errors import AmpXlaError, SettingsError
-from amp_xla.process import durable
+from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
-from amp_xla.training import json_files, manifest
+from amp_xla.training import manifest
 from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest
 from amp_xla.training.state import LoopState
 
@@ -90,7 +90,22 @@ class Checkpoint:
         """Return the run's settings, without those that ``kind`` lacks and that had a default."""
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
+        self._check_sizes(values)
         return {k: v for k, v in values.items() if k not in defaults or v != defaults[k]}
+
+    def _check_sizes(self, values: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if a model of these settings is larger than the checkpoint."""
+        names = ("layers", "hidden", "rows", "width")
+        numbers = {n: values[n] for n in names if isinstance(values.get(n), int)}
+        layers, hidden, rows, width = (numbers.get(name, 1) for name in names)
+        least = 4 * rows * width if "tower" in values else 48 * layers * hidden * hidden
+        size = sum(file.stat().st_size for file in self.path.iterdir())
+        if values.get("bert") is None and {"layers", "hidden"} <= set(values) and least > size:
+            sizes = ", ".join(f"{name} {value}" for name, value in numbers.items())
+            raise CheckpointError(
+                f"{self.path / STATE}: a model with {sizes} has more than {least:,} bytes, but the "
+                f"checkpoint has {size:,}"
+            )
 
     def pinned(self, config: T) -> T:
         """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
@@ -282,6 +297,11 @@ def read_state(path: Path) -> Dict[str, Any]:
     return state
 
 
+def folder_of(run: Path) -> Path:
+    """Return the folder of a run's checkpoints; raise OSError if it is a link."""
+    return regular.not_linked(run / "checkpoints")
+
+
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
     numbered = []
@@ -351,9 +371,9 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     Raises:
       CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
     """
-    folder = run / "checkpoints"
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
+    folder = folder_of(run)
     if not folder.is_dir():
         raise CheckpointError(f"{run} is not a run folder: it has no checkpoints folder")
     paths = steps(folder)

@@ -17,6 +17,7 @@ from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
+from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
@@ -71,6 +72,7 @@ class ClassifierConfig:
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
         resumed = resumed_settings(type(self), self.recipe, self.run)
+        pretrained.check(None if resumed else self.encoder.bert, whole=False)
         texts = self.files.count() if self.encoder.bert and not resumed else 0
         bert = self.encoder.bert
         return resumed or {
@@ -91,6 +93,7 @@ class ClassifierConfig:
 
     def read(self, micro_batches: int = 1) -> Labelled:
         """Read the texts and print a description of them."""
+        pretrained.check(self.encoder.bert)  # first, because texts may take minutes
         batch_size = self.batches.batch_size * micro_batches
         how = Preparation(
             self.vocabulary, dataclasses.replace(self.batches, batch_size=batch_size),

@@ -102,9 +102,9 @@ def differences(
     old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
     new_parts = {part: dict(current[part]) for part in _PARTS}
     for part in ("config", "settings"):
-        old, new = old_parts[part], new_parts[part]
+        sides_of = (old_parts[part], new_parts[part])
         for side, other, defaults in (
-            (old, new, current["defaults"]), (new, old, saved.get("defaults", {}))
+            (*sides_of, current["defaults"]), (*sides_of[::-1], saved.get("defaults", {}))
         ):  # fmt: skip
             side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
     longer = []

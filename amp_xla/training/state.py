@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any, Dict, List, Mapping, Optional
 
-from amp_xla.training import json_files
+from amp_xla.process import json_files
 
 _OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
 
