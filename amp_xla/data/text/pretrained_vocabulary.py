@@ -42,7 +42,10 @@ def read(folder: str) -> Tuple[List[str], Rules]:
 def tokens(folder: str) -> List[str]:
     """Return the tokens in the order of their ids."""
     source = path(folder)
-    return _tokens(source) if os.path.basename(source) == WHOLE else load_vocab(source)
+    if os.path.basename(source) != WHOLE:
+        return load_vocab(source)
+    _normalizer(source)  # refuses other tokenizers
+    return _tokens(source)
 
 
 def rules(folder: str) -> Rules:
