@@ -95,13 +95,15 @@ class Checkpoint:
 
     def _check_sizes(self, values: Mapping[str, Any]) -> None:
         """Raise CheckpointError if a model of these settings is larger than the checkpoint."""
-        names = ("layers", "hidden", "rows", "width")
-        numbers = {n: values[n] for n in names if isinstance(values.get(n), int)}
-        layers, hidden, rows, width = (numbers.get(name, 1) for name in names)
-        least = 4 * rows * width if "tower" in values else 48 * layers * hidden * hidden
-        size = sum(file.stat().st_size for file in self.path.iterdir())
-        if values.get("bert") is None and {"layers", "hidden"} <= set(values) and least > size:
-            sizes = ", ".join(f"{name} {value}" for name, value in numbers.items())
+        names = ("rows", "width") if "tower" in values else ("layers", "hidden", "hidden")
+        numbers: List[Any] = [values.get(name) for name in names]
+        if values.get("bert") is not None or not all(isinstance(n, int) for n in numbers):
+            return
+        least, size = 4, sum(file.stat().st_size for file in self.path.iterdir())
+        for number in numbers:
+            least *= number
+        if least > size:
+            sizes = ", ".join(f"{name} {values[name]}" for name in dict.fromkeys(names))
             raise CheckpointError(
                 f"{self.path / STATE}: a model with {sizes} has more than {least:,} bytes, but the "
                 f"checkpoint has {size:,}"

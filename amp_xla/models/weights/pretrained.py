@@ -29,30 +29,26 @@ CONFIGS = ("bert_config.json", "config.json", "albert_config.json")
 FAMILIES = ("bert", "albert", "electra", "nezha", "roformer", "roformer_v2")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 _POSITIONS = ("bert", "albert", "electra")  # families with a table of positions
+# Families whose embedding_size has no meaning, as in transformers; published NEZHAs have one.
+NOT_NARROW = ("bert", "nezha")
 _SMALL = 1 << 24  # bytes; differences up to here are found, and named, by tensor
 TOKENS = "bert/embeddings/word_embeddings"
 SEGMENTS = "bert/embeddings/token_type_embeddings"
 TASKS = "bert/embeddings/task_type_embeddings"
-# Key of a whole number -> its default, as in bert4keras (None = required, 0 = none), and maximum
-_SIZES = {
-    "vocab_size": (None, 2**24),
-    "hidden_size": (None, 2**16),
-    "num_hidden_layers": (None, 64),
-    "num_attention_heads": (None, 2**12),
-    "intermediate_size": (None, 2**18),
-    "max_position_embeddings": (512, 2**20),
-    "type_vocab_size": (2, 2**10),
-    "task_type_vocab_size": (3, 2**10),
-    "embedding_size": (0, 2**16),
-    "attention_head_size": (0, 2**12),
-    "attention_key_size": (0, 2**12),
-}
-_RATE = Range(at_least=0, below=1)
-_NUMBERS = {
+_REQUIRED = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
+)  # fmt: skip
+_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2}  # as in bert4keras
+# Key -> maximum of a whole number, or range of a number, or types
+_ALLOWED: Dict[str, Any] = {
+    **dict(zip(_REQUIRED, (2**24, 2**16, 64, 2**12, 2**18))),
+    "max_position_embeddings": 2**20, "type_vocab_size": 2**10, "task_type_vocab_size": 2**10,
+    "embedding_size": 2**16, "attention_head_size": 2**12, "attention_key_size": 2**12,
     "layer_norm_eps": Range(above=0, at_most=0.1), "initializer_range": Range(above=0, at_most=10),
-    "hidden_dropout_prob": _RATE, "attention_probs_dropout_prob": _RATE,
+    "hidden_dropout_prob": Range(at_least=0, below=1), "hierarchical_position": (bool, float),
+    "attention_probs_dropout_prob": Range(at_least=0, below=1),
+    "residual_attention_scores": (bool,), "shared_segment_embeddings": (bool,),
 }  # fmt: skip
-_SWITCHES = ("residual_attention_scores", "hierarchical_position", "shared_segment_embeddings")
 _FILES = re.compile(r"(.*\.(json|txt|bin|safetensors|index)|.*\.data-\d+-of-\d+)")
 _WEIGHTS = re.compile(r".*\.(bin|safetensors|data-\d+-of-\d+)")
 _POINTER = b"version https://git-lfs"
@@ -95,7 +91,7 @@ class Pretrained:
         self.config["model_type"] = self._family()
         # ERNIE's task 0 is part of every input, so `take` adds its row to those of the segments.
         tasks = self.config.pop("use_task_id", False)
-        self._tasks = self.config["task_type_vocab_size"] if tasks else 0
+        self._tasks = self.config.get("task_type_vocab_size", 3) if tasks else 0
         _complete(self.config, self.path)
         if size and 2 * _numbers(self.config) > size + _SMALL:
             raise DataError(
@@ -290,7 +286,7 @@ def check(folder: Optional[str], whole: bool = True) -> None:
 
 
 def _configuration(folder: Path, whole: bool = True) -> Tuple[Path, Dict[str, Any], int]:
-    """Return path and content of the configuration, with defaults, and the bytes of the weights."""
+    """Return path and content of the configuration, and the bytes of the weights."""
     size = 0
     # Links are usual in Hugging Face's cache; run folders may come from others.
     links = not (folder / "run.json").is_file()
@@ -310,37 +306,36 @@ def _configuration(folder: Path, whole: bool = True) -> Tuple[Path, Dict[str, An
     if whole and not names:
         raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
     path = folder / (names or CONFIGS)[0]
-    config = {key: value for key, value in json_file(str(path)).items() if value is not None}
+    config = json_file(str(path))
     kind = config.get("model_type")
     if kind is not None and kind not in (*FAMILIES, "ernie"):
         raise DataError(
             f"{path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "
             f"{', '.join(FAMILIES)}, ernie"
         )
-    for key, (default, most) in _SIZES.items():
-        value = config.get(key, default)
-        if type(value) is not int or not 1 <= value <= most:
-            if key not in config and (default == 0 or not whole):
-                continue
+    for key, allowed in _ALLOWED.items():
+        value = config.get(key)
+        if value is None and (key not in _REQUIRED or not whole):
+            continue
+        words = str(allowed)
+        if isinstance(allowed, int):
+            fits, words = type(value) is int and 1 <= value <= allowed, f"1 to {allowed:,}"
+        elif isinstance(allowed, Range):
+            fits = value in allowed
+        else:
+            fits, words = isinstance(value, allowed), " or ".join(k.__name__ for k in allowed)
+        if not fits:
             problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
-            raise DataError(f"{path}: {key} {problem}; required: a whole number, 1 to {most:,}")
-        config[key] = value
-    for key, allowed in _NUMBERS.items():
-        if key in config and config[key] not in allowed:
-            value = json.dumps(config[key])[:40]
-            raise DataError(f"{path}: {key} is {value}; allowed: a number, {allowed}")
-    for key in _SWITCHES:
-        if not isinstance(config.get(key, False), (bool, float)):
-            value = json.dumps(config[key])[:40]
-            raise DataError(f"{path}: {key} is {value}; allowed: true, false or a number")
+            raise DataError(f"{path}: {key} {problem}; allowed: {words}")
     return path, config, size
 
 
 def _numbers(config: Mapping[str, Any]) -> int:
     """Return a lower bound of the number of weights."""
     hidden, family = config["hidden_size"], config["model_type"]
-    heads, narrow = config["num_attention_heads"], config.get("embedding_size", hidden)
-    width = heads * config.get("attention_head_size", hidden // heads)
+    heads, narrow = config["num_attention_heads"], config.get("embedding_size") or hidden
+    width = heads * (config.get("attention_head_size") or hidden // heads)
+    narrow = hidden if family in NOT_NARROW else narrow
     rows = config["vocab_size"] + config["type_vocab_size"]
     if family in _POSITIONS:
         rows += config["max_position_embeddings"]
@@ -350,8 +345,8 @@ def _numbers(config: Mapping[str, Any]) -> int:
 
 def _complete(config: Dict[str, Any], path: Path) -> None:
     """Fill in defaults, and refuse values that bert4keras cannot build."""
-    if config["model_type"] in ("bert", "nezha"):
-        config.pop("embedding_size", None)  # published NEZHAs have it; transformers ignores it
+    for key, default in _DEFAULTS.items():
+        config.setdefault(key, default)
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
             raise DataError(
@@ -359,7 +354,7 @@ def _complete(config: Dict[str, Any], path: Path) -> None:
                 f"{json.dumps(only)}"
             )
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    if hidden % heads and "attention_head_size" not in config:
+    if hidden % heads and not config.get("attention_head_size"):
         raise DataError(f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}")
     config.setdefault("layer_norm_eps", 1e-12)
     act = config.get("hidden_act", "gelu")
