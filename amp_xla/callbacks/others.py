@@ -82,8 +82,7 @@ class Others:
                 note(f"{name} is not restored: it holds arrays, which checkpoints do not save")
                 continue
             for attribute, value in saved["state"].items():
-                # A checkpoint must not choose the files that a callback writes.
-                if attribute in initial and not _has_text(value):
+                if attribute in initial:
                     setattr(callback, attribute, value)
 
 
@@ -100,13 +99,6 @@ def _attributes(callback: Any) -> Dict[str, str]:
         if len(text) <= _LARGEST:
             texts[name] = text
     return texts
-
-
-def _has_text(value: Any) -> bool:
-    parts = value.values() if isinstance(value, dict) else value
-    return isinstance(value, str) or (
-        isinstance(value, (dict, list)) and any(map(_has_text, parts))
-    )
 
 
 def _plain(value: Any) -> Any:
