@@ -31,13 +31,11 @@ from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
 from amp_xla.training import manifest
 from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest
-from amp_xla.training.state import LoopState
+from amp_xla.training.state import LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
-__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest"]
+__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest", "read_state"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
-_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
-_IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 
 T = TypeVar("T")
 
@@ -283,20 +281,6 @@ def set_aside_damaged(checkpoint: Checkpoint) -> None:
             aside = aside.with_name(aside.name + "+")
         os.rename(str(newer), str(aside))
         note(f"renamed {newer.name} to {aside.name}")
-
-
-def read_state(path: Path) -> Dict[str, Any]:
-    """Return the content of ``state.json`` with the types of its fields checked.
-
-    Raises:
-      ValueError: it is unreadable or does not have the expected fields.
-    """
-    state = json_files.read(path / STATE)
-    json_files.require(state, {"recipe": str, "loop": dict, "identity": dict, "ranks": dict})
-    json_files.require(state["ranks"], _RANKS, "ranks.")
-    state["identity"].setdefault("defaults", {})  # older checkpoints
-    json_files.require(state["identity"], _IDENTITY, "identity.")
-    return state
 
 
 def folder_of(run: Path) -> Path:

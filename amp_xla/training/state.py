@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
 from amp_xla.process import json_files
+from amp_xla.training.manifest import STATE
 
+_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
+_IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 _OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
 
 
@@ -75,3 +79,17 @@ class LoopState:
         else:
             self.stale += 1
         return better
+
+
+def read_state(path: Path) -> Dict[str, Any]:
+    """Return the content of ``state.json`` with the types of its fields checked.
+
+    Raises:
+      ValueError: it is unreadable or does not have the expected fields.
+    """
+    state = json_files.read(path / STATE)
+    json_files.require(state, {"recipe": str, "loop": dict, "identity": dict, "ranks": dict})
+    json_files.require(state["ranks"], _RANKS, "ranks.")
+    state["identity"].setdefault("defaults", {})  # older checkpoints
+    json_files.require(state["identity"], _IDENTITY, "identity.")
+    return state
