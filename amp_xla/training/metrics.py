@@ -47,7 +47,8 @@ class MetricsLog:
     ) -> None:
         path = folder / "metrics.jsonl"
         if os.path.lexists(str(path)):  # a link becomes a file
-            durable.replace(path, b"".join(_until(path, after, pending)))
+            own = path.is_file() and not path.is_symlink()
+            durable.replace(path, b"".join(_until(path, after, pending) if own else ()))
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._events: Optional[Any] = None
         if events:
@@ -93,12 +94,11 @@ class MetricsLog:
 
 
 def _until(path: Path, step: int, pending: Sequence[str]) -> Iterator[bytes]:
-    with contextlib.suppress(OSError):  # a link or a pipe
-        for line in regular.lines(path):
-            try:
-                record = json.loads(line.decode())
-                written = record["step"] == step and record["kind"] not in pending
-                if line.endswith(b"\n") and (record["step"] < step or written):
-                    yield line
-            except (ValueError, KeyError, TypeError, RecursionError):  # cut off, or foreign
-                continue
+    for line in regular.lines(path):
+        try:
+            record = json.loads(line.decode())
+            written = record["step"] == step and record["kind"] not in pending
+            if line.endswith(b"\n") and (record["step"] < step or written):
+                yield line
+        except (ValueError, KeyError, TypeError, RecursionError):  # cut off by a kill, or foreign
+            continue

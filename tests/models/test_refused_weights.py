@@ -287,7 +287,10 @@ def test_the_tokenizer_is_checked_before_texts_are_read(
     shutil.copytree(str(folders["google"]), str(folder))
     pretrained.check(str(folder))
     if isinstance(content, dict):
-        parts = {"normalizer": {"type": "BertNormalizer"}, "model": {"vocab": {}}}
+        parts = {
+            "normalizer": {"type": "BertNormalizer"},
+            "model": {"type": "WordPiece", "vocab": {}},
+        }
         parts["pre_tokenizer"] = {"type": "BertPreTokenizer"}
         content = json.dumps({**parts, **content})
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
