@@ -23,8 +23,8 @@ from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
+from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
-from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers, Questions
 from amp_xla.training.context import RunContext, loop_options, text_defaults

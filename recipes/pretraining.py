@@ -29,6 +29,7 @@ from amp_xla.config import MAY_CHANGE, flat, parse, within
 from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
+from amp_xla.models.weights import pretrained
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.pretraining import presets
 from amp_xla.tasks.pretraining.data import prepare
@@ -88,7 +89,8 @@ class Config:
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``preset`` and ``model``."""
-        resumed = resumed_settings("pretraining", self.run)
+        resumed = resumed_settings(type(self), "pretraining", self.run)
+        pretrained.check(None if resumed else self.encoder.bert)
         return resumed or presets.settings(self.preset, self.encoder.model)
 
 
@@ -96,9 +98,9 @@ def get_data(config: Config) -> Manifest:
     """Return the prepared text of ``--data``; without it, prepare the built-in corpus once."""
     if config.data is not None:
         return Manifest.load(config.data)
-    out = f".cache/pretraining/docstrings-{prepare.FORMAT}-python{sys.version.split()[0]}"
     from amp_xla.training import distributed
 
+    out = f".cache/pretraining/docstrings-{prepare.FORMAT}-python{sys.version.split()[0]}"
     ranks = distributed.current()
     # A result must fit into JSON.
     ranks.all_do(lambda: ranks.first and bool(prepare.prepare(prepare.Config(out=out, length=96))))

@@ -22,11 +22,11 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import parse, within
 from amp_xla.errors import DataError
 from amp_xla.models.options import TowerOptions
+from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data.batches import SlotBatches, batch_of
 from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
 from amp_xla.tasks.recommendation.data.options import SlotFiles
-from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers
 from amp_xla.training.context import RunContext

@@ -15,8 +15,10 @@ from amp_xla.data.text import corpora
 from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
+from amp_xla.models.weights import pretrained
 from amp_xla.process import output
 from amp_xla.process.progress import note
+from amp_xla.training.checkpoint import folder_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,9 +121,10 @@ def _tokenizer(folder: Path, lowercase: bool) -> Tokenizer:
     objective = json_file(str(folder / "config.json")).get("objective", "mlm")
     if objective != "mlm":
         raise AmpXlaError(f"{folder} was trained with --objective {objective}; mlm is needed")
-    if (folder / "checkpoints").is_dir() and not list(folder.glob("*.index")):
+    if folder_of(folder).is_dir() and not list(folder.glob("*.index")):
         raise AmpXlaError(
             f"{folder} is no run of pretraining; to score a run on labelled samples, name them "
             "with --file"
         )
+    pretrained.check(str(folder))
     return Tokenizer.of_folder(str(folder), None if lowercase else False)

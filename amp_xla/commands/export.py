@@ -7,6 +7,7 @@ import errno
 import importlib
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, Callable, List, Optional
 
@@ -94,18 +95,21 @@ def _all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
       AmpXlaError: the disk is full; the temporary folder was removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f"{durable.TEMPORARY}{folder.name}")
-    shutil.rmtree(str(temporary), ignore_errors=True)
+    # A new name: another process may be writing the same export, or have left a link.
+    scratch = tempfile.mkdtemp(dir=str(folder.parent), prefix=f"{durable.TEMPORARY}{folder.name}-")
+    temporary = Path(scratch, folder.name)
     try:
         result = write(temporary)
         for path in temporary.rglob("*"):
             (durable.sync_folder if path.is_dir() else durable.sync_file)(path)
         durable.publish(temporary, folder)
     except Exception as error:
+        if getattr(error, "errno", 0) in (errno.ENOTEMPTY, errno.EEXIST):
+            raise AmpXlaError(f"{folder} exists: another command wrote it meanwhile") from error
         full = [text for text in _FULL if text in str(error)]  # TensorFlow raises no OSError
         if full:
             raise AmpXlaError(f"cannot write {folder}: {full[0]}") from error
         raise
     finally:
-        shutil.rmtree(str(temporary), ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     return result

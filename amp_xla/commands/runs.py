@@ -52,9 +52,9 @@ def main(argv: List[str]) -> int:
 
 
 def _age(run: Record) -> float:
-    """Return the seconds since the last write to the run's log."""
+    """Return the seconds since the last write to the run's log; 0 if the clocks disagree."""
     log = run.path / "metrics.jsonl"
-    return time.time() - (log if log.is_file() else run.path).stat().st_mtime
+    return max(0.0, time.time() - (log if log.is_file() else run.path).lstat().st_mtime)
 
 
 def _key(run: Record, sort: str) -> Any:

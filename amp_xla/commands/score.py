@@ -23,13 +23,12 @@ from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import Files, PairFiles, TaggedFiles
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import durable, output
+from amp_xla.process import durable, json_files, output, regular
 from amp_xla.process.progress import note
 from amp_xla.process.typed import ROOT
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.report import page, record
 from amp_xla.report.texts import rouge
-from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint
 
 
@@ -154,7 +153,8 @@ def write(one: Answers, result: Dict[str, Any], file: str, errors: int) -> None:
     head = "\t".join(one.columns)
     rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        regular.not_linked(folder.parent).mkdir(exist_ok=True)
+        regular.not_linked(folder).mkdir(exist_ok=True)
         durable.replace(folder / "result.json", json_files.encode(result))
         durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
         page.write_run(one.run)

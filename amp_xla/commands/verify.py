@@ -25,7 +25,7 @@ def main(argv: List[str]) -> int:
     """Print the state of each checkpoint; return 1 if one is damaged, else 0."""
     config = parse(Config, argv, "amp-xla verify RUN")
     run = Path(config.run)
-    folder = run / "checkpoints"
+    folder = checkpoint.folder_of(run)
     paths = checkpoint.steps(folder)
     if not paths:
         raise AmpXlaError(f"{run} has no checkpoint; training prints the name of its run folder")

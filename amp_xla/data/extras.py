@@ -14,7 +14,7 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
     Args:
       module: name of the module.
       use: what needs it, for the message.
-      packages: words for ``pip install``; None = the package of the module.
+      packages: packages to install; None = the package of the module.
 
     Raises:
       DataError: the package is missing, or cannot be imported.

@@ -14,6 +14,7 @@ from amp_xla.data.text.lines import LineError, read_bytes
 from amp_xla.data.text.options import PairFiles
 from amp_xla.data.text.readers import LABELLED_PAIRS, Dataset
 from amp_xla.errors import DataError
+from amp_xla.process import json_files, regular
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
 # Fields that a training file must have.
@@ -58,7 +59,13 @@ class Scale:
     @classmethod
     def load(cls, path: str) -> Scale:
         """Read a file that ``encoded`` wrote; its checksum is verified with the checkpoint."""
-        return cls(**json.loads(read_bytes(path).decode("utf-8")))
+        try:
+            values = json_files.decode(read_bytes(path, regular.LARGEST))
+            number = (int, float)
+            json_files.require(values, {"low": number, "high": number, "binary": bool})
+            return cls(values["low"], values["high"], values["binary"])
+        except ValueError as error:
+            raise DataError(f"{path}: {error}") from None
 
 
 def apart(method: Method) -> bool:

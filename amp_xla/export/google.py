@@ -7,7 +7,7 @@ from typing import List
 
 from amp_xla.export.model import Exportable, describe_head, stored, write_head
 from amp_xla.models.weights import google
-from amp_xla.training import json_files
+from amp_xla.process import json_files
 
 CHECKPOINT = "bert_model.ckpt"
 

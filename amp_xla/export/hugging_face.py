@@ -13,7 +13,7 @@ from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
 from amp_xla.export.model import Exportable, describe_head, stored, write_head
 from amp_xla.models.weights import hugging_face
-from amp_xla.training import json_files
+from amp_xla.process import json_files
 
 _KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",

@@ -12,7 +12,7 @@ import safetensors.numpy
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
-from amp_xla.training import json_files
+from amp_xla.process import json_files
 
 HEAD = "head.safetensors"
 ANSWERS = "answers.json"

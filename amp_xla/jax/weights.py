@@ -21,6 +21,7 @@ from amp_xla.errors import DataError
 from amp_xla.jax.bert import Bert, Norm
 from amp_xla.models.weights.pretrained import Pretrained
 from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, piece
+from amp_xla.process import regular
 
 _MAGIC = 0xDB4775248B80FB57
 # TensorFlow's numbers of dtypes
@@ -47,11 +48,7 @@ def pretrained(folder: str) -> Pretrained:
     """
     opened = Pretrained(folder, tensors)
     config = opened.config
-    if (
-        config["hidden_act"] != "gelu"
-        or config["model_type"] != "bert"
-        or (config.get("embedding_size", config["hidden_size"]) != config["hidden_size"])
-    ):
+    if config["hidden_act"] != "gelu" or config["model_type"] != "bert":
         raise DataError(
             f"{opened.path}: the JAX recipe supports only model_type bert with hidden_act gelu; "
             f"found: {config['model_type']} with {config['hidden_act']}"
@@ -109,7 +106,7 @@ def tensors(prefix: Path) -> Tensors:
     """
     index = prefix.with_name(f"{prefix.name}.index")
     try:
-        table = dict(_table(index.read_bytes()))
+        table = dict(_table(regular.read(index, links=True)))
         shards = dict(_fields(table.pop(b""))).get(1, 1)
         entries = {name.decode(): _entry(value) for name, value in table.items()}
     except (OSError, ValueError, TypeError, KeyError, IndexError, struct.error) as error:

@@ -11,7 +11,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.models import derivatives
 from amp_xla.models.weights import google
-from amp_xla.models.weights.pretrained import TOKENS
+from amp_xla.models.weights.pretrained import NOT_NARROW, TOKENS
 from amp_xla.models.weights.stored import Shape
 
 # Keys of a ``bert_config.json`` that bert4keras reads
@@ -82,7 +82,9 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
     base = getattr(models, _CLASSES[config["model_type"]])
     if "layer_norm_eps" in config:
         base = _with_epsilon(base, config["layer_norm_eps"])
-    shape = {name: config[name] for name in _KEYS if name in config}
+    shape = {name: config[name] for name in _KEYS if config.get(name) is not None}
+    if config["model_type"] in NOT_NARROW:
+        shape.pop("embedding_size", None)
     return build_transformer_model(
         model=extend(base), return_keras_model=False, **shape, **arguments
     )

@@ -44,12 +44,12 @@ def sync_folder(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Create ``path`` with ``data`` and wait until the content is on the disk.
 
-    The folder's entry may still be lost; ``sync_folder`` waits for it. A symbolic link at ``path``
+    The folder's entry may still be lost; ``sync_folder`` waits for it. A link or a pipe at ``path``
     is replaced, not followed.
     """
-    if path.is_symlink():
+    if os.path.lexists(str(path)):
         os.unlink(str(path))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     descriptor = os.open(str(path), flags, 0o666)
     try:
         rest = memoryview(data)

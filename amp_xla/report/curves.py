@@ -65,7 +65,7 @@ def smoothed(y: np.ndarray, window: int) -> np.ndarray:
 
 def ticks(low: float, high: float, most: int = 6) -> List[float]:
     """Return about ``most`` round numbers between ``low`` and ``high``."""
-    if not high > low:
+    if not high - low > 1e-300:  # also if they are equal
         return [low]
     rough = (high - low) / most
     power = 10.0 ** math.floor(math.log10(rough))

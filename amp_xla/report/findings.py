@@ -164,6 +164,8 @@ def _numbers(run: Record) -> List[Finding]:
                 "error", what, "--on-nonfinite report names the first operation that is not finite"
             )
         )
+    if run.is_cut:
+        problems.append(Finding("warning", "The log is too large: its last part is not shown.", ""))
     for text in run.nonfinite[-1:]:
         problems.append(Finding("error", f"The overflow finder's report: {text.strip()}", ""))
     return problems

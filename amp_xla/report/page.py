@@ -44,7 +44,8 @@ def render(runs: Sequence[Record]) -> str:
     environment.filters.update(short=short, words=words, value=value, percent=percent)
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    figures = _figures(list(runs))
+    with np.errstate(all="ignore"):  # older NumPys warn about NaN, which is usual here
+        figures = _figures(list(runs))
     return environment.get_template("report.html").render(
         runs=[_view(run, environment) for run in runs],
         winner=_winner(list(runs)),

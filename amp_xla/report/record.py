@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
+import itertools
 import os
 import socket
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import json_files, regular
 
 STATUS, EVALUATIONS = "status.json", "evaluation"
+_MOST_STEPS = 2**53  # larger numbers are not exact in float64
 _MOST_FIELDS = 64  # maximum number of fields in metrics.jsonl
-_LARGEST_FILE = 4 << 20  # bytes to read of each file, except metrics.jsonl
+_LARGEST_LOG, _MOST_LINES = 32 << 20, 500_000  # bytes and lines of metrics.jsonl to read
+_LARGEST = 4 << 20  # bytes of each other file; a larger one counts as damaged
 _SILENT_SECONDS = 1200.0  # a run writes a checkpoint every ten minutes, or more often
 _NOT_FINITE = ("nan", "inf", "-inf")  # strings in metrics.jsonl, because JSON has no such numbers
 Columns = Dict[str, np.ndarray]
@@ -97,10 +100,16 @@ class Record:
         return int(max(ends, default=0))
 
     @property
+    def is_cut(self) -> bool:
+        """True if ``metrics.jsonl`` is too large to be read to its end."""
+        log = self.path / "metrics.jsonl"
+        return os.path.lexists(str(log)) and log.lstat().st_size > _LARGEST_LOG
+
+    @property
     def total_steps(self) -> int:
         """The number of steps of the whole run; 0 = unknown."""
         total = number(self.plan.get("total_steps"))
-        return int(total) if total > 0 else 0
+        return int(total) if 0 < total < _MOST_STEPS else 0
 
     def last(self, name: str) -> float:
         """Return the last number of a training field; NaN if there is none."""
@@ -132,8 +141,9 @@ def read(path: Path, name: str = "") -> Record:
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
     train, dev = _metrics(path / "metrics.jsonl")
-    results = sorted(_inside(path / EVALUATIONS))
-    reports = sorted(file / "report.txt" for file in _inside(path) if "nonfinite-" in file.name)
+    folders = _inside(path)
+    results = sorted(_inside(path / EVALUATIONS)) if path / EVALUATIONS in folders else []
+    reports = sorted(file / "report.txt" for file in folders if "nonfinite-" in file.name)
     return Record(
         path, name or path.resolve().name, config, _json(path / "run.json"),
         _json(path / "executed.json"), status, _state(path, status), train, dev,
@@ -171,10 +181,10 @@ def _in_use(run: Path) -> bool:
     """
     lock = run / ".lock"
     try:
-        if f":{os.stat(str(lock)).st_ino} " in Path("/proc/locks").read_text():
+        if f":{os.lstat(str(lock)).st_ino} " in Path("/proc/locks").read_text():
             return True
         here = _text(lock).endswith(f" on {socket.gethostname()}")
-        written = [os.stat(str(run / name)).st_mtime for name in ("metrics.jsonl", "checkpoints")]
+        written = [os.lstat(str(run / name)).st_mtime for name in ("metrics.jsonl", "checkpoints")]
     except OSError:
         return False
     return not here and time.time() - max(written) < _SILENT_SECONDS
@@ -188,33 +198,26 @@ def _inside(path: Path) -> List[Path]:
 
 
 def _text(path: Path) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_LARGEST_FILE).decode("utf-8", "replace")
-    except OSError:
-        return ""
+    with contextlib.suppress(OSError):
+        return regular.read(path, most=_LARGEST).decode("utf-8", "replace")
+    return ""
 
 
 def _json(path: Path) -> Dict[str, Any]:
-    return _decoded(_text(path))
-
-
-def _decoded(text: Union[str, bytes]) -> Dict[str, Any]:
-    """Return the JSON object in ``text``; an empty one for anything else."""
-    try:
-        return dictionary(json.loads(text))
-    except (ValueError, RecursionError):
-        return {}
+    with contextlib.suppress(OSError, ValueError):
+        return json_files.decode(regular.read(path, most=_LARGEST))
+    return {}
 
 
 def _metrics(path: Path) -> Tuple[Columns, Columns]:
     """Return training columns and dev columns; a kill may leave an unreadable line at the end."""
     records: Dict[str, List[Dict[str, Any]]] = {"train": [], "dev": []}
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        for line in file:
-            record = _decoded(line)
-            if isinstance(record.get("step"), int):
-                records["dev" if record.get("kind") == "dev" else "train"].append(record)
+    with contextlib.suppress(OSError):
+        for line in itertools.islice(regular.lines(path, _LARGEST_LOG), _MOST_LINES):
+            with contextlib.suppress(ValueError):
+                record = json_files.decode(line)
+                if 0 <= number(record.get("step")) < _MOST_STEPS:
+                    records["dev" if record.get("kind") == "dev" else "train"].append(record)
     return _columns(records["train"]), _columns(records["dev"])
 
 

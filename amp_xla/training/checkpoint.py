@@ -26,18 +26,16 @@ from safetensors import SafetensorError
 
 from amp_xla import config as settings
 from amp_xla.errors import AmpXlaError, SettingsError
-from amp_xla.process import durable
+from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
-from amp_xla.training import json_files, manifest
+from amp_xla.training import manifest
 from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest
-from amp_xla.training.state import LoopState
+from amp_xla.training.state import LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
-__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest"]
+__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest", "read_state"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
-_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
-_IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions"), dict)
 
 T = TypeVar("T")
 
@@ -81,10 +79,33 @@ class Checkpoint:
           CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
         """
         try:
-            config = settings.changed(kind(), **self.identity["config"])
+            config = settings.changed(kind(), **self.settings(kind))
         except (SettingsError, TypeError) as error:
             raise CheckpointError(f"{self.path / STATE}: the config: {error}") from error
         return self.pinned(config)
+
+    def settings(self, kind: Type[Any]) -> Dict[str, Any]:
+        """Return the run's settings, without those that ``kind`` lacks and that had a default."""
+        values, known = self.identity["config"], settings.fields(kind)
+        defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
+        self._check_sizes(values)
+        return {k: v for k, v in values.items() if k not in defaults or v != defaults[k]}
+
+    def _check_sizes(self, values: Mapping[str, Any]) -> None:
+        """Raise CheckpointError if a model of these settings is larger than the checkpoint."""
+        names = ("rows", "width") if "tower" in values else ("layers", "hidden", "hidden")
+        numbers: List[Any] = [values.get(name) for name in names]
+        if values.get("bert") is not None or not all(isinstance(n, int) for n in numbers):
+            return
+        least, size = 4, sum(file.stat().st_size for file in self.path.iterdir())
+        for number in numbers:
+            least *= number
+        if least > size:
+            sizes = ", ".join(f"{name} {values[name]}" for name in dict.fromkeys(names))
+            raise CheckpointError(
+                f"{self.path / STATE}: a model with {sizes} has more than {least:,} bytes, but the "
+                f"checkpoint has {size:,}"
+            )
 
     def pinned(self, config: T) -> T:
         """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
@@ -262,17 +283,9 @@ def set_aside_damaged(checkpoint: Checkpoint) -> None:
         note(f"renamed {newer.name} to {aside.name}")
 
 
-def read_state(path: Path) -> Dict[str, Any]:
-    """Return the content of ``state.json`` with the types of its fields checked.
-
-    Raises:
-      ValueError: it is unreadable or does not have the expected fields.
-    """
-    state = json_files.read(path / STATE)
-    json_files.require(state, {"recipe": str, "loop": dict, "identity": dict, "ranks": dict})
-    json_files.require(state["ranks"], _RANKS, "ranks.")
-    json_files.require(state["identity"], _IDENTITY, "identity.")
-    return state
+def folder_of(run: Path) -> Path:
+    """Return the folder of a run's checkpoints; raise OSError if it is a link."""
+    return regular.not_linked(run / "checkpoints")
 
 
 def steps(folder: Path) -> List[Path]:
@@ -344,9 +357,9 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     Raises:
       CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
     """
-    folder = run / "checkpoints"
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
+    folder = folder_of(run)
     if not folder.is_dir():
         raise CheckpointError(f"{run} is not a run folder: it has no checkpoints folder")
     paths = steps(folder)

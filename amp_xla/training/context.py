@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.models import fine_tuning
+from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
@@ -63,6 +64,7 @@ class RunContext:
     def preparation(self) -> Preparation:
         """Return the settings that turn texts into batches of all micro-batches of an update."""
         config = self.config
+        pretrained.check(config.encoder.bert)  # first, because texts may take minutes
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
@@ -93,8 +95,8 @@ class RunContext:
         from amp_xla.training.tricks import Tricks
 
         config = self.config
-        pretrained = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
-        return Tricks(config.tricks, model, pretrained, config.memory.recompute)
+        starts = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
+        return Tricks(config.tricks, model, starts, config.memory.recompute)
 
     def optimizer(self, steps: int, rule: Optional[Callable[..., Any]] = None, **how: Any) -> Any:
         """Return the ``LossScaleOptimizer``; the arguments are those of ``scheduled``."""
@@ -162,8 +164,9 @@ def build_job(
 
 def text_defaults(recipe: str, config: Any) -> Dict[str, Any]:
     """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
-    resumed = resumed_settings(recipe, config.run)
+    resumed = resumed_settings(type(config), recipe, config.run)
     bert = config.encoder.bert
+    pretrained.check(None if resumed else bert, whole=False)
     texts = config.files.count() if bert and not resumed else 0
     return resumed or {
         **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)

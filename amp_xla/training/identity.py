@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -13,6 +14,7 @@ from amp_xla.config import fields, flat
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError
+from amp_xla.settings import Settings
 from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
 
@@ -44,6 +46,7 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
         "assets": digests(files),
         "config": settings_of(config),
         "may change": may_change(config),
+        "defaults": {**dataclasses.asdict(Settings()), **settings_of(type(config)())},
         "settings": dict(engine.settings),
         "versions": dict(engine.versions),
     }
@@ -91,11 +94,19 @@ def differences(
 ) -> Differences:
     """Return the differences between a checkpoint's identity and that of the current job.
 
+    A setting that only one side has equals its default: it was added or removed since then.
+
     Args:
       sides: words for the origin of both values.
     """
     old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
     new_parts = {part: dict(current[part]) for part in _PARTS}
+    for part in ("config", "settings"):
+        sides_of = (old_parts[part], new_parts[part])
+        for side, other, defaults in (
+            (*sides_of, current["defaults"]), (*sides_of[::-1], saved.get("defaults", {}))
+        ):  # fmt: skip
+            side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
     longer = []
     for key in LENGTHS:
         old, new = old_parts["config"].get(key), new_parts["config"].get(key)

@@ -68,6 +68,8 @@ class Loop:
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
         """Continue from a checkpoint's state; ``longer``: the run was extended."""
+        if len(state.log_sums) != len(self.state.log_sums):  # metrics were added or removed
+            state.log_sums, state.log_count = self.state.log_sums, 0
         self.state, self._saved_at = state, state.step
         if longer and state.step_in_epoch == 0:  # the last epoch may have become longer
             state.recount(self.engine.job.batches.steps_per_epoch())

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
+from amp_xla.process import json_files, regular
 from amp_xla.process.durable import sha256
-from amp_xla.training import json_files
 
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 
@@ -32,7 +32,7 @@ def read_manifest(path: Path) -> Dict[str, Any]:
       ValueError: the manifest is missing or damaged; the message names it.
     """
     try:
-        data = (path / MANIFEST).read_bytes()
+        data = regular.read(path / MANIFEST)
         manifest = json_files.decode(data)
         json_files.require(manifest, {"checkpoint": str, "files": dict})
         if data != encode(manifest["checkpoint"], manifest["files"]):
@@ -71,10 +71,15 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
                 wrong.append(f"{name}: not in the manifest")
             elif file.is_symlink() or not file.is_file():
                 wrong.append(f"{name}: not a regular file")
-            elif entry(file) != listed[name]:
+            elif not _fits(file, listed[name]):
                 wrong.append(f"{name}: content differs from its SHA-256")
         except OSError as error:
             wrong.append(f"{name}: {error.strerror}")
     if len(wrong) > 1:
         wrong.append(f"{MANIFEST}: may belong to another checkpoint")
     return wrong
+
+
+def _fits(file: Path, listed: Any) -> bool:
+    size = listed.get("bytes") if isinstance(listed, dict) else None
+    return size == file.stat().st_size and entry(file) == listed

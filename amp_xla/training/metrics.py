@@ -8,11 +8,11 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
-from amp_xla.process import durable
+from amp_xla.process import durable, regular
 
 # Fields of metrics.jsonl that depend on the clock; all others are equal in a repeated run.
 CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_per_second"])
@@ -47,7 +47,8 @@ class MetricsLog:
     ) -> None:
         path = folder / "metrics.jsonl"
         if os.path.lexists(str(path)):  # a link becomes a file
-            durable.replace(path, _until(path.read_bytes(), after, pending))
+            own = path.is_file() and not path.is_symlink()
+            durable.replace(path, b"".join(_until(path, after, pending) if own else ()))
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._events: Optional[Any] = None
         if events:
@@ -92,14 +93,12 @@ class MetricsLog:
             self._file.close()
 
 
-def _until(data: bytes, step: int, pending: Sequence[str]) -> bytes:
-    lines = []
-    for line in data.splitlines(keepends=True):
+def _until(path: Path, step: int, pending: Sequence[str]) -> Iterator[bytes]:
+    for line in regular.lines(path):
         try:
             record = json.loads(line.decode())
             written = record["step"] == step and record["kind"] not in pending
             if line.endswith(b"\n") and (record["step"] < step or written):
-                lines.append(line)
-        except (ValueError, KeyError, TypeError):  # cut off by a kill, or foreign
+                yield line
+        except (ValueError, KeyError, TypeError, RecursionError):  # cut off by a kill, or foreign
             continue
-    return b"".join(lines)

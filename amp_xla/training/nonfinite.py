@@ -8,14 +8,15 @@ and continues with the next batches. If it happens again, the run stops.
 
 from __future__ import annotations
 
+import io
 import math
 from typing import Any, Optional
 
 import numpy as np
 
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
-from amp_xla.training import json_files
 from amp_xla.training.checkpoint import Checkpoint, newest
 from amp_xla.training.engine import StepResult
 
@@ -79,12 +80,14 @@ def _report(loop: Any, result: StepResult) -> str:
     step, batch = loop.engine.last_batch
     folder = loop.run.path / f"nonfinite-{step:08d}"
     try:
-        folder.mkdir(exist_ok=True)
+        regular.not_linked(folder).mkdir(exist_ok=True)
         # The batch is saved first, because the replay may fail or run out of memory.
-        np.savez_compressed(str(folder / "batch.npz"), **batch)
+        arrays = io.BytesIO()
+        np.savez_compressed(arrays, **batch)
+        durable.write(folder / "batch.npz", arrays.getvalue())
         text, data = loop.engine.diagnose(result.loss_scale)
-        (folder / "report.txt").write_text(text + "\n", encoding="utf-8")
-        (folder / "report.json").write_bytes(json_files.encode({"step": step, **data}))
+        durable.write(folder / "report.txt", f"{text}\n".encode())
+        durable.write(folder / "report.json", json_files.encode({"step": step, **data}))
         note(text)  # printed here, because an error is one line
         return f"report and batch: {folder}"
     except Exception as error:

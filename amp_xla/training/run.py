@@ -15,15 +15,15 @@ import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Type
 
 import numpy as np
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import durable
+from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
-from amp_xla.training import checkpoint, json_files
-from amp_xla.training.checkpoint import Checkpoint, newest, readable, steps
+from amp_xla.training import checkpoint
+from amp_xla.training.checkpoint import Checkpoint, folder_of, newest, readable, steps
 from amp_xla.training.options import RunOptions
 
 LATEST = "latest"
@@ -33,14 +33,14 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # e.g. Lustre mounte
 _FRESH = ".no-checkpoint-yet"
 
 
-def resumed_settings(recipe: str, options: RunOptions) -> Dict[str, Any]:
+def resumed_settings(kind: Type[Any], recipe: str, options: RunOptions) -> Dict[str, Any]:
     """Return the settings of the run that ``--resume`` continues; empty for a new run.
 
     They are read from the newest checkpoint and are the defaults of the command line.
     """
-    folder = Path("runs") / recipe / (options.name or LATEST) / "checkpoints"
-    saved = readable(folder) if options.resume else None
-    return {} if saved is None else saved.identity["config"]
+    run = Path("runs") / recipe / (options.name or LATEST)
+    saved = readable(folder_of(run)) if options.resume else None
+    return {} if saved is None else saved.settings(kind)
 
 
 def check_name(name: str) -> str:
@@ -106,7 +106,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         """The folder in it that holds checkpoints."""
-        return self.path / "checkpoints"
+        return folder_of(self.path)
 
     def newest(self) -> Optional[Checkpoint]:
         """Return the newest whole checkpoint; None if there is none to continue from."""
@@ -131,7 +131,7 @@ class RunFolder:
         if target and "/" not in target and (self._parent / target).is_dir():
             return check_name(target)
         folders = sorted(self._parent.iterdir()) if self._parent.is_dir() else []
-        runs = [path.name for path in folders if steps(path / "checkpoints")]
+        runs = [path.name for path in folders if steps(folder_of(path))]
         if not runs:
             return None
         raise AmpXlaError(
@@ -156,8 +156,10 @@ class RunFolder:
             self._acquire()
 
     def _acquire(self) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-        lock = os.open(str(self.path / _LOCK), flags, 0o666)
+        path = regular.not_linked(self.path / _LOCK)
+        if path.exists() and not path.is_file():
+            raise AmpXlaError(f"{path} is not a regular file: delete it")
+        lock = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -247,9 +249,12 @@ class RunFolder:
         """Write a file, completely or not at all, unless it has this content already."""
         if not self._writes:
             return
-        path = self.path / name
-        if path.is_symlink() or not path.is_file() or path.read_bytes() != data:
-            durable.replace(path, data)
+        try:
+            same = regular.read(self.path / name) == data
+        except OSError:
+            same = False
+        if not same:
+            durable.replace(self.path / name, data)
 
 
 class ScriptFolder(RunFolder):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from amp_xla.training import json_files
+from amp_xla.process import json_files
+from amp_xla.training.manifest import STATE
 
+_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
+_IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 _OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
 
 
@@ -46,14 +50,21 @@ class LoopState:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> LoopState:
-        """Return the state that a checkpoint holds.
+        """Return the state that a checkpoint holds; a field that it lacks has its default.
 
         Raises:
-          ValueError: a field is missing or of another type.
+          ValueError: ``step`` is missing; a field is of another type, or a count is negative.
         """
         kinds = {name: _OPTIONAL.get(name, type(value)) for name, value in vars(cls()).items()}
-        json_files.require(values, kinds, "loop.")
-        return cls(**{name: values[name] for name in kinds})
+        json_files.require(
+            values, {n: k for n, k in kinds.items() if n in values or n == "step"}, "loop."
+        )
+        state = cls(**{name: values[name] for name in kinds if name in values})
+        if any(isinstance(v, int) and v < 0 for n, v in vars(state).items() if n != "best"):
+            raise ValueError("loop has a negative count")
+        if not all(isinstance(value, (int, float)) for value in state.log_sums):
+            raise ValueError("loop.log_sums has something else than numbers")
+        return state
 
     def recount(self, steps_per_epoch: int) -> None:
         """Compute epoch and position in it from ``step``, because epochs may have become longer."""
@@ -68,3 +79,17 @@ class LoopState:
         else:
             self.stale += 1
         return better
+
+
+def read_state(path: Path) -> Dict[str, Any]:
+    """Return the content of ``state.json`` with the types of its fields checked.
+
+    Raises:
+      ValueError: it is unreadable or does not have the expected fields.
+    """
+    state = json_files.read(path / STATE)
+    json_files.require(state, {"recipe": str, "loop": dict, "identity": dict, "ranks": dict})
+    json_files.require(state["ranks"], _RANKS, "ranks.")
+    state["identity"].setdefault("defaults", {})  # older checkpoints
+    json_files.require(state["identity"], _IDENTITY, "identity.")
+    return state

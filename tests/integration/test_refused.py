@@ -157,6 +157,15 @@ def signed_again(path: Path) -> None:
     (path / checkpoint.MANIFEST).write_bytes(manifest.encode(path.name, files))
 
 
+def forged(folder: Path, change: Callable[[Dict[str, Any]], Any]) -> None:
+    """Change the state of each checkpoint of a run."""
+    for path in checkpoint.steps(folder / "checkpoints"):
+        state = json.loads((path / "state.json").read_text())
+        change(state)
+        durable.write(path / "state.json", json.dumps(state).encode())
+        signed_again(path)
+
+
 PARTS: Any = {name: {} for name in ("data", "assets", "settings", "versions")}
 FORGED = [
     ({"recipe": "evil"}, f"this project has only {', '.join(own_recipes())};"),
@@ -173,10 +182,7 @@ FORGED = [
 def test_a_checkpoint_that_somebody_made_up_is_data(command: Commands, number: int) -> None:
     change, words = FORGED[number]
     (command.folder / "evil.py").write_text("open('executed', 'w').write('')\n")
-    for path in checkpoint.steps(command.folder / RUN / "checkpoints"):
-        state = json.loads((path / "state.json").read_text())
-        durable.write(path / "state.json", json.dumps({**state, **change}).encode())
-        signed_again(path)
+    forged(command.folder / RUN, lambda state: state.update(change))
     result = predict(command)
     assert result.code == 2
     assert words in result.error
@@ -217,3 +223,25 @@ def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, tmp_pa
     shutil.rmtree(str(bert))
     assert command(PREDICT, "--run", run, "--file", "new.txt").code == 0
     assert command(VERIFY, "--run", run).code == 0
+
+
+def test_a_run_from_before_a_flag_goes_on(command: Commands) -> None:
+    """A setting that one side lacks equals its default; the same for the loop's fields."""
+
+    def older(state: Dict[str, Any]) -> None:
+        identity = state["identity"]
+        for name in ("focal_gamma", "patience", "ema"):  # flags of today
+            identity["config"].pop(name, None)
+        del identity["settings"]["infinity"], state["loop"]["stale"], state["loop"]["log_sums"]
+        identity["config"]["gone"] = identity["defaults"]["gone"] = [0.5]  # a flag of then
+
+    forged(command.folder / RUN, older)
+    assert predict(command).out == answers(command)
+    resumed = train(command, *RESUMED, epochs=3)
+    assert resumed.code == 0 and "although" not in resumed.err, resumed.err
+    forged(command.folder / RUN, lambda state: state["identity"]["config"].pop("learning_rate"))
+    refused = train(command, *RESUMED, epochs=3)
+    assert refused.code == 2
+    assert "setting learning_rate: 0.0005 in the checkpoint, 0.02 now" in refused.error
+    forged(command.folder / RUN, lambda state: state["identity"]["config"].update(gone=1))
+    assert "has no setting gone" in predict(command).error

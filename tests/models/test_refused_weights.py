@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
 import json
 import os
 import pickle
@@ -14,9 +16,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from amp_xla.backend import K
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import DataError
 from amp_xla.models import dropout, encoders
-from amp_xla.models.weights import google
+from amp_xla.models.weights import google, pretrained
 from amp_xla.models.weights.pretrained import TOKENS
 from tests.models import google_folder
 from tests.models.google_folder import Change, cut, without
@@ -86,6 +89,32 @@ def pickled(value: Any, legacy: bool = False) -> Change:
     return change
 
 
+def pointer(name: str) -> Change:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 409\n"
+    return lambda folder: (folder / name).write_text(text)
+
+
+def pipe(name: str, target: str = "") -> Change:
+    """Return a change: a pipe, or a link to ``target``, in place of a file."""
+
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(target) if target else os.mkfifo(str(folder / name))
+
+    return change
+
+
+def sized(header: int) -> Change:
+    """Return a change: a file of weights says that its header has this size."""
+
+    def change(folder: Path) -> None:
+        path = folder / "model.safetensors"
+        path.write_bytes(header.to_bytes(8, "little") + path.read_bytes()[8:])
+        os.truncate(str(path), header + 8)
+
+    return change
+
+
 class Command:
     def __reduce__(self) -> Any:
         return os.system, ("touch $OLDPWD/ran; touch ran",)
@@ -121,6 +150,14 @@ HUGGING_FACE: Cases = {
     "no weights": (without("model.safetensors"), ("model.safetensors or pytorch_model.bin",)),
     "roberta": (config(model_type="roberta"), ('model_type "roberta"', "allowed: bert, albert")),
     "relative": (config(position_embedding_type="relative_key"), ("position_embedding_type",)),
+    "an older key": (config(model_type="distilbert"), ('model_type "distilbert"',)),
+    "epsilon": (config(layer_norm_eps=-1), ("layer_norm_eps is -1",)),
+    "a million layers": (config(num_hidden_layers=10**6), ("num_hidden_layers is 1000000",)),
+    "too wide": (config(hidden_size=2**14), ("more than", "numbers", "weights have only")),
+    "a pointer": (pointer("model.safetensors"), ("model.safetensors", "git lfs pull")),
+    "a pipe": (pipe("model.safetensors"), ("model.safetensors", "not a regular file")),
+    "endless": (pipe("config.json", "/dev/zero"), ("config.json", "not a regular file")),
+    "long header": (sized(1 << 40), ("model.safetensors is truncated or damaged",)),
     "of two kinds": (config(model_type="albert", embedding_size=8), ("has no tensor bert.",)),
 }  # fmt: skip
 
@@ -196,3 +233,80 @@ def test_usable_weights_are_read_and_unused_ones_named(
     read(half)
     with pytest.raises(DataError, match="cls/predictions/output_bias"):
         read(half, language_model=True)
+
+
+KEYS = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+    "max_position_embeddings", "type_vocab_size", "embedding_size", "attention_head_size",
+    "attention_key_size", "layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob",
+    "initializer_range", "residual_attention_scores", "hierarchical_position", "hidden_act",
+    "shared_segment_embeddings", "use_task_id", "task_type_vocab_size", "model_type",
+    "position_embedding_type",
+)  # fmt: skip
+VALUES: Tuple[Any, ...] = (-1, 0, 10**6, 10**12, 10**400, 1e999, 0.5, "x", [], {}, True)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("family", ["bert", "albert", "roformer"])
+def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(
+    family: str, tmp_path: Path
+) -> None:
+    shutil.copytree(str(FOLDERS / family), str(tmp_path / "w"))
+    whole = json.loads((tmp_path / "w" / "config.json").read_text())
+    for number, (key, value) in enumerate(itertools.product(KEYS, VALUES)):
+        (tmp_path / "w" / "config.json").write_text(json.dumps({**whole, key: value}))
+        try:
+            google.pretrained(str(tmp_path / "w")).check_sizes(None, 8)
+            if number % 8 == 0:  # all of them once took minutes, and none failed
+                K.clear_session()
+                with dropout.inference():
+                    encoders.transformer(str(tmp_path / "w"), length=8)
+        except DataError as error:
+            assert "\n" not in str(error) and len(str(error)) < 700, (key, value)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "name, content, words",
+    [
+        ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 10**12}]}, "id of 'x'"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of 'a' is -1"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "no tokens with ids"),
+        ("tokenizer.json", {"model": 3}, "must be an object"),
+        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {}}}, "BPE"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n", "2 tokens without"),
+        ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),
+        ("vocab.txt", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("vocab.txt", "".join(f"{t}\n" for t in [*SPECIAL_TOKENS, *range(99)]), "104 tokens, but"),
+    ],
+)
+def test_the_tokenizer_is_checked_before_texts_are_read(
+    folders: Any, tmp_path: Path, name: str, content: Any, words: str
+) -> None:
+    folder = tmp_path / "w"
+    shutil.copytree(str(folders["google"]), str(folder))
+    pretrained.check(str(folder))
+    if isinstance(content, dict):
+        parts = {
+            "normalizer": {"type": "BertNormalizer"},
+            "model": {"type": "WordPiece", "vocab": {}},
+        }
+        parts["pre_tokenizer"] = {"type": "BertPreTokenizer"}
+        content = json.dumps({**parts, **content})
+    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=words):
+        pretrained.check(str(folder))
+
+
+@pytest.mark.once
+def test_published_keys_that_no_model_reads(tmp_path: Path) -> None:
+    """NEZHA's ``embedding_size`` and null; Hugging Face's cache consists of links."""
+    shutil.copytree(str(FOLDERS / "nezha"), str(tmp_path / "blobs"))
+    config(embedding_size=128)(tmp_path / "blobs")
+    (tmp_path / "snapshot").mkdir()
+    for path in (tmp_path / "blobs").iterdir():
+        (tmp_path / "snapshot" / path.name).symlink_to(f"../blobs/{path.name}")
+    K.clear_session()
+    with dropout.inference():
+        built = encoders.transformer(str(tmp_path / "snapshot"), length=8)
+    assert K.int_shape(built.model.output)[-1] == 16

@@ -6,12 +6,13 @@ import collections
 import dataclasses
 import json
 import math
-from typing import Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
+from amp_xla.process import json_files, regular
 
 SHOWN = 20  # maximum number of labels listed in a message
 MANY = 100  # with this many samples, mostly different labels are an error
@@ -96,7 +97,13 @@ class Labels:
     @classmethod
     def load(cls, path: str) -> Labels:
         """Read a file that ``encoded`` wrote; checkpoints verify its checksum."""
-        return cls(tuple(json.loads(read_bytes(path).decode("utf-8"))))
+        try:
+            names: Any = json_files.decode(read_bytes(path, regular.LARGEST), list)
+        except ValueError as error:
+            raise DataError(f"{path}: {error}") from None
+        if not all(isinstance(name, str) for name in names):
+            raise DataError(f"{path}: a list of texts is needed")
+        return cls(tuple(names))
 
 
 def _listed(names: Sequence[str]) -> str:

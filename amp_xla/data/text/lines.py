@@ -83,11 +83,13 @@ def _raw(path: str) -> io.BufferedReader:
     return io.BufferedReader(content)  # which can peek
 
 
-def read_bytes(path: str) -> bytes:
-    """Return the decompressed content of a file; see ``opened``."""
+def read_bytes(path: str, most: Optional[int] = None) -> bytes:
+    """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``."""
     with opened(path) as file:
-        content: bytes = file.read()
-        return content
+        content: bytes = file.read(-1 if most is None else most + 1)
+    if most is not None and len(content) > most:
+        raise DataError(f"{path}: larger than {most:,} bytes")
+    return content
 
 
 def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:

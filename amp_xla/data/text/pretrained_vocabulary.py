@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.vocabulary import load_vocab
 from amp_xla.errors import DataError
+from amp_xla.process import json_files, regular
 from amp_xla.process.progress import note
 
 SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
 _HF = "hugging_face"
+_MOST_IDS = 2**22
 # Part of tokenizer.json -> the only type supported here
 _PARTS = {
     "model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer",
@@ -33,9 +35,17 @@ def path(folder: str) -> str:
 
 def read(folder: str) -> Tuple[List[str], Rules]:
     """Return the tokens in the order of their ids, and the rules."""
-    source, how = path(folder), rules(folder)
-    tokens = _tokens(source) if os.path.basename(source) == WHOLE else load_vocab(source)
-    return tokens, how
+    how = rules(folder)
+    return tokens(folder), how
+
+
+def tokens(folder: str) -> List[str]:
+    """Return the tokens in the order of their ids."""
+    source = path(folder)
+    if os.path.basename(source) != WHOLE:
+        return load_vocab(source)
+    _normalizer(source)  # refuses other tokenizers
+    return _tokens(source)
 
 
 def rules(folder: str) -> Rules:
@@ -77,6 +87,8 @@ def _normalizer(source: str) -> Optional[Dict[str, Any]]:
     if not whole:
         return None
     parts = {part: whole.get(part) or {} for part in _PARTS}
+    if not all(isinstance(part, dict) for part in parts.values()):
+        raise DataError(f"{source}: each of {', '.join(_PARTS)} must be an object")
     if "continuing_subword_prefix" in parts["model"]:  # old files do not name the model's type
         parts["model"].setdefault("type", _PARTS["model"])
     for part, kind in _PARTS.items():
@@ -89,8 +101,17 @@ def _normalizer(source: str) -> Optional[Dict[str, Any]]:
 def _tokens(source: str) -> List[str]:
     """Return the tokens of a ``tokenizer.json``; unused ids get tokens that occur in no text."""
     whole = json_file(source)
-    ids: Dict[str, int] = dict(whole["model"]["vocab"])
-    ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
+    try:
+        ids: Dict[str, int] = dict(whole["model"]["vocab"])
+        ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{source}: model.vocab or added_tokens has no tokens with ids") from None
+    for token, number in ids.items():
+        if type(number) is not int or not 0 <= number < _MOST_IDS:
+            raise DataError(
+                f"{source}: the id of {token!r:.40} is {str(number)[:40]}; allowed: a whole "
+                f"number below {_MOST_IDS:,}"
+            )
     # In vocab.txt a space would end the token. Words have no spaces, so replacing it is safe.
     tokens = {number: "\u2581".join(token.split(" ")) for token, number in ids.items()}
     return [tokens.get(number, f"[none{number}]") for number in range(max(tokens, default=-1) + 1)]
@@ -99,12 +120,10 @@ def _tokens(source: str) -> List[str]:
 def json_file(source: str) -> Dict[str, Any]:
     """Return the JSON object in a file; an empty one if there is no such file."""
     try:
-        with open(source, encoding="utf-8-sig") as file:
-            content = json.load(file)
+        return json_files.decode(regular.read(Path(source), links=True))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {error.strerror}") from None
+    except ValueError as error:
         raise DataError(f"cannot read {source}: {error}") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{source}: a JSON object is needed")
-    return content

@@ -14,6 +14,7 @@ from tokenizers.trainers import WordPieceTrainer
 
 from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
+from amp_xla.process import regular
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut
@@ -25,7 +26,7 @@ UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # above these shares of [UNK]: a war
 def load_vocab(path: str) -> List[str]:
     """Return the tokens of a file in the order of their ids; a blank line is a token, too."""
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        text = read_bytes(path, regular.LARGEST).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a UTF-8 vocabulary: {error}") from None
     lines = text.replace("\r\n", "\n").split("\n")

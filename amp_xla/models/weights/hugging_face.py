@@ -6,16 +6,17 @@ Rules translate the names in Google's checkpoints, which bert4keras uses, to tho
 
 from __future__ import annotations
 
-import json
+import functools
+import operator
 import re
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
-from safetensors import SafetensorError, deserialize
-
+from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights import torch_files
-from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded
+from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, itemsize, piece
+from amp_xla.process import json_files, regular
 
 _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
@@ -67,7 +68,7 @@ def tensors(folder: Path) -> Optional[Tensors]:
 def _parts(index: Path) -> List[str]:
     """Return the names of the files in an index of weights in several parts."""
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        places = json_file(str(index))["weight_map"].values()
         parts = sorted({Path(place).name for place in places})
     except Exception as error:
         raise damaged(str(index), error) from None
@@ -106,18 +107,33 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
 def safetensors(path: Path) -> Tensors:
     """Return the tensors of a ``model.safetensors``. The library's NumPy reader has no bfloat16.
 
+    The file begins with the size of its header and the header, a JSON object.
+
     Raises:
       DataError: the file is damaged or truncated.
     """
 
     def stored(entry: Dict[str, Any]) -> Stored:
+        json_files.require(entry, {"shape": list, "dtype": str, "data_offsets": list})
         shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"], entry["dtype"])
-        return Stored(shape, dtype, str(path), lambda: decoded(entry["data"], dtype).reshape(shape))
+        begin, end = (start + offset for offset in entry["data_offsets"])
+        known = dtype in _DTYPES.values()
+        numbers = functools.reduce(operator.mul, shape, itemsize(dtype) if known else 0)
+        if not start <= begin <= end <= size or (known and end - begin != numbers):
+            raise ValueError("a tensor outside the file, or of another size than its shape")
+        return Stored(
+            shape, dtype, str(path),
+            lambda: decoded(piece(path, begin, end - begin), dtype).reshape(shape),
+        )  # fmt: skip
 
     try:
-        entries = deserialize(path.read_bytes())
-    except SafetensorError as error:
+        size, start = path.stat().st_size, 8 + int.from_bytes(piece(path, 0, 8), "little")
+        if start > regular.LARGEST:
+            raise ValueError("its header is too large")
+        header = json_files.decode(piece(path, 8, start - 8))
+        header.pop("__metadata__", None)
+        return {name: stored(entry) for name, entry in header.items()}
+    except (ValueError, TypeError) as error:
         raise DataError(
             f"{path} is truncated or damaged ({error}); copy or download it again"
         ) from None
-    return {name: stored(entry) for name, entry in entries}

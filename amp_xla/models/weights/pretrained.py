@@ -8,34 +8,50 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
+from amp_xla.config import Range
+from amp_xla.data.text import pretrained_vocabulary
 from amp_xla.data.text.pretrained_vocabulary import json_file
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.models.weights import hugging_face
 from amp_xla.models.weights.stored import Shape, Stored, Tensors, damaged
+from amp_xla.process import regular
 from amp_xla.process.progress import note
 
 CONFIGS = ("bert_config.json", "config.json", "albert_config.json")
 FAMILIES = ("bert", "albert", "electra", "nezha", "roformer", "roformer_v2")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
+_POSITIONS = ("bert", "albert", "electra")  # families with a table of positions
+# Families whose embedding_size has no meaning, as in transformers; published NEZHAs have one.
+NOT_NARROW = ("bert", "nezha")
+_SMALL = 1 << 24  # bytes; differences up to here are found, and named, by tensor
 TOKENS = "bert/embeddings/word_embeddings"
 SEGMENTS = "bert/embeddings/token_type_embeddings"
 TASKS = "bert/embeddings/task_type_embeddings"
-# Key -> default, as in bert4keras; None = required.
-_SIZES = {
-    "vocab_size": None,
-    "hidden_size": None,
-    "num_hidden_layers": None,
-    "num_attention_heads": None,
-    "intermediate_size": None,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-}
+_REQUIRED = (
+    "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
+)  # fmt: skip
+_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2}  # as in bert4keras
+# Key -> maximum of a whole number, or range of a number, or types
+_ALLOWED: Dict[str, Any] = {
+    **dict(zip(_REQUIRED, (2**24, 2**16, 64, 2**12, 2**18))),
+    "max_position_embeddings": 2**20, "type_vocab_size": 2**10, "task_type_vocab_size": 2**10,
+    "embedding_size": 2**16, "attention_head_size": 2**12, "attention_key_size": 2**12,
+    "layer_norm_eps": Range(above=0, at_most=0.1), "initializer_range": Range(above=0, at_most=10),
+    "hidden_dropout_prob": Range(at_least=0, below=1), "hierarchical_position": (bool, float),
+    "attention_probs_dropout_prob": Range(at_least=0, below=1),
+    "residual_attention_scores": (bool,), "shared_segment_embeddings": (bool,),
+}  # fmt: skip
+_FILES = re.compile(r"(.*\.(json|txt|bin|safetensors|index)|.*\.data-\d+-of-\d+)")
+_WEIGHTS = re.compile(r".*\.(bin|safetensors|data-\d+-of-\d+)")
+_POINTER = b"version https://git-lfs"
 # The only values that bert4keras can build
 _ONLY = {
     "position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1,
@@ -68,19 +84,20 @@ class Pretrained:
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
         self._folder = Path(folder)
-        names = [name for name in CONFIGS if (self._folder / name).is_file()]
-        if not names:
-            raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
-        self.path = self._folder / names[0]
         self._checkpoint = checkpoint
         self._stored: Optional[Tensors] = None
         self._hugging_face = False
-        self.config = json_file(str(self.path))
+        self.path, self.config, size = _configuration(self._folder)
         self.config["model_type"] = self._family()
         # ERNIE's task 0 is part of every input, so `take` adds its row to those of the segments.
         tasks = self.config.pop("use_task_id", False)
         self._tasks = self.config.get("task_type_vocab_size", 3) if tasks else 0
         _complete(self.config, self.path)
+        if size and 2 * _numbers(self.config) > size + _SMALL:
+            raise DataError(
+                f"{self.path}: a model of these sizes has more than {_numbers(self.config):,} "
+                f"numbers, but the folder's weights have only {size:,} bytes"
+            )
 
     def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:
         """Check that the model has enough embeddings for a vocabulary and a sequence length.
@@ -90,11 +107,18 @@ class Pretrained:
           length: maximum number of tokens per sequence.
 
         Raises:
-          DataError: it has too few.
+          DataError: it has too few; or the files have fewer layers, or no weights.
         """
+        stored, needed = self.stored(), self.config["num_hidden_layers"]
+        layers = _layers(stored)
+        if 0 < layers < needed:
+            source = next(iter(stored.values())).source
+            raise DataError(
+                f"{source} has no tensor of encoder/layer_{layers}/; it has {layers} layers, but "
+                f"{self.path} has num_hidden_layers {needed}"
+            )
         most, rows = self.config["max_position_embeddings"], self.config["vocab_size"]
-        table = self.config["model_type"] in ("bert", "albert", "electra")
-        if table and length is not None and most < length:
+        if self.config["model_type"] in _POSITIONS and length is not None and most < length:
             raise DataError(
                 f"{self.path} has max_position_embeddings {most}, too few for sequences of "
                 f"{length} tokens; allowed: up to {most} (--max-length, or --length of prepare and "
@@ -165,13 +189,8 @@ class Pretrained:
             or self.config.get("use_bias") is False
         ):
             return "roformer_v2"
-        if kind in FAMILIES:
-            return str(kind)
         if kind is not None:
-            raise DataError(
-                f"{self.path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "
-                f"{', '.join(FAMILIES)}, ernie"
-            )
+            return str(kind)
         names = "\n".join(self.stored())
         if re.search(r"(^|\.)electra[/.]", names, re.MULTILINE):
             return "electra"
@@ -197,9 +216,7 @@ class Pretrained:
             others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
             similar = difflib.get_close_matches(name, unused, 1)
             hint = "is it a complete model of this family?"
-            if 0 < layers < needed:
-                hint = f"it has {layers} layers, but {self.path} has num_hidden_layers {needed}"
-            elif similar:
+            if similar:
                 hint = f"its unused tensor {similar[0]} has a similar name"
             raise DataError(f"{source} has no tensor {name}{others}; {hint}")
         if layers > needed:
@@ -246,13 +263,90 @@ def _checkpoint_prefix(folder: Path) -> Path:
     return prefix
 
 
+def check(folder: Optional[str], whole: bool = True) -> None:
+    """Check the configuration and the vocabulary of a folder, if there is one, without TensorFlow.
+
+    Args:
+      folder: value of ``--bert``.
+      whole: False = check only what the configuration has.
+
+    Raises:
+      DataError: a file is missing, damaged, or has an impossible value.
+    """
+    if folder is None or not Path(folder).is_dir():
+        return
+    path, config, _ = _configuration(Path(folder), whole)
+    if not whole:
+        return
+    source = pretrained_vocabulary.path(folder)
+    tokens = Tokenizer(pretrained_vocabulary.tokens(folder), source=source).vocab_size
+    rows = config["vocab_size"]
+    if tokens > rows:
+        raise DataError(f"{source} has {tokens:,} tokens, but {path} has vocab_size {rows:,}")
+
+
+def _configuration(folder: Path, whole: bool = True) -> Tuple[Path, Dict[str, Any], int]:
+    """Return path and content of the configuration, and the bytes of the weights."""
+    size = 0
+    # Links are usual in Hugging Face's cache; run folders may come from others.
+    links = not (folder / "run.json").is_file()
+    for path in sorted(folder.iterdir()):
+        if _FILES.fullmatch(path.name):
+            try:
+                with regular.opened(path, links) as file:
+                    pointer = file.read(len(_POINTER)) == _POINTER
+                    size += file.seek(0, os.SEEK_END) if _WEIGHTS.fullmatch(path.name) else 0
+            except OSError as error:
+                raise DataError(f"{path}: {error.strerror}") from None
+            if pointer:
+                raise DataError(
+                    f"{path} is only a pointer of Git LFS, not the file: run `git lfs pull` there"
+                )
+    names = [name for name in CONFIGS if (folder / name).is_file()]
+    if whole and not names:
+        raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
+    path = folder / (names or CONFIGS)[0]
+    config = json_file(str(path))
+    kind = config.get("model_type")
+    if kind is not None and kind not in (*FAMILIES, "ernie"):
+        raise DataError(
+            f"{path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "
+            f"{', '.join(FAMILIES)}, ernie"
+        )
+    for key, allowed in _ALLOWED.items():
+        value = config.get(key)
+        if value is None and (key not in _REQUIRED or not whole):
+            continue
+        words = str(allowed)
+        if isinstance(allowed, int):
+            fits, words = type(value) is int and 1 <= value <= allowed, f"1 to {allowed:,}"
+        elif isinstance(allowed, Range):
+            fits = value in allowed
+        else:
+            fits, words = isinstance(value, allowed), " or ".join(k.__name__ for k in allowed)
+        if not fits:
+            problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
+            raise DataError(f"{path}: {key} {problem}; allowed: {words}")
+    return path, config, size
+
+
+def _numbers(config: Mapping[str, Any]) -> int:
+    """Return a lower bound of the number of weights."""
+    hidden, family = config["hidden_size"], config["model_type"]
+    heads, narrow = config["num_attention_heads"], config.get("embedding_size") or hidden
+    width = heads * (config.get("attention_head_size") or hidden // heads)
+    narrow = hidden if family in NOT_NARROW else narrow
+    rows = config["vocab_size"] + config["type_vocab_size"]
+    if family in _POSITIONS:
+        rows += config["max_position_embeddings"]
+    layer = 2 * hidden * (width + config["intermediate_size"])
+    return int(rows * narrow + layer * (1 if family == "albert" else config["num_hidden_layers"]))
+
+
 def _complete(config: Dict[str, Any], path: Path) -> None:
     """Fill in defaults, and refuse values that bert4keras cannot build."""
-    for key, default in _SIZES.items():
-        value = config.setdefault(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
-            raise DataError(f"{path}: {key} {problem}; required: an integer above 0")
+    for key, default in _DEFAULTS.items():
+        config.setdefault(key, default)
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
             raise DataError(
@@ -260,7 +354,7 @@ def _complete(config: Dict[str, Any], path: Path) -> None:
                 f"{json.dumps(only)}"
             )
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    if hidden % heads and "attention_head_size" not in config:
+    if hidden % heads and not config.get("attention_head_size"):
         raise DataError(f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}")
     config.setdefault("layer_norm_eps", 1e-12)
     act = config.get("hidden_act", "gelu")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Callable, Dict, NamedTuple, Tuple
 
 import numpy as np
 
 from amp_xla.errors import DataError
+from amp_xla.process import regular
 
 Shape = Tuple[int, ...]
 SIZES = {"bfloat16": 2}  # bytes per number of dtypes that NumPy does not have
@@ -43,12 +45,11 @@ def piece(path: Path, offset: int, size: int) -> bytes:
     Raises:
       DataError: the file is too short.
     """
-    with open(str(path), "rb") as file:
+    with regular.opened(path, links=True) as file:
+        if offset + size > file.seek(0, os.SEEK_END):
+            raise DataError(f"{path} is truncated; copy or download it again")
         file.seek(offset)
-        data = file.read(size)
-    if len(data) != size:
-        raise DataError(f"{path} is truncated; copy or download it again")
-    return data
+        return file.read(size)
 
 
 def damaged(what: str, error: Exception) -> DataError:

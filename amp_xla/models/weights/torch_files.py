@@ -19,6 +19,7 @@ import numpy as np
 
 from amp_xla.errors import DataError
 from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, itemsize, piece
+from amp_xla.process import regular
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _DTYPES = {
@@ -97,7 +98,7 @@ def tensors(path: Path) -> Tensors:
       DataError: the file is damaged, or contains something other than tensors.
     """
     try:
-        with open(str(path), "rb") as file:
+        with regular.opened(path, links=True) as file:
             zipped = file.read(4) == b"PK\x03\x04"
         state, storage = _zipped(path) if zipped else _sequence(path)
         if not isinstance(state, dict) or not all(isinstance(v, _View) for v in state.values()):
@@ -125,16 +126,23 @@ def _zipped(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:
     with zipfile.ZipFile(str(path)) as archive:
         (pickled,) = [n for n in archive.namelist() if re.fullmatch(r"([^/]+/)?data\.pkl", n)]
         root = pickled[: -len("data.pkl")]
-        state = _Unpickler(io.BytesIO(archive.read(pickled)), path, {}).load()
+        state = _Unpickler(io.BytesIO(_member(archive, pickled)), path, {}).load()
 
     def storage(entry: _Storage) -> bytes:
         with zipfile.ZipFile(str(path)) as archive:
-            data = archive.read(f"{root}data/{entry.key}")  # verifies its CRC-32
+            data = _member(archive, f"{root}data/{entry.key}")
         if len(data) != entry.numel * itemsize(entry.dtype):
             raise ValueError(f"{root}data/{entry.key} and its tensor differ in size")
         return data
 
     return state, storage
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Return a member, which PyTorch never compresses; its CRC-32 is verified."""
+    if archive.getinfo(name).compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    return archive.read(name)
 
 
 def _sequence(path: Path) -> Tuple[Any, Callable[[_Storage], bytes]]:

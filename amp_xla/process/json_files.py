@@ -1,4 +1,4 @@
-"""JSON files of a run: written atomically, type-checked when read. Imports no TensorFlow.
+"""JSON files: encoded, decoded, and type-checked when read.
 
 A run folder may come from an untrusted source, so its content is data only, and each field is
 checked before it is used.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Mapping, Tuple, Type, Union
+from typing import Any, Dict, List, Mapping, Tuple, Type, Union
+
+from amp_xla.process import regular
 
 _NAMES = {
     dict: "an object", list: "a list", str: "text", bool: "true or false",
     int: "a whole number", float: "a number", type(None): "null",
 }  # fmt: skip
+_DEEPEST = 32
 Kinds = Union[Type[Any], Tuple[Type[Any], ...]]
 
 
@@ -22,18 +25,24 @@ def encode(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, indent=1).encode() + b"\n"
 
 
-def decode(data: bytes) -> Dict[str, Any]:
-    """Return the JSON object in ``data``.
+def decode(data: bytes, kind: Type[Any] = dict) -> Any:
+    """Return the JSON object, or with ``kind`` the list, in ``data``.
 
     Raises:
-      ValueError: ``data`` is not a JSON object, or has a number beyond 64 bits.
+      ValueError: it is not, is nested deeper than ``_DEEPEST``, or has a number beyond 64 bits.
     """
     try:
-        value = json.loads(data.decode("utf-8"), parse_int=_whole_number)
+        value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{_NAMES[type(value)]}, not a JSON object")
+    if not isinstance(value, kind):
+        raise ValueError(f"{_NAMES[type(value)]}; {_NAMES[kind]} in JSON is needed")
+    level: List[Any] = [value]
+    for _ in range(_DEEPEST):
+        groups = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for group in groups for v in group if isinstance(v, (dict, list))]
+    if level:
+        raise ValueError("JSON nested too deep")
     return value
 
 
@@ -44,10 +53,11 @@ def read(path: Path) -> Dict[str, Any]:
       ValueError: the file cannot be read or decoded; the message does not name the file.
     """
     try:
-        data = path.read_bytes()
+        data = regular.read(path)
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
-    return decode(data)
+    content: Dict[str, Any] = decode(data)
+    return content
 
 
 def require(values: Mapping[str, Any], kinds: Mapping[str, Kinds], prefix: str = "") -> None:
