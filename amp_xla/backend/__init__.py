@@ -22,6 +22,7 @@ from amp_xla.process.typed import environment
 # that can be set, and their CRF takes scores below -1e6 for padding.
 SAFE_MASKS = (0, 11, 5)
 CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
+_BFLOAT16 = "auto_mixed_precision_onednn_bfloat16"  # oneDNN's pass for CPUs
 MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
 
 
@@ -50,6 +51,8 @@ def tensorflow() -> Any:
                 f"inside NVIDIA's TensorFlow container"
             ) from error
         module.get_logger().setLevel("ERROR")
+    # 1.15 rewrites comprehensions in the code of a tf.function wrongly.
+    _call_as_written("amp_xla")
     return module
 
 
@@ -97,21 +100,42 @@ def _prepare() -> Dict[str, Any]:
     # tf.cond becomes Switch and Merge on both versions; passes of 1.15 support nothing else.
     v1.disable_control_flow_v2()
     v1.logging.set_verbosity(v1.logging.ERROR)
-    _call_layers_as_written()
+    _call_as_written("bert4keras", "recipes")
+    _warn_of_tapes(raw)
     if kind() == "tf1":
         return {"tf": v1, "keras": raw.keras, "K": raw.keras.backend}
     return {"tf": v1, **_legacy_keras(raw)}
 
 
-def _call_layers_as_written() -> None:
+def _call_as_written(*libraries: str) -> None:
     """Keep AutoGraph from rewriting the source of bert4keras' layers and of this project's.
 
     None of them has an ``if`` on a tensor, and rewriting would take a third of the start-up time.
     """
     from tensorflow.python.autograph.core import config
 
-    libraries = ("bert4keras", "amp_xla", "recipes")
     config.CONVERSION_RULES += tuple(config.DoNotConvert(name) for name in libraries)
+
+
+def _warn_of_tapes(raw: Any) -> None:
+    """Warn of a script's GradientTape in graph mode: an eager loop around it trains nothing."""
+    from tensorflow.python.framework import ops
+
+    original, libraries = raw.GradientTape.__enter__, ("tensorflow", "tf_keras", "amp_xla")
+
+    def enter(self: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if not (caller.startswith(libraries) or ops.executing_eagerly_outside_functions()):
+            raw.GradientTape.__enter__ = original
+            warnings.warn(
+                "GradientTape in graph mode, which amp_xla.setup and amp_xla.backend turn on: "
+                "gradients are tensors that a session must run, and an eager loop trains nothing. "
+                "For such a loop leave these imports out; LossScaleOptimizer works without them",
+                stacklevel=2,
+            )
+        return original(self)
+
+    raw.GradientTape.__enter__ = enter
 
 
 def _legacy_keras(raw: Any) -> Dict[str, Any]:
@@ -248,7 +272,7 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
       half_dtype: ``float16``, ``bfloat16`` (oneDNN on CPU) or None for off.
 
     Both the global state and the context's options are set, because plain sessions read the former
-    and Keras' sessions the latter.
+    and Keras' sessions the latter. The global state has no bfloat16.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -259,9 +283,27 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
         raw.config.optimizer.set_experimental_options({"auto_mixed_precision": half})
         return
     state.set_mixed_precision_graph_rewrite_enabled(half)
-    raw.config.optimizer.set_experimental_options(
-        {"auto_mixed_precision": half, "auto_mixed_precision_onednn_bfloat16": brain}
-    )
+    raw.config.optimizer.set_experimental_options({"auto_mixed_precision": half, _BFLOAT16: brain})
+    _rewrite_in_plain_sessions()
+
+
+@functools.lru_cache(maxsize=None)
+def _rewrite_in_plain_sessions() -> None:
+    """Add the bfloat16 pass to the options of sessions that users make; what they set stays."""
+    from tensorflow.python.client import session as client
+
+    raw, original = tensorflow(), client.BaseSession.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
+        if raw.config.optimizer.get_experimental_options().get(_BFLOAT16):
+            both = raw.compat.v1.ConfigProto()
+            setattr(both.graph_options.rewrite_options, _BFLOAT16, 1)  # RewriterConfig.ON
+            both.MergeFrom(config or raw.compat.v1.ConfigProto())
+            config = both
+        original(self, target, graph, config)
+
+    client.BaseSession.__init__ = init
 
 
 def used() -> bool:

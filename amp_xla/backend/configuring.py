@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import linecache
 import os
@@ -13,7 +14,7 @@ import sys
 from typing import Any, Dict, Optional
 
 from amp_xla import backend
-from amp_xla.backend import nvidia
+from amp_xla.backend import nvidia, optimizers
 from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
 from amp_xla.settings import Precision, Settings, flags
 
@@ -71,10 +72,8 @@ def configure(**overrides: Any) -> Precision:
         )
     if backend.kind() == "tf1" and settings.device == "cpu":
         backend.hide_gpus()
-    precision = Precision.of(settings, *backend.half_dtype(has_gpu=gpu))
-    _apply(precision)
-    _current = precision
-    return precision
+    _current = _apply(Precision.of(settings, *backend.half_dtype(has_gpu=gpu)))
+    return _current
 
 
 def resolve(**overrides: Any) -> Precision:
@@ -87,8 +86,7 @@ def resolve(**overrides: Any) -> Precision:
       SettingsError, SetupOrderError, UnsupportedError: as ``configure``.
     """
     global _current
-    _current = Precision.of(configure(**overrides).settings, *backend.half_dtype())
-    _apply(_current)
+    _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current
 
 
@@ -98,8 +96,8 @@ def _refuse_misspelt(tf_major: Optional[int]) -> None:
         raise SettingsError("; ".join(problems))
 
 
-def _apply(precision: Precision) -> None:
-    """Switch the graph rewrite and set bert4keras' and Keras' constants."""
+def _apply(precision: Precision) -> Precision:
+    """Switch the graph rewrite, set bert4keras' and Keras' constants; return what is in force."""
     backend.set_graph_rewrite(precision.half)
     try:
         library = backend.bert4keras()
@@ -110,7 +108,10 @@ def _apply(precision: Precision) -> None:
             library.set_infinity(precision.infinity or _OWN_INFINITY)
         if backend.bert4keras_version() < backend.SAFE_MASKS:
             _guard_crf()
+        optimizers.mend()
     backend.K.set_epsilon(precision.epsilon or 1e-7)
+    has_infinity = hasattr(library, "set_infinity")
+    return precision if has_infinity else dataclasses.replace(precision, infinity=None)
 
 
 def _restore(name: str) -> None:

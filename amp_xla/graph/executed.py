@@ -86,9 +86,10 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
     if precision == "amp" and half_dtype and computing <= 0:
         raise NothingConvertedError(
             f"precision=amp is set and this machine has {half_dtype} ({why}), but "
-            f"{counts.describe()}: the graph rewrite did not run. Look for FAILED lines with "
-            f"TF_CPP_MIN_LOG_LEVEL=0, and for lists that contradict each other in "
-            f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_*; to train without it: AMP_XLA_PRECISION=tf32"
+            f"{counts.describe()}: the graph rewrite did not run. Look for options of your session "
+            f"(K.set_session) that turn it off, for FAILED lines with TF_CPP_MIN_LOG_LEVEL=0, and "
+            f"for lists that contradict each other in TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_*; to "
+            f"train without it: AMP_XLA_PRECISION=tf32"
         )
     if precision != "amp" and computing > 0:
         raise UnsupportedError(

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from amp_xla.precision import arrays
 from amp_xla.precision.inner import Pairs
+from amp_xla.precision.loss_scale import whole_number
 from amp_xla.precision.tensorflow import state_variable, tf
 
 
@@ -24,11 +25,7 @@ class Window:
     """
 
     def __init__(self, steps: int, name: str) -> None:
-        if isinstance(steps, bool) or steps != int(steps) or steps < 1:
-            raise ValueError(
-                f"accumulate is {steps}; allowed: a whole number of micro-batches, at least 1"
-            )
-        self.steps = int(steps)
+        self.steps = whole_number("accumulate", steps, 1, "micro-batches")
         self._prefix = name
         self._sums: Dict[int, Tuple[Any, Any]] = {}  # id of a variable -> it and its sum
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")

@@ -9,7 +9,8 @@ import contextlib
 import inspect
 from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from amp_xla.precision.tensorflow import tf
+from amp_xla.errors import UnsupportedError
+from amp_xla.precision.tensorflow import in_v1_graph, tf
 
 Pairs = List[Tuple[Any, Any]]
 
@@ -175,6 +176,7 @@ def inner_of(optimizer: Any) -> Inner:
 
     Raises:
       TypeError: it is a class, or has no ``apply_gradients``.
+      UnsupportedError: it is one of Keras' newer optimizers in graph mode.
       ValueError: it would scale the loss, or accumulate gradients, a second time.
     """
     if isinstance(optimizer, type):
@@ -186,6 +188,13 @@ def inner_of(optimizer: Any) -> Inner:
     if hasattr(optimizer, "_hyper") and hasattr(optimizer, "_resource_apply_dense"):
         return KerasInner(optimizer)
     if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
+        if in_v1_graph():  # Keras would create the updates and run none of them
+            raise UnsupportedError(
+                f"{type(optimizer).__name__} is one of Keras' newer optimizers, which do not train "
+                f"in graph mode (import amp_xla.setup has turned it on); allowed: an optimizer of "
+                f"keras.optimizers.legacy, of bert4keras (weight decay: extend_with_weight_decay) "
+                f"or of tf.compat.v1.train; or eager execution, without that import"
+            )
         return NewKerasInner(optimizer)
     return Inner(optimizer)
 

@@ -147,9 +147,8 @@ class DynamicLossScale(_LossScale):
         put = object.__setattr__
         put(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
         put(self, "counter", arrays.scalar(self.counter, "int32"))
-        interval, growth = self.growth_interval, float(self.growth_factor)
-        if interval != int(interval) or interval < 1:
-            raise ValueError(f"growth_interval is {interval}; allowed: a whole number >= 1 (steps)")
+        interval = whole_number("growth_interval", self.growth_interval, 1, "steps")
+        growth = float(self.growth_factor)
         if not 1.0 < growth <= LARGEST_SCALE:
             raise ValueError(f"growth_factor is {growth}; allowed: more than 1 and finite")
         backoff = 1.0 / growth if self.backoff_factor is None else float(self.backoff_factor)
@@ -161,7 +160,7 @@ class DynamicLossScale(_LossScale):
         if minimum > maximum:
             raise ValueError(f"minimum is {minimum}, above maximum, which is {maximum}")
         check_scale("loss_scale", self.loss_scale, minimum, maximum)
-        put(self, "growth_interval", int(interval))
+        put(self, "growth_interval", interval)
         put(self, "growth_factor", growth)
         put(self, "backoff_factor", backoff)
         put(self, "minimum", minimum)
@@ -198,6 +197,8 @@ LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 def from_spec(spec: Any) -> Any:
     """Return a loss scale from its ``spec()``, a number, ``"dynamic"``, None or a loss scale.
 
+    TensorFlow's ``FixedLossScale`` and ``DynamicLossScale`` count as loss scales.
+
     Raises:
       ValueError: ``spec`` is none of these.
     """
@@ -205,6 +206,16 @@ def from_spec(spec: Any) -> Any:
         return spec
     if spec is None:
         return NoOpLossScale()
+    if hasattr(spec, "get_config"):  # in TensorFlow
+        fields = spec.get_config()
+        if "loss_scale_value" in fields:
+            return from_spec(fields["loss_scale_value"])
+        if {"initial_loss_scale", "increment_period", "multiplier"} <= set(fields):
+            initial, interval = fields["initial_loss_scale"], fields["increment_period"]
+            return DynamicLossScale(
+                initial, growth_interval=interval, growth_factor=fields["multiplier"],
+                minimum=min(1.0, initial),
+            )  # fmt: skip
     if isinstance(spec, dict):
         fields = dict(spec)
         kinds = {cls.kind: cls for cls in (NoOpLossScale, StaticLossScale, DynamicLossScale)}
@@ -214,12 +225,12 @@ def from_spec(spec: Any) -> Any:
         return kinds[kind](**fields)
     if isinstance(spec, (bool, np.bool_)):
         raise ValueError(f"loss scale is {spec}; allowed: a positive number or 'dynamic'")
-    if isinstance(spec, str):
-        if spec == "dynamic":
-            return DynamicLossScale()
+    if isinstance(spec, str) and spec == "dynamic":
+        return DynamicLossScale()
+    if isinstance(spec, str) or hasattr(spec, "get_config"):
         try:
             spec = float(spec)
-        except ValueError:
+        except (TypeError, ValueError):
             raise ValueError(
                 f"loss scale is {spec!r}; allowed: a positive number or 'dynamic'"
             ) from None
@@ -254,6 +265,14 @@ def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
         return static.scale(function(*args, **kwargs))
 
     return scaled
+
+
+def whole_number(name: str, value: Any, least: int, unit: str) -> int:
+    """Return ``value`` as an int; raise ValueError if it is not whole or is below ``least``."""
+    number = hasattr(value, "__int__") and not isinstance(value, (bool, np.bool_))
+    if not number or value % 1 or value < least:
+        raise ValueError(f"{name} is {value}; allowed: a whole number of {unit}, at least {least}")
+    return int(value)
 
 
 def check_scale(

@@ -22,7 +22,7 @@ from amp_xla.precision import facade
 from amp_xla.precision.accumulation import Window
 from amp_xla.precision.facade import OptimizerFace, Trackable
 from amp_xla.precision.inner import Inner, Pairs, derived, inner_of
-from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss
+from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss, whole_number
 from amp_xla.precision.reduction import over_ranks
 from amp_xla.precision.step import Parts, Step, Steps, monitor
 from amp_xla.precision.tensorflow import (
@@ -126,6 +126,7 @@ class LossScaleOptimizer(OptimizerFace):
         self.skipped_steps = state_variable(0, tf.int64, name + "/skipped_steps")
         if global_clipnorm is not None:
             check_scale("global_clipnorm", global_clipnorm)
+        warn_after = whole_number("warn_after", warn_after, 0, "steps")
         self._steps = Steps(
             self._state, self.applied_steps, self.skipped_steps, global_clipnorm,
             self.counts_skipped, agree, model_parallel or (lambda variable: False),
@@ -195,16 +196,17 @@ class LossScaleOptimizer(OptimizerFace):
         ``apply_gradients`` of the step: each call adds its gradients to the step's one decision.
 
         Raises:
-          RuntimeError: the step has already been checked without these gradients.
+          RuntimeError: the step has already been checked without these gradients, or has already
+            unscaled one of them.
         """
-        step = self._steps.current()
+        step, grads = self._steps.current(), [_as_tensor(g) for g in grads]
         if step.finite is not None:
             raise RuntimeError(
                 "get_unscaled_gradients was called after apply_gradients in the same step: the "
                 "first group was checked without these gradients. Unscale every group first, then "
                 "apply; or start the next step with get_scaled_loss"
             )
-        unscaled = self._steps.unscale(step, list(grads))
+        unscaled = self._steps.unscale(step, grads)
         if self.window is None:
             step.tests.append(all_finite(unscaled))
         return unscaled
@@ -281,7 +283,7 @@ class LossScaleOptimizer(OptimizerFace):
         Raises:
           ValueError: all gradients are None.
         """
-        pairs = [(g, v) for g, v in grads_and_vars if g is not None]
+        pairs = [(_as_tensor(g), v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise ValueError("no gradients: the loss depends on none of the variables")
         aggregate = experimental_aggregate_gradients
@@ -297,7 +299,7 @@ class LossScaleOptimizer(OptimizerFace):
             if self.window is not None:
                 return self._accumulate(step, pairs, global_step, aggregate)
             # Gradients that the user scaled and unscaled are one whole step.
-            several = step.scaled or step.unscaled
+            several = step.scaled or bool(step.unscaled)
             operation = self._steps.apply(
                 step, self._split(pairs), global_step, aggregate, more_groups=several
             )
@@ -374,6 +376,13 @@ class LossScaleOptimizer(OptimizerFace):
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))
             parts[next(claims)][1].append((gradient, variable))
         return [(inner, part) for inner, part in parts if part]
+
+
+def _as_tensor(gradient: Any) -> Any:
+    """Return a gradient of Python numbers as a tensor, and any other gradient unchanged."""
+    parts = tf.nest.flatten(gradient)
+    plain = all(isinstance(part, (int, float)) for part in parts)
+    return tf.convert_to_tensor(gradient, tf.float32) if plain and parts else gradient
 
 
 AmpLossScaleOptimizer = LossScaleOptimizer  # the name in Keras' .keras files

@@ -20,6 +20,7 @@ from amp_xla.precision.tensorflow import (
     all_finite,
     distinct_rows,
     in_v1_graph,
+    nan_gradient_if_not_finite,
     tf,
 )
 
@@ -33,7 +34,8 @@ class Step:
 
     Attributes:
       scale: the float32 scale of the whole step.
-      scaled, unscaled: whether a loss was scaled, and a gradient unscaled.
+      scaled: whether a loss was scaled.
+      unscaled: gradients that were unscaled.
       tests: boolean scalars, one per group of gradients unscaled so far.
       finite: the decision: a boolean scalar; None before the first group is applied.
       norm: function that builds the global norm of the last group applied.
@@ -44,7 +46,7 @@ class Step:
 
     scale: Any
     scaled: bool = False
-    unscaled: bool = False
+    unscaled: List[Any] = dataclasses.field(default_factory=list)
     tests: List[Any] = dataclasses.field(default_factory=list)
     finite: Optional[Any] = None
     norm: Optional[Norm] = None
@@ -84,7 +86,16 @@ class Steps:
         return scales[self]
 
     def current(self) -> Step:
-        """Return the step under construction; begin one if there is none."""
+        """Return the step under construction; begin one if there is none.
+
+        Raises:
+          RuntimeError: the variables belong to another graph.
+        """
+        if in_v1_graph() and getattr(self.applied_steps, "graph", 0) is not tf.get_default_graph():
+            raise RuntimeError(
+                "this LossScaleOptimizer belongs to another graph, such as the one before "
+                "K.clear_session(); create it and its inner optimizer again for the new model"
+            )
         steps, key = self._stored("_amp_xla_steps"), (self, agreement.replica_index())
         if key not in steps:
             steps[key] = Step(self.loss_scale)
@@ -111,12 +122,19 @@ class Steps:
         """Return the scaled float32 loss; this starts a step."""
         step = self.next()
         step.scaled = self.ever_scaled = True
-        return self.state.at(step.scale).scale(tf.convert_to_tensor(loss))
+        return self.state.at(step.scale).scale(nan_gradient_if_not_finite(loss))
 
     def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
         """Return unscaled float32 gradients; None stays None, sparse gradients stay sparse."""
-        step.unscaled = True
-        return self.state.at(step.scale).unscale(list(grads))
+        done = {id(g) for g in step.unscaled if g is not None}
+        if any(id(g) in done for g in tf.nest.flatten(list(grads))):
+            raise RuntimeError(
+                "get_unscaled_gradients got a gradient that this step has already unscaled; "
+                "unscale each gradient once, or start the next step with get_scaled_loss"
+            )
+        unscaled = self.state.at(step.scale).unscale(list(grads))
+        step.unscaled += tf.nest.flatten(unscaled)
+        return unscaled
 
     def apply(
         self, step: Step, parts: Parts, global_step: Any, aggregate: bool, more_groups: bool

@@ -49,6 +49,19 @@ def all_finite(tree: Any) -> Any:
     return tf.reduce_all(tf.stack(tests)) if tests else tf.constant(True)
 
 
+def nan_gradient_if_not_finite(loss: Any) -> Any:
+    """Return the loss as a tensor, with a gradient of NaN where the loss is not finite.
+
+    The loss may overflow although all gradients are finite; then the step must be skipped, too, on
+    all ranks. A finite loss is multiplied by 1.
+    """
+    loss = tf.convert_to_tensor(loss)
+    if not arrays.is_float(loss):
+        return loss
+    one = tf.ones_like(loss)
+    return loss * tf.stop_gradient(tf.where(tf.is_finite(loss), one, one * float("nan")))
+
+
 def distinct_rows(gradient: Any) -> Any:
     """Return ``IndexedSlices`` with each row once: rows that occurred several times are summed."""
     ids, positions = tf.unique(gradient.indices)

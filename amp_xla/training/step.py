@@ -53,12 +53,11 @@ class TrainStep:
         inputs, share, figures = _sharing(
             inputs, [loss, *metrics.values()], getattr(optimizer, "accumulate", 1)
         )
-        poisoned = nan_gradient_if_loss_not_finite(loss)
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
         self.gradients = [
             (_rows(gradient) if _among(variable, sharded) else _dense(gradient), variable)
             for gradient, variable in optimizer.compute_gradients(
-                poisoned if share is None else poisoned * share, self.variables
+                loss if share is None else loss * share, self.variables
             )
         ]
         self.train_op = optimizer.apply_gradients(self.gradients)
@@ -187,16 +186,6 @@ def _sharing(
         figures = tf.unstack(total, len(means) + 1)
     # The optimizer applies the mean of the micro-batches' gradients; their sum is right.
     return inputs, share * float(micro_batches), figures
-
-
-def nan_gradient_if_loss_not_finite(loss: Any) -> Any:
-    """Return the loss, with a gradient of NaN if the loss is not finite.
-
-    The loss may overflow although all gradients are finite; then the step must be skipped, too, on
-    all ranks. A finite loss is multiplied by 1.
-    """
-    one = tf.ones_like(loss)
-    return loss * tf.stop_gradient(tf.where(tf.is_finite(loss), one, one * float("nan")))
 
 
 class Inference:

@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/sok/amp_tf2.py
 
-The training step is from SparseOperationKit's documentation, with two changes: an explicit
-allreduce averages dense gradients over ranks, and the optimizer is built before the first step.
+The training step is from SparseOperationKit's documentation, with one change: the optimizer is
+built before the first step. It averages dense gradients over ranks.
 """
 
 from __future__ import annotations
@@ -85,9 +85,6 @@ def main():
         emb_gradients = optimizer.get_unscaled_gradients(scaled_emb_gradients)
         # use this API to scale other gradients back to correct value
         other_gradients = optimizer.get_unscaled_gradients(scaled_other_gradients)
-        other_gradients = [
-            hvd.allreduce(grad, name=f"dense_{i}") for i, grad in enumerate(other_gradients)
-        ]
         with sok.OptimizerScope(emb_variables):
             optimizer.apply_gradients(
                 zip(emb_gradients, emb_variables), experimental_aggregate_gradients=False

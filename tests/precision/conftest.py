@@ -11,9 +11,9 @@ import pytest
 EAGER = "AMP_XLA_TEST_EAGER"
 
 # Graph mode is switched on for a whole process, so eager tests run in another, which test_eager.py
-# starts; TensorFlow 1.15's runtime, which has no tf_keras, has none.
+# starts.
 collect_ignore: List[str] = [] if EAGER in os.environ else ["eager"]
-if importlib.util.find_spec("tf_keras") is None:
+if importlib.util.find_spec("tensorflow") is None:
     collect_ignore += ["test_eager.py"]
 
 

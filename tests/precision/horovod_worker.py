@@ -55,17 +55,42 @@ def run(steps: Any, operation: Any, factor: Any, optimizer: Any, variables: List
 STEPS = [1.0, np.nan, 1.0, np.inf, 1.0, 1.0]  # of rank 1; those of rank 0 are 1
 
 
-def _minimized(make: Callable[[], Any], **options: Any) -> Seen:
+def _problem() -> Any:
     variables = model_variables()
     factor = tf.placeholder(tf.float32, [])
     rows = tf.nn.embedding_lookup(variables[1], tf.constant([1 + hvd.rank(), 5]))
     loss = tf.reduce_mean(tf.square(tf.matmul(rows, variables[0]) + variables[2] - 1.0))
     loss += tf.reduce_sum(tf.nn.embedding_lookup(variables[1], [3])) * factor
-    scale = DynamicLossScale(8.0, growth_interval=2)
-    optimizer = LossScaleOptimizer(make(), scale, **options)
-    operation = optimizer.minimize(loss, variables)
+    return variables, factor, loss
+
+
+def _trained(operation: Any, optimizer: Any, variables: List[Any], factor: Any) -> Seen:
     steps = STEPS if hvd.rank() == 1 else [1.0] * len(STEPS)
     return run(steps, operation, factor, optimizer, variables)
+
+
+def _minimized(make: Callable[[], Any], kind: Any = LossScaleOptimizer, **options: Any) -> Seen:
+    variables, factor, loss = _problem()
+    optimizer = kind(make(), DynamicLossScale(8.0, growth_interval=2), **options)
+    return _trained(optimizer.minimize(loss, variables), optimizer, variables, factor)
+
+
+def sok_block(reduced: bool = False) -> Seen:
+    """Run the step of SparseOperationKit's documentation for TensorFlow 2."""
+    variables, factor, loss = _problem()
+    optimizer = sok.LossScaleOptimizer(adam(), DynamicLossScale(8.0, growth_interval=2))
+    tables, others = sok.split_embedding_variable_from_others(variables)
+    scaled = optimizer.get_scaled_loss(loss)
+    of_tables = optimizer.get_unscaled_gradients(tf.gradients(scaled, tables))
+    of_others = optimizer.get_unscaled_gradients(tf.gradients(scaled, others))
+    if reduced:
+        of_others = [hvd.allreduce(gradient) for gradient in of_others]
+    first = optimizer.apply_gradients(
+        zip(of_tables, tables), experimental_aggregate_gradients=False
+    )
+    with tf.control_dependencies([first]):
+        operation = tf.group(first, optimizer.apply_gradients(zip(of_others, others)))
+    return _trained(operation, optimizer, variables, factor)
 
 
 def keras_distributed() -> Any:
@@ -91,6 +116,12 @@ CASES: Dict[str, Callable[[], Seen]] = {
     "distributed": lambda: _minimized(lambda: hvd.DistributedOptimizer(adam())),
     # Horovod's Keras optimizer reduces in get_gradients and clips after it.
     "keras_distributed": lambda: _minimized(keras_distributed),
+    # Shared gradients are averaged by default, and once more if the script averages them.
+    "sok": sok_block,
+    "sok_reduced": lambda: sok_block(True),
+    "sok_minimized": lambda: _minimized(
+        adam, sok.LossScaleOptimizer, model_parallel=sok.is_embedding_variable
+    ),
     # Sums of all gradients: a NaN on one rank is one on both, without an agreement.
     "summed": lambda: _minimized(adam, agreement=None, reduce=Reduction(hvd)),
 }

@@ -9,7 +9,8 @@ import pytest
 
 from tests.horovod import on_two_ranks
 
-SKIPPING = ("reducing", "clipped", "distributed", "keras_distributed", "summed")
+SOK = ("sok", "sok_reduced", "sok_minimized")
+SKIPPING = ("reducing", "clipped", "distributed", "keras_distributed", "summed", *SOK)
 # The first run on a machine compiles Horovod, which takes minutes; later ones find the wheel.
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -44,6 +45,11 @@ def test_ranks_skip_together_and_keep_equal_scales(ranks, case):
             assert steps[bad]["shared"] == steps[bad - 1]["shared"]
             assert steps[bad]["own"] == steps[bad - 1]["own"]
         assert steps[2]["own"] != steps[1]["own"]
+
+
+def test_sparse_operation_kits_block_averages_shared_gradients_with_or_without_allreduce(ranks):
+    for case in SOK:
+        assert ranks[case] == ranks["reducing"]
 
 
 def test_model_parallel_tables_stay_each_ranks_own(ranks):

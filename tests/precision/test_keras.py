@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, tf
-from amp_xla.errors import SettingsError
+from amp_xla.backend import K, keras, tf
+from amp_xla.callbacks import Run
+from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.precision import Policy, PolicyRules, get_policy
+from amp_xla.precision.compat.keras import LossScaleOptimizer as DropIn
 from amp_xla.precision.compat.keras import (
     from_keras,
     graph_rewrite,
@@ -16,6 +18,8 @@ from amp_xla.precision.compat.keras import (
     to_keras,
     with_rules,
 )
+from amp_xla.precision.compat.sok import LossScaleOptimizer as SokOptimizer
+from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.snippets import blocks, run
 from tests.precision.training import same
 
@@ -82,6 +86,32 @@ def test_rules_reach_bert4keras_layers(request):
     assert dtypes["Transformer-0-FeedForward-Norm"] == "float32"
     np.testing.assert_allclose(mixed.predict(TOKENS), model.predict(TOKENS), atol=2e-2)
     assert same(model.get_weights(), mixed.get_weights())
+
+
+@pytest.mark.parametrize("wrap", [LossScaleOptimizer, DropIn, SokOptimizer])
+def test_an_optimizer_from_before_clear_session_is_named(wrap):
+    optimizer = wrap(keras.optimizers.Adam(0.1))
+    for again in (False, True):
+        model = keras.models.Sequential([keras.layers.Dense(1, input_shape=(2,))])
+        model.compile(optimizer, "mse")
+        if again:
+            with pytest.raises(RuntimeError, match="another graph.*create it and its inner"):
+                model.train_on_batch(np.ones([2, 2]), np.ones([2, 1]))
+        else:
+            model.train_on_batch(np.ones([2, 2]), np.ones([2, 1]))
+        K.clear_session()
+
+
+def test_run_stops_at_a_loss_that_is_not_finite_though_its_gradients_are(tmp_path):
+    def loss(y, p):
+        return K.mean(K.square(p - y)) + K.mean(p[1::2])  # NaN in a batch of one row
+
+    model = keras.models.Sequential([keras.layers.Dense(1, input_shape=(2,))])
+    model.compile(LossScaleOptimizer(keras.optimizers.SGD(0.1), 1000), loss)
+    run = Run(tmp_path / "run", on_nonfinite="stop")
+    with pytest.raises(AmpXlaError, match="step 3: loss nan at loss scale 1000"):
+        model.fit(np.ones([5, 2]), np.ones([5, 1]), batch_size=2, verbose=0, callbacks=[run])
+    assert np.isfinite(model.get_weights()[0]).all()
 
 
 @pytest.mark.parametrize("code", blocks("graph"))

@@ -10,7 +10,15 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import keras, tf
-from amp_xla.precision import DynamicLossScale, LossScaleWarning
+from amp_xla.errors import UnsupportedError
+from amp_xla.precision import (
+    DynamicLossScale,
+    LossScaleWarning,
+    NoOpLossScale,
+    StaticLossScale,
+)
+from amp_xla.precision.compat.keras import LossScaleOptimizer as DropIn
+from amp_xla.precision.compat.sok import LossScaleOptimizer as SokOptimizer
 from amp_xla.precision.optimizer import LossScaleOptimizer, scale_loss
 from tests.precision.training import KINDS, Trainer, minimized, problem, same
 
@@ -102,6 +110,35 @@ def test_other_skipped_steps(session, scale, clipnorm, factor):
     assert same(before, trainer.weights()) and trainer.state() == [0, 1]
 
 
+@pytest.mark.parametrize("options, bad", [
+    ({}, np.nan), ({"accumulate": 2}, np.inf), ({"global_clipnorm": 1.0}, -np.inf),
+])  # fmt: skip
+def test_a_loss_that_is_not_finite_is_skipped_though_its_gradients_are_finite(
+    session, options, bad
+):
+    task, shift = problem(), tf.placeholder(tf.float32, [])
+    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.1), 8.0, **options)
+    operation = optimizer.minimize(task.loss + shift, task.variables)
+    trainer = Trainer(session, task, optimizer, operation)
+    before = trainer.weights()
+    for value in (bad, 0.0):  # a whole window with accumulate=2
+        session.run(operation, {task.factor: 1.0, shift: value})
+        if value or "accumulate" in options:
+            assert same(before, trainer.weights())
+    for _ in range(2):
+        session.run(operation, {task.factor: 1.0, shift: 0.0})
+    assert not same(before, trainer.weights())
+    assert trainer.state() == [1 if "accumulate" in options else 3, 1]
+
+
+@pytest.mark.skipif(backend.kind() == "tf1", reason="Keras of 1.15 has none of them")
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Lion"])
+def test_newer_keras_optimizers_are_refused_in_graph_mode(name):
+    for wrap in (LossScaleOptimizer, DropIn, SokOptimizer):
+        with pytest.raises(UnsupportedError, match=f"{name} is .* graph mode .*optimizers.legacy"):
+            wrap(getattr(backend.tensorflow().keras.optimizers, name)(1e-3))
+
+
 def test_gradients_that_were_never_unscaled_are_warned_of():
     optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 8.0)
     x = tf.get_variable("x", initializer=1.0)
@@ -119,12 +156,26 @@ def test_clipping_by_a_norm_that_ranks_do_not_share_is_refused():
 
 @pytest.mark.parametrize("name, values", [
     ("loss.scale", (True, False, 0, -1, np.nan, "fast")),
-    ("global_clipnorm", (-1, 0, np.nan, np.inf)), ("accumulate", (0, -2, 1.5)),
+    ("global_clipnorm", (-1, 0, np.nan, np.inf)), ("accumulate", (0, -2, 1.5, "2")),
+    ("warn_after", (-1, 2.5, np.nan, True, "10")),
 ])  # fmt: skip
 def test_impossible_options_are_refused(name, values):
     for value in values:
         with pytest.raises(ValueError, match=f"{name} is"):
             LossScaleOptimizer(tf.train.AdamOptimizer(), **{name.replace(".", "_"): value})
+
+
+@pytest.mark.parametrize("wrap", [LossScaleOptimizer, SokOptimizer])
+def test_tensorflows_loss_scale_objects_are_taken(wrap):
+    scales = tf.train.experimental if backend.kind() == "tf1" else tf.mixed_precision
+    inner = tf.train.GradientDescentOptimizer(0.1)
+    fixed = wrap(inner, scales.FixedLossScale(128)).loss_scale_at_start
+    assert fixed == StaticLossScale(128)
+    assert wrap(inner, scales.FixedLossScale(1)).loss_scale_at_start == NoOpLossScale()
+    dynamic = wrap(inner, scales.DynamicLossScale(0.5, 7, 4.0)).loss_scale_at_start
+    assert dynamic == DynamicLossScale(0.5, growth_interval=7, growth_factor=4.0, minimum=0.5)
+    with pytest.raises(ValueError, match="loss scale is .*allowed: a positive number or 'dynamic'"):
+        wrap(inner, keras.layers.Dense(1))
 
 
 def test_other_things_than_optimizers_and_no_gradients_are_refused():

@@ -43,8 +43,6 @@ OPTIMIZERS: Dict[str, Callable[[], Any]] = {
         "weight_decay", weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
     ),
     "piecewise rate": extended("piecewise_linear_lr", lr_schedule={2: 1, 6: 0.1}),
-    # No slow update: bert4keras reads weights for it before or after the fast one, at random.
-    "lookahead": extended("lookahead", steps_per_slow_update=50),
     "lazy": extended("lazy_optimization", include_in_lazy_optimization=["Rows"]),
     "averages": extended("exponential_moving_average", ema_momentum=0.9),
 }

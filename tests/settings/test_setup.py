@@ -63,8 +63,51 @@ def test_amp_reaches_the_session_that_trains_and_nothing_is_left_running():
         assert seen["bfloat16"] or expected == "float16"
         assert (seen["half"] > 0) == (expected is not None)
     half, reason = backend.half_dtype()
-    line = f"amp_xla: precision amp ({half or 'float32'}: {reason}), XLA off, infinity 1e4, "
+    line = f"amp_xla: precision amp ({half or 'float32'}: {reason}), XLA off, "
+    line += "infinity 1e4, " if backend.bert4keras_version() < backend.SAFE_MASKS else ""
     assert result.err == line + "epsilon 1e-5\n", "one line, and none of TensorFlow's messages"
+
+
+SESSIONS = """
+import amp_xla.setup
+import amp_xla.callbacks
+import numpy as np
+import tensorflow as tf
+from bert4keras.backend import K, keras
+
+tf, x = tf.compat.v1, np.ones([32, 64])
+config = tf.ConfigProto(allow_soft_placement=True)
+config.gpu_options.allow_growth = True
+for number, make in enumerate([
+    tf.Session, lambda: tf.Session(config=config), lambda: tf.InteractiveSession(config=config),
+]):
+    K.clear_session()
+    K.set_session(make())
+    model = keras.models.Sequential([
+        keras.layers.Dense(64, input_shape=(64,)), keras.layers.Dense(64)])
+    model.compile("sgd", "mse")
+    model.fit(x, x, verbose=0, callbacks=[amp_xla.callbacks.Run(f"runs/{number}")])
+    mine = K.get_session()._config
+    assert number == 0 or mine.gpu_options.allow_growth and mine.allow_soft_placement
+if not tf.__version__.startswith("1."):
+    rewrite = config.graph_options.rewrite_options
+    assert not rewrite.auto_mixed_precision_onednn_bfloat16  # the user's object is unchanged
+    rewrite.auto_mixed_precision_onednn_bfloat16 = 2  # off
+    assert tf.Session(config=config)._config.graph_options.rewrite_options == rewrite
+for _ in range(2):
+    with tf.GradientTape() as tape:
+        loss = tf.constant(1.0)
+"""
+
+
+def test_amp_reaches_sessions_that_a_script_makes_and_a_tape_is_warned_of_once(tmp_path):
+    result = run_python("-c", SESSIONS, cwd=tmp_path)
+    assert result.code == 0, result.err
+    lines = [line for line in result.err.splitlines() if line.startswith("first step ran")]
+    half = backend.half_dtype()[0]
+    words = f"executed nodes are {half}" if half else "none of"
+    assert len(lines) == 3 and all(words in line for line in lines)
+    assert result.err.count("an eager loop trains nothing") == 1
 
 
 # Without the shim bert4keras cannot be imported at all beside TensorFlow 2.17.

@@ -33,7 +33,6 @@ OPEN_FILES = 256
 LEFT_OUT = {
     "bad_lines": "bad lines",
     "other_lengths": "documents of other lengths",
-    "other_languages": "documents in other languages",
 }
 
 

@@ -3,7 +3,7 @@
 ``import amp_xla.precision.compat.sok as sok`` gives
 ``sok.tf.keras.mixed_precision.LossScaleOptimizer`` and
 ``sok.split_embedding_variable_from_others``. Gradients of embedding variables that are sharded over
-ranks count in the decision to skip, and stay on their rank.
+ranks count in the decision to skip, and stay on their rank. Other gradients are averaged.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from __future__ import annotations
 import types
 from typing import Any, Callable, Iterable, List, Optional, Tuple
 
+from amp_xla.precision import agreement
 from amp_xla.precision import optimizer as wrapper
 from amp_xla.precision.compat.keras.loss_scale_optimizer import loss_scale_of
+from amp_xla.precision.reduction import over_ranks
 
 __all__ = (
     "LossScaleOptimizer",
@@ -55,12 +57,38 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
             loss_scale = loss_scale_of(dynamic is not False, initial_scale, dynamic_growth_steps)
         super().__init__(opt, loss_scale, **more)
 
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[Tuple[Any, Any]],
+        global_step: Optional[Any] = None,
+        name: Optional[str] = None,
+        experimental_aggregate_gradients: bool = True,
+    ) -> Any:
+        """Average gradients over Horovod's ranks and apply them, as under a strategy of Keras.
+
+        Gradients that the script has averaged are equal on all ranks, so their mean is the same.
+        Tables that are spread over ranks, and ``model_parallel`` variables, are not averaged.
+        ``reduce=`` replaces the average, in ``minimize`` and ``compute_gradients``.
+        """
+        pairs, hvd = list(grads_and_vars), agreement.joined()
+        if hvd is not None and experimental_aggregate_gradients and self._reduce is None:
+            pairs = over_ranks(pairs, agreement.horovod_mean(hvd), self._on_one_rank, None)
+        return super().apply_gradients(pairs, global_step, name, experimental_aggregate_gradients)
+
+    def _on_one_rank(self, variable: Any) -> bool:
+        table = hasattr(variable, "_amp_xla_rows") or _is_sharded(variable)
+        return table or self._steps.model_parallel(variable)
+
 
 def is_embedding_variable(variable: Any) -> bool:
     """Return True for SparseOperationKit's variables and those of Keras' Embedding layers."""
-    if any("EmbeddingVariable" in cls.__name__ for cls in type(variable).__mro__):
-        return True
-    return variable.name.partition(":")[0].rpartition("/")[2] == "embeddings"
+    return (
+        _is_sharded(variable) or variable.name.partition(":")[0].rpartition("/")[2] == "embeddings"
+    )
+
+
+def _is_sharded(variable: Any) -> bool:
+    return any("EmbeddingVariable" in cls.__name__ for cls in type(variable).__mro__)
 
 
 def split_embedding_variable_from_others(

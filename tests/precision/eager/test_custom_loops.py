@@ -6,7 +6,6 @@ import importlib
 
 import numpy as np
 import pytest
-import tf_keras
 
 from amp_xla import backend
 from amp_xla.precision import DynamicLossScale, LossScaleWarning
@@ -14,14 +13,15 @@ from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.eager.conftest import take_step
 
 tf = backend.tensorflow()
-keras3 = importlib.import_module("keras")
+TF1 = backend.kind() == "tf1"
+legacy = tf.keras.optimizers if TF1 else tf.keras.optimizers.legacy
 
 pytestmark = pytest.mark.filterwarnings("ignore:non-finite gradients under the constant")
 
 KINDS = {
-    "keras legacy": lambda: tf_keras.optimizers.legacy.Adam(0.05),
-    "keras": lambda: tf_keras.optimizers.Adam(0.05),
-    "keras 3": lambda: keras3.optimizers.Adam(0.05),
+    "keras legacy": lambda: legacy.Adam(0.05),
+    "keras": lambda: tf.keras.optimizers.Adam(0.05),
+    "keras 3": lambda: importlib.import_module("keras").optimizers.Adam(0.05),
     "tf.train": lambda: tf.compat.v1.train.AdamOptimizer(0.05),
 }
 MODES = {"eager": lambda f: f, "function": tf.function}
@@ -56,11 +56,13 @@ def step_of(optimizer, weights, mode, style="by hand"):
     return lambda factor: step(tf.constant(factor, tf.float32))
 
 
-@pytest.mark.parametrize(
-    "kind, mode, style",
-    [("keras legacy", "function", "callable"), ("keras", "function", "by hand"),
-     ("keras", "function", "tape"), ("keras 3", "eager", "tape"), ("tf.train", "eager", "by hand")],
-)  # fmt: skip
+LOOPS = [
+    ("keras legacy", "function", "callable"), ("keras", "function", "by hand"),
+    ("keras", "function", "tape"), ("tf.train", "eager", "by hand"), ("keras 3", "eager", "tape"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, mode, style", LOOPS[:-1] if TF1 else LOOPS)
 def test_trains_as_without_and_skips(kind, mode, style):
     weights, plain = variables(), variables()
     scale = DynamicLossScale(2.0**10, growth_interval=3)
@@ -87,8 +89,8 @@ def test_trains_as_without_and_skips(kind, mode, style):
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_accumulation(mode):
     weights, whole = variables(), variables()
-    optimizer = LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05), 8.0, accumulate=2)
-    once = LossScaleOptimizer(tf_keras.optimizers.legacy.Adam(0.05), 8.0)
+    optimizer = LossScaleOptimizer(legacy.Adam(0.05), 8.0, accumulate=2)
+    once = LossScaleOptimizer(legacy.Adam(0.05), 8.0)
     step = step_of(optimizer, weights, mode)
     for factor in (0.5, 1.5, np.inf, 1.0, 1.0, 1.0):
         step(factor)
@@ -105,3 +107,55 @@ def test_warnings_come_while_training():
     step(np.nan)
     with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
         step(np.nan)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize(
+    "style, bad", [("by hand", np.nan), ("tape", np.inf), ("callable", np.nan)]
+)
+def test_a_loss_that_is_not_finite_is_skipped_though_its_gradients_are_finite(mode, style, bad):
+    weights, optimizer = variables(), LossScaleOptimizer(legacy.Adam(0.05), 8.0)
+    before = values(weights)
+
+    def step(shift):
+        take_step(optimizer, lambda: loss_of(weights, 1.0) + shift, weights, style)
+
+    step = MODES[mode](step)
+    step(tf.constant(bad))
+    assert all(np.array_equal(a, b) for a, b in zip(before, values(weights)))
+    step(tf.constant(0.0))
+    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+@pytest.mark.parametrize("given", ["first result", "some", "of compute_gradients"])
+def test_unscaling_twice_is_refused(mode, given):
+    weights, optimizer = variables(), LossScaleOptimizer(legacy.Adam(0.05), 8.0)
+
+    def step():
+        with tf.GradientTape() as tape:
+            scaled = optimizer.get_scaled_loss(loss_of(weights, 1.0))
+        if given == "of compute_gradients":
+            grads = [
+                g for g, _ in optimizer.compute_gradients(lambda: loss_of(weights, 1.0), weights)
+            ]
+        else:
+            grads = optimizer.get_unscaled_gradients(tape.gradient(scaled, weights))
+        optimizer.get_unscaled_gradients(grads[1:] if given == "some" else grads)
+
+    with pytest.raises(RuntimeError, match="already unscaled; unscale each gradient once"):
+        MODES[mode](step)()
+
+
+@pytest.mark.parametrize("bad", [[float("nan")], [float("inf")], (float("-inf"),)])
+@pytest.mark.parametrize("unscales", [True, False])
+def test_gradients_of_python_numbers_are_checked(bad, unscales):
+    bias = tf.Variable([1.0])
+    optimizer = LossScaleOptimizer(legacy.SGD(1.0), 8.0)
+    for gradient, want in ((bad, 1.0), ([4.0], 0.5 if unscales else -3.0)):
+        if unscales:
+            optimizer.get_scaled_loss(tf.constant(1.0))
+            (gradient,) = optimizer.get_unscaled_gradients([gradient])
+        optimizer.apply_gradients([(gradient, bias)])
+        assert bias.numpy().tolist() == [want]
+    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (1, 1)

@@ -56,15 +56,12 @@ class Config:
     """files, folders and globs, separated by commas: text, JSON lines, Wikipedia .xml; each may be
     compressed (.bz2, .gz, .zst); none = built-in"""
     reading: Reading = Reading()
-    dedup: Literal["off", "exact", "near"] = "off"
-    """exact leaves out copies of earlier documents, ignoring white space; near also leaves out
-    documents that differ from earlier ones in a few words"""
+    dedup: Literal["off", "exact"] = "off"
+    """exact leaves out copies of earlier documents, ignoring white space"""
     shortest: Annotated[int, within(at_least=0)] = 0
     """minimum characters of a document; shorter ones are left out"""
     longest: Annotated[int, within(at_least=0)] = 0
     """maximum characters of a document; longer ones are left out; 0 = no limit"""
-    language: Optional[str] = None
-    """keep only documents in these languages: codes such as en,zh; none = all languages"""
     vocab: Optional[str] = None
     """vocab.txt of the tokenizer; none = train a WordPiece vocabulary on the corpus"""
     vocab_size: Annotated[int, within(at_least=64)] = 8000
@@ -106,8 +103,6 @@ def prepare(config: Config) -> Optional[Manifest]:
     Raises:
       DataError: there is no text or bad text, or ``out`` was prepared with other settings.
     """
-    if config.language is not None:
-        selection.language_codes(config.language)  # raises before any work
     with Pool(config.workers) as pool:
         files = [_built_in(config, pool)] if config.corpus is None else files_of(config.corpus)
         _refuse_inside(config, files)
@@ -171,12 +166,10 @@ def _sample(config: Config, files: List[str]) -> List[str]:
     for unit in itertools.islice(units(files, config.reading), 0, None, every):
         if size >= VOCAB_TEXT:
             break
-        texts += _selected(texts_of(unit, config.reading)[0], config)[0]
+        texts += _fitting(texts_of(unit, config.reading)[0], config)
         size += unit.size
     if not texts:
-        raise DataError(
-            f"the corpus {config.corpus} is empty: no text of the given lengths and languages"
-        )
+        raise DataError(f"the corpus {config.corpus} is empty: no text of the given lengths")
     return texts
 
 
@@ -207,8 +200,7 @@ def _copies(config: Config, files: List[str], pool: Pool) -> Dict[str, np.ndarra
     if config.dedup == "off":
         return {}
     note("looking for copies of documents ...")
-    reading = config.reading
-    copies, total = selection.copies(units(files, reading), reading, pool, config.dedup == "near")
+    copies, total = selection.copies(units(files, config.reading), config.reading, pool)
     note(f"{sum(map(len, copies.values())):,} of {total:,} documents are copies and are left out")
     return copies
 
@@ -268,26 +260,18 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
     if copies is not None:
         copied = set(copies.tolist())
         texts = [text for number, text in enumerate(texts) if number not in copied]
-    texts, left_out = _selected(texts, config)
-    record: Dict[str, Any] = {"bad_lines": bad, **left_out}
-    for split, documents in zip(SPLITS, _split(texts, config.heldout)):
+    fitting = _fitting(texts, config)
+    record: Dict[str, Any] = {"bad_lines": bad, "other_lengths": len(texts) - len(fitting)}
+    for split, documents in zip(SPLITS, _split(fitting, config.heldout)):
         path = os.path.join(config.out, f"{split}-{unit.name}.npy")
         record[split] = prepared.write_stream(path, list(map(cutter, documents)), cutter.tokenizer)
     prepared.finish(config.out, unit.name, record)
     return unit.size
 
 
-def _selected(texts: List[str], config: Config) -> Tuple[List[str], Dict[str, int]]:
-    """Return the texts of allowed lengths and languages, and the numbers of texts left out."""
-    fitting = [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
-    selected = fitting
-    if config.language is not None:
-        codes = selection.language_codes(config.language)
-        selected = [text for text in fitting if selection.language_of(text) in codes]
-    return selected, {
-        "other_lengths": len(texts) - len(fitting),
-        "other_languages": len(fitting) - len(selected),
-    }
+def _fitting(texts: List[str], config: Config) -> List[str]:
+    """Return the texts of allowed lengths."""
+    return [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
 
 
 def _split(texts: List[str], heldout: float) -> List[List[str]]:

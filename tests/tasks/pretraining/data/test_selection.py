@@ -1,4 +1,4 @@
-"""Planted copies are left out, and the first of each stays; so are documents in other languages."""
+"""Planted copies are left out, and the first of each stays; so are texts of other lengths."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def planted(tmp_path_factory):
     return folder, originals
 
 
-def left_out(folder, near=False):
+def left_out(folder):
     """Numbers of the copies in the whole corpus, and all texts."""
     corpus, reading = list(units(files_of(str(folder)), Reading())), Reading()
     texts = [texts_of(unit, reading)[0] for unit in corpus]
-    numbers, total = copies(corpus, reading, Pool(1), near)
+    numbers, total = copies(corpus, reading, Pool(1))
     assert total == sum(map(len, texts)) and list(numbers) == [unit.name for unit in corpus]
     begins = np.cumsum([0, *map(len, texts)])
     found = np.concatenate([begin + some for begin, some in zip(begins, numbers.values())])
@@ -66,65 +66,21 @@ def test_shards_on_two_machines_leave_out_what_one_does(planted, tmp_path):
 
 
 @pytest.mark.once
-def test_near_copies_are_found_and_no_others(tmp_path):
-    """800 texts of 200 words; 200 more with 2 words changed, 200 that share half, each of one."""
-    rng = random.Random(3)
-    vocabulary = [f"word{i}" for i in range(5000)]
-    originals = [[rng.choice(vocabulary) for _ in range(200)] for _ in range(800)]
-    near = [list(text) for text in originals[:200]]
-    for text in near:
-        for place in rng.sample(range(200), 2):
-            text[place] = "another"
-    half = [text[:100] + rng.sample(vocabulary, 100) for text in originals[200:400]]
-    punctuated = "; ".join(originals[0]).upper()
-    texts = [*map(" ".join, originals), *map(" ".join, near), *map(" ".join, half), punctuated]
-    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n")
-    numbers = np.array(left_out(tmp_path, near=True)[0])
-    assert numbers.min() >= 800 and 1200 in numbers
-    # 2 of 200 words are 10 of 196 runs, on both sides: 0.9 of all runs are shared.
-    assert 198 <= ((numbers >= 800) & (numbers < 1000)).sum() <= 200
-    # A third of all runs: 14 * (1/3)^8, 0.2% of them.
-    assert ((numbers >= 1000) & (numbers < 1200)).sum() <= 3
-
-
-@pytest.mark.once
-def test_near_copies_of_chinese_and_of_short_texts(tmp_path):
+def test_copies_of_chinese_and_of_short_texts(tmp_path):
     line = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳"
-    texts = [line * 2, "好", "ab", "Ab!", "", "ab c", line * 2 + "了", line[::-1] * 2]
+    texts = [line, "好", "ab", "a  b", "", "a b ", "Ab", line, line[::-1]]
     (tmp_path / "a.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    numbers, documents = left_out(tmp_path, near=True)
-    assert len(documents) == 7 and numbers == [3, 5]  # the empty line is no document
-
-
-TEXTS = [
-    "The quick brown fox jumps over the lazy dog while seventeen cats are watching it.",
-    "Returns a copy of the array, with its elements sorted along the given axis.",
-    "Der schnelle braune Fuchs springt über den faulen Hund, und alle sehen ihm zu.",
-    "Le vif renard brun saute par-dessus le chien paresseux, et tout le monde le regarde.",
-    "这家酒店的服务很好，房间也很干净，下次还会再来。",
-]
+    numbers, documents = left_out(tmp_path)
+    assert len(documents) == 8 and numbers == [4, 6]  # the empty line is no document
 
 
 @pytest.mark.once
-def test_others_are_left_out_and_counted(tmp_path):
-    pytest.importorskip("py3langid", reason="telling languages apart is an extra")
-    path = tmp_path / "some.txt"
-    path.write_text("\n".join(TEXTS) + "\nab\n", "utf-8")
-
-    def leaving_out(out, language):
-        options = dict(vocab_size=256, heldout=0.0, workers=1, shortest=10)
-        return prepared(path, tmp_path / out, language=language, **options)
-
-    found = leaving_out("out", "en, de")
-    assert found.total("documents", "train") == 3
-    assert found.total("other_languages") == 2 and found.total("other_lengths") == 1
-    assert "2 documents in other languages left out" in found.describe()
-    # The vocabulary is learnt from what stays.
-    assert "的" not in found.tokenizer().tokens
-    with pytest.raises(DataError, match="language is"):
-        leaving_out("out", None)
-    with pytest.raises(DataError, match="is empty: no text of the given lengths and languages"):
-        leaving_out("none", "sw")
-    with pytest.raises(DataError, match=r"--language english: allowed are af, .*, zh, zu"):
-        leaving_out("wrong", "en,english")
-    assert not (tmp_path / "wrong").exists()
+def test_texts_of_other_lengths_are_left_out_and_counted(tmp_path):
+    (tmp_path / "some.txt").write_text("quick brown\n的\nfoxes jump over it\nab\n", "utf-8")
+    options = dict(vocab_size=256, heldout=0.0, workers=1, shortest=10)
+    found = prepared(tmp_path / "some.txt", tmp_path / "out", **options)
+    assert found.total("documents", "train") == 2 and found.total("other_lengths") == 2
+    assert "2 documents of other lengths left out" in found.describe()
+    assert "的" not in found.tokenizer().tokens  # the vocabulary is learnt from what stays
+    with pytest.raises(DataError, match="is empty: no text of the given lengths"):
+        prepared(tmp_path / "some.txt", tmp_path / "none", **{**options, "shortest": 100})
