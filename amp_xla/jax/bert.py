@@ -241,9 +241,9 @@ def new_classifier(shape: Shape, classes: int, seed: int) -> Classifier:
         return Norm(jnp.ones([hidden]), jnp.zeros([hidden]), shape.layer_norm_eps)
 
     def layer() -> Layer:
-        attention = [dense(hidden, hidden) for _ in range(4)]
+        query, key, value, output = (dense(hidden, hidden) for _ in range(4))
         return Layer(
-            *attention, norm(), dense(hidden, inner), dense(inner, hidden), norm(),
+            query, key, value, output, norm(), dense(hidden, inner), dense(inner, hidden), norm(),
             heads=shape.num_attention_heads,
         )  # fmt: skip
 
