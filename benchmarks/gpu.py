@@ -142,7 +142,7 @@ def measure(config: Config, rows: Rows, out: Path, deadline: float) -> None:
     sides = dict.fromkeys(CONTESTANTS[name].side for _, name in pairs)
     versions = {side: packages(config, side, deadline) for side in sides}
     absent: Mapping[str, str] = {}
-    took: Dict[float, float] = {}  # seconds that a row of this kind needs on this machine
+    took: Dict[Tuple[str, float], float] = {}  # seconds of a row of this kind
     if versions.get("ours"):
         try:
             here = machine.look(min(TIMEOUT, max(deadline - time.monotonic(), 1.0)))
@@ -162,8 +162,8 @@ def measure(config: Config, rows: Rows, out: Path, deadline: float) -> None:
         known = rows.get(row.key)
         if known and known.status == "ok" and known.machine == row.machine:
             continue
-        began = time.monotonic()
-        if deadline - began < max(contestant.seconds, took.get(contestant.seconds, 0.0)):
+        kind, began = (contestant.side, contestant.seconds), time.monotonic()
+        if deadline - began < max(contestant.seconds, took.get(kind, 0.0)):
             note(f"{shape}, {name}: no time is left for it")
             continue
         for size in batches(config, rows, row):
@@ -172,7 +172,7 @@ def measure(config: Config, rows: Rows, out: Path, deadline: float) -> None:
             note(f"{shape}, {name}, batch {size}: {row.status}")
             if not row.status.startswith("out of memory"):
                 break
-        took[contestant.seconds] = max(took.get(contestant.seconds, 0.0), time.monotonic() - began)
+        took[kind] = max(took.get(kind, 0.0), time.monotonic() - began)
         rows[row.key] = row
         if row.status == "ok":
             row.status = row.problem(config.trial, rows.values()) or "ok"
