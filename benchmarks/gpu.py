@@ -1,103 +1,95 @@
 """How fast is BERT on this GPU, in each precision and XLA mode, compared with PyTorch and JAX?
 
-    ./amp-xla python -m benchmarks.gpu --peer /usr/bin/python3
-    ./amp-xla python -m benchmarks.gpu --trial
+    ./amp-xla python -m benchmarks.gpu --minutes 12
+    ./amp-xla python -m benchmarks.gpu --trial --minutes 4
 
-Fills docs/results/gpu.md; needs neither make nor network. Each row is a process that trains the
-largest batch that fits. A row is written as soon as it is measured, and the same command measures
-the rows that are missing.
+Fills docs/results/gpu.md; needs neither make nor network. Each row is a process. All rows of a
+shape train the same model on the same batches, 64 sequences for BERT-base and 32 for BERT-large,
+fewer if they do not fit. A row is written as soon as it is measured, and the same command measures
+the rows that are missing, the most valuable first.
 
-PyTorch's rows need `--peer`, JAX's need `--jax`: commands that start a Python with these packages.
-JAX trains without dropout, since `jax.nn.dot_product_attention` has none.
+TensorFlow's rows run in this Python, PyTorch's in `--peer`, JAX's in `--jax`; each is optional. The
+vocabulary has 30,528 tokens, BERT's 30,522 rounded up for tensor cores. Dropout is 0.1 everywhere,
+but for attention in the row with cuDNN's attention, which has none. PyTorch computes logits at the
+masked positions like the others, and at all positions, as its users do, in one row. "texts" are the
+classification recipe with its default shapes.
+
+The spread is that of three windows of steps. TFLOP/s counts the matrix products that the model
+needs; the peak is the data sheet's, dense. Steps are timed without the making of their batches.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import importlib.util
 import json
 import os
+import re
 import shlex
 import statistics
+import subprocess
 import sys
+import time
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 from typing_extensions import Annotated
 
 from amp_xla.backend import nvidia
 from amp_xla.config import parse, within
 from amp_xla.errors import AmpXlaError
-from amp_xla.models.options import training_flops
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.process.revision import revision
 from amp_xla.speed import machine, table
-from amp_xla.speed.child import Request
 from amp_xla.speed.measure import ChildEnded
-from benchmarks.harness import ROOT, Child, named
-from benchmarks.masked_lm import MASKED_SHARE, our_config
-from benchmarks.peers import PEERS_PYTHON
+from benchmarks.gpu_rows import BATCH, CONTESTANTS, LARGEST, PEAKS, Row, planned
+from benchmarks.harness import ROOT, Child
 
 PAGE = ROOT / "docs" / "results" / "gpu"
-NOT_MEASURED = "not measured"
-TIMEOUT = 600.0  # seconds for one measurement
-BASE = {"layers": 12, "hidden": 768, "vocab_size": 30522, "dropout": 0.1, "learning_rate": 1e-4}
-SHAPES: Dict[str, Dict[str, Any]] = {
-    "BERT-base at 384": {**BASE, "max_length": 384, "seed": 1},
-    "BERT-large at 384": {**BASE, "layers": 24, "hidden": 1024, "max_length": 384, "seed": 1},
-}
-TINY = {"tiny at 16": {**BASE, "layers": 1, "hidden": 64, "vocab_size": 200, "max_length": 16,
-                       "seed": 1}}  # fmt: skip
-TEXTS = ("padded", "packed")  # the classification recipe on real texts, BERT-base at 384
+TIMEOUT = 150.0  # seconds for one answer
+WINDOWS = 3  # of timed steps; their rates give the spread
 BATCHES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4)
-FMHA = {"XLA_FLAGS": "--xla_gpu_enable_cudnn_fmha=true"}
-# Dense TFLOP/s of the tensor cores in half precision and in TF32, from NVIDIA's data sheets.
-PEAKS = {
-    "V100": (125, 16), "T4": (65, 8), "A100": (312, 156), "A30": (165, 82), "A10": (125, 62),
-    "L40S": (362, 183), "L4": (121, 60), "H100": (989, 494), "H200": (989, 494),
-    "3090": (71, 36), "4090": (165, 83),
-}  # fmt: skip
-HEAD = ("contestant", "batch", "sequences/s", "step ms", "TFLOP/s", "of peak", "peak GiB", "result")
-
-
-class Contestant(NamedTuple):
-    """One way to train; ``side`` is a contestant of ``benchmarks.masked_lm``."""
-
-    precision: str
-    xla: str = "off"
-    environ: Mapping[str, str] = MappingProxyType({})
-    side: str = "ours"
-    compile: bool = False
-
-
-CONTESTANTS: Dict[str, Contestant] = {
-    "amp + xla on": Contestant("amp", "on"),
-    "tf32": Contestant("tf32"),
-    "PyTorch bf16 compiled": Contestant("bf16", side="hugging_face", compile=True),
-    "PyTorch bf16": Contestant("bf16", side="hugging_face"),
-    "JAX bf16": Contestant("bf16", side="jax"),
-    "amp": Contestant("amp"),
-    "tf32 + xla on": Contestant("tf32", "on"),
-    "amp + xla no_lazy": Contestant("amp", "no_lazy"),
-    "amp + xla lite": Contestant("amp", "lite"),
-    "amp + xla on + cudnn_fmha": Contestant("amp", "on", FMHA),
-    "fp32": Contestant("fp32"),
+HEAD = ("contestant", "batch", "sequences/s", "spread", "step ms", "batch ms", "TFLOP/s", "of peak",
+        "peak GiB", "first loss", "half nodes, clusters, skipped", "revision, date",
+        "result")  # fmt: skip
+# Packages whose versions a row depends on, by side; CUDA's, if they are packages
+PACKAGES = {
+    "ours": "tensorflow|nvidia-tensorflow|tensorflow-gpu|tf-keras",
+    "hugging_face": "torch|transformers",
+    "jax": "jax|jaxlib|optax",
 }
+_ALSO = "bert4keras|numpy|nvidia-(cuda-runtime|cudnn|cublas).*|CUDA|Python"
+_VERSIONS = """
+import json, os, platform
+try:
+    from importlib.metadata import distributions
+except ImportError:  # Python 3.7
+    from importlib_metadata import distributions
+found = {d.metadata["Name"]: d.version for d in distributions() if d.metadata["Name"]}
+image = os.environ.get("CUDA_VERSION")
+found.update({"CUDA": image} if image else {}, Python=platform.python_version())
+print(json.dumps(found))
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Compare this project with PyTorch on a GPU. A repeated command measures only missing rows."""
 
-    steps: Annotated[int, within(at_least=1)] = 20
-    """timed steps per row"""
-    peer: str = str(PEERS_PYTHON)
-    """command that starts a Python with torch and transformers"""
-    jax: str = str(Path(".venvs") / "jax" / "bin" / "python")
-    """command that starts a Python with jax"""
+    minutes: Annotated[float, within(at_least=0)] = 0.0
+    """end after this time; no row is begun that would not end (0 = no limit)"""
+    steps: Annotated[int, within(at_least=1)] = 10
+    """timed steps per window; a row has three windows"""
+    largest_batch: bool = False
+    """measure with the largest batch that fits, in tables of their own"""
+    peer: str = ""
+    """command that starts a Python with torch and transformers (default: this one if it has torch,
+    else .venvs/peers)"""
+    jax: str = ""
+    """command that starts a Python with jax (default: this one if it has jax, else .venvs/jax)"""
     only: str = ""
     """rows whose name contains one of these texts, separated by semicolons (default: all)"""
     out: str = ""
@@ -108,139 +100,141 @@ class Config:
     render: bool = False
     """measure nothing, only write the page again from the record"""
 
+    def python(self, side: str) -> List[str]:
+        """Return the command that starts the Python of a side."""
+        given, package, folder = {
+            "ours": ("", "", ""), "hugging_face": (self.peer, "torch", "peers"),
+            "jax": (self.jax, "jax", "jax"),
+        }[side]  # fmt: skip
+        built = ROOT / ".venvs" / folder / "bin" / "python"
+        here = not package or importlib.util.find_spec(package) or not built.exists()
+        return shlex.split(given) or [sys.executable if here else str(built)]
 
-@dataclasses.dataclass
-class Row:
-    """The measurement of a contestant on a shape; ``machine`` has device and versions."""
 
-    shape: str
-    contestant: str
-    machine: Dict[str, str]
-    date: str
-    batch: int = 0
-    status: str = NOT_MEASURED
-    seconds: List[float] = dataclasses.field(default_factory=list)
-    samples_per_second: float = 0.0
-    loss: Optional[float] = None
-    peak_bytes: int = 0
-    warm_seconds: float = 0.0
+Rows = Dict[Tuple[str, str, str], Row]
 
 
 def main() -> int:
     """Measure the missing rows; return 1 if a row failed."""
+    began = time.monotonic()
     config = parse(Config, prog="python -m benchmarks.gpu")
+    deadline = began + 60 * config.minutes if config.minutes else float("inf")
     out = Path(config.out or ("runs/gpu" if config.trial else PAGE))
     if config.trial and PAGE.parent in out.resolve().parents:
         raise AmpXlaError(f"--out {out}: a trial is not a result; allowed: outside {PAGE.parent}")
     rows = read(out)
     if not config.render:
-        here = machine.look()
-        if not (here.gpu or config.trial):
-            raise AmpXlaError(
-                f"no GPU that TensorFlow {here.tensorflow} can use "
-                f"({nvidia.look(os.environ).describe()}); next: amp-xla doctor, or --trial"
-            )
-        note(here.describe())
-        measure(config, here, rows, out)
+        measure(config, rows, out, deadline)
     write(rows, out, config.trial)
     print(f"written: {out}.json, {out}.md")
     return int(any(row.status != "ok" for row in rows.values()))
 
 
-def plan(trial: bool) -> List[Tuple[str, str]]:
-    """Return (shape, contestant), the most important rows first."""
-    shapes = TINY if trial else SHAPES
-    texts = [(f"texts, {kind}", name) for name in ("amp + xla on", "tf32") for kind in TEXTS]
-    return [(shape, name) for name in CONTESTANTS for shape in shapes] + texts
-
-
-def measure(
-    config: Config, here: machine.Machine, rows: Dict[Tuple[str, str], Row], out: Path
-) -> None:
+def measure(config: Config, rows: Rows, out: Path, deadline: float) -> None:
     """Measure the rows that are missing in ``rows``; write the record after each."""
-    pairs = [pair for pair in plan(config.trial) if named(", ".join(pair), config.only)]
-    if not pairs:
-        names = "; ".join(", ".join(pair) for pair in plan(config.trial))
-        raise AmpXlaError(f"--only {config.only}: no such row; allowed: parts of {names}")
-    facts = {"device": here.device, "driver": here.driver, "revision": revision() or "unknown"}
-    facts.update(tensorflow=here.tensorflow, python=here.python, steps=str(config.steps))
+    pairs, driver = planned(config), nvidia.look(os.environ)
+    on_gpu = bool(driver.gpus) and driver.shown
+    if not (on_gpu or config.trial):
+        raise AmpXlaError(f"no GPU ({driver.describe()}); next: amp-xla doctor, or --trial")
+    facts = {"card": machine.cpu_name(), "driver": "none", "steps": str(config.steps)}
+    if on_gpu:
+        facts.update(card=driver.gpus[0].name, driver=driver.gpus[0].driver)
+    sides = dict.fromkeys(CONTESTANTS[name].side for _, name in pairs)
+    versions = {side: packages(config, side, deadline) for side in sides}
+    absent: Mapping[str, str] = {}
+    took: Dict[Tuple[str, float], float] = {}  # seconds of a row of this kind
+    if versions.get("ours"):
+        try:
+            here = machine.look(min(TIMEOUT, max(deadline - time.monotonic(), 1.0)))
+            absent = here.absent
+            note("\n".join(f"not measured: {mode} ({why})" for mode, why in absent.items()))
+            if on_gpu and not here.gpu:
+                raise AmpXlaError(f"TensorFlow {here.tensorflow} cannot use the GPU")
+        except (AmpXlaError, subprocess.SubprocessError) as error:
+            note(f"no rows of TensorFlow: {error!s:.200}; next: amp-xla doctor")
+            versions["ours"] = {}
     for shape, name in pairs:
         contestant = CONTESTANTS[name]
-        known = rows.get((shape, name))
-        if known and known.status == "ok" and known.machine == facts:
+        if not versions[contestant.side] or {contestant.precision, contestant.xla} & set(absent):
             continue
-        if contestant.precision in here.absent or contestant.xla in here.absent:
+        row = Row(shape, name, {**facts, **versions[contestant.side]},
+                  datetime.date.today().isoformat(), revision() or "unknown")  # fmt: skip
+        known = rows.get(row.key)
+        if known and known.status == "ok" and known.machine == row.machine:
             continue
-        row = Row(shape, name, facts, datetime.date.today().isoformat())
-        for size in batches(config.trial, rows, row):
+        kind, began = (contestant.side, contestant.seconds), time.monotonic()
+        if deadline - began < max(contestant.seconds, took.get(kind, 0.0)):
+            note(f"{shape}, {name}: no time is left for it")
+            continue
+        for size in batches(config, rows, row):
             row.batch = size
-            fill(row, config)
+            fill(row, config, deadline)
             note(f"{shape}, {name}, batch {size}: {row.status}")
             if not row.status.startswith("out of memory"):
                 break
-        rows[shape, name] = row
+        took[kind] = max(took.get(kind, 0.0), time.monotonic() - began)
+        rows[row.key] = row
+        if row.status == "ok":
+            row.status = row.problem(config.trial, rows.values()) or "ok"
         write(rows, out, config.trial)
 
 
-def batches(trial: bool, rows: Dict[Tuple[str, str], Row], row: Row) -> List[int]:
-    """Return batch sizes to try, from twice the largest that fitted for other contestants."""
-    if trial:
-        return [4]
+def packages(config: Config, side: str, deadline: float) -> Dict[str, str]:
+    """Return the versions of a side's packages; an empty dictionary if its Python has none."""
+    command = config.python(side)
+    seconds = min(30.0, max(deadline - time.monotonic(), 1.0))
+    try:
+        done = subprocess.run([*command, "-c", _VERSIONS], capture_output=True, timeout=seconds)
+        found = json.loads(done.stdout.decode().splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        found = {}
+    wanted = PACKAGES[side]
+    if not any(re.fullmatch(wanted, name) for name in found):
+        note(f"{' '.join(command)} has no {wanted.split('|')[0]}, or does not answer: no such rows")
+        return {}
+    return {n: found[n] for n in sorted(found) if re.fullmatch(f"{wanted}|{_ALSO}", n)}
+
+
+def batches(config: Config, rows: Rows, row: Row) -> List[int]:
+    """Return batch sizes to try: the shape's, or from twice the largest that fitted another row."""
+    if not config.largest_batch:
+        first = BATCH[row.shape]
+        return [first, first // 2, first // 4]
     fitted = [other.batch for other in rows.values() if other.shape == row.shape and other.seconds]
     return [size for size in BATCHES if size <= 2 * max(fitted, default=BATCHES[0])]
 
 
-def fill(row: Row, config: Config) -> None:
+def fill(row: Row, config: Config, deadline: float) -> None:
     """Measure a row in a new process."""
-    contestant = CONTESTANTS[row.contestant]
+
+    def left() -> float:
+        return max(min(TIMEOUT, deadline - time.monotonic()), 0.0)
+
     try:
-        child = Child(command(row, config), dict(contestant.environ))
-    except OSError as error:  # no such Python
+        child = Child(row.command(config), CONTESTANTS[row.contestant].environ)
+    except OSError as error:
         row.status = f"refused: {error}"
         return
     try:
-        child.answer(TIMEOUT)
-        warm = child.ask(TIMEOUT, do="warm", sample=8)
-        answer = child.ask(TIMEOUT, do="steps", steps=config.steps)
-        row.peak_bytes = child.ask(TIMEOUT, do="end")["peak_bytes"]
+        child.answer(left())
+        warm = child.ask(left(), do="warm", sample=8)
+        row.warm_seconds, row.first_loss = warm["warm_seconds"], warm["first_loss"]
+        row.seconds, row.windows = [], []
+        for _ in range(WINDOWS):
+            answer = child.ask(left(), do="steps", steps=config.steps)
+            row.seconds += answer["seconds"]
+            row.windows.append(answer["samples"] / sum(answer["seconds"]))
+        row.loss, row.making_seconds = answer["loss"], answer["making_seconds"]
+        for name, value in child.ask(left(), do="end").items():
+            setattr(row, name, value)
+        row.status = "ok"
     except ChildEnded as end:
         row.status = f"{end.status}: {end.why}"
-        return
     finally:
         child.close()
-    row.warm_seconds, row.seconds, row.loss = (
-        warm["warm_seconds"],
-        answer["seconds"],
-        answer["loss"],
-    )
-    row.samples_per_second = answer["samples"] / sum(answer["seconds"])
-    row.status = "ok" if row.loss is not None else "loss not finite"
 
 
-def command(row: Row, config: Config) -> List[str]:
-    """Return the command line of a row's process."""
-    contestant = CONTESTANTS[row.contestant]
-    if row.shape.startswith("texts"):
-        size = TINY["tiny at 16"] if config.trial else SHAPES["BERT-base at 384"]
-        names = ("layers", "hidden", "max_length")
-        words = [w for n in names for w in ("--" + n.replace("_", "-"), str(size[n]))]
-        words += ["--batch-size", str(row.batch)]
-        words += ["--packed"] if row.shape.endswith("packed") else ["--shapes", "1"]
-        request = Request("classification", words, contestant.precision, contestant.xla)
-        text = json.dumps(dataclasses.asdict(request))
-        return [sys.executable, "-m", "benchmarks.recipe_side", text]
-    shape = {**(TINY if config.trial else SHAPES)[row.shape], "batch_size": row.batch}
-    shape.update(precision=contestant.precision, xla=contestant.xla, compile=contestant.compile)
-    pythons = {
-        "ours": [sys.executable],
-        "hugging_face": shlex.split(config.peer),
-        "jax": shlex.split(config.jax),
-    }
-    side = contestant.side
-    return [*pythons[side], "-m", "benchmarks.masked_lm", side, json.dumps(shape)]
-
-
-def read(out: Path) -> Dict[Tuple[str, str], Row]:
+def read(out: Path) -> Rows:
     """Return the rows of a record; an empty dictionary if the file is missing.
 
     Raises:
@@ -249,13 +243,12 @@ def read(out: Path) -> Dict[Tuple[str, str], Row]:
     path = out.with_suffix(".json")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
-        rows = [Row(**row) for row in values]
+        return {row.key: row for row in (Row(**value) for value in values)}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise AmpXlaError(f"{path} is not a record of this benchmark: {error}") from error
-    return {(row.shape, row.contestant): row for row in rows}
 
 
-def write(rows: Dict[Tuple[str, str], Row], out: Path, trial: bool) -> None:
+def write(rows: Rows, out: Path, trial: bool) -> None:
     """Write the record and its page."""
     out.parent.mkdir(parents=True, exist_ok=True)
     record = {"trial": trial, "rows": [dataclasses.asdict(row) for row in rows.values()]}
@@ -263,44 +256,47 @@ def write(rows: Dict[Tuple[str, str], Row], out: Path, trial: bool) -> None:
     durable.replace(out.with_suffix(".md"), render(rows, trial).encode())
 
 
-def render(rows: Dict[Tuple[str, str], Row], trial: bool) -> str:
-    """Return the page in Markdown."""
+def render(rows: Rows, trial: bool) -> str:
+    """Return the page in Markdown: a table for each shape and card."""
     introduction = (__doc__ or "").split("\n\n", 2)
     lines = ["# On a GPU: results", ""]
     if trial:
         lines += ["**A trial with a tiny model: not a result.**", ""]
     elif not rows:
         lines += ["**Not measured:** no machine with an NVIDIA GPU was available.", ""]
-    lines += [introduction[1], "", introduction[2].strip(), "", "TFLOP/s counts the matrix products"
-              " that the model needs; the peak is the data sheet's, dense.", ""]  # fmt: skip
-    for shape in dict.fromkeys(shape for shape, _ in plan(trial)):
-        body = [cells(row) for row in rows.values() if row.shape == shape]
-        lines += [f"## {shape}", "", table.markdown(HEAD, body) if body else NOT_MEASURED, ""]
-    machines = {json.dumps(row.machine, sort_keys=True): row.date for row in rows.values()}
-    lines += [f"- {date}: {facts}" for facts, date in machines.items()]
+    lines += [introduction[1], "", introduction[2].strip(), ""]
+    order = list(BATCH), list(CONTESTANTS)
+    tables: Dict[Tuple[int, str, str], List[Row]] = {}
+    for row in sorted(rows.values(), key=lambda row: order[1].index(row.contestant)):
+        place = order[0].index(row.shape.replace(LARGEST, ""))
+        tables.setdefault((place, row.shape, row.machine["card"]), []).append(row)
+    for (_, shape, card), body in sorted(tables.items()):
+        lines += [f"## {shape}: {card}", "", table.markdown(HEAD, [cells(row) for row in body]), ""]
+        notes: Dict[str, List[str]] = {}
+        for row in body:
+            facts = ", ".join(f"{n} {v}" for n, v in row.machine.items() if n != "card")
+            notes.setdefault(facts, []).append(row.contestant)
+        lines += [*(f"- {'; '.join(names)}: {facts}" for facts, names in notes.items()), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def cells(row: Row) -> List[str]:
     """Return the cells of a row of the table."""
-    if not row.seconds:
-        return [row.contestant, str(row.batch), "-", "-", "-", "-", "-", row.status]
-    rate, share = "-", "-"
-    shape = {**SHAPES, **TINY}.get(row.shape)
-    if shape:
-        length = shape["max_length"]
-        flops = training_flops(our_config(shape), length, round(MASKED_SHARE * length))
-        flops *= row.batch / statistics.median(row.seconds)
-        rate = f"{flops / 1e12:.1f}"
-        peaks = next((p for name, p in PEAKS.items() if name in row.machine["device"]), None)
-        if peaks and CONTESTANTS[row.contestant].precision != "fp32":
-            tf32 = CONTESTANTS[row.contestant].precision == "tf32"
-            share = f"{flops / 1e12 / peaks[tf32]:.0%}"
-    return [
-        row.contestant, str(row.batch), f"{row.samples_per_second:.1f}",
-        f"{statistics.median(row.seconds) * 1e3:.1f}", rate, share,
-        f"{row.peak_bytes / 2**30:.1f}", row.status,
-    ]  # fmt: skip
+    measured = [row.contestant, str(row.batch), *["-"] * 8]
+    if row.seconds:
+        step = statistics.median(row.seconds)
+        rate = row.expected_flops / step / 1e12
+        precision = CONTESTANTS[row.contestant].precision
+        peaks = PEAKS.get(re.sub("^NVIDIA ", "", row.machine["card"]))
+        share = rate / peaks[precision == "tf32"] if peaks and precision != "fp32" else 0.0
+        measured[2:] = [
+            f"{statistics.median(row.windows):.1f}", f"{table.spread(row.windows):.0%}",
+            f"{1e3 * step:.1f}", f"{1e3 * row.making_seconds:.1f}", f"{rate:.1f}" if rate else "-",
+            f"{share:.0%}" if share else "-", f"{row.peak_bytes / 2**30:.1f}",
+            "-" if row.first_loss is None else f"{row.first_loss:.4f}",
+        ]  # fmt: skip
+    ran = f"{row.half_nodes}, {row.clusters}, {row.skipped}"
+    return [*measured, ran, f"{row.revision}, {row.date}", row.status]
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import datetime
 import json
 import os
 import queue
+import signal
 import statistics
 import subprocess
 import sys
@@ -44,11 +45,12 @@ class Result:
 
     def add(self, answer: Mapping[str, Any]) -> None:
         """Add the answer to the command ``steps``."""
-        seconds = sum(answer["seconds"])
+        making, count = answer["making_seconds"], len(answer["seconds"])
+        seconds = sum(answer["seconds"]) + count * making
         self.samples_per_second.append(answer["samples"] / seconds)
         self.tokens_per_second.append(answer["tokens"] / seconds)
-        self.per_cpu_second.append(answer["samples"] / answer["cpu_seconds"])
-        self.step_ms += [1e3 * second for second in answer["seconds"]]
+        self.per_cpu_second.append(answer["samples"] / (answer["cpu_seconds"] + count * making))
+        self.step_ms += [1e3 * (second + making) for second in answer["seconds"]]
         self.loss = answer["loss"]
 
 
@@ -68,6 +70,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env={**clean_environment(), **(environ or {})},
+            start_new_session=True,  # ``close`` ends its processes, too: they hold GPU and pipes
         )
         self._answers: queue.Queue = queue.Queue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -112,8 +115,8 @@ class Child:
 
     def close(self) -> None:
         """Kill the process and release its pipes."""
-        if self._process.poll() is None:
-            self._process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._listener.join()
         for stream in (self._process.stdin, self._process.stdout, self._errors):

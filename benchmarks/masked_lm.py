@@ -1,21 +1,25 @@
 """Contestants on a masked language model: bert4keras and JAX here, Hugging Face on PyTorch.
 
-They have the same shape and the same made-up sequences. Hugging Face's ``BertForMaskedLM`` is used
-as its users do: logits at each position, AdamW, gradients clipped at norm 1. JAX has no dropout,
-since ``jax.nn.dot_product_attention`` has none.
+They do the same work: the same weights, made-up sequences, dropout, AdamW, gradients clipped at
+norm 1, and logits at the masked positions. With ``all_positions`` Hugging Face's
+``BertForMaskedLM`` computes them at each position, as its users do.
 
     ./amp-xla python -m benchmarks.masked_lm ours '{"precision": "amp", ...}'
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
 import sys
-from typing import Any, Dict, Iterator, Mapping
+import zlib
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 import numpy as np
 
+from amp_xla.models.weights.hugging_face import EMBEDDINGS, spelling
 from amp_xla.speed.child import WARM_STEPS, peak_bytes, peak_resident
 from benchmarks import serve
 from benchmarks.torch_classifier import autocast, bert_config, peak
@@ -33,6 +37,21 @@ def batch(shape: Mapping[str, Any]) -> serve.Batch:
     return ids, np.sort(np.argsort(rng.rand(*size), 1)[:, :count], 1)
 
 
+def initial(name: str, size: Tuple[int, ...]) -> Any:
+    """Return a tensor's first value by its name in PyTorch: uniform, of deviation 0.02."""
+    if len(size) == 1:
+        return np.full(size, float(name.endswith("LayerNorm.weight")), np.float32)
+    bits = np.random.RandomState(zlib.crc32(name.encode())).randint(0, 2**16, size, np.uint16)
+    return (bits.astype(np.float32) / 2**16 - 0.5) * np.float32(0.02 * 12**0.5)
+
+
+def initial_of_google(name: str, size: Tuple[int, ...]) -> Any:
+    """Return the same by Google's name; kernels are [in, out]."""
+    spelled = spelling([f"bert.{EMBEDDINGS}"], "bert", "the model")(name)
+    kernel = name.endswith("/kernel")
+    return initial(spelled, size[::-1]).T if kernel else initial(spelled, size)
+
+
 def our_config(shape: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the content of the model's ``bert_config.json``: heads of size 64."""
     from amp_xla.models.options import bert_config
@@ -40,7 +59,7 @@ def our_config(shape: Mapping[str, Any]) -> Dict[str, Any]:
     hidden = shape["hidden"]
     return bert_config(
         shape["vocab_size"], shape["layers"], hidden, hidden // 64, shape["max_length"],
-        shape["dropout"],
+        shape["dropout"], shape.get("attention_dropout"),
     )  # fmt: skip
 
 
@@ -49,7 +68,7 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     from amp_xla.backend import configuring
 
     resolved = configuring.resolve(precision=shape["precision"], xla=shape["xla"])
-    from amp_xla.models import dropout
+    from amp_xla.models import dropout, encoders
     from amp_xla.models.language_model import LanguageModel
     from amp_xla.training import job
     from amp_xla.training.options import UpdateOptions
@@ -57,16 +76,19 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
 
     job.seed_everything(shape["seed"])
     step_input = dropout.install(shape["seed"])
-    lm = LanguageModel(our_config(shape), shape["max_length"], informed=True, any_length=False)
+    lm = LanguageModel(our_config(shape), shape["max_length"], any_length=False)
+    sizes = encoders.tensors(lm.transformer)
+    lm.transformer.load_weights_from_checkpoint({n: initial_of_google(n, sizes[n]) for n in sizes})
     inputs = lm.placeholders()
     loss, _ = lm.loss(inputs)
     update = UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.01)
     optimizer, rate = update.scheduled(10**6, resolved.loss_scale)
     train = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate)
     initialize_variables()
-    number = iter(range(10**9))
+    number, facts, flops = itertools.count(), serve.TrainStepFacts(train), 0
 
     def step(batch: serve.Batch) -> float:
+        nonlocal flops
         ids, positions = (array.astype(np.int32) for array in batch)
         feed = {
             "token_ids": ids,
@@ -75,39 +97,74 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
             "labels": np.take_along_axis(ids, positions, 1),
             "weights": np.ones(positions.shape, np.float32),
         }
-        return float(train(feed, next(number)).loss)
+        if shape.get("count_flops") and not flops:
+            flops = matmul_flops(train, [*feed.values(), 0])
+        return facts.loss(train(feed, next(number)))
 
-    def facts() -> Dict[str, Any]:
-        executed = train.executed
-        assert executed is not None  # the warm-up has run
-        return {"half_nodes": executed.half_nodes - executed.casts, "clusters": executed.clusters}
+    return serve.Contestant(step, lambda: {**facts(), "flops": flops}, peak_bytes)
 
-    return serve.Contestant(step, facts, peak_bytes)
+
+def matmul_flops(train: Any, arrays: List[Any]) -> int:
+    """Return the FLOPs of the matrix products in the graph of a TensorFlow step."""
+    from amp_xla.graph import shapes, training_graph
+
+    training = training_graph.view(train)
+    graph = training.export(training.fetches)
+    sizes = {name: list(np.shape(array)) for name, array in zip(training.feeds, arrays)}
+    flops, unknown = shapes.matmul_flops(
+        graph, shapes.static_shapes(graph, training.fetches, sizes)
+    )
+    assert not unknown, unknown
+    return sum(flops.values())
 
 
 def hugging_face(shape: Mapping[str, Any]) -> serve.Contestant:
     """Return ``BertForMaskedLM`` with fused AdamW, in float32 or bfloat16, optionally compiled."""
     import torch
+    from torch.utils.flop_counter import FlopCounterMode
     from transformers import BertForMaskedLM
 
     torch.manual_seed(shape["seed"])
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model: Any = BertForMaskedLM(bert_config(shape, shape["vocab_size"])).to(device).train()
-    forward = torch.compile(model) if shape.get("compile") else model
+    config = bert_config(shape, shape["vocab_size"])
+    if shape.get("count_flops"):
+        config._attn_implementation = "eager"  # the counter adds what a fused backward repeats
+    model: Any = BertForMaskedLM(config).to(device).train()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(initial(name, tuple(parameter.shape))))
     optimizer = torch.optim.AdamW(model.parameters(), lr=shape["learning_rate"], fused=True)
+    facts = {"device": device, "half_nodes": 0, "flops": 0}
+
+    # Without a mask, since nothing is padded: an all-ones mask keeps PyTorch from its flash kernel.
+    def logits_and_labels(ids: Any, positions: Any) -> Any:
+        vectors, labels = model.bert(input_ids=ids).last_hidden_state, ids
+        if not shape.get("all_positions"):
+            rows = torch.arange(len(ids), device=device)[:, None]
+            vectors, labels = vectors[rows, positions], ids[rows, positions]
+        else:
+            labels = torch.full_like(ids, -100).scatter_(1, positions, ids.gather(1, positions))
+        return model.cls(vectors).flatten(0, 1), labels.flatten()
+
+    forward = torch.compile(logits_and_labels) if shape.get("compile") else logits_and_labels
 
     def step(batch: serve.Batch) -> float:
         ids, positions = (torch.from_numpy(array).to(device) for array in batch)
-        labels = torch.full_like(ids, -100).scatter_(1, positions, ids.gather(1, positions))
-        with autocast(shape["precision"], device):
-            loss = forward(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        counts = shape.get("count_flops") and not facts["flops"]
+        counter = FlopCounterMode(display=False)
+        with counter if counts else contextlib.nullcontext():
+            with autocast(shape["precision"], device):
+                logits, labels = forward(ids, positions)
+                loss = torch.nn.functional.cross_entropy(logits.float(), labels)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+        facts["half_nodes"] = int(logits.dtype != torch.float32)
+        facts["flops"] = counter.get_total_flops() if counts else facts["flops"]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return float(loss)
 
-    return serve.Contestant(step, peak=peak)
+    return serve.Contestant(step, lambda: facts, peak)
 
 
 def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
@@ -116,22 +173,31 @@ def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
     import jax.numpy as jnp
     import optax
 
-    from amp_xla.jax import bert
+    from amp_xla.jax import bert, weights
     from amp_xla.jax.step import adamw
     from amp_xla.precision.jax import NoOpLossScale, value_and_grad
 
     hidden, vocab = shape["hidden"], shape["vocab_size"]
     sizes = bert.Shape(vocab, hidden, shape["layers"], hidden // 64, 4 * hidden)
-    classifier = bert.new_classifier(sizes, hidden, shape["seed"])  # its dense layer: the head's
+    like = jax.eval_shape(lambda: bert.new_classifier(sizes, hidden, 0)).bert
+
+    def value(name: str, *size: int) -> Any:
+        return jnp.asarray(initial_of_google(name, size))
+
+    values = {id(leaf): value(name, *leaf.shape) for name, leaf in weights.named(like).items()}
+    head = "cls/predictions/transform"
+    dense, norm = f"{head}/dense", f"{head}/LayerNorm"
     model = {
-        "bert": classifier.bert,
-        "transform": classifier.logits,
-        "norm": bert.Norm(jnp.ones([hidden]), jnp.zeros([hidden])),
+        "bert": jax.tree_util.tree_map(lambda leaf: values[id(leaf)], like),
+        "transform": bert.Dense(value(f"{dense}/kernel", hidden, hidden), value(dense, hidden)),
+        "norm": bert.Norm(value(f"{norm}/gamma", hidden), value(norm, hidden)),
         "bias": jnp.zeros([vocab]),
     }
+    rate, attention = shape["dropout"], shape.get("attention_dropout", shape["dropout"])
 
-    def loss(model: Any, ids: Any, positions: Any) -> Any:
-        vectors = model["bert"](ids, jnp.zeros_like(ids))
+    def loss(model: Any, key: Any, ids: Any, positions: Any) -> Any:
+        masks = bert.Dropout(jax.random.key_data(key), rate, attention)
+        vectors = model["bert"](ids, jnp.zeros_like(ids), masks)
         vectors = jnp.take_along_axis(vectors, positions[:, :, None], 1)
         vectors = jax.nn.gelu(model["transform"](vectors), approximate=False)
         logits = model["norm"](vectors) @ model["bert"].tokens.T + model["bias"]
@@ -145,23 +211,54 @@ def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
 
     @functools.partial(jax.jit, donate_argnums=0)
     def update(state: Any, ids: Any, positions: Any) -> Any:
-        model, slots = state
-        value, grads, _, _ = differentiate(model, ids, positions)
+        model, slots, number = state
+        key = jax.random.fold_in(jax.random.key(shape["seed"]), number)
+        value, grads, _, _ = differentiate(model, key, ids, positions)
         updates, slots = optimizer.update(grads, slots, model)
-        return (optax.apply_updates(model, updates), slots), value
+        return (optax.apply_updates(model, updates), slots, number + 1), value
 
-    state = (model, optimizer.init(model))
+    state = (model, optimizer.init(model), jnp.int32(0))
+    facts: Dict[str, Any] = {"device": jax.default_backend()}
+    program: Any = None
 
     def step(batch: serve.Batch) -> float:
-        nonlocal state
-        state, value = update(state, *(array.astype(np.int32) for array in batch))
+        nonlocal state, program
+        arrays = [array.astype(np.int32) for array in batch]
+        if program is None:
+            traced = update.trace(state, *arrays)
+            lowered = traced.lower()
+            facts.update(products(traced.jaxpr.jaxpr))
+            facts["fused"] = lowered.as_text().count("__cudnn$fmha")
+            program = lowered.compile()
+        state, value = program(state, *arrays)
         return float(value)
 
     def peak_in_jax() -> int:
         memory = jax.local_devices()[0].memory_stats()
         return int(memory["peak_bytes_in_use"]) if memory else peak_resident()
 
-    return serve.Contestant(step, peak=peak_in_jax)
+    return serve.Contestant(step, lambda: facts, peak_in_jax)
+
+
+def products(jaxpr: Any) -> Dict[str, int]:
+    """Count the matrix products of a program, those in half precision, and their FLOPs."""
+    from jax.extend import core
+
+    counts = {"half_nodes": 0, "flops": 0}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            left, right = (variable.aval for variable in equation.invars)
+            (summed, _), _ = equation.params["dimension_numbers"]
+            counts["half_nodes"] += "16" in left.dtype.name and "16" in right.dtype.name
+            inner = [left.shape[axis] for axis in summed]
+            counts["flops"] += 2 * int(np.prod([*equation.outvars[0].aval.shape, *inner]))
+        for value in equation.params.values():
+            for part in value if isinstance(value, (list, tuple)) else [value]:
+                inside = getattr(part, "jaxpr", part)
+                if isinstance(inside, core.Jaxpr):
+                    for name, count in products(inside).items():
+                        counts[name] += count
+    return counts
 
 
 def main() -> int:

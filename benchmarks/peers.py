@@ -159,7 +159,8 @@ def pretraining_contestants(config: Config, precisions: List[str]) -> Dict[str, 
             (f"amp_xla {precision}", sys.executable, "ours", precision),
             (f"HF BertForMaskedLM {peer}", str(PEERS_PYTHON), "hugging_face", peer),
         ):
-            words = json.dumps({**shape, "precision": kind, "xla": "off"})
+            as_users = {"xla": "off", "all_positions": True}
+            words = json.dumps({**shape, "precision": kind, **as_users})
             out[name] = [python, "-m", "benchmarks.masked_lm", side, words]
     return out
 

@@ -13,7 +13,7 @@ from benchmarks import serve
 def main() -> int:
     """Build the recipe's job; answer the harness' commands."""
     job = build_job(Request(**json.loads(sys.argv[1])))
-    number = iter(range(10**9))
+    number, facts = iter(range(10**9)), serve.TrainStepFacts(job.step)
 
     def epoch(index: int) -> Iterator[Any]:
         """Yield (token ids, ids of the real samples, feed of the step)."""
@@ -22,9 +22,9 @@ def main() -> int:
             yield batch["token_ids"], ids[ids >= 0], job.step.feed(batch)
 
     def step(batch: Any) -> float:
-        return float(job.step(batch[2], next(number)).loss)
+        return facts.loss(job.step(batch[2], next(number)))
 
-    contestant = serve.Contestant(step, peak=peak_bytes)
+    contestant = serve.Contestant(step, facts, peak_bytes)
     serve.serve(epoch, contestant, lambda: job.evaluate()["accuracy"], WARM_STEPS)
     return 0
 

@@ -15,7 +15,7 @@ import json
 import math
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla.speed.child import peak_resident, reply
 
@@ -27,7 +27,7 @@ class Contestant(NamedTuple):
 
     Attributes:
       step: runs one training step and returns its loss.
-      facts: values to report after the warm-up.
+      facts: what ran, reported at the end: device, products in half precision, skipped steps.
       peak: returns the peak memory in bytes.
     """
 
@@ -65,13 +65,13 @@ def serve(
             # epoch's mean.
             samples_per_token = sum(len(batch[1]) for batch in batches) / sum(sizes)
             began = time.perf_counter()
-            for batch in chosen * warm_steps:
-                contestant.step(batch)
+            losses = [contestant.step(batch) for batch in chosen * warm_steps]
             feeds = itertools.cycle(chosen)
-            reply(warm_seconds=time.perf_counter() - began, **contestant.facts())
+            reply(warm_seconds=time.perf_counter() - began, first_loss=finite(losses[0]))
         elif command["do"] == "steps":
-            measured = timed(feeds, contestant.step, command["steps"], making)
-            reply(samples=measured["tokens"] * samples_per_token, **measured)
+            measured = timed(feeds, contestant.step, command["steps"])
+            samples = measured["tokens"] * samples_per_token
+            reply(samples=samples, making_seconds=making, **measured)
         elif command["do"] == "train":
             began, samples = time.perf_counter(), 0
             for batch in itertools.chain.from_iterable(map(epoch, range(command["epochs"]))):
@@ -80,7 +80,7 @@ def serve(
             seconds = time.perf_counter() - began
             reply(seconds=seconds, samples=samples, accuracy=accuracy())
         elif command["do"] == "end":
-            reply(peak_bytes=contestant.peak())
+            reply(peak_bytes=contestant.peak(), **contestant.facts())
             return
 
 
@@ -92,20 +92,44 @@ def evenly(sizes: Sequence[int], count: int) -> List[int]:
     return [order[(2 * i + 1) * len(order) // (2 * count)] for i in range(count)]
 
 
-def timed(
-    feeds: Iterator[Batch], step: Callable[[Batch], float], count: int, making: float
-) -> Dict[str, Any]:
-    """Time ``count`` steps; ``making`` is the time to make a batch, in seconds."""
+def timed(feeds: Iterator[Batch], step: Callable[[Batch], float], count: int) -> Dict[str, Any]:
+    """Time ``count`` steps, without the making of batches."""
     seconds, tokens, loss = [], 0, math.nan
     cpu = time.process_time()
     for batch in itertools.islice(feeds, count):
         began = time.perf_counter()
         loss = step(batch)
-        seconds.append(time.perf_counter() - began + making)
+        seconds.append(time.perf_counter() - began)
         tokens += batch[0].size
     return {
         "seconds": seconds,
-        "cpu_seconds": time.process_time() - cpu + count * making,
+        "cpu_seconds": time.process_time() - cpu,
         "tokens": tokens,
-        "loss": loss if math.isfinite(loss) else None,
+        "loss": finite(loss),
     }
+
+
+def finite(loss: float) -> Optional[float]:
+    """Return the loss, or None, which JSON has instead of NaN and infinity."""
+    return loss if math.isfinite(loss) else None
+
+
+class TrainStepFacts:
+    """What ran in a ``TrainStep`` of TensorFlow: nodes in half precision, clusters, skips."""
+
+    def __init__(self, train: Any) -> None:
+        self._train, self._skipped = train, 0
+
+    def loss(self, result: Any) -> float:
+        """Count a skipped step; return its loss."""
+        self._skipped += not result.finite
+        return float(result.loss)
+
+    def __call__(self) -> Dict[str, Any]:
+        from amp_xla import backend
+
+        graph = self._train.executed
+        return {
+            "device": "gpu" if backend.gpus() else "cpu", "clusters": graph.clusters,
+            "half_nodes": graph.half_nodes - graph.casts, "skipped": self._skipped,
+        }  # fmt: skip

@@ -104,7 +104,7 @@ def bert_config(shape: Mapping[str, Any], vocab_size: int) -> Any:
         num_attention_heads=shape["hidden"] // 64,
         intermediate_size=4 * shape["hidden"],
         hidden_dropout_prob=shape["dropout"],
-        attention_probs_dropout_prob=shape["dropout"],
+        attention_probs_dropout_prob=shape.get("attention_dropout", shape["dropout"]),
     )
 
 

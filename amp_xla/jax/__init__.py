@@ -5,7 +5,6 @@ from __future__ import annotations
 from amp_xla.errors import UnsupportedError
 
 try:
-    import equinox  # noqa: F401
     import jax  # noqa: F401
     import optax  # noqa: F401
 except ImportError as error:

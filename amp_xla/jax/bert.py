@@ -1,20 +1,22 @@
-"""BERT in Equinox, with bert4keras' arithmetic and weights.
+"""BERT with bert4keras' arithmetic and weights.
 
-It uses Equinox and not Flax NNX, because an Equinox model is a pytree, which policies, loss scales,
-Optax, donation and checkpoints accept as it is. An NNX model must be split into graph and state.
+Its parts are frozen dataclasses that JAX knows as pytrees, which policies, loss scales, Optax,
+donation and checkpoints accept as they are.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, List, NamedTuple, Optional
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 _FAR = -1e30  # score of padding; scores are float32
 EPSILON = 1e-12
+FUSED = "cudnn"  # implementation of jax.nn.dot_product_attention on NVIDIA's GPUs
+STATIC = {"static": True}  # compiled into the program, not traced
 
 
 class Shape(NamedTuple):
@@ -36,10 +38,16 @@ class Shape(NamedTuple):
 
 
 class Dropout(NamedTuple):
-    """Dropout of one step: key of its masks, uint32 [2], and share of elements to drop."""
+    """Dropout of one step: key of its masks, uint32 [2], and shares to drop.
+
+    Attributes:
+      rate: share of activations.
+      attention: share of attention weights.
+    """
 
     key: jax.Array
     rate: float
+    attention: float
 
 
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
@@ -69,7 +77,9 @@ def _mixed(bits: jax.Array) -> jax.Array:
     return bits ^ (bits >> 16)
 
 
-class Dense(eqx.Module):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Dense:
     """Linear layer: float [..., in] -> [..., out]."""
 
     kernel: jax.Array
@@ -79,12 +89,14 @@ class Dense(eqx.Module):
         return x @ self.kernel + self.bias
 
 
-class Norm(eqx.Module):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Norm:
     """Layer norm over the last axis, computed in float32 for every input dtype."""
 
     gamma: jax.Array
     beta: jax.Array
-    epsilon: float = eqx.field(static=True, default=EPSILON)
+    epsilon: float = dataclasses.field(default=EPSILON, metadata=STATIC)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(jnp.float32)
@@ -93,7 +105,39 @@ class Norm(eqx.Module):
         return (centred * scale * self.gamma + self.beta).astype(x.dtype)
 
 
-class Layer(eqx.Module):
+def has_fused_attention(query: jax.Array) -> bool:
+    """Return whether cuDNN has attention for [B, L, heads, size] of this dtype on this device."""
+    capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))  # NVIDIA's: "9.0"
+    return (
+        query.dtype in (jnp.float16, jnp.bfloat16)
+        and query.shape[-1] % 8 == 0
+        and query.shape[-1] <= 128
+        and capability.partition(".")[0].isdigit()
+        and float(capability) >= 8.0
+    )
+
+
+def attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Array,
+    dropout: Optional[Dropout], place: int,
+) -> jax.Array:  # fmt: skip
+    """Return attention by XLA, [B, L, heads, size]; ``allowed`` is bool [B, 1, 1, L]."""
+    # JAX's function has no dropout of attention weights, and runs in float16 only on a GPU.
+    supported = query.dtype != jnp.float16 or jax.default_backend() == "gpu"
+    rate = dropout.attention if dropout is not None else 0.0
+    if supported and not rate:
+        return jax.nn.dot_product_attention(query, key, value, mask=allowed)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
+    scores = scores * query.shape[-1] ** -0.5
+    weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(query.dtype)
+    if dropout is not None:
+        weights = dropped(weights, dropout._replace(rate=rate), place)
+    return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Layer:
     """One transformer layer: attention, add, norm, feed forward, add, norm."""
 
     query: Dense
@@ -104,7 +148,7 @@ class Layer(eqx.Module):
     up: Dense
     down: Dense
     norm: Norm
-    heads: int = eqx.field(static=True)
+    heads: int = dataclasses.field(metadata=STATIC)
 
     def __call__(
         self, x: jax.Array, mask: jax.Array, dropout: Optional[Dropout], place: int
@@ -123,24 +167,25 @@ class Layer(eqx.Module):
             return y.reshape(rows, length, self.heads, -1)
 
         query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
-        allowed = mask[:, None, None, :]
-        # JAX's function has no dropout of attention weights, and runs in float16 only on a GPU.
-        supported = x.dtype != jnp.float16 or jax.default_backend() == "gpu"
-        if supported and (dropout is None or not dropout.rate):
-            mixed = jax.nn.dot_product_attention(query, key, value, mask=allowed)
+        if dropout is not None and not dropout.attention and has_fused_attention(query):
+            # Padding is at the end of a row; a row of padding alone attends to its first token.
+            ends = jnp.where(mask, jnp.arange(1, length + 1, dtype=jnp.int32), 1)
+            lengths = ends.max(1)
+            mixed = jax.nn.dot_product_attention(
+                query, key, value, query_seq_lengths=lengths, key_value_seq_lengths=lengths,
+                implementation=FUSED,
+            )  # fmt: skip
         else:
-            scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
-            scores = scores * query.shape[-1] ** -0.5
-            weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(x.dtype)
-            weights = dropped(weights, dropout, place)
-            mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, value)
+            mixed = attention(query, key, value, mask[:, None, None, :], dropout, place)
         out = self.output(mixed.reshape(rows, length, -1))
         x = self.attention_norm(x + dropped(out, dropout, place + 1))
         inner = jax.nn.gelu(self.up(x), approximate=False)
         return self.norm(x + dropped(self.down(inner), dropout, place + 2))
 
 
-class Bert(eqx.Module):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Bert:
     """Encoder: int token ids and segment ids [B, L], 0 = padding -> float [B, L, hidden]."""
 
     tokens: jax.Array
@@ -161,7 +206,9 @@ class Bert(eqx.Module):
         return x
 
 
-class Classifier(eqx.Module):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Classifier:
     """Mean of the token vectors without padding, dropout, one linear layer."""
 
     bert: Bert
@@ -194,9 +241,9 @@ def new_classifier(shape: Shape, classes: int, seed: int) -> Classifier:
         return Norm(jnp.ones([hidden]), jnp.zeros([hidden]), shape.layer_norm_eps)
 
     def layer() -> Layer:
-        attention = [dense(hidden, hidden) for _ in range(4)]
+        query, key, value, output = (dense(hidden, hidden) for _ in range(4))
         return Layer(
-            *attention, norm(), dense(hidden, inner), dense(inner, hidden), norm(),
+            query, key, value, output, norm(), dense(hidden, inner), dense(inner, hidden), norm(),
             heads=shape.num_attention_heads,
         )  # fmt: skip
 

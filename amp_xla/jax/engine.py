@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
-import equinox
 import jax
 import numpy as np
 import optax
@@ -81,9 +80,7 @@ class JaxEngine(Engine):
         smallest = getattr(job.state.loss_scale, "minimum", None)
         if smallest is not None:
             self.smallest_scale = float(np.asarray(smallest))
-        self.versions = {
-            "jax": jax.__version__, "equinox": equinox.__version__, "optax": optax.__version__,
-        }  # fmt: skip
+        self.versions = {"jax": jax.__version__, "optax": optax.__version__}
         leaves = jax.tree_util.tree_leaves(job.state.model)
         self.process = {
             "runtime": "jax",

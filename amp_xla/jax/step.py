@@ -86,7 +86,7 @@ def training_step(
     optimizer: optax.GradientTransformation,
     rate: Any,
     policy: Policy,
-    dropout: float,
+    dropout: Tuple[float, float],
     smoothing: float,
     seed: int,
 ) -> Any:
@@ -98,7 +98,7 @@ def training_step(
       optimizer: result of ``adamw``.
       rate: result of ``schedule``.
       policy: dtypes of parameters, computation and output.
-      dropout: share of activations and attention weights to drop.
+      dropout: shares to drop of activations and of attention weights.
       smoothing: label smoothing.
       seed: seed of dropout.
     """
@@ -108,7 +108,7 @@ def training_step(
         key = jax.random.key_data(jax.random.fold_in(jax.random.key(seed), state.step))
 
         def loss(model: Classifier) -> Tuple[jax.Array, jax.Array]:
-            masks = Dropout(key, dropout)
+            masks = Dropout(key, *dropout)
             logits = model(batch["token_ids"], batch["segment_ids"], masks)
             return loss_and_accuracy(logits, batch["labels"], batch["weights"], smoothing)
 

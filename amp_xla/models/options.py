@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Mapping, NamedTuple, Optional
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
@@ -71,6 +71,8 @@ class EncoderOptions:
     """hidden size: up to 64 a multiple of 8, above 64 a multiple of 64; ignored with --bert"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.1
     """share of activations and attention weights dropped in training"""
+    attention_dropout: Annotated[Optional[float], within(at_least=0, below=1)] = None
+    """share of attention weights dropped in training; none = --dropout"""
 
     def __post_init__(self) -> None:
         step = HEAD if self.hidden > HEAD else 8
@@ -84,7 +86,13 @@ class EncoderOptions:
     def config(self, vocab_size: int, max_length: int) -> Dict[str, Any]:
         """Return the ``bert_config.json`` of a model that starts without ``bert``."""
         heads = max(1, self.hidden // HEAD)
-        return bert_config(vocab_size, self.layers, self.hidden, heads, max_length, self.dropout)
+        return bert_config(vocab_size, self.layers, self.hidden, heads, max_length, *self.rates)
+
+    @property
+    def rates(self) -> Tuple[float, float]:
+        """Shares to drop of activations and of attention weights."""
+        attention = self.attention_dropout
+        return self.dropout, self.dropout if attention is None else attention
 
     def transformer(
         self, vocab_size: int, max_length: int, weights: bool = True, **extend: Any
@@ -149,15 +157,16 @@ class EncoderOptions:
 
 
 def bert_config(
-    vocab_size: int, layers: int, hidden: int, heads: int, length: int, dropout: float
-) -> Dict[str, Any]:
-    """Return the content of the ``bert_config.json`` of a new BERT."""
+    vocab_size: int, layers: int, hidden: int, heads: int, length: int, dropout: float,
+    attention_dropout: Optional[float] = None,
+) -> Dict[str, Any]:  # fmt: skip
+    """Return the content of the ``bert_config.json`` of a new BERT; None = as ``dropout``."""
     return {
         "model_type": "bert", "vocab_size": vocab_size, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * hidden,
         "max_position_embeddings": max(POSITIONS, length), "type_vocab_size": 2,
         "hidden_act": "gelu", "hidden_dropout_prob": dropout,
-        "attention_probs_dropout_prob": dropout,
+        "attention_probs_dropout_prob": dropout if attention_dropout is None else attention_dropout,
     }  # fmt: skip
 
 
@@ -191,6 +200,8 @@ class LanguageModelOptions:
     sinusoidal positions, heads that attend to neighbours; random = as in BERT"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
     """share of activations and attention weights dropped; 0.1 for many epochs over little text"""
+    attention_dropout: Annotated[Optional[float], within(at_least=0, below=1)] = None
+    """share of attention weights dropped; none = --dropout"""
 
     @property
     def informed(self) -> bool:
@@ -204,7 +215,8 @@ class LanguageModelOptions:
         """Build a ``LanguageModel``; see its class."""
         from amp_xla.models.language_model import LanguageModel
 
-        config = bert_config(vocab_size, *SIZES[self.model], length, self.dropout)
+        sizes = SIZES[self.model]
+        config = bert_config(vocab_size, *sizes, length, self.dropout, self.attention_dropout)
         if self.start == "random":
             config["initializer_range"] = 0.02
         return LanguageModel(

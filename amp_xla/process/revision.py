@@ -11,17 +11,23 @@ from typing import Optional
 def revision() -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
-    A container image has no repository; there the variable ``SOURCE_REVISION`` is returned.
+    A container image has no repository; there the variable ``SOURCE_REVISION`` is returned. Pages
+    of results do not count: each command that measures changes one.
     """
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--exclude", "*"]
+    files = ["--untracked-files=no", "--", ":/", ":(top,exclude)docs/results"]
     try:
-        out = subprocess.run(
-            [*command, "--dirty=+changes"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=10,
-            check=True,
-        )
-        return out.stdout.decode().strip()
+        changed = _git("status", "--porcelain", *files)
+        return _git("describe", "--always", "--exclude", "*") + "+changes" * bool(changed)
     except (OSError, subprocess.SubprocessError):
         return os.environ.get("SOURCE_REVISION")
+
+
+def _git(*words: str) -> str:
+    out = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=10,
+        check=True,
+    )
+    return out.stdout.decode().strip()

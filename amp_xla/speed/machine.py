@@ -72,13 +72,14 @@ class Machine:
         )
 
 
-def look() -> Machine:
-    """Return the ``Machine`` as seen by a new process."""
+def look(seconds: float = 150.0) -> Machine:
+    """Return the ``Machine`` as seen by a new process, which must answer in time."""
     done = subprocess.run(
         [sys.executable, "-c", _PROBE],
         capture_output=True,  # a failure is reported by the caller, with stderr
         env=clean_environment(),
         check=True,
+        timeout=seconds,
     )
     return Machine(**json.loads(done.stdout.decode().splitlines()[-1]))
 
@@ -106,7 +107,7 @@ def probe() -> Dict[str, object]:
         refuse_unseen_gpu(os.environ.get(DEVICE) or "auto", os.environ)
     except UnsupportedError as error:
         unseen = str(error)
-    name, driver = (_cpu_name(), "")
+    name, driver = (cpu_name(), "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     if gpus:
         first = next(iter(nvidia.look(os.environ).gpus), nvidia.Gpu("GPU", ""))
@@ -126,7 +127,8 @@ def probe() -> Dict[str, object]:
     }
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
+    """Return the processor's name, with its units for half precision."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             text = file.read()

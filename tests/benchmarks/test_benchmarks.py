@@ -1,19 +1,23 @@
-"""The GPU benchmark resumes, reports what failed, and refuses a CPU."""
+"""The GPU benchmark resumes, ends in time, reports what failed, and refuses a CPU."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import time
 from pathlib import Path
 from typing import List
 
 import pytest
 
 from benchmarks import gpu
+from benchmarks.gpu_rows import CONTESTANTS, PEAKS, PLAN, TINY, Contestant, Row
 from tests.running import run_python
 
 pytestmark = pytest.mark.once
 
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+FACTS = {"card": "NVIDIA H100 80GB HBM3", "driver": "550.54", "tensorflow": "2.17.1", "steps": "10"}
 
 
 def trial(out: Path, *words: str, code: int = 0) -> str:
@@ -22,25 +26,119 @@ def trial(out: Path, *words: str, code: int = 0) -> str:
     return done.err
 
 
+def rows(out: Path) -> List[Row]:
+    return list(gpu.read(out).values())
+
+
 @pytest.mark.slow
 def test_a_trial_measures_only_missing_rows(tmp_path: Path) -> None:
+    """Another revision is no reason to measure a row again; its program needs what is counted."""
     out = tmp_path / "new" / "gpu"
     words = ["--trial", "--steps", "2", "--peer", "/nowhere/python", "--only"]
     trial(out, *words, "at 16, fp32")
-    first = out.with_suffix(".json").read_text()
-    said = trial(out, *words, "at 16, fp32;at 16, PyTorch bf16 compiled", code=1)
-    assert "fp32" not in said and "PyTorch bf16 compiled, batch 4: refused: " in said
-    rows = json.loads(out.with_suffix(".json").read_text())["rows"]
-    assert json.loads(first)["rows"] == rows[:1] and rows[0]["status"] == "ok"
-    assert len(rows[0]["seconds"]) == 2 and rows[0]["loss"] > 0 and rows[0]["peak_bytes"] > 1e8
+    record = json.loads(out.with_suffix(".json").read_text())
+    record["rows"][0]["revision"] = "older"
+    out.with_suffix(".json").write_text(json.dumps(record))
+    said = trial(out, *words, "at 16, fp32;at 16, PyTorch bf16 compiled")
+    assert "fp32, batch" not in said and "/nowhere/python has no torch, or does not answer" in said
+    assert json.loads(out.with_suffix(".json").read_text()) == record
+    (row,) = rows(out)
+    assert row.status == "ok" and row.flops == row.expected_flops > 0
+    assert len(row.seconds) == 6 and len(row.windows) == 3
+    assert row.loss and row.first_loss and row.peak_bytes > 1e8 and row.skipped == 0
     page = out.with_suffix(".md").read_text()
-    assert "not a result" in page and "| fp32 " in page
+    assert "not a result" in page and "| fp32 " in page and "| older, " in page
+    assert f"## tiny at 16: {row.machine['card']}" in page and "- fp32: driver none" in page
+
+
+def test_a_row_that_hangs_costs_its_time_alone(tmp_path: Path) -> None:
+    """It answers which versions it has, then sleeps, and so does a process that it has started."""
+    program = tmp_path / "python"
+    program.write_text(
+        """#!/bin/sh
+        [ "$1" = -c ] && echo '{"torch": "2"}' && exit
+        sleep 500 & sleep 500"""
+    )
+    program.chmod(0o755)
+    began = time.monotonic()
+    words = ["--trial", "--minutes", "0.6", "--peer", shlex.quote(str(program))]
+    said = trial(tmp_path / "gpu", *words, "--only", "PyTorch bf16;PyTorch fp32", code=1)
+    assert time.monotonic() - began < 120  # 36 s, and the start of a busy machine
+    assert "PyTorch bf16, batch 4: timed out: no answer in " in said
+    assert "PyTorch fp32: no time is left for it" in said
+
+
+@pytest.mark.slow
+def test_amp_that_converted_nothing_is_an_error(tmp_path: Path, monkeypatch) -> None:
+    """Its process gets a variable with which TensorFlow has no such pass on a CPU."""
+    monkeypatch.setattr(Contestant, "environ", {**NO_GPU, "TF_ENABLE_ONEDNN_OPTS": "0"})
+    monkeypatch.setattr(gpu, "planned", lambda config: [(TINY, "amp")])
+    monkeypatch.setenv(*next(iter(NO_GPU.items())))
+    found: gpu.Rows = {}
+    gpu.measure(gpu.Config(trial=True, steps=1), found, tmp_path / "gpu", float("inf"))
+    (row,) = found.values()
+    assert row.status == "ran in float32: nothing was computed in half precision"
+    assert row.status in (tmp_path / "gpu.md").read_text()
+
+
+def made(contestant: str, **values) -> Row:
+    facts = {"loss": 5.0, "first_loss": 6.0, "device": "gpu", "status": "ok", "batch": 64, **values}
+    return Row("BERT-base at 384", contestant, FACTS, "2026-01-01", "abc", **facts)
+
+
+@pytest.mark.parametrize(
+    "row, why",
+    [
+        (made("amp", half_nodes=9), ""),
+        (made("amp"), "ran in float32: nothing"),
+        (made("tf32", half_nodes=9), "9 nodes ran in half precision"),
+        (made("amp + xla on", half_nodes=9), "XLA compiled nothing"),
+        (made("amp", half_nodes=9, skipped=2), "2 steps were skipped"),
+        (made("amp", half_nodes=9, loss=None), "loss not finite"),
+        (made("JAX bf16", half_nodes=9, device="cpu"), "ran on the CPU"),
+        (made("JAX bf16, cuDNN attention", half_nodes=9), "its program has no cuDNN attention"),
+        (made("tf32", flops=7), "its program has 7 FLOPs instead of "),
+    ],
+)
+def test_a_row_is_what_its_name_says(row: Row, why: str) -> None:
+    problem = row.problem(False, ())
+    assert problem.startswith(why) and bool(problem) == bool(why)
+
+
+def test_rows_of_the_plan_differ_and_exist() -> None:
+    assert len(set(PLAN)) == len(PLAN) and {name for _, name in PLAN} == set(CONTESTANTS)
+
+
+@pytest.mark.parametrize(
+    "card, peak",
+    [
+        ("NVIDIA H100 80GB HBM3", "25%"), ("NVIDIA H100 PCIe", "33%"), ("NVIDIA A1000", "-"),
+        ("NVIDIA L40", "138%"), ("NVIDIA L4", "207%"), ("A100-SXM4-40GB", "80%"),
+    ],
+)  # fmt: skip
+def test_the_peak_is_that_of_exactly_this_card(card: str, peak: str) -> None:
+    row = made("amp", seconds=[0.1, 0.2, 0.3], windows=[64.0, 128.0, 32.0])
+    row.machine = {**FACTS, "card": card}
+    row.seconds = [row.expected_flops / 250e12]
+    name = gpu.HEAD.index
+    assert gpu.cells(row)[name("of peak")] == peak
+    assert gpu.cells(row)[name("sequences/s")] == "64.0"
+    assert gpu.cells(row)[name("spread")] == "150%"
+
+
+def test_a_table_has_one_card() -> None:
+    both = [made("amp"), made("tf32"), made("amp")]
+    both[2].machine = {**FACTS, "card": "NVIDIA L4"}
+    page = gpu.render({row.key: row for row in both}, trial=False)
+    assert "## BERT-base at 384: NVIDIA L4" in page and page.count("| amp ") == 2
+    assert "- amp; tf32: driver 550.54, tensorflow 2.17.1, steps 10" in page
+    assert set(PEAKS) >= {"H100 80GB HBM3", "L4"}
 
 
 @pytest.mark.parametrize(
     "words, why",
     [
-        ([], "error: no GPU that TensorFlow "),
+        ([], "error: no GPU ("),
         (["--trial", "--only", "fp16"], "--only fp16: no such row; allowed: parts of tiny at 16"),
     ],
 )

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, List
 
+CPU = {"JAX_PLATFORMS": "cpu"}  # several devices or processes, also where there is one GPU
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
 FLAGS = (
@@ -74,7 +75,7 @@ def together(folder: Path, words: List[str]) -> List[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environ = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2"}
+    environ = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2", **CPU}
     both = [start(folder, words, JAX_PROCESS_ID=str(i), **environ) for i in range(2)]
     said = [process.communicate(timeout=280)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0], said

@@ -15,7 +15,7 @@ from amp_xla.precision.policy import get_policy
 
 pytestmark = pytest.mark.jax
 # A tiny BERT and its hidden states, written with bert4keras by tests/jax/reference.py of revision
-# eea35f5, because no runtime has both TensorFlow and JAX.
+# eea35f5, because no runtime has both TensorFlow and JAX; the weights then became safetensors.
 FOLDER = Path(__file__).resolve().parent / "reference"
 HUGGING_FACE = Path(__file__).resolve().parents[1] / "models" / "hugging_face"
 
@@ -59,7 +59,7 @@ def test_dropout_drops_its_share_anew_each_step_and_place():
     key = jax.random.key_data(jax.random.key(0))
     drops = []
     for step, place in ((0, 0), (0, 1), (1, 0)):
-        mask = np.asarray(bert.dropped(x, bert.Dropout(key + np.uint32(step), 0.25), place))
+        mask = np.asarray(bert.dropped(x, bert.Dropout(key + np.uint32(step), 0.25, 0.25), place))
         assert set(np.unique(mask)) == {0.0, np.float32(1 / 0.75)}
         for axis in ((0, 1), (0, 2), (1, 2)):  # no row, column or plane is special
             shares = (mask == 0).mean(axis)
@@ -70,17 +70,84 @@ def test_dropout_drops_its_share_anew_each_step_and_place():
     assert bert.dropped(x, None, 0) is x
 
 
+def gradients(model, tokens, attention=0.0):
+    """Return hidden states and gradients of a training step that drops no activations."""
+    dropout = bert.Dropout(jnp.zeros(2, jnp.uint32), 0.0, attention)
+
+    def loss(model):
+        hidden = model(tokens, jnp.zeros_like(tokens), dropout).astype(jnp.float32)
+        return jnp.where((tokens != 0)[:, :, None], jnp.square(hidden), 0.0).sum(), hidden
+
+    return jax.grad(loss, has_aux=True)(model)
+
+
+def test_attention_by_lengths_equals_attention_by_a_mask(monkeypatch):
+    """Rows of 12, 5, 1 and no tokens; JAX's own implementation stands for cuDNN's."""
+    tokens = np.random.RandomState(1).randint(1, 20, (4, 12))
+    for row, length in enumerate((12, 5, 1, 0)):
+        tokens[row, length:] = 0
+    grads, hidden = gradients(loaded(), jnp.asarray(tokens))
+    monkeypatch.setattr(bert, "has_fused_attention", lambda query: True)
+    monkeypatch.setattr(bert, "FUSED", "xla")
+    fused_grads, fused = gradients(loaded(), jnp.asarray(tokens))
+    np.testing.assert_allclose(fused[tokens > 0], hidden[tokens > 0], atol=1e-5)
+    jax.tree_util.tree_map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), fused_grads, grads
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_without_attention_dropout_the_program_for_a_gpu_has_cudnns_attention(monkeypatch, dtype):
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    # They ask the driver; all else is what a GPU's program is made of.
+    monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(bert, "has_fused_attention", lambda query: True)
+    model, tokens = get_policy(f"p=f32,c={dtype},o=f32").cast_to_compute(loaded()), jnp.ones((2, 8))
+
+    def program(attention):
+        step = jax.jit(lambda m, t: gradients(m, t, attention))
+        lowered = step.trace(model, tokens.astype(jnp.int32)).lower(lowering_platforms=("cuda",))
+        return lowered.as_text()
+
+    fused = program(0.0)
+    assert "__cudnn$fmhaSoftmax(" in fused and "__cudnn$fmhaSoftmaxBackward(" in fused
+    assert "__cudnn" not in program(0.1)
+
+
+def test_cudnns_attention_is_for_gpus_and_half_precision_only(monkeypatch):
+    class Device:
+        compute_capability = "9.0"
+
+    query = jnp.zeros([2, 8, 2, 64], jnp.bfloat16)
+    assert not bert.has_fused_attention(query)  # a CPU
+    monkeypatch.setattr(jax, "local_devices", lambda: [Device])
+    assert bert.has_fused_attention(query)
+    assert not bert.has_fused_attention(query.astype(jnp.float32))
+    assert not bert.has_fused_attention(jnp.zeros([2, 8, 2, 260], jnp.bfloat16))
+    for other in ("7.5", "gfx942"):
+        Device.compute_capability = other
+        assert not bert.has_fused_attention(query)
+
+
 def test_damaged_weights_are_named(tmp_path):
     folder = tmp_path / "bert"
     shutil.copytree(str(FOLDER), str(folder))
-    for name, change, words in (
-        ("data-00000-of-00001", lambda b: b[:5000] + b"x" + b[5001:], r"bert/.* is damaged \(its"),
-        ("index", lambda b: b[:100] + b"x" + b[101:], r"bert_model.ckpt.index is damaged"),
-        ("index", lambda b: b[:-9], "not a TensorFlow checkpoint, or truncated"),
-    ):
-        file = folder / f"bert_model.ckpt.{name}"
-        whole = file.read_bytes()
-        file.write_bytes(change(whole))
-        with pytest.raises(weights.DataError, match=words):
-            loaded(folder)
-        file.write_bytes(whole)
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(weights.DataError, match="model.safetensors is truncated or damaged"):
+        loaded(folder)
+
+
+@pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-100"])
+def test_a_tensorflow_checkpoint_is_refused_with_the_way_to_convert_it(tmp_path, name):
+    folder = tmp_path / "bert"
+    shutil.copytree(str(FOLDER), str(folder))
+    for ending in ("index", "data-00000-of-00001"):
+        (folder / f"{name}.{ending}").write_bytes(b"")
+    loaded(folder)  # the safetensors beside it are read
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(weights.DataError, match="amp-xla export RUN --format hf") as refused:
+        loaded(folder)
+    assert f"{name}.index is a TensorFlow checkpoint" in str(refused.value)
+    assert "\n" not in str(refused.value)

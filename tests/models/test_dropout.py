@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from amp_xla.backend import keras, tf
 from amp_xla.models import dropout
+from amp_xla.models.options import EncoderOptions, LanguageModelOptions
 from amp_xla.process.world import World
 
 
@@ -56,3 +58,31 @@ def test_inference_is_the_identity_and_training_comes_back():
     assert (graph.run(graph.again) == 0.0).any()
     kinds = {operation.type for operation in graph.graph.get_operations()}
     assert not kinds & {"Switch", "Merge", "If", "StatelessIf", "RandomUniform"}
+
+
+@pytest.mark.parametrize(
+    "rates, masks",
+    [
+        ({}, 8),  # of embeddings, of attention and two outputs in 2 layers, of the pooled vector
+        ({"attention_dropout": 0.0}, 6),
+        ({"dropout": 0.0, "attention_dropout": 0.1}, 2),
+        ({"dropout": 0.0}, 0),
+    ],
+)
+def test_attention_weights_have_their_own_rate(rates, masks):
+    with tf.Graph().as_default() as graph:
+        dropout.install(1)
+        options = EncoderOptions(layers=2, hidden=16, **rates)
+        options.classifier(30, 2, 12)
+        kinds = [op.type for op in graph.get_operations()]
+    assert sum(kind.startswith("StatelessRandomUniform") for kind in kinds) == masks
+    config = options.config(30, 12)
+    assert config["hidden_dropout_prob"] == options.dropout
+    assert config["attention_probs_dropout_prob"] == options.rates[1]
+
+
+def test_a_language_model_has_both_rates():
+    options = LanguageModelOptions(dropout=0.1, attention_dropout=0.0, start="random")
+    with tf.Graph().as_default():
+        config = options.language_model(30, 12).config
+    assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.1, 0.0)

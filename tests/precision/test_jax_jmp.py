@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -16,6 +16,9 @@ import amp_xla.precision.compat.jmp as jmp
 from amp_xla.precision.compat.neurai import policy, scale
 
 pytestmark = pytest.mark.jax
+needs_jmp = pytest.mark.skipif(
+    importlib.util.find_spec("jmp") is None, reason="compares with jmp, which is not installed"
+)
 
 RUN_JMPS_TESTS = """
 import importlib, sys, unittest
@@ -33,12 +36,14 @@ print("ran", result.testsRun, "failed", len(result.failures) + len(result.errors
 """
 
 
+@needs_jmp
 def test_jmps_own_97_tests_pass():
     env = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", RUN_JMPS_TESTS], capture_output=True, env=env)
     assert b"ran 97 failed 0" in done.stdout, done.stderr
 
 
+@needs_jmp
 def test_all_of_jmps_names_are_here_and_in_neurai():
     assert sorted(jmp.__all__) == sorted(importlib.import_module("jmp").__all__)
     for module in (policy, scale):

@@ -67,7 +67,7 @@ def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):
     state = {**runs.state(1), "recipe": "jax_classification"}
     checkpoint.write(tmp_path / "checkpoints", 1, runs.tensors(1), state, {})
     (tmp_path / "texts.txt").write_text("a text\n")
-    monkeypatch.setitem(sys.modules, "equinox", None)
+    monkeypatch.setitem(sys.modules, "optax", None)
     for name in [name for name in sys.modules if name.startswith("amp_xla.jax")]:
         monkeypatch.delitem(sys.modules, name)
     assert cli.main(["predict", str(tmp_path), str(tmp_path / "texts.txt")]) == 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Dict
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,7 +31,7 @@ def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
         model, head = untrained(weights.pretrained(str(folder)).config), read_head(folder)
         dense = bert.Dense(jnp.asarray(head["classifier.weight"].T), head["classifier.bias"])
         loaded = weights.load(model.bert, str(folder))
-        return _run(eqx.tree_at(lambda m: (m.bert, m.logits), model, (loaded, dense)))
+        return _run(dataclasses.replace(model, bert=loaded, logits=dense))
 
     model = restored(checkpoint, untrained(shape), ".model")
     tensors = {name: np.asarray(value) for name, value in weights.named(model.bert).items()}
