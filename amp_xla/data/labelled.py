@@ -11,10 +11,11 @@ import numpy as np
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.batches.token_dropout import token_dropout
 from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.layout import LAYOUT
 from amp_xla.data.text.options import Files, VocabularyOptions
 from amp_xla.data.text.readers import Dataset, split
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.errors import SettingsError
+from amp_xla.errors import DataError, SettingsError
 
 
 class Labelled(NamedTuple):
@@ -41,7 +42,12 @@ class Labelled(NamedTuple):
     @property
     def assets(self) -> Dict[str, bytes]:
         """File name -> content of the files needed for prediction."""
-        return {**self.tokenizer.assets, "labels.json": self.labels.encoded()}
+        files = {} if self.labels is None else {"labels.json": self.labels.encoded()}
+        # Training of unsupervised SimCSE reads single texts, but its dev file has pairs.
+        layouts = [part.layout for part in (self.dev, self.train) if part.layout is not None]
+        if layouts:
+            files[LAYOUT] = max(layouts, key=lambda layout: len(layout.places)).encoded()
+        return {**self.tokenizer.assets, **files}
 
     @property
     def fingerprints(self) -> Dict[str, str]:
@@ -97,7 +103,7 @@ class Preparation(NamedTuple):
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
         description = (
-            f"{counts}, {tokenizer.vocab_size} tokens; {batches.describe()}"
+            f"{_columns(train, dev)}{counts}, {tokenizer.vocab_size} tokens; {batches.describe()}"
             f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded[0])}{warnings}"
         )
         return Labelled(
@@ -105,16 +111,30 @@ class Preparation(NamedTuple):
         )  # fmt: skip
 
 
+def _columns(train: Dataset, dev: Dataset) -> str:
+    """Return how the training file was read, and the dev file if it has other columns."""
+    shown = [str(part.layout) for part in (train, dev) if part.layout is not None]
+    lines = dict.fromkeys(shown)
+    return "".join(f"{name}{line}\n" for name, line in zip(("", "dev "), lines))
+
+
 def read(files: Files, how: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none."""
     parts = train, dev = files.read(how.seed)
+    if (train.pairs is None) != (dev.pairs is None):
+        pairs, single = (
+            (files.dev, files.train) if train.pairs is None else (files.train, files.dev)
+        )
+        raise DataError(
+            f"{pairs} has pairs of texts, {single} has single texts; both need the same"
+        )
     separator = files.separator
     names, dev_names = (
         [[label] if separator is None else split(label, separator) for label in part.labels or []]
         for part in parts
     )
     labels = Labels.fit(list(itertools.chain.from_iterable(names)))
-    tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
+    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
     answers = [
         labels.ids([label for (label,) in part]) if separator is None else labels.multi_hot(part)
         for part in (names, dev_names)

@@ -11,8 +11,9 @@ from typing import Any, List
 
 import pytest
 
+from amp_xla.data.text.layout import TARGETS
 from amp_xla.data.text.options import TextFiles
-from amp_xla.data.text.readers import TARGETS, Dataset, read
+from amp_xla.data.text.readers import Dataset, read
 from amp_xla.errors import DataError
 
 pytestmark = pytest.mark.once
