@@ -122,11 +122,9 @@ def read(files: Files, how: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none."""
     parts = train, dev = files.read(how.seed)
     if (train.pairs is None) != (dev.pairs is None):
-        pairs, single = (
-            (files.dev, files.train) if train.pairs is None else (files.train, files.dev)
-        )
+        kinds = ["single texts" if part.pairs is None else "pairs of texts" for part in parts]
         raise DataError(
-            f"{pairs} has pairs of texts, {single} has single texts; both need the same"
+            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; allowed: one kind"
         )
     separator = files.separator
     names, dev_names = (

@@ -85,6 +85,7 @@ class Request(NamedTuple):
       needs: names of ``Fields`` that a file must have.
       known: names of fields that are recognized without a flag.
       separator: text between the labels of a sample; None = each sample has one label.
+      ask: raise an error if the first line may be a header; else it is then a sample.
     """
 
     fields: Fields = Fields()
@@ -92,6 +93,7 @@ class Request(NamedTuple):
     needs: Sequence[str] = LABELLED
     known: Known = USUAL
     separator: Optional[str] = None
+    ask: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +207,9 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
         [cell.strip() for cell in line.split("\t")] for _, line in table.rows[:EXAMINED]
     ]
     others = [row for row in others if len(row) == len(first)]
-    header = _has_header(table, first, others, request)
+    # If the training file has no header, a header is found by its labels, which nobody has seen.
+    ask = request.ask and (run is None or run.header)
+    header = _has_header(table, first, others, request._replace(ask=ask))
     names = first if header else _numbers(first)
     columns: Any = list(zip(*(others if header else [first, *others]))) or [()] * len(first)
     choice = _Choice(table, names, list(map(_kind, columns)), request)
@@ -296,12 +300,12 @@ def _has_header(
     if len(usual) > 1 or (usual and (signs or len(first) == 1)):
         return True
     signs += [f"{name!r} is a usual name of a column" for name in usual]
-    if signs:
+    if signs and request.ask:
         number, line = table.rows[0]
         raise DataError(
-            f"{called(table.path)}:{number}: is {line[:60]!r} a header? {signs[-1]}. If it is, give "
-            f"--header yes, or its names: {_flags(request.needs, ['NAME'] * 3)}; if it is a sample, "
-            "--header no"
+            f"{called(table.path)}:{number}: is {line[:60]!r} a header? {signs[-1]}. If it is, "
+            f"give --header yes, or its names: {_flags(request.needs, ['NAME'] * 3)}; if it is a "
+            "sample, --header no"
         )
     return False
 
@@ -439,7 +443,7 @@ class _Choice:
         if "pair" in places and "pair" not in needs:
             doubtful += [i for i in texts if all(map(_WORD.fullmatch, columns[i]))]
             doubtful += [len(kinds) - 1] * ids
-        if doubtful:
+        if doubtful and len(free) > 1:
             other = [i for i in free if i != doubtful[0]] + doubtful[:1]
             ways = (_flags(*zip(*places.items())), _flags(needs, other))
             raise DataError(

@@ -12,7 +12,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.text import corpora, documented, entities, pretrained_vocabulary, readers
-from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, Layout
+from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, USUAL, Known, Layout
 from amp_xla.data.text.lines import Table
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -33,6 +33,8 @@ class Files:
     """what to do with unusable lines: stop, or leave them out"""
     train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
     """share of the training data to use; the seed decides which"""
+
+    known: ClassVar[Known] = USUAL  # names of columns
 
     @property
     def separator(self) -> Optional[str]:
@@ -79,6 +81,21 @@ class Files:
             columns.append(data.pairs)
         lines = ["\t".join(map(readers.one_line, row)) for row in zip(*columns)]
         return lines, data.labels or data.pairs or []
+
+    def questions(
+        self, path: str, lines: List[str], run: Layout, single: bool = False
+    ) -> Tuple[List[str], Optional[Layout]]:
+        """Return the inputs of ``predict`` in a file, see ``readers.questions``.
+
+        Args:
+          path, lines: name and content of the file.
+          run: layout of the run's training file.
+          single: each input is one text, even if the run reads pairs.
+        """
+        # Without labels, the second texts are the targets.
+        one = single or run.pair is None or run.label is None
+        fields = ("text",) if one else ("text", "pair")
+        return readers.questions(path, lines, run, fields, self.known)
 
     def count(self) -> int:
         """Estimate the number of training texts; 0 = unknown."""
@@ -164,6 +181,8 @@ class PairFiles(TextFiles):
 class TargetFiles(Files):
     """Training texts and dev texts with a target each."""
 
+    known: ClassVar[Known] = TARGETS
+
     train: Annotated[Optional[str], MAY_CHANGE] = None
     """training file: source<TAB>target, TSV or CSV with a header, or JSON lines, also .gz; none =
     built-in"""
@@ -181,7 +200,7 @@ class TargetFiles(Files):
         """Return the texts of a file, with their targets as ``pairs``."""
         return readers.read(
             path, self.text_field, self.pair_field, None, self.on_bad_line, ("text", "pair"),
-            known=TARGETS, header=self.header, run=run,
+            known=self.known, header=self.header, run=run,
         )  # fmt: skip
 
 
@@ -203,6 +222,13 @@ class TaggedFiles(Files):
     def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; see ``entities.read``."""
         return entities.read(path, nested, self.on_bad_line)
+
+    def questions(
+        self, path: str, lines: List[str], run: Layout, single: bool = False
+    ) -> Tuple[List[str], Optional[Layout]]:
+        if Table.of(path, lines, []).format != "json":
+            return lines, None  # each line is a text, with tabs or without
+        return super().questions(path, lines, run, single)
 
     def texts_in(self, path: str) -> int:
         return len(entities.read(path, on_bad_line="skip"))

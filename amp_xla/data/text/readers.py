@@ -190,6 +190,50 @@ def one_line(text: str) -> str:
     return re.sub(r"[\t\r\n]", " ", text)
 
 
+def questions(
+    path: str, lines: List[str], run: Layout, fields: Sequence[str], known: Known
+) -> Tuple[List[str], Optional[Layout]]:
+    """Return an input of ``predict`` for each line of a file, or for each object in JSON.
+
+    A header and a sample with a blank text have an empty input.
+
+    Args:
+      path, lines: name and content of the file.
+      run: layout of the run's training file, which this file has too, with or without a label.
+      fields: fields that make an input: ``text``, or ``text`` and ``pair``.
+      known: names of fields that are recognized in a file with other columns.
+
+    Returns:
+      The inputs; and the layout, or None if each line is an input as it is.
+    """
+    table, request = Table.of(path, lines, []), Request(needs=fields, known=known, ask=False)
+    if table.format == "tab" and run.format == "comma" and run.header and lines:
+        commas = Table.of(path, lines, [], comma=True)  # standard input has no name
+        table = commas if commas.rows and run.applied(commas, request) else table
+    if not table.rows:
+        return lines, None
+    layout = decide(table, request, run)
+    if layout.pair is not None and run.pair is None:
+        raise DataError(f"{called(path)} has pairs of texts ({layout}); the run has: {run}")
+    is_plain = len(layout.columns) == len(fields) and table.format == "tab" and not layout.header
+    if is_plain and len(fields) > 1:
+        return lines, None  # the recipe checks them
+    rows, inputs = table.rows[layout.header :], dict.fromkeys(range(1, len(lines) + 1), "")
+    if not isinstance(table.rows[0][1], str):  # of an array, several objects may be in a line
+        rows, inputs = [(i, row) for i, (_, row) in enumerate(rows)], {}
+    for number, content in rows:
+        try:
+            record, names = layout.values(content)
+            filled = all(str(record.get(names[field]) or "").strip() for field in fields)
+            texts = [text_value(record, names[field], field) for field in fields if filled]
+            inputs[number] = "\t".join(map(one_line, texts))
+        except ValueError as reason:
+            raise DataError(f"{called(path)}, line {number}: {reason}") from None
+    used = {field: layout.places[field] for field in fields}
+    shown = Layout(layout.format, layout.header, layout.columns, **used)
+    return list(inputs.values()), None if is_plain else shown
+
+
 def split(labels: Any, separator: str) -> List[Any]:
     """Split a text into labels, without blank ones; a number is one label."""
     parts = labels.split(separator) if isinstance(labels, str) else [labels]
