@@ -139,9 +139,9 @@ def main(argv: List[str]) -> int:
 
 def _inputs(saved: Checkpoint, config: Config) -> List[str]:
     """Return what to predict, read as the training file was; a line without it is empty."""
-    files, run = config.saved.files(saved)
-    if run is None or not hasattr(files, "questions"):
+    if not (saved.path / LAYOUT).is_file():
         return lines_of(config.file)
+    files, run = config.saved.files(saved)
     path, lines = config.file or "-", _lines(config.file)
     inputs, layout = files.questions(path, lines, run, single=config.query is not None)
     if layout is None:

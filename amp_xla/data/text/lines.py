@@ -143,7 +143,8 @@ def _json_rows(
     with contextlib.suppress(ValueError):
         json_object(rows[0][1])
         return list(rows)
-    text, values = "\n".join(lines), []
+    text = "\n".join(lines)
+    values: List[Tuple[int, Any]] = []
     decode, at, counted, number = json.JSONDecoder().raw_decode, 0, 0, 1
     while True:
         begin = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]

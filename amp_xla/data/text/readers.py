@@ -9,7 +9,8 @@ import math
 import re
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout, Request, decide
+from amp_xla.data.text.columns import Request, decide
+from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout
 from amp_xla.data.text.lines import BadLine, Table, called, text_problem
 from amp_xla.errors import DataError
 
@@ -100,16 +101,16 @@ def read(
         no label. None = each sample has one label.
       known: names of fields that are recognized without a flag.
       header: ``"yes"`` or ``"no"``: whether the first line is a header; None = detect it.
-      run: layout of the training file; see ``layout.decide``.
+      run: layout of the training file; see ``columns.decide``.
     """
     table = Table.read(path)
     if not table.rows:
         return collected(path, (), list, table.bad, on_bad_line)  # raises
     fields = Fields(text_field, pair_field, label_field)
-    layout = decide(table, Request(fields, header, needs, known, separator), run)
+    layout = decide(table, Request(fields, header, needs, known), run)
 
     def sample(content: Any) -> List[Optional[str]]:
-        record, names = layout.values(content)
+        record, names = layout.values(content), layout.names
         values = [
             text_value(record, names[kind], kind, separator) if kind in names else None
             for kind in Fields._fields
@@ -209,7 +210,7 @@ def questions(
     table, request = Table.of(path, lines, []), Request(needs=fields, known=known, ask=False)
     if table.format == "tab" and run.format == "comma" and run.header and lines:
         commas = Table.of(path, lines, [], comma=True)  # standard input has no name
-        table = commas if commas.rows and run.applied(commas, request) else table
+        table = commas if commas.rows and run.applied(commas, fields) else table
     if not table.rows:
         return lines, None
     layout = decide(table, request, run)
@@ -223,7 +224,7 @@ def questions(
         rows, inputs = [(i, row) for i, (_, row) in enumerate(rows)], {}
     for number, content in rows:
         try:
-            record, names = layout.values(content)
+            record, names = layout.values(content), layout.names
             filled = all(str(record.get(names[field]) or "").strip() for field in fields)
             texts = [text_value(record, names[field], field) for field in fields if filled]
             inputs[number] = "\t".join(map(one_line, texts))
