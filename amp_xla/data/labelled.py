@@ -44,10 +44,8 @@ class Labelled(NamedTuple):
         """File name -> content of the files needed for prediction."""
         files = {} if self.labels is None else {"labels.json": self.labels.encoded()}
         # Training of unsupervised SimCSE reads single texts, but its dev file has pairs.
-        layouts = [part.layout for part in (self.dev, self.train) if part.layout is not None]
-        if layouts:
-            files[LAYOUT] = max(layouts, key=lambda layout: len(layout.places)).encoded()
-        return {**self.tokenizer.assets, **files}
+        layout = max((self.train.columns, self.dev.columns), key=lambda each: len(each.places))
+        return {**self.tokenizer.assets, **files, LAYOUT: layout.encoded()}
 
     @property
     def fingerprints(self) -> Dict[str, str]:
@@ -187,19 +185,3 @@ def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> En
     split = [line.partition("\t") for line in lines]
     pairs = [second if tab else None for _, tab, second in split]
     return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
-
-
-def warning(lines: Sequence[str], labels: Labels) -> str:
-    """Return a warning if the last column has names of labels, else an empty string.
-
-    The first line is not examined, because it may be a header.
-    """
-    rows = [line.split("\t") for line in lines[1:] or lines]
-    columns, last = {len(row) for row in rows}, {row[-1] for row in rows}
-    if len(columns) != 1 or columns == {1} or not last <= set(labels.names):
-        return ""
-    (number,) = columns
-    return (
-        f"warning: column {number} looks like labels, such as {min(last)!r}, and is read as part "
-        f"of the text; if these are labels, remove the column (cut -f -{number - 1})"
-    )

@@ -181,7 +181,7 @@ def _by_name(
         elif name is not None:
             raise error(f"no field {name!r} for --{field}-field; found: {listed}")
     free = [i for i, k in enumerate(kinds) if i not in places.values() and k != "empty"]
-    lower = {columns[i].lower(): i for i in reversed(free)}
+    lower = {columns[i].lower(): i for i in reversed(free) if columns[i]}
     pairs = [(a, b) for a, b in known.texts if a in lower and (not b or b in lower)]
     if "text" not in places and pairs:
         found = {"text": lower[pairs[0][0]], "pair": lower.get(pairs[0][1])}

@@ -10,7 +10,7 @@ import re
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from amp_xla.data.text.columns import Request, decide
-from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout
+from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout, numbers
 from amp_xla.data.text.lines import BadLine, Table, called, text_problem
 from amp_xla.errors import DataError
 
@@ -43,6 +43,14 @@ class Dataset:
                 digest.update(b"%d:" % len(data))  # so that ["ab"] and ["a", "b"] differ
                 digest.update(data)
         return digest.hexdigest()
+
+    @property
+    def columns(self) -> Layout:
+        """The layout, also of built-in texts."""
+        values = zip(Fields._fields, (self.texts, self.pairs, self.labels))
+        fields = [field for field, column in values if column is not None]
+        places = {field: i for i, field in enumerate(fields)}
+        return self.layout or Layout("tab", False, numbers(fields), **places)
 
     @property
     def all_texts(self) -> List[str]:
@@ -210,7 +218,8 @@ def questions(
     table, request = Table.of(path, lines, []), Request(needs=fields, known=known, ask=False)
     if table.format == "tab" and run.format == "comma" and run.header and lines:
         commas = Table.of(path, lines, [], comma=True)  # standard input has no name
-        table = commas if commas.rows and run.applied(commas, fields) else table
+        found = run.applied(commas, fields) if commas.rows else None
+        table = commas if found is not None and found.header else table
     if not table.rows:
         return lines, None
     layout = decide(table, request, run)
