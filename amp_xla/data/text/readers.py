@@ -22,6 +22,7 @@ class Dataset:
     """Texts in file order, with second texts and labels if the file has them.
 
     ``bad_lines`` were left out. ``layout``: what the file's columns are; None = built-in texts.
+    ``remark``: a line break and a warning, or an empty string.
     """
 
     texts: List[str]
@@ -29,6 +30,7 @@ class Dataset:
     labels: Optional[List[str]] = None
     bad_lines: List[BadLine] = dataclasses.field(default_factory=list)
     layout: Optional[Layout] = None
+    remark: str = ""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -58,10 +60,10 @@ class Dataset:
         return [*self.texts, *(self.pairs or [])]
 
     def warnings(self) -> str:
-        """Return a line break and a warning if lines were left out, else an empty string."""
-        if not self.bad_lines:
-            return ""
-        return f"\nwarning: {len(self.bad_lines):,} lines left out, such as {self.bad_lines[0]}"
+        """Return ``remark``, and a line break and a warning if lines were left out."""
+        bad = self.bad_lines
+        left = f"\nwarning: {len(bad):,} lines left out, such as {bad[0]}" if bad else ""
+        return self.remark + left
 
     def take(self, indices: Iterable[int]) -> Dataset:
         """Return the samples at ``indices``, in that order."""
