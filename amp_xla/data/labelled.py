@@ -129,10 +129,13 @@ def read(files: Files, how: Preparation) -> Labelled:
         [[label] if separator is None else split(label, separator) for label in part.labels or []]
         for part in parts
     )
+    share = files.train_fraction
     labels = Labels.fit(list(itertools.chain.from_iterable(names)))
     tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
     answers = [
-        labels.ids([label for (label,) in part]) if separator is None else labels.multi_hot(part)
+        labels.ids([label for (label,) in part], share)
+        if separator is None
+        else labels.multi_hot(part, share)
         for part in (names, dev_names)
     ]
     return how.labelled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import hashlib
 import json
@@ -264,16 +265,21 @@ def _number(value: str, field: str) -> str:
 
 
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
-    """Return the error that lists the first bad lines of a file of ``total`` lines."""
-    listed = [str(line) for line in bad[:SHOWN_BAD_LINES]]
-    if len(bad) > len(listed):
-        listed.append(f"and {len(bad) - len(listed):,} more")
-    advice = (
-        "no line is left: is it the right file, in UTF-8 (iconv -f GB18030 -t UTF-8 converts GBK), "
-        "and are the field names right?"
-    )
-    if len(bad) < total:
-        advice = "correct them, or leave them out with --on-bad-line skip"
-    return DataError(
-        f"{path}: {len(bad):,} of {total:,} lines cannot be used: {'; '.join(listed)}; {advice}"
-    )
+    """Return the error that lists the reasons for the bad lines of a file of ``total`` lines."""
+    first = {line.reason: line.line for line in reversed(bad)}
+    times = collections.Counter(line.reason for line in bad)
+    reasons = sorted(first, key=lambda reason: first[reason])
+    listed = [
+        f"line {first[reason]}: {reason}{f' ({times[reason]:,} times)' * (times[reason] > 1)}"
+        for reason in reasons[:SHOWN_BAD_LINES]
+    ]
+    listed[0] = f"{path}:{first[reasons[0]]}: {listed[0].partition(': ')[2]}"
+    if len(reasons) > len(listed):
+        listed.append(f"and {len(reasons) - len(listed):,} more reasons")
+    advice = "correct them, or leave them out with --on-bad-line skip"
+    if len(bad) == total:
+        advice = "no line is left: is it the right file, and are the field names right?"
+    if any("not UTF-8" in reason for reason in reasons):
+        advice += " UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK)"
+    counts = f"{len(bad):,} of {total:,} lines cannot be used"
+    return DataError(f"{called(path)}: {counts}: {'; '.join(listed)}; {advice}")

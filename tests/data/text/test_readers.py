@@ -133,6 +133,23 @@ def test_bad_lines_are_named_with_file_and_number(tmp_path: Path, line: bytes, r
     assert data.warnings().startswith(f"\nwarning: 1 lines left out, such as {path}:3: ")
 
 
+def test_a_reason_is_given_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "a\t1\nb\t0\n" + "c\n" * 40 + "d\t \n")
+    with pytest.raises(DataError) as error:
+        read(path)
+    assert str(error.value) == (
+        f"{path}: 41 of 43 lines cannot be used: {path}:3: 1 column, not 2 (40 times); "
+        "line 43: label is empty; correct them, or leave them out with --on-bad-line skip"
+    )
+    objects = '{"text": 1, "label": 1}\n' * 9
+    with pytest.raises(DataError, match="no line is left: is it the right file") as error:
+        read(write(tmp_path / "a.json", objects))
+    assert "UTF-8" not in str(error.value) and "(9 times)" in str(error.value)
+    gbk = "味道很好\t1\n送餐太慢\t0\n".encode("gbk")
+    with pytest.raises(DataError, match="not UTF-8.* UTF-8 is needed .iconv -f GB18030"):
+        read(write(tmp_path / "b.tsv", gbk))
+
+
 UNUSABLE = [
     ("a.tsv", b"", {}, "empty"),
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
