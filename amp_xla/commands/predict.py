@@ -54,10 +54,7 @@ class SavedOptions:
         return saved, recipe_module(self.recipe or own_recipe(saved.recipe))
 
     def files(self, saved: Checkpoint) -> Tuple[Any, Optional[Layout]]:
-        """Return the run's options of files, if its recipe has any, and its layout.
-
-        The layout is None for the built-in data, and in runs of older versions.
-        """
+        """Return a run's options of files, if it has any, and how its training file was read."""
         config = saved.config(recipe_module(self.recipe or own_recipe(saved.recipe)).Config)
         path = saved.path / LAYOUT
         layout = Layout.load(str(path)) if path.is_file() else None
@@ -140,7 +137,7 @@ def main(argv: List[str]) -> int:
 def _inputs(saved: Checkpoint, config: Config) -> List[str]:
     """Return what to predict, read as the training file was; a line without it is empty."""
     if not (saved.path / LAYOUT).is_file():
-        return lines_of(config.file)
+        return lines_of(config.file)  # a run of an older version
     files, run = config.saved.files(saved)
     path, lines = config.file or "-", _lines(config.file)
     inputs, layout = files.questions(path, lines, run, single=config.query is not None)

@@ -128,9 +128,14 @@ class Layout:
 
     @classmethod
     def load(cls, path: str) -> Layout:
-        """Read a file that ``encoded`` wrote; its checksum is verified with the checkpoint."""
-        stored = json.loads(read_bytes(path).decode("utf-8"))
-        return cls(**{**stored, "columns": tuple(stored["columns"])})
+        """Read a file that ``encoded`` wrote; raise ``DataError`` if it cannot be used."""
+        try:
+            stored = json.loads(read_bytes(path).decode("utf-8"))
+            layout = cls(**{**stored, "columns": tuple(map(str, stored["columns"]))})
+            str(layout)  # its indices exist
+            return layout
+        except (ValueError, TypeError, LookupError) as error:
+            raise DataError(f"cannot use {path}: {error}") from None
 
     def applied(self, table: Table, needs: Sequence[str]) -> Optional[Layout]:
         """Return the layout of another file with the same columns; None if it has others.

@@ -148,6 +148,16 @@ def layout_of(tmp_path: Path, name: str, content: str, **how: Any) -> Layout:
     return data.layout
 
 
+@pytest.mark.parametrize("stored", [
+    "", "[]", "{}", '{"format": "tab", "header": false, "columns": ["0"], "text": 1}',
+    '{"format": "tab", "header": false, "columns": ["0"], "text": "0"}',
+    '{"format": "tab", "header": false, "columns": 7, "other": 1}',
+])  # fmt: skip
+def test_a_layout_that_somebody_made_up_is_one_line(tmp_path: Path, stored: str) -> None:
+    with pytest.raises(DataError, match="cannot use .*layout.json: "):
+        Layout.load(written(tmp_path, "layout.json", stored))
+
+
 ONE, TWO = ("text",), ("text", "pair")
 QUESTIONS = [
     # training file, its kinds, file to predict, its inputs

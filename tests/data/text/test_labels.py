@@ -37,7 +37,8 @@ def test_a_hint_if_the_cause_is_a_flag() -> None:
     with pytest.raises(DataError, match="; did --train-fraction 0.1 leave them out. Give a larger"):
         labels.ids(["so-so"], 0.1)
     for mark, names in (
-        (",", ["0", "1", "17", "0,1,17"]), ("|", ["a|b", "a", "b"]), (";", ["a; b", "a;c", "b", "c"])
+        (",", ["0", "1", "17", "0,1,17"]), ("|", ["a|b", "a", "b"]),
+        (";", ["a; b", "a;c", "b", "c"]),
     ):  # fmt: skip
         hint = f"may be several labels: --multilabel {shlex.quote(mark)}"
         assert hint in Labels.fit(names).warnings(names)
