@@ -143,7 +143,7 @@ def _inputs(saved: Checkpoint, config: Config) -> List[str]:
     inputs, layout = files.questions(path, lines, run, single=config.query is not None)
     if layout is None:
         _warn(path, inputs)
-    else:
+    elif config.file is not None or layout.format != "json":  # evaluate writes objects
         note(str(layout))
     return inputs
 

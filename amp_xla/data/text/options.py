@@ -17,6 +17,7 @@ from amp_xla.data.text.lines import Table
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError, SettingsError
+from amp_xla.process.progress import note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Files:
     def examples(self, path: str, run: Optional[Layout]) -> Tuple[List[str], List[str]]:
         """Return input lines for ``predict``, and the correct answers: labels or targets."""
         data = self.dataset(path, run)
+        note(str(data.columns))
         columns = [data.texts]
         if data.pairs and data.labels:  # without labels, the second texts are the targets
             columns.append(data.pairs)
