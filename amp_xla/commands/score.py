@@ -120,17 +120,14 @@ def _labels(checkpoint: Checkpoint, files: Files) -> Tuple[str, ...]:
 def _predicted(
     run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint, as_json: bool
 ) -> List[Dict[str, Any]]:
-    """Return the output of ``amp-xla predict --json``, in the runtime of the run if possible.
-
-    ``as_json``: give it objects, so that no text can look like a header or like columns.
-    """
+    """Return the output of ``amp-xla predict --json``, in the runtime of the run if possible."""
     launcher = ROOT / "amp-xla"
     program = [sys.executable, "-m", "amp_xla"]
     if launcher.is_file() and Path(sys.prefix).parent == ROOT / ".venvs":
         program = [str(launcher)]  # it chooses the runtime that trained the run
     words = ["predict", "--run", str(run), "--json", "--checkpoint", checkpoint.path.name]
     words += ["--recipe", saved.recipe] if saved.recipe else []
-    if as_json:
+    if as_json:  # no text can look like a header
         named = (zip(("text", "pair"), text.split("\t")) for text in texts)
         texts = [json.dumps(dict(pairs)) for pairs in named]
     data = "".join(f"{text}\n" for text in texts).encode("utf-8")

@@ -72,10 +72,7 @@ def may_change(config: Any) -> List[str]:
 
 
 def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
-    """Return file name -> SHA-256 (hex) of its content.
-
-    How the training file was read may change, and old runs do not have it: its texts are compared.
-    """
+    """Return file name -> SHA-256 (hex) of its content, except of the texts' layout."""
     files = {name: data for name, data in assets.items() if name != LAYOUT}
     return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 import re
 import shlex
 from typing import Any, Dict, NamedTuple, Optional, Sequence
@@ -128,9 +129,10 @@ def _has_header(
     values = set().union(*(row for row in others if row != first))  # joined files repeat a header
     usual = [cell for cell in first if cell.lower() in _NAMES and cell not in values]
     signs = list(filter(None, map(_sign, first, columns)))
-    short = (len(c) >= ENOUGH and len(name) < min(map(len, c)) for name, c in zip(first, columns))
-    if "label" not in request.needs and all(short):
-        signs.append("each of its values is shorter than all others of the column")
+    if len(others) >= ENOUGH and not any(map(operator.contains, columns, first)):
+        lengths = [(len(name), min(map(len, column))) for name, column in zip(first, columns)]
+        if any(2 * own < least for own, least in lengths) or all(a < b for a, b in lengths):
+            signs.append("its values never occur again and are shorter than others")
     if len(usual) > 1 or (usual and (signs or len(first) == 1)):
         return True
     signs += [f"{name!r} is a usual name of a column" for name in usual]

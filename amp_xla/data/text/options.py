@@ -47,12 +47,7 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; raise ``DataError`` if it cannot be read.
-
-        Args:
-          path: the file.
-          run: layout of the run's training file; None = this is the training file.
-        """
+        """Return the texts of a file; ``run``: layout of the training file, None = it is this."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
@@ -87,13 +82,7 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return the inputs of ``predict`` in a file, see ``readers.questions``.
-
-        Args:
-          path, lines: name and content of the file.
-          run: layout of the run's training file.
-          single: each input is one text, even if the run reads pairs.
-        """
+        """Return the inputs of ``predict``, see ``readers.questions``; ``single``: no pairs."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")
