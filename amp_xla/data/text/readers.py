@@ -218,6 +218,8 @@ def questions(
     Returns:
       The inputs; and the layout, or None if each line is an input as it is.
     """
+    alone = [(name, "") for name, _ in known.texts] * (len(fields) == 1)  # a source, no target
+    known = known._replace(texts=[*known.texts, *alone])
     table, request = Table.of(path, lines, []), Request(needs=fields, known=known, ask=False)
     if table.format == "tab" and run.format == "comma" and run.header and lines:
         commas = Table.of(path, lines, [], comma=True)  # standard input has no name
@@ -229,8 +231,8 @@ def questions(
     if layout.pair is not None and run.pair is None:
         raise DataError(f"{called(path)} has pairs of texts ({layout}); the run has: {run}")
     is_plain = len(layout.columns) == len(fields) and table.format == "tab" and not layout.header
-    if is_plain and len(fields) > 1:
-        return lines, None  # the recipe checks them
+    if is_plain and (len(fields) > 1 or not any("\t" in line for line in lines)):
+        return lines, None  # the recipe checks pairs
     rows, inputs = table.rows[layout.header :], dict.fromkeys(range(1, len(lines) + 1), "")
     if not isinstance(table.rows[0][1], str):  # of an array, several objects may be in a line
         rows, inputs = [(i, row) for i, (_, row) in enumerate(rows)], {}
@@ -244,7 +246,7 @@ def questions(
             raise DataError(f"{called(path)}, line {number}: {reason}") from None
     used = {field: layout.places[field] for field in fields}
     shown = Layout(layout.format, layout.header, layout.columns, **used)
-    return list(inputs.values()), None if is_plain else shown
+    return list(inputs.values()), shown
 
 
 def split(labels: Any, separator: str) -> List[Any]:

@@ -162,6 +162,7 @@ ONE, TWO = ("text",), ("text", "pair")
 QUESTIONS = [
     # training file, its kinds, file to predict, its inputs
     ("a.tsv", "", "tl", "x.txt", "a text\n\nanother\n", ["a text", "", "another"]),
+    ("a.tsv", "", "tl", "x.txt", " a\x0cb \x1b\n", [" a\x0cb \x1b"]),
     ("a.tsv", "", "tl", "x.tsv", "a text\tgood\nb\tbad\n", ["a text", "b"]),
     ("a.tsv", "", "itl", "x.tsv", "7\ta text\tgood\n", ["a text"]),
     ("a.tsv", "", "itl", "x.tsv", "7\ta text\n8\tanother\n", ["a text", "another"]),
@@ -186,7 +187,9 @@ def test_a_file_to_predict_is_read_as_the_training_file(
     header = header.replace(",", separator) + "\n" * bool(header)
     run = layout_of(tmp_path, train, header + rows(kinds, separator=separator))
     fields = ONE if run.pair is None else TWO
-    found, layout = questions(name, content.splitlines(), run, fields, TextFiles.known)
+    found, layout = questions(
+        name, content.split("\n")[:-1] or [content], run, fields, TextFiles.known
+    )
     assert found == inputs
     assert (layout is None) == (name == "x.txt" or content == "a\tb\n")
 
@@ -204,7 +207,7 @@ def test_what_does_not_fit_the_run_is_refused(
     run = layout_of(tmp_path, "a.tsv", rows(kinds))
     fields = ONE if run.pair is None else TWO
     with pytest.raises(DataError, match=message):
-        questions(name, content.splitlines(), run, fields, TextFiles.known)
+        questions(name, content.split("\n")[:-1] or [content], run, fields, TextFiles.known)
 
 
 def prepared(tmp_path: Path, train: str, dev: str) -> Any:
@@ -245,3 +248,5 @@ def test_targets_are_not_read_by_predict(tmp_path: Path) -> None:
     files = TargetFiles()
     assert files.questions("x", ["a", "", "b"], run)[0] == ["a", "", "b"]
     assert files.questions("x", ["answer\tquestion", "a\tb"], run)[0] == ["", "b"]
+    for record in ('{"text": "a"}', '{"source": "a", "target": "b"}', '{"content": "a", "id": 3}'):
+        assert files.questions("x.json", [record], run)[0] == ["a"]
