@@ -10,7 +10,6 @@ from amp_xla.data import labelled
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
 
@@ -43,9 +42,6 @@ class Questions:
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
         self._separator: Optional[str] = config.files.separator
-        warning = labelled.warning(lines, self.labels)
-        if warning:
-            note(warning)
         self._encoded = labelled.questions(lines, self.tokenizer, self._length)
 
     def answers(

@@ -15,8 +15,15 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Tuple
 
 from typing_extensions import Literal
 
-from amp_xla.data.text.lines import decoded, opened, plain_name, refuse_utf16, text_problem
-from amp_xla.data.text.readers import JSON_SUFFIXES, json_object
+from amp_xla.data.text.lines import (
+    JSON_SUFFIXES,
+    decoded,
+    json_object,
+    opened,
+    plain_name,
+    refuse_utf16,
+    text_problem,
+)
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data import wikipedia
 
