@@ -144,7 +144,7 @@ def _row(raw: Dict[str, str]) -> Row:
     program = "tensorflow"
     if framework.startswith("PyTorch"):
         program = "autocast" if "optimizer not in it" in raw["note"] else "apex"
-    elif raw["task"] == "pretrain":
+    elif raw["task"] == "pretrain" or framework.startswith("TF1"):
         program = "official" if "official" in framework else "nvidia_pretraining"
     # 16 V100 in one DGX-2.
     per_machine = 16 if "ELECTRA" in raw["source"] else 8
