@@ -135,7 +135,6 @@ def errors(rows: Sequence[Row], constants: Constants) -> np.ndarray:
 def fit(rows: Sequence[Row]) -> Constants:
     """Search constants one at a time, in smaller and smaller steps, for the least robust loss."""
     start = np.log([value for value, _ in START.values()])
-    # Rows of a program without the optimizer's cost or of another framework weigh the same.
     x = start.copy()
 
     def loss(candidate: np.ndarray) -> float:
@@ -191,6 +190,7 @@ def summary(residuals: np.ndarray) -> str:
 
 
 def by_gpu(row: Row) -> Tuple[str, ...]:
+    """Return the group of a row in the first table."""
     return (row.framework, row.gpu.name)
 
 
@@ -217,19 +217,21 @@ def factors(rows: Sequence[Row], residuals: np.ndarray, what: str) -> Tuple[int,
     Returns:
       The number of pairs; the shares in the right order, and within 20%.
     """
-    pairs: Dict[Any, Dict[Any, Tuple[Row, float]]] = collections.defaultdict(dict)
+    groups: Dict[Any, Dict[bool, Dict[int, Tuple[Row, float]]]] = {}
     for row, residual in zip(rows, residuals):
-        mode = row.mode
-        key = [row.source.rsplit(":", 1)[0], row.program, row.model, row.task, row.gpu.name,
-               mode.gpus, row.length]  # fmt: skip
-        if what == "xla":
-            pairs[(*key, mode.precision, row.batch)][mode.xla] = (row, residual)
-        else:
-            pairs[(*key, mode.xla, row.source)][mode.precision == "amp"] = (row, residual)
+        mode, folder = row.mode, row.folder
+        other = mode.precision if what == "xla" else mode.xla
+        key = (folder, row.program, row.model, row.task, row.gpu.name, mode.gpus, row.length, other)
+        side = mode.xla if what == "xla" else mode.precision == "amp"
+        groups.setdefault(key, {True: {}, False: {}})[side][row.batch] = (row, residual)
     order, near, count = 0, 0, 0
-    for pair in pairs.values():
-        if len(pair) == 2:
-            (on, d_on), (off, d_off) = pair[True], pair[False]
+    for group in groups.values():
+        # Where precisions were measured with other batches, the largest of each.
+        sizes = [(size, size) for size in set(group[True]) & set(group[False])]
+        if not sizes and what == "precision" and group[True] and group[False]:
+            sizes = [(max(group[True]), max(group[False]))]
+        for size_on, size_off in sizes:
+            (on, d_on), (off, d_off) = group[True][size_on], group[False][size_off]
             speeds = math.log(on.batch / on.seconds) - math.log(off.batch / off.seconds)
             count += 1
             order += (speeds > 0) == (speeds + d_on - d_off > 0)
@@ -287,7 +289,8 @@ def beside(own: Sequence[Row], own_errors: np.ndarray) -> str:
         return "Not measured: no record of `benchmarks.gpu`."
     body = [
         [row.gpu.name, row.model, str(row.length), str(row.batch), str(row.mode),
-         f"{row.seconds * 1e3:.0f}", f"{row.seconds * math.exp(-d) * 1e3:.0f}", f"{math.expm1(d):+.0%}"]
+         f"{row.seconds * 1e3:.0f}", f"{row.seconds * math.exp(-d) * 1e3:.0f}",
+         f"{math.expm1(d):+.0%}"]
         for row, d in zip(own, own_errors)
     ]  # fmt: skip
     head = ("GPU", "model", "length", "batch", "mode", "measured ms", "forecast ms", "speed")

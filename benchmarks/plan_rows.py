@@ -29,10 +29,10 @@ NAMES = {
 }  # fmt: skip
 # Layers, hidden size, vocabulary; heads are 64 wide.
 MODELS = {
-    "bert-base": (12, 768, 30522), "bert-large": (24, 1024, 30522), "electra-base": (12, 768, 30522),
-    "electra-base-disc": (12, 768, 30522), "roberta-base": (12, 768, 50265),
-    "roberta-large": (24, 1024, 50265), "distilbert-base": (6, 768, 30522),
-    "distilroberta-base": (6, 768, 50265),
+    "bert-base": (12, 768, 30522), "bert-large": (24, 1024, 30522),
+    "electra-base": (12, 768, 30522), "electra-base-disc": (12, 768, 30522),
+    "roberta-base": (12, 768, 50265), "roberta-large": (24, 1024, 50265),
+    "distilbert-base": (6, 768, 30522), "distilroberta-base": (6, 768, 50265),
 }  # fmt: skip
 PREDICTIONS = {128: 20, 512: 80}  # masked tokens of NVIDIA's pretraining, per length
 # Bytes per layer, after the pass and in float32, counted in a graph of bert4keras: per token and
@@ -61,6 +61,11 @@ class Row(NamedTuple):
         return self.program in ("tensorflow", "nvidia_pretraining", "official")
 
     @property
+    def folder(self) -> str:
+        """The machine or page that rows of one measurement share."""
+        return re.sub(r"/(README.md:|results.csv:|[^/]+/[^/]+:)?[^/]*$", "", self.source)
+
+    @property
     def framework(self) -> str:
         return "TensorFlow" if self.tensorflow else f"PyTorch ({self.program})"
 
@@ -81,7 +86,8 @@ def layers(
     """Return the products and (tokens x hidden, heads x pairs) of transformer layers."""
     heads, tokens = hidden // 64, batch * length
     shapes = [
-        (4, tokens, hidden, hidden), (1, tokens, hidden, 4 * hidden), (1, tokens, 4 * hidden, hidden),
+        (4, tokens, hidden, hidden),
+        (1, tokens, hidden, 4 * hidden), (1, tokens, 4 * hidden, hidden),
         (heads * batch, length, 64, length), (heads * batch, length, length, 64),
     ]  # fmt: skip
     units = (float(tokens * hidden), float(heads * batch * length**2))
@@ -137,9 +143,11 @@ def _row(raw: Dict[str, str]) -> Row:
     if "sequences_per_second" in raw:  # NVIDIA's table
         length = int(raw["sequence_length"])
         predictions = PREDICTIONS.get(length, 0) if raw["task"] == "pretrain" else 0
-        raw = dict(raw, framework="TF1.15 NGC", model="bert-large", xla="1", seq=str(length),
-                   batch=raw["batch_per_gpu"], predictions=str(predictions),
-                   samples_per_s=raw["sequences_per_second"], note=f"acc={raw['accumulation']}")  # fmt: skip
+        raw = dict(
+            raw, framework="TF1.15 NGC", model="bert-large", xla="1", seq=str(length),
+            batch=raw["batch_per_gpu"], predictions=str(predictions),
+            samples_per_s=raw["sequences_per_second"], note=f"acc={raw['accumulation']}",
+        )  # fmt: skip
     framework, batch, length = raw["framework"], int(raw["batch"]), int(raw["seq"])
     program = "tensorflow"
     if framework.startswith("PyTorch"):
