@@ -13,6 +13,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from amp_xla.errors import DataError
 from amp_xla.plan.forecast import Mode
 from amp_xla.plan.gpus import GPUS, Gpu
 from amp_xla.plan.work import Product, Traffic, Work
@@ -136,7 +137,19 @@ def work(model: str, batch: int, length: int, predictions: int, fused_kernels: b
 def published(path: Optional[Path] = None) -> List[Row]:
     """Return the published rows, or those of another table with the columns of one of the two."""
     paths = [PUBLISHED / "throughput.csv", PUBLISHED / "rows.csv"] if path is None else [path]
-    return [_row(raw) for p in paths for raw in csv.DictReader(p.open(encoding="utf-8"))]
+    rows = []
+    for table in paths:
+        for number, raw in enumerate(
+            csv.DictReader(table.read_text(encoding="utf-8").splitlines()), 2
+        ):
+            try:
+                rows.append(_row(raw))
+            except (KeyError, ValueError, TypeError) as error:
+                raise DataError(
+                    f"{table}, line {number}: {error}; known GPUs: {', '.join(NAMES)}; known "
+                    f"models: {', '.join(MODELS)}"
+                ) from error
+    return rows
 
 
 def _row(raw: Dict[str, str]) -> Row:
@@ -203,7 +216,7 @@ def gpu_named(device: str) -> Optional[Gpu]:
 
 def memory_rows() -> Iterator[MemoryRow]:
     """Yield the published batches that fit or do not fit."""
-    for raw in csv.DictReader((PUBLISHED / "memory.csv").open(encoding="utf-8")):
+    for raw in csv.DictReader((PUBLISHED / "memory.csv").read_text().splitlines()):
         length, pretraining = int(raw["seq"]), raw["task"] == "pretrain"
         predictions = PREDICTIONS.get(length, 0) if pretraining else 0
         accumulates = pretraining and "NGC 20.06" in raw["framework"]

@@ -75,8 +75,9 @@ def chosen(names: str) -> List[Gpu]:
     found = {}
     for name in (word.strip().lower() for word in names.split(",")):
         if name not in GPUS:
-            close = difflib.get_close_matches(name, GPUS, 1)
-            hint = f"did you mean {close[0]}? " if close else ""
+            starts = [known for known in GPUS if name and known.startswith(name)]
+            close = starts or difflib.get_close_matches(name, GPUS, 1)
+            hint = f"did you mean {' or '.join(close)}? " if close else ""
             raise SettingsError(f"--gpu {name}: no such GPU; {hint}allowed: all, {', '.join(GPUS)}")
         found[name] = GPUS[name]
     return list(found.values())
