@@ -161,17 +161,24 @@ def fit(rows: Sequence[Row]) -> Constants:
 def ranges(rows: Sequence[Row], residuals: np.ndarray) -> Dict[str, Tuple[float, float]]:
     """Return GPU -> 10th and 90th percentile of measured / forecast time, GPU left out.
 
-    From its TensorFlow rows; if there are fewer than ten, from its PyTorch rows too. ``other`` is
-    of all TensorFlow rows.
+    ``other`` is of all TensorFlow rows. A GPU with fewer than ten of these gets the wider of
+    ``other`` and the range of all its rows.
     """
-    found = {}
-    for gpu in [*sorted({row.gpu.name for row in rows}), "other"]:
-        of_gpu = [(row, d) for row, d in zip(rows, residuals) if gpu in (row.gpu.name, "other")]
-        chosen = [d for row, d in of_gpu if row.tensorflow]
-        if len(chosen) < 10:
-            chosen = [d for row, d in of_gpu if row.program != "autocast"]
+
+    def of(chosen: Sequence[float]) -> Tuple[float, float]:
         low, high = np.quantile(chosen, (0.1, 0.9))
-        found[gpu] = (round(math.exp(low), 3), round(math.exp(high), 3))
+        return round(math.exp(low), 3), round(math.exp(high), 3)
+
+    found = {"other": of([d for row, d in zip(rows, residuals) if row.tensorflow])}
+    for gpu in sorted({row.gpu.name for row in rows}):
+        of_gpu = [(row, d) for row, d in zip(rows, residuals) if row.gpu.name == gpu]
+        tensorflow = [d for row, d in of_gpu if row.tensorflow]
+        if len(tensorflow) >= 10:
+            found[gpu] = of(tensorflow)
+        else:
+            pairs = zip(found["other"], of([d for r, d in of_gpu if r.program != "autocast"]))
+            (low, low_of_gpu), (high, high_of_gpu) = pairs
+            found[gpu] = (min(low, low_of_gpu), max(high, high_of_gpu))
     return found
 
 
@@ -265,9 +272,41 @@ def page(
         lambda row: (row.program, f"{row.mode.gpus} GPUs"),
     ):
         lines += [grouped(some, errs, key), ""]
+    lines += ["## Published rows that contradict each other", "", contradictions(rows), ""]
     lines += ["## Memory", "", memory_lines(), "", "## Forecast beside measurement", ""]
     lines += [beside(own, own_errors)]
     return "\n".join(lines)
+
+
+def contradictions(rows: Sequence[Row]) -> str:
+    """Return the rows of which several measurements are published, the most different first."""
+    groups: Dict[Any, List[Row]] = collections.defaultdict(list)
+    for row in rows:
+        groups[row.program, row.model, row.task, row.gpu.name, row.mode, row.length].append(row)
+    body: List[Tuple[float, List[str]]] = []
+
+    def speed(row: Row) -> float:
+        return row.batch * row.mode.gpus / row.seconds
+
+    for (program, model, task, gpu, mode, length), group in groups.items():
+        for one, other in itertools.combinations(group, 2):
+            if one.batch == other.batch or (one.folder != other.folder and program == "apex"):
+                slow, fast = sorted((one, other), key=speed)
+                ratio = speed(fast) / speed(slow)
+                name = f"{program}, {model}, {task}, {gpu} x {mode.gpus}, {mode}, {length}"
+                batches = f"{slow.batch}, {fast.batch}"
+                speeds = f"{speed(slow):.1f}, {speed(fast):.1f}"
+                body.append((ratio, [name, batches, speeds, f"{ratio - 1:.0%}"]))
+    body.sort(key=lambda item: -item[0])
+    table = markdown(
+        ("rows", "batches", "samples/s", "difference"), [cells for _, cells in body[:12]]
+    )
+    return (
+        f"{len(body)} pairs of the same script, model, GPU and precision, in other containers and with "
+        f"other batches, differ by "
+        f"{np.median(differences):.0%} in the median, {max(differences):.0%} at most. The largest "
+        f"differences:\n\n{table}"
+    )
 
 
 def memory_lines() -> str:

@@ -92,10 +92,10 @@ def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds
         _all_reduce(work, gpu, mode, c) / mode.accumulation,
         fixed,
     )
-    slower = c["scale"]
+    result = Seconds(*[c["scale"] * part for part in result])
     # A GPU waits if its kernels are launched more slowly than it runs them.
-    waiting = max(0.0, c["launch"] * work.variables - slower * sum(result))
-    return Seconds(*(slower * x for x in result[:-1]), slower * result.fixed + waiting)
+    waiting = max(0.0, c["launch"] * work.variables - sum(result))
+    return result._replace(fixed=result.fixed + waiting)
 
 
 def _all_reduce(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> float:
