@@ -298,14 +298,13 @@ def contradictions(rows: Sequence[Row]) -> str:
                 speeds = f"{speed(slow):.1f}, {speed(fast):.1f}"
                 body.append((ratio, [name, batches, speeds, f"{ratio - 1:.0%}"]))
     body.sort(key=lambda item: -item[0])
-    table = markdown(
-        ("rows", "batches", "samples/s", "difference"), [cells for _, cells in body[:12]]
-    )
+    head = ("rows", "batches", "samples/s", "difference")
+    largest = markdown(head, [cells for _, cells in body[:12]])
+    ratios = [ratio - 1 for ratio, _ in body]
     return (
-        f"{len(body)} pairs of the same script, model, GPU and precision, in other containers and with "
-        f"other batches, differ by "
-        f"{np.median(differences):.0%} in the median, {max(differences):.0%} at most. The largest "
-        f"differences:\n\n{table}"
+        f"{len(body)} pairs of the same script, model, GPU and precision, most of them with other "
+        f"batches and containers, differ by {np.median(ratios):.0%} in the median, "
+        f"{max(ratios):.0%} at most. The largest differences:\n\n{largest}"
     )
 
 
