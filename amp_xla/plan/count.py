@@ -6,6 +6,7 @@ pass, so bytes have a value in its dtypes and one in float32.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -21,17 +22,18 @@ from amp_xla.graph.nodes import (
     SHAPES,
     by_name,
     cast_source,
-    consumers,
     is_half,
     output_types,
     parse_input,
 )
+from amp_xla.graph.recompute import SCOPE
 from amp_xla.plan.work import Product, Traffic, Work
 
 _WIDTH = {FLOAT: 4, HALF: 2, BFLOAT16: 2}  # other dtypes are not counted
 # Their result shares their input's memory.
 _ALIASES = frozenset("Identity IdentityN ExpandDims Squeeze StopGradient Bitcast Reshape".split())
 _REDUCTIONS = frozenset("Sum Mean Max Softmax LogSoftmax BiasAddGrad L2Loss".split())
+_COPY = re.compile(rf"(?:^|/){SCOPE}/.*(Transformer-\d+)-")  # of a recomputed layer
 Output = Tuple[str, int]  # node name, output index
 
 
@@ -70,7 +72,6 @@ class _Graph:
         self._sizes = sizes
         self._flops, _ = shapes.matmul_flops(graph_def, sizes)
         self._phases = {name: origins.of(name).phase for name in self._nodes}
-        self._readers = consumers(self._nodes)
 
     def products(self) -> List[Product]:
         """Return the matrix products, equal ones added up."""
@@ -105,14 +106,22 @@ class _Graph:
         return self._bytes(unfused), Traffic(*(2 * x for x in self._bytes(fused)))
 
     def kept(self) -> float:
-        """Return the bytes of the activations that the backward pass reads, in float32."""
-        late = {name for name, phase in self._phases.items() if phase == "backward"}
-        kept: Set[Output] = set()
-        for name in late:
-            node = self._nodes[name]
-            if node.op not in SHAPES and node.op not in _ALIASES:
-                kept.update(o for o in self._memory_read(node) if self._phases[o[0]] == "forward")
-        return self._bytes({output for output in kept if self._is_activation(output)}).full
+        """Return the bytes of the activations that the backward pass reads, in float32.
+
+        Of layers that are recomputed, the largest is in memory too.
+        """
+        kept: Dict[str, Set[Output]] = {"": set()}
+        for name, node in self._nodes.items():
+            if self._phases[name] != "backward" or node.op in SHAPES or node.op in _ALIASES:
+                continue
+            for output in filter(self._is_activation, self._memory_read(node)):
+                copied = _COPY.search(output[0])
+                if self._phases[output[0]] == "forward":
+                    kept[""].add(output)
+                elif copied and not _COPY.search(name):
+                    kept.setdefault(copied.group(1), set()).add(output)
+        forward, *again = (self._bytes(outputs).full for outputs in kept.values())
+        return forward + max(again, default=0.0)
 
     def _memory_read(self, node: Any) -> List[Output]:
         """Return the outputs whose memory a node reads."""
@@ -139,18 +148,14 @@ class _Graph:
     def _bytes(self, outputs: Collection[Output]) -> Traffic:
         """Add up bytes; without mixed precision the casts that it inserted do not exist."""
         full: List[Output] = []
-        for output in outputs:
-            name, index = output
+        for name, index in outputs:
             while cast_source(name) != name:
                 name, index = parse_input(self._nodes[name].input[0])
-            # In `unfused`, the cast itself reads and writes nothing.
             full.append((name, index))
-        if isinstance(outputs, (set, frozenset)):
-            full = list(set(full))
+        full = list(set(full)) if isinstance(outputs, set) else full
         amp = sum(self._width(output) * self._elements(output) for output in outputs)
-        return Traffic(
-            amp, sum(4 * self._elements(output) for output in full if self._width(output))
-        )
+        wide = sum(4 * self._elements(output) for output in full if self._width(output))
+        return Traffic(amp, wide)
 
     def _width(self, output: Output) -> int:
         types = output_types(self._nodes[output[0]])

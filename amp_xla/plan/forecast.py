@@ -83,33 +83,23 @@ def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds
     update = c["update_bytes"] * work.parameters / bandwidth + c["update"] * work.variables
     # Sum and casts of gradients between updates.
     between = 16 * work.parameters / bandwidth if mode.accumulation > 1 else 0.0
+    gradients = 2 * work.parameters * (2 if amp and c["half_gradients"] else 4)
+    inside, machines = min(mode.gpus, mode.per_machine), -(-mode.gpus // mode.per_machine)
+    exchange = c["inside"] * (inside - 1) / inside / (gpu.link * 1e9)
+    exchange += c["between"] * (machines - 1) / machines / (NETWORK * 1e9)
     fixed = c["fixed"] + (c["casts"] * work.variables if amp and not mode.xla else 0.0)
     result = Seconds(
         parts[0],
         parts[1],
         others / bandwidth,
         c["updates"] * update / mode.accumulation + between,
-        _all_reduce(work, gpu, mode, c) / mode.accumulation,
+        gradients * exchange / mode.accumulation,
         fixed,
     )
     result = Seconds(*[c["scale"] * part for part in result])
     # A GPU waits if its kernels are launched more slowly than it runs them.
     waiting = max(0.0, c["launch"] * work.variables - sum(result))
     return result._replace(fixed=result.fixed + waiting)
-
-
-def _all_reduce(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> float:
-    size = work.parameters * (2 if mode.precision == "amp" and c["half_gradients"] else 4)
-    inside = min(mode.gpus, mode.per_machine)
-    machines = -(-mode.gpus // mode.per_machine)
-    return (
-        2
-        * size
-        * (
-            c["inside"] * (inside - 1) / inside / (gpu.link * 1e9)
-            + c["between"] * (machines - 1) / machines / (NETWORK * 1e9)
-        )
-    )
 
 
 def memory(work: Work, mode: Mode, constants: Optional[Mapping[str, Any]] = None) -> float:
@@ -134,8 +124,8 @@ def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
     return max(0, int(room / max(memory(one, mode) - empty, 1.0) * (1 - 1e-9)))
 
 
-def spread(gpu: Gpu, constants: Optional[Mapping[str, Any]] = None) -> Tuple[float, float]:
+def spread(gpu: Gpu) -> Tuple[float, float]:
     """Return the factors on the time that hold 80% of the residuals of this kind of GPU."""
-    ranges = (constants or fitted())["ranges"]
+    ranges = fitted()["ranges"]
     low, high = ranges.get(gpu.name, ranges["other"])
     return low, high

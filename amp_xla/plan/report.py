@@ -12,7 +12,7 @@ from amp_xla.plan.gpus import Gpu
 from amp_xla.plan.work import Work
 
 Range = Tuple[float, float]
-_BAR = 40
+_BAR = 32
 _FEW = 3  # GPUs of which each mode is printed
 
 
@@ -89,26 +89,23 @@ class Report(JsonReport):
 
     def best(self) -> List[Option]:
         """Return the fastest mode of each GPU that fits; of all modes if none does."""
-        found: Dict[str, Option] = {}
-        for item in self.options:
-            known = found.get(item.gpu)
-            if known is None or _rank(item) > _rank(known):
-                found[item.gpu] = item
-        return list(found.values())
+        found = {item.gpu: item for item in sorted(self.options, key=_rank)}
+        return [found[gpu] for gpu in dict.fromkeys(item.gpu for item in self.options)]
 
     def __str__(self) -> str:
         best = self.best()
-        shown = self.options if len(best) <= _FEW else best
-        parts = [self._head(), _table(shown), _bars(best), _shares(best), self.advice()]
-        return "\n\n".join(parts)
-
-    def _head(self) -> str:
+        head = ("GPU", "mode", "step ms", "samples/s", "GiB", "memory", "largest", "hours", "cost")
+        rows = [
+            (o.gpu, o.mode, _range(o.step_ms), _range(o.samples_per_s), f"{o.memory_gib:.1f}",
+             o.verdict, str(o.largest_batch), _range(o.hours), _range(o.cost))
+            for o in (self.options if len(best) <= _FEW else best)
+        ]  # fmt: skip
         return (
             f"{self.job}: {self.batch_per_gpu} samples per micro-batch on each of {self.gpus} "
             f"GPU{'s' * (self.gpus > 1)}; {self.matmul_flops / 1e12:.3g} TFLOP of matrix products, "
             f"{self.half_flops_share:.0%} of them in float16 under amp\n"
             f"A forecast from data sheets and published speeds: 8 of 10 are within the ranges; "
-            f"docs/plan.md"
+            f"docs/plan.md\n\n{columns([head, *rows])}\n\n{_bars(best)}\n\n{self.advice()}"
         )
 
     def advice(self) -> str:
@@ -169,38 +166,11 @@ def _range(values: Optional[Range]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _table(options: Sequence[Option]) -> str:
-    head = (
-        "GPU",
-        "mode",
-        "step ms",
-        "samples/s",
-        "GiB",
-        "memory",
-        "largest batch",
-        "hours",
-        "cost",
-    )
-    rows = [
-        (o.gpu, o.mode, _range(o.step_ms), _range(o.samples_per_s), f"{o.memory_gib:.1f}",
-         o.verdict, str(o.largest_batch), _range(o.hours), _range(o.cost))
-        for o in options
-    ]  # fmt: skip
-    return columns([head, *rows])
-
-
 def _bars(best: Sequence[Option]) -> str:
     most = max(item.samples_per_s[1] for item in best)
-    lines = ["samples/s of the fastest mode that fits (=: at least, -: at most)"]
+    lines = ["samples/s of the fastest mode that fits (=: at least, -: at most); parts of its step"]
     for item in best:
         low, high = (round(_BAR * speed / most) for speed in item.samples_per_s)
-        lines.append(f"{item.gpu:<11} {'=' * low}{'-' * (high - low)} {_range(item.samples_per_s)}")
-    return "\n".join(lines)
-
-
-def _shares(best: Sequence[Option]) -> str:
-    lines = ["what its step is made of"]
-    for item in best:
-        shares = [f"{n.replace('_', ' ')} {s:.0%}" for n, s in item.parts.items() if s >= 0.005]
-        lines.append(f"{item.gpu:<11} {', '.join(shares)}")
+        parts = [f"{n.replace('_', ' ')} {s:.0%}" for n, s in item.parts.items() if s >= 0.005]
+        lines.append(f"{item.gpu:<10} {'=' * low + '-' * (high - low):<{_BAR}} {', '.join(parts)}")
     return "\n".join(lines)
