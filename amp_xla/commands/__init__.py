@@ -38,6 +38,7 @@ COMMANDS: Dict[str, Command] = {
         ("prepare", ("corpus", "out"), "turn text into pretraining data"),
         ("inspect", ("recipe",), "show what mixed precision converts, without a GPU"),
         ("rehearse", ("recipe",), "try mixed-precision training on a CPU"),
+        ("plan", ("recipe",), "forecast time, memory and cost on GPUs that are not here"),
         ("tune", ("recipe",), "find the fastest precision and XLA mode"),
         ("doctor", (), "check GPU, driver, TensorFlow, Docker"),
         ("header", (), "print a block to paste into a script"),

@@ -101,15 +101,21 @@ class SubjectOptions:
         note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
         return subject
 
-    def write(self, command: str, name: str, report: Any) -> None:
-        """Print a report, and write it as JSON to the file ``name`` of the command's folder."""
+    def write(self, command: str, name: str, report: Any, quiet: bool = False) -> Path:
+        """Print a report, and write it as JSON to the file ``name`` of the command's folder.
+
+        Returns:
+          The folder.
+        """
         script = Script.of(self.recipe)
         recipe = recipe_name(script.path if script else self.recipe)
         folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
         path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
-        print(f"\n{report}\n\nwritten: {path}")
+        if not quiet:
+            print(f"\n{report}\n\nwritten: {path}")
+        return folder
 
 
 def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Any:

@@ -61,14 +61,7 @@ def inspect(
       UnsupportedError: the model is not compiled.
     """
     training = training_graph.view(model)
-    if batch is None:
-        feed_shapes = {
-            name: [d or (length if i else batch_size) for i, d in enumerate(shape)]
-            for name, shape in training.feeds.items()
-        }
-    else:
-        arrays = training.arrays(batch)
-        feed_shapes = {name: list(np.shape(array)) for name, array in zip(training.feeds, arrays)}
+    feed_shapes = training.feed_shapes(batch, batch_size, length)
     graph_def = training.export(training.fetches)
     rewritten = virtual_gpu.rewrite(graph_def, training.fetches)
     origins, after = NodeOrigins(training), by_name(rewritten.graph_def)

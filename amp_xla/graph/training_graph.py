@@ -7,6 +7,8 @@ import re
 import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.errors import UnsupportedError
@@ -89,6 +91,21 @@ class TrainingGraph:
                 f"{', '.join(self.feeds)}"
             )
         return arrays
+
+    def feed_shapes(
+        self, batch: Optional[Sequence[Any]], batch_size: int = 32, length: int = 128
+    ) -> Dict[str, List[int]]:
+        """Return placeholder -> shape of its array in ``batch``.
+
+        Args:
+          batch_size, length: without a batch, sizes of the first and of other unknown dimensions.
+        """
+        if batch is None:
+            return {
+                name: [d or (length if i else batch_size) for i, d in enumerate(shape)]
+                for name, shape in self.feeds.items()
+            }
+        return {n: list(np.shape(array)) for n, array in zip(self.feeds, self.arrays(batch))}
 
     def export(self, fetches: Sequence[str]) -> Any:
         """Return the GraphDef that computes ``fetches``, with repeatable random numbers.

@@ -31,6 +31,8 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"fill {RUN} --text salt[MASK]": (2, "cannot fill; give a pretraining run"),
     f"export {RUN} --format hf": (0, f"written: {RUN}/export-hf, from step-"),
     f"inspect classification -- {DATA}": (0, "written: runs/classification/inspect/amp.json"),
+    f"plan classification --gpu t4,h100 -- {DATA}": (0, "Advice: h100 with --precision amp"),
+    f"plan classification --gpu h1000 -- {DATA}": (2, "error: --gpu h1000: no such GPU; did you"),
     f"rehearse classification --steps 1 -- {DATA}": (0, "written: runs/classification/rehearse"),
     f"tune classification --steps 1 --rounds 2 --minutes 0.1 -- {DATA}": (0, "samples/s"),
     "header --xla on": (0, "TensorFlow 2."),

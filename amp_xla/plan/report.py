@@ -1,0 +1,176 @@
+"""Forecasts of a job on several GPUs, as text, JSON and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from amp_xla.diagnose.report_text import JsonReport, columns
+from amp_xla.plan import forecast
+from amp_xla.plan.forecast import Mode
+from amp_xla.plan.gpus import Gpu
+from amp_xla.plan.work import Work
+
+Range = Tuple[float, float]
+_BAR = 32
+_FEW = 3  # GPUs of which each mode is printed
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs.
+
+    Attributes:
+      step_ms: of a micro-batch; ``samples_per_s``: of all GPUs.
+      memory_gib, verdict: needed memory, and whether it ``fits``.
+      largest_batch: largest batch per GPU that fits.
+      hours, cost: of the run; None if its length or the price is unknown.
+      parts: share of each part of a step.
+    """
+
+    gpu: str
+    precision: str
+    xla: bool
+    step_ms: Range
+    samples_per_s: Range
+    memory_gib: float
+    verdict: str
+    largest_batch: int
+    hours: Optional[Range]
+    cost: Optional[Range]
+    parts: Dict[str, float]
+
+    @property
+    def mode(self) -> str:
+        return str(Mode(self.precision, self.xla))
+
+    @property
+    def speed(self) -> float:
+        return sum(self.samples_per_s) / 2
+
+
+def option(
+    work: Work, ratio: float, gpu: Gpu, mode: Mode, samples: Optional[float], price: Optional[float]
+) -> Option:
+    """Forecast one GPU in one mode.
+
+    Args:
+      work: of the longest micro-batch of a GPU.
+      ratio: size of the mean batch / the longest.
+      samples: samples of the run, if known.
+      price: per hour of one GPU, if known.
+    """
+    seconds = forecast.seconds(work.scaled(ratio), gpu, mode, forecast.program("tensorflow"))
+    total = sum(seconds)
+    low, high = (total * factor for factor in forecast.spread(gpu))
+    count = work.samples * mode.gpus
+    speeds = (count / high, count / low)
+    hours = None if samples is None else (samples / speeds[1] / 3600, samples / speeds[0] / 3600)
+    scale = None if price is None else price * mode.gpus
+    needed = forecast.memory(work, mode)
+    return Option(
+        gpu.name, mode.precision, mode.xla, (low * 1e3, high * 1e3), speeds, needed / 2**30,
+        forecast.verdict(needed / (gpu.memory * 2**30)), forecast.largest_batch(work, gpu, mode),
+        hours, None if hours is None or scale is None else (hours[0] * scale, hours[1] * scale),
+        {name: value / total for name, value in seconds._asdict().items()},
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Report(JsonReport):
+    """The forecasts; plan.json has these fields."""
+
+    job: str
+    batch_per_gpu: int
+    gpus: int
+    matmul_flops: float
+    half_flops_share: float
+    options: Sequence[Option]
+
+    def best(self) -> List[Option]:
+        """Return the fastest mode of each GPU that fits; of all modes if none does."""
+        found = {item.gpu: item for item in sorted(self.options, key=_rank)}
+        return [found[gpu] for gpu in dict.fromkeys(item.gpu for item in self.options)]
+
+    def __str__(self) -> str:
+        best = self.best()
+        head = ("GPU", "mode", "step ms", "samples/s", "GiB", "memory", "largest", "hours", "cost")
+        rows = [
+            (o.gpu, o.mode, _range(o.step_ms), _range(o.samples_per_s), f"{o.memory_gib:.1f}",
+             o.verdict, str(o.largest_batch), _range(o.hours), _range(o.cost))
+            for o in (self.options if len(best) <= _FEW else best)
+        ]  # fmt: skip
+        return (
+            f"{self.job}: {self.batch_per_gpu} samples per micro-batch on each of {self.gpus} "
+            f"GPU{'s' * (self.gpus > 1)}; {self.matmul_flops / 1e12:.3g} TFLOP of matrix products, "
+            f"{self.half_flops_share:.0%} of them in float16 under amp\n"
+            f"A forecast from data sheets and published speeds: 8 of 10 are within the ranges; "
+            f"docs/plan.md\n\n{columns([head, *rows])}\n\n{_bars(best)}\n\n{self.advice()}"
+        )
+
+    def advice(self) -> str:
+        """Return one line: the GPU and the mode to choose, and why."""
+        fitting = [item for item in self.best() if item.verdict == "fits"]
+        if not fitting:
+            largest = max(self.best(), key=lambda item: item.largest_batch)
+            return (
+                f"Advice: no GPU of these is sure to hold the batch; the largest that fits is "
+                f"{largest.largest_batch} per GPU, on {largest.gpu} with {largest.mode}"
+            )
+        if all(item.cost for item in fitting):
+            chosen, why = min(fitting, key=lambda item: sum(item.cost or ())), "the least cost"
+        else:
+            chosen, why = max(fitting, key=lambda item: item.speed), "the fastest"
+        plain = [
+            item for item in self.options
+            if item.gpu == chosen.gpu and item.precision != "amp" and not item.xla
+        ]  # fmt: skip
+        gain = chosen.speed / max(plain, key=lambda item: item.speed).speed
+        flags = f"--precision {chosen.precision} --xla {'on' if chosen.xla else 'off'}"
+        return (
+            f"Advice: {chosen.gpu} with {flags}, {why}; about {gain:.1f} times as fast as without; "
+            f"a batch of up to {chosen.largest_batch} per GPU fits"
+        )
+
+    def svg(self) -> str:
+        """Return the bar chart as a picture: samples/s, with the range in a lighter color."""
+        best = self.best()
+        most = max(item.samples_per_s[1] for item in best)
+        rows = []
+        for index, item in enumerate(best):
+            y = 30 + 26 * index
+            low, high = (500 * speed / most for speed in item.samples_per_s)
+            text = f"{_range(item.samples_per_s)} samples/s, {item.mode}, {item.verdict}"
+            rows.append(
+                f'<text x="0" y="{y + 13}">{item.gpu}</text>'
+                f'<rect x="100" y="{y}" width="{high:.0f}" height="18" fill="#9ecae1"/>'
+                f'<rect x="100" y="{y}" width="{low:.0f}" height="18" fill="#3182bd"/>'
+                f'<text x="{106 + high:.0f}" y="{y + 13}">{text}</text>'
+            )
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="{40 + 26 * len(best)}" '
+            f'font-family="sans-serif" font-size="13"><text x="0" y="15">{self.job}, '
+            f"forecast</text>{''.join(rows)}</svg>\n"
+        )
+
+
+def _rank(item: Option) -> Any:
+    return ["does not fit", "close", "fits"].index(item.verdict), item.speed
+
+
+def _range(values: Optional[Range]) -> str:
+    if values is None:
+        return "-"
+    digits = 0 if values[0] >= 100 else 1 if values[0] >= 10 else 2
+    low, high = (f"{value:.{digits}f}" for value in values)
+    return low if low == high else f"{low} to {high}"
+
+
+def _bars(best: Sequence[Option]) -> str:
+    most = max(item.samples_per_s[1] for item in best)
+    lines = ["samples/s of the fastest mode that fits (=: at least, -: at most); parts of its step"]
+    for item in best:
+        low, high = (round(_BAR * speed / most) for speed in item.samples_per_s)
+        parts = [f"{n.replace('_', ' ')} {s:.0%}" for n, s in item.parts.items() if s >= 0.005]
+        lines.append(f"{item.gpu:<10} {'=' * low + '-' * (high - low):<{_BAR}} {', '.join(parts)}")
+    return "\n".join(lines)

@@ -1,0 +1,339 @@
+"""Fit the constants of `amp-xla plan` to published training speeds, and report the residuals.
+
+    python -m benchmarks.plan_fit
+    python -m benchmarks.plan_fit --rows other.csv
+
+Writes amp_xla/plan/constants.json and the tables of docs/plan.md. With --rows it fits nothing and
+compares the forecasts with another table, which has the columns of benchmarks/published/rows.csv.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla.config import parse
+from amp_xla.plan import forecast
+from amp_xla.process import durable
+from amp_xla.process.exits import exit_code
+from amp_xla.process.progress import note
+from amp_xla.speed.table import markdown
+from benchmarks import plan_rows
+from benchmarks.harness import ROOT
+from benchmarks.plan_rows import Row
+
+PAGE = ROOT / "docs" / "plan.md"
+MARK = "<!-- from here on written by benchmarks/plan_fit.py -->"
+HUBER = 0.1  # residuals above 10% count linearly
+PRIOR = 0.03  # weight of the starting values: log(value / start) ** 2
+STEPS = (0.2, 0.05, 0.0125)
+TENSORFLOW = ("tensorflow", "nvidia_pretraining", "official")
+# Constant -> starting value, and the programs that it is of; none: all.
+START: Dict[str, Tuple[float, Tuple[str, ...]]] = {
+    "tensor_share": (0.68, ()),
+    "before_ampere": (0.75, ()),
+    "float32_share": (0.80, ()),
+    "clock_power": (0.25, ()),
+    "fused": (0.6, ()),
+    "update_bytes": (60.0, ()),
+    "unfused": (0.6, TENSORFLOW),
+    "update": (5e-5, TENSORFLOW),
+    "casts": (4e-4, TENSORFLOW),
+    "fixed": (4e-3, ("tensorflow", "apex", "autocast")),
+    "fixed ": (45e-3, ("nvidia_pretraining", "official")),
+    "inside": (4.0, ("tensorflow", "nvidia_pretraining", "apex", "autocast")),
+    "between": (1.0, ("tensorflow", "nvidia_pretraining", "apex", "autocast")),
+    "inside ": (13.0, ("official",)),
+    "between ": (4.5, ("official",)),
+    "unfused ": (0.4, ("apex", "autocast")),
+    "scale": (1.0, ("apex",)),
+    "scale ": (1.5, ("autocast",)),
+    "launch": (3.4e-4, ("apex", "autocast")),
+}
+# Not fitted: what a program does not have.
+GIVEN: Dict[str, Dict[str, float]] = {
+    "tensorflow": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 1},
+    "nvidia_pretraining": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 1},
+    "official": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 0},
+    "apex": {"updates": 1, "half_gradients": 1, "update": 0, "casts": 0},
+    "autocast": {"updates": 0, "half_gradients": 0, "update": 0, "casts": 0},
+}
+# Fixed bytes, bytes per parameter, and shares of the activations in float32 that stay in memory.
+MEMORY = {
+    "fixed": 3.4e9, "per_parameter": 19.9, "fused": 1.23, "fused_half": 0.50, "unfused": 1.24,
+    "unfused_half": 0.81,
+}  # fmt: skip
+Constants = Dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Fit the constants of `amp-xla plan`."""
+
+    rows: str = ""
+    """compare the forecasts with this table; fits and writes nothing"""
+    record: str = "docs/results/gpu.json"
+    """record of benchmarks.gpu, whose rows are fitted and compared too, if it exists"""
+
+
+def main() -> int:
+    """Fit and write, or compare with a table."""
+    config = parse(Config, prog="python -m benchmarks.plan_fit")
+    if config.rows:
+        rows = plan_rows.published(Path(config.rows))
+        print(grouped(rows, errors(rows, forecast.fitted()), by_gpu))
+        return 0
+    rows = plan_rows.published()
+    own = list(plan_rows.measured(ROOT / config.record)) if (ROOT / config.record).exists() else []
+    note(f"{len(rows)} published rows, {len(own)} of {config.record}")
+    constants = fit([*rows, *own])
+    left_out, own_errors = {}, np.zeros(0)
+    for gpu in sorted({row.gpu.name for row in [*rows, *own]}):
+        others = fit([row for row in [*rows, *own] if row.gpu.name != gpu])
+        left_out[gpu] = others
+        note(f"without {gpu}: {summary(errors([r for r in rows if r.gpu.name == gpu], others))}")
+    residuals = np.array([errors([row], left_out[row.gpu.name])[0] for row in rows])
+    own_errors = np.array([errors([row], left_out[row.gpu.name])[0] for row in own])
+    constants["ranges"] = ranges([*rows, *own], np.concatenate([residuals, own_errors]))
+    text = json.dumps(constants, indent=1) + "\n"
+    durable.replace(forecast.CONSTANTS, text.encode())
+    parts = page(rows, residuals, own, own_errors, constants)
+    head = PAGE.read_text(encoding="utf-8").split(MARK)[0] if PAGE.exists() else ""
+    durable.replace(PAGE, f"{head}{MARK}\n\n{parts}\n".encode())
+    print(parts)
+    return 0
+
+
+def assemble(values: Sequence[float]) -> Constants:
+    """Return the constants of the vector that is fitted."""
+    constants: Constants = {"time": {}, "programs": copy.deepcopy(GIVEN), "memory": MEMORY}
+    for (name, (_, programs)), value in zip(START.items(), values):
+        targets = [constants["programs"][p] for p in programs] if programs else [constants["time"]]
+        for target in targets:
+            target[name.strip()] = float(f"{value:.4g}")
+    return constants
+
+
+def errors(rows: Sequence[Row], constants: Constants) -> np.ndarray:
+    """Return log(forecast speed / published speed) of rows."""
+    programs = {name: forecast.program(name, constants) for name in GIVEN}
+    forecasts = [
+        sum(forecast.seconds(row.work, row.gpu, row.mode, programs[row.program])) for row in rows
+    ]
+    return np.log([row.seconds for row in rows]) - np.log(forecasts)
+
+
+def fit(rows: Sequence[Row]) -> Constants:
+    """Search constants one at a time, in smaller and smaller steps, for the least robust loss."""
+    start = np.log([value for value, _ in START.values()])
+    x = start.copy()
+
+    def loss(candidate: np.ndarray) -> float:
+        size = np.abs(errors(rows, assemble(np.exp(candidate))))
+        robust = np.where(size < HUBER, size**2 / (2 * HUBER), size - HUBER / 2)
+        return float(robust.mean() + PRIOR * ((candidate - start) ** 2).sum())
+
+    best = loss(x)
+    for step in STEPS:
+        improved = True
+        while improved:
+            improved = False
+            for index, sign in itertools.product(range(len(x)), (1, -1)):
+                while True:
+                    candidate = x.copy()
+                    candidate[index] += sign * step
+                    value = loss(candidate)
+                    if value >= best - 1e-7:
+                        break
+                    x, best, improved = candidate, value, True
+    return assemble(np.exp(x))
+
+
+def ranges(rows: Sequence[Row], residuals: np.ndarray) -> Dict[str, Tuple[float, float]]:
+    """Return GPU -> 10th and 90th percentile of measured / forecast time, GPU left out.
+
+    ``other`` is of all TensorFlow rows. A GPU with fewer than ten of these gets the wider of
+    ``other`` and the range of all its rows.
+    """
+
+    def of(chosen: Sequence[float]) -> Tuple[float, float]:
+        low, high = np.quantile(chosen, (0.1, 0.9))
+        return round(math.exp(low), 3), round(math.exp(high), 3)
+
+    found = {"other": of([d for row, d in zip(rows, residuals) if row.tensorflow])}
+    for gpu in sorted({row.gpu.name for row in rows}):
+        of_gpu = [(row, d) for row, d in zip(rows, residuals) if row.gpu.name == gpu]
+        tensorflow = [d for row, d in of_gpu if row.tensorflow]
+        if len(tensorflow) >= 10:
+            found[gpu] = of(tensorflow)
+        else:
+            pairs = zip(found["other"], of([d for r, d in of_gpu if r.program != "autocast"]))
+            (low, low_of_gpu), (high, high_of_gpu) = pairs
+            found[gpu] = (min(low, low_of_gpu), max(high, high_of_gpu))
+    return found
+
+
+def relative(residuals: np.ndarray) -> np.ndarray:
+    """Return |forecast speed / published speed - 1|."""
+    return np.abs(np.expm1(residuals))
+
+
+def summary(residuals: np.ndarray) -> str:
+    """Return count, median and tails in one line."""
+    e = relative(residuals)
+    return (
+        f"{len(e)} rows, median {np.median(e):.1%}, {np.mean(e <= 0.2):.0%} within 20%, "
+        f"{np.mean(e <= 0.25):.0%} within 25%"
+    )
+
+
+def by_gpu(row: Row) -> Tuple[str, ...]:
+    """Return the group of a row in the first table."""
+    return (row.framework, row.gpu.name)
+
+
+def grouped(rows: Sequence[Row], residuals: np.ndarray, key: Callable[[Row], Any]) -> str:
+    """Return the residuals of groups as a table."""
+    groups: Dict[Any, List[float]] = collections.defaultdict(list)
+    for row, residual in zip(rows, residuals):
+        groups[key(row)].append(residual)
+    body = []
+    for name, values in sorted(groups.items(), key=str):
+        e = relative(np.array(values))
+        body.append(
+            [", ".join(map(str, name)), str(len(e)), f"{np.median(e):.1%}",
+             f"{np.median(np.expm1(values)):+.1%}", f"{np.mean(e <= 0.2):.0%}",
+             f"{np.mean(e <= 0.25):.0%}"]
+        )  # fmt: skip
+    head = ("rows", "number", "median error", "median, signed", "within 20%", "within 25%")
+    return markdown(head, body)
+
+
+def factors(rows: Sequence[Row], residuals: np.ndarray, what: str) -> Tuple[int, float, float]:
+    """Compare the factors between pairs of rows that differ in precision, or in XLA.
+
+    Returns:
+      The number of pairs; the shares in the right order, and within 20%.
+    """
+    groups: Dict[Any, Dict[bool, Dict[int, Tuple[Row, float]]]] = {}
+    for row, residual in zip(rows, residuals):
+        mode, folder = row.mode, row.folder
+        other = mode.precision if what == "xla" else mode.xla
+        key = (folder, row.program, row.model, row.task, row.gpu.name, mode.gpus, row.length, other)
+        side = mode.xla if what == "xla" else mode.precision == "amp"
+        groups.setdefault(key, {True: {}, False: {}})[side][row.batch] = (row, residual)
+    order, near, count = 0, 0, 0
+    for group in groups.values():
+        # Where precisions were measured with other batches, the largest of each.
+        sizes = [(size, size) for size in set(group[True]) & set(group[False])]
+        if not sizes and what == "precision" and group[True] and group[False]:
+            sizes = [(max(group[True]), max(group[False]))]
+        for size_on, size_off in sizes:
+            (on, d_on), (off, d_off) = group[True][size_on], group[False][size_off]
+            speeds = math.log(on.batch / on.seconds) - math.log(off.batch / off.seconds)
+            count += 1
+            order += (speeds > 0) == (speeds + d_on - d_off > 0)
+            near += abs(math.expm1(d_on - d_off)) <= 0.2
+    return count, order / max(count, 1), near / max(count, 1)
+
+
+def page(
+    rows: Sequence[Row], residuals: np.ndarray, own: Sequence[Row], own_errors: np.ndarray,
+    constants: Mapping[str, Any],
+) -> str:  # fmt: skip
+    """Return the tables of docs/plan.md."""
+    in_fit = errors(rows, dict(constants))
+    tensorflow = np.array([row.tensorflow for row in rows])
+    apex = np.array([row.program == "apex" for row in rows])
+    lines = ["## Residuals", ""]
+    for name, mask in (("TensorFlow", tensorflow), ("PyTorch, Lambda's scripts (apex)", apex),
+                       ("PyTorch, autocast", ~tensorflow & ~apex)):  # fmt: skip
+        lines.append(f"- {name}, each GPU left out in turn: {summary(residuals[mask])};"
+                     f" in the fit: median {np.median(relative(in_fit[mask])):.1%}.")  # fmt: skip
+    for what, text in (("precision", "amp / fp32 or tf32"), ("xla", "XLA on / off")):
+        number, order, near = factors(rows, residuals, what)
+        lines.append(f"- {text}: {number} pairs of rows, {order:.0%} in the right order, "
+                     f"{near:.0%} of the factors within 20%.")  # fmt: skip
+    lines += ["", grouped(rows, residuals, by_gpu), ""]
+    chosen = [i for i, row in enumerate(rows) if row.tensorflow]
+    some, errs = [rows[i] for i in chosen], residuals[chosen]
+    for key in (
+        lambda row: (row.program, str(row.mode)),
+        lambda row: (row.program, f"{row.length} tokens"),
+        lambda row: (row.program, f"{row.mode.gpus} GPUs"),
+    ):
+        lines += [grouped(some, errs, key), ""]
+    lines += ["## Published rows that contradict each other", "", contradictions(rows), ""]
+    lines += ["## Memory", "", memory_lines(), "", "## Forecast beside measurement", ""]
+    lines += [beside(own, own_errors)]
+    return "\n".join(lines)
+
+
+def contradictions(rows: Sequence[Row]) -> str:
+    """Return the rows of which several measurements are published, the most different first."""
+    groups: Dict[Any, List[Row]] = collections.defaultdict(list)
+    for row in rows:
+        groups[row.program, row.model, row.task, row.gpu.name, row.mode, row.length].append(row)
+    body: List[Tuple[float, List[str]]] = []
+
+    def speed(row: Row) -> float:
+        return row.batch * row.mode.gpus / row.seconds
+
+    for (program, model, task, gpu, mode, length), group in groups.items():
+        for one, other in itertools.combinations(group, 2):
+            if one.batch == other.batch or (one.folder != other.folder and program == "apex"):
+                slow, fast = sorted((one, other), key=speed)
+                ratio = speed(fast) / speed(slow)
+                name = f"{program}, {model}, {task}, {gpu} x {mode.gpus}, {mode}, {length}"
+                batches = f"{slow.batch}, {fast.batch}"
+                speeds = f"{speed(slow):.1f}, {speed(fast):.1f}"
+                body.append((ratio, [name, batches, speeds, f"{ratio - 1:.0%}"]))
+    body.sort(key=lambda item: -item[0])
+    head = ("rows", "batches", "samples/s", "difference")
+    largest = markdown(head, [cells for _, cells in body[:12]])
+    ratios = [ratio - 1 for ratio, _ in body]
+    return (
+        f"{len(body)} pairs of the same script, model, GPU and precision, most of them with other "
+        f"batches and containers, differ by {np.median(ratios):.0%} in the median, "
+        f"{max(ratios):.0%} at most. The largest differences:\n\n{largest}"
+    )
+
+
+def memory_lines() -> str:
+    """Return how the verdicts agree with the published memory rows."""
+    counts: Dict[Tuple[str, bool], int] = collections.Counter()
+    for row in plan_rows.memory_rows():
+        share = forecast.memory(row.work, row.mode, {"memory": MEMORY}) / (row.gib * 2**30)
+        counts[forecast.verdict(share), row.fits] += 1
+    body = [
+        [verdict, str(counts[verdict, True]), str(counts[verdict, False])]
+        for verdict in ("fits", "close", "does not fit")
+    ]
+    return markdown(("forecast", "fitted", "ran out of memory"), body)
+
+
+def beside(own: Sequence[Row], own_errors: np.ndarray) -> str:
+    """Return the rows that this project measured, beside forecasts that do not know the GPU."""
+    if not own:
+        return "Not measured: no record of `benchmarks.gpu`."
+    body = [
+        [row.gpu.name, row.model, str(row.length), str(row.batch), str(row.mode),
+         f"{row.seconds * 1e3:.0f}", f"{row.seconds * math.exp(-d) * 1e3:.0f}",
+         f"{math.expm1(d):+.0%}"]
+        for row, d in zip(own, own_errors)
+    ]  # fmt: skip
+    head = ("GPU", "model", "length", "batch", "mode", "measured ms", "forecast ms", "speed")
+    return markdown(head, body)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -1,0 +1,173 @@
+"""Forecasts agree with published speeds and memory, and are never surer than they may be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, List
+
+import numpy as np
+import pytest
+
+from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.plan import forecast, report
+from amp_xla.plan.forecast import Mode
+from amp_xla.plan.gpus import GPUS, chosen
+from benchmarks import gpu as gpu_record
+from benchmarks import plan_fit, plan_rows
+from benchmarks.plan_rows import Row
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def rows() -> List[Row]:
+    return plan_rows.published()
+
+
+@pytest.mark.parametrize(
+    "program, median, within", [("tensorflow", 0.07, 0.20), ("apex", 0.10, 0.25)]
+)
+def test_published_speeds(rows: List[Row], program: str, median: float, within: float) -> None:
+    some = [row for row in rows if row.program == program or (program[0] == "t" and row.tensorflow)]
+    errors = plan_fit.relative(plan_fit.errors(some, forecast.fitted()))
+    assert len(some) > 90
+    assert np.median(errors) < median and np.mean(errors <= within) >= 0.9
+
+
+@pytest.mark.parametrize("what, pairs", [("precision", 100), ("xla", 30)])
+def test_amp_and_xla_in_the_right_order(rows: List[Row], what: str, pairs: int) -> None:
+    count, order, near = plan_fit.factors(rows, plan_fit.errors(rows, forecast.fitted()), what)
+    assert count > pairs and order == 1.0 and near > 0.85
+
+
+def test_fits_is_never_said_of_what_ran_out_of_memory() -> None:
+    stated = right = 0
+    for row in plan_rows.memory_rows():
+        verdict = forecast.verdict(forecast.memory(row.work, row.mode) / (row.gib * 2**30))
+        assert row.fits or verdict != "fits", row.source
+        stated += verdict != "close"
+        right += verdict == ("fits" if row.fits else "does not fit")
+    assert stated >= 25 and right >= 0.9 * stated
+
+
+@pytest.mark.parametrize(
+    "share, verdict", [(0.84, "fits"), (0.85, "close"), (1.0, "close"), (1.01, "does not fit")]
+)
+def test_verdicts(share: float, verdict: str) -> None:
+    assert forecast.verdict(share) == verdict
+
+
+@pytest.mark.parametrize("name", ["t4", "a100-40g", "h200"])
+@pytest.mark.parametrize("mode", [Mode("fp32", False), Mode("amp", True)])
+def test_the_largest_batch_fits_and_a_larger_one_does_not(name: str, mode: Mode) -> None:
+    gpu, work = GPUS[name], plan_rows.work("bert-large", 8, 384, 0, False)
+    most = forecast.largest_batch(work, gpu, mode)
+    for size, fits in ((most, True), (most + 1, False)):
+        needed = forecast.memory(work.scaled(size / 8), mode) / (gpu.memory * 2**30)
+        assert (forecast.verdict(needed) == "fits") == fits
+
+
+def test_more_gpus_are_faster_but_not_in_proportion() -> None:
+    work, gpu = plan_rows.work("bert-base", 32, 128, 20, False), GPUS["v100-16g"]
+    program = forecast.program("tensorflow")
+    one, eight, many = (
+        sum(forecast.seconds(work, gpu, Mode("amp", True, n), program)) for n in (1, 8, 32)
+    )
+    assert one < eight < many < 3 * one
+
+
+def test_data_sheets() -> None:
+    for name, gpu in GPUS.items():
+        assert gpu.source.startswith("https://") and gpu.name == name
+        assert gpu.half > gpu.float32 and gpu.memory < gpu.bandwidth
+        if gpu.tf32:  # a half of the tensor cores' half-precision rate
+            assert gpu.half / gpu.tf32 == pytest.approx(2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "names, found",
+    [
+        ("a100", "no such GPU; did you mean a100-40g or a100-80g?"),
+        ("", "no such GPU"),
+        ("t4,h1000", "mean h100?"),
+    ],
+)
+def test_unknown_gpus(names: str, found: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        chosen(names)
+    assert found in str(caught.value) and "a6000" in str(caught.value)
+
+
+def test_known_gpus() -> None:
+    assert [gpu.name for gpu in chosen("T4, h100,t4")] == ["t4", "h100"]
+    assert chosen("all") == list(GPUS.values())
+
+
+@pytest.mark.parametrize(
+    "device, name",
+    [
+        ("1 x NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100-pcie"),
+        ("8 x NVIDIA A100-SXM4-40GB", "a100-40g"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80g"),
+        ("Tesla V100-SXM2-16GB", "v100-16g"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("NVIDIA A10", "a10"),
+        ("Radeon", None),
+    ],
+)
+def test_devices(device: str, name: Any) -> None:
+    gpu = plan_rows.gpu_named(device)
+    assert (gpu and gpu.name) == name
+
+
+def test_rows_of_the_gpu_benchmark(tmp_path: Path) -> None:
+    facts = {"device": "1 x NVIDIA H100 80GB HBM3"}
+    row = gpu_record.Row("BERT-base at 384", "amp + xla on", facts, "2026-01-01", 96, "ok", [0.1])
+    other = gpu_record.Row("BERT-base at 384", "PyTorch bf16", facts, "2026-01-01", 96, "ok", [0.2])
+    rows = {(r.shape, r.contestant): r for r in (row, other)}
+    gpu_record.write(rows, tmp_path / "gpu", trial=True)
+    (found,) = plan_rows.measured(tmp_path / "gpu.json")
+    assert (found.gpu.name, found.batch, found.seconds) == ("h100", 96, 0.1)
+    assert "H100" in plan_fit.beside([found], np.array([0.1])).upper()
+
+
+def test_a_report_without_a_gpu_that_fits() -> None:
+    work = plan_rows.work("bert-large", 512, 512, 0, False)
+    options = [
+        report.option(work, 1.0, GPUS[name], Mode(precision, xla), 1e6, None)
+        for name in ("t4", "rtx3080")
+        for precision in ("fp32", "amp")
+        for xla in (False, True)
+    ]
+    result = report.Report("job", 512, 1, 1e12, 0.9, options)
+    assert "no GPU of these is sure to hold the batch" in str(result)
+    assert json.loads(json.dumps(result.to_json()))["options"][0]["verdict"] == "does not fit"
+    assert result.svg().count("<rect") == 4
+
+
+@pytest.mark.parametrize("price", [None, 2.5])
+def test_a_report(price: Any) -> None:
+    work = plan_rows.work("bert-base", 16, 128, 0, False)
+    options = [
+        report.option(work, 0.5, GPUS[name], Mode(precision, xla), 1e6, price)
+        for name in ("a100-40g", "rtx3090", "t4", "h100")
+        for precision in ("fp32", "amp")
+        for xla in (False, True)
+    ]
+    text = str(report.Report("job", 16, 1, 1e12, 0.9, options))
+    assert ("the least cost" if price else "the fastest") in text and " to " in text
+    for item in options:
+        assert item.step_ms[0] < item.step_ms[1] and sum(item.parts.values()) == pytest.approx(1)
+        assert (item.cost is None) == (price is None)
+
+
+def test_a_table_of_other_rows(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    lines = (plan_rows.PUBLISHED / "rows.csv").read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
+    assert len(plan_rows.published(path)) == 2
+    path.write_text("\n".join([*lines[:2], lines[2].replace("A100 40GB", "X9")]), encoding="utf-8")
+    with pytest.raises(AmpXlaError, match="X9"):
+        plan_rows.published(path)
