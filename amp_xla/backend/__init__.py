@@ -101,7 +101,6 @@ def _prepare() -> Dict[str, Any]:
     v1.disable_control_flow_v2()
     v1.logging.set_verbosity(v1.logging.ERROR)
     _call_as_written("bert4keras", "recipes")
-    _warn_of_tapes(raw)
     if kind() == "tf1":
         return {"tf": v1, "keras": raw.keras, "K": raw.keras.backend}
     return {"tf": v1, **_legacy_keras(raw)}
@@ -115,27 +114,6 @@ def _call_as_written(*libraries: str) -> None:
     from tensorflow.python.autograph.core import config
 
     config.CONVERSION_RULES += tuple(config.DoNotConvert(name) for name in libraries)
-
-
-def _warn_of_tapes(raw: Any) -> None:
-    """Warn of a script's GradientTape in graph mode: an eager loop around it trains nothing."""
-    from tensorflow.python.framework import ops
-
-    original, libraries = raw.GradientTape.__enter__, ("tensorflow", "tf_keras", "amp_xla")
-
-    def enter(self: Any) -> Any:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if not (caller.startswith(libraries) or ops.executing_eagerly_outside_functions()):
-            raw.GradientTape.__enter__ = original
-            warnings.warn(
-                "GradientTape in graph mode, which amp_xla.setup and amp_xla.backend turn on: "
-                "gradients are tensors that a session must run, and an eager loop trains nothing. "
-                "For such a loop leave these imports out; LossScaleOptimizer works without them",
-                stacklevel=2,
-            )
-        return original(self)
-
-    raw.GradientTape.__enter__ = enter
 
 
 def _legacy_keras(raw: Any) -> Dict[str, Any]:
@@ -289,17 +267,21 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _rewrite_in_plain_sessions() -> None:
-    """Add the bfloat16 pass to the options of sessions that users make; what they set stays."""
+    """Add the pass to the options of sessions that users make; what they set about it stays."""
     from tensorflow.python.client import session as client
 
     raw, original = tensorflow(), client.BaseSession.__init__
 
     @functools.wraps(original)
     def init(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
-        if raw.config.optimizer.get_experimental_options().get(_BFLOAT16):
+        options = raw.config.optimizer.get_experimental_options()
+        passes = [name for name in ("auto_mixed_precision", _BFLOAT16) if options.get(name)]
+        if passes:
             both = raw.compat.v1.ConfigProto()
-            setattr(both.graph_options.rewrite_options, _BFLOAT16, 1)  # RewriterConfig.ON
+            for name in passes:
+                setattr(both.graph_options.rewrite_options, name, 1)  # RewriterConfig.ON
             both.MergeFrom(config or raw.compat.v1.ConfigProto())
+            both.graph_options.place_pruned_graph = False  # InteractiveSession's: runs no pass
             config = both
         original(self, target, graph, config)
 

@@ -11,6 +11,7 @@ import linecache
 import os
 import re
 import sys
+import warnings
 from typing import Any, Dict, Optional
 
 from amp_xla import backend
@@ -99,6 +100,7 @@ def _refuse_misspelt(tf_major: Optional[int]) -> None:
 def _apply(precision: Precision) -> Precision:
     """Switch the graph rewrite, set bert4keras' and Keras' constants; return what is in force."""
     backend.set_graph_rewrite(precision.half)
+    _warn_of_tapes()
     try:
         library = backend.bert4keras()
     except UnsupportedError:  # a plain Keras script, without bert4keras
@@ -148,6 +150,29 @@ def _culprit() -> str:
         if _IMPORT.match(line):
             return f"line {number} of {os.path.basename(path)}: `{line.strip()}`"
     return "the first import of tensorflow, keras or bert4keras"
+
+
+@functools.lru_cache(maxsize=None)
+def _warn_of_tapes() -> None:
+    """Warn of a script's GradientTape in graph mode: an eager loop around it trains nothing."""
+    from tensorflow.python.framework import ops
+
+    tape, libraries = backend.tensorflow().GradientTape, ("tensorflow", "tf_keras", "amp_xla")
+    original = tape.__enter__
+
+    def enter(self: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if not (caller.startswith(libraries) or ops.executing_eagerly_outside_functions()):
+            tape.__enter__ = original
+            warnings.warn(
+                "GradientTape in graph mode, which amp_xla.setup turns on: "
+                "gradients are tensors that a session must run, and an eager loop trains nothing. "
+                "For such a loop leave the import out; LossScaleOptimizer works without it",
+                stacklevel=2,
+            )
+        return original(self)
+
+    tape.__enter__ = enter
 
 
 @functools.lru_cache(maxsize=None)
