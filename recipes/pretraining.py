@@ -155,7 +155,6 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     )  # fmt: skip
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     costs = [training_flops(lm.config, phase.length, phase.predicted) for phase in phases]
-    first_phase = phases[0].steps_per_epoch()
     note(
         f"global batch {size} = micro-batch {size / accumulate / count:g} x accumulation "
         f"{accumulate} x ranks {count}; {costs[0] * size / 1e9:.1f} GFLOP per update; "
@@ -166,7 +165,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
         {**tokenizer.assets, "bert_config.json": lm.architecture()}, resolved,
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=used_by(lm.write_checkpoint, optimizer, lm.weights),
-        rates={"model_flops_per_second": lambda step: costs[step > first_phase] / count},
+        rates={"model_flops_per_second": lambda n: costs[n > phases[0].steps_per_epoch()] / count},
     )  # fmt: skip
 
 

@@ -38,8 +38,8 @@ def install(packages: str) -> str:
     """Return the command that adds packages to the environment of this process."""
     if importlib.util.find_spec("pip") is not None:
         return f"{shlex.quote(sys.executable)} -m pip install {packages}"
-    own = ROOT / ".venvs" / "tools" / "bin" / "uv"  # uv's environments have no pip
-    program = shlex.quote(str(own)) if own.is_file() and not shutil.which("uv") else "uv"
+    bundled = ROOT / ".venvs" / "tools" / "bin" / "uv"  # uv's environments have no pip
+    program = shlex.quote(str(bundled)) if bundled.is_file() and not shutil.which("uv") else "uv"
     return f"{program} pip install {packages} --python {shlex.quote(sys.executable)}"
 
 
