@@ -151,7 +151,6 @@ def build(config: Config, context: RunContext) -> Any:
     optimizer = context.optimizer(length.steps, rule, decay=config.decay)
     step = context.step(inputs, loss, optimizer, lm.weights, metrics)
     costs = [training_flops(lm.config, phase.length, phase.predicted) for phase in phases]
-    first_phase = phases[0].steps_per_epoch()
     note(
         f"global batch {length.global_batch} = micro-batch "
         f"{length.global_batch / accumulate / ranks:g} x accumulation {accumulate} x ranks "
@@ -166,7 +165,7 @@ def build(config: Config, context: RunContext) -> Any:
         {**tokenizer.assets, "bert_config.json": lm.architecture()},
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
         export=used_by(lm.write_checkpoint, optimizer, lm.weights),
-        rates={"model_flops_per_second": lambda step: costs[step > first_phase] / ranks},
+        rates={"model_flops_per_second": lambda n: costs[n > phases[0].steps_per_epoch()] / ranks},
     )  # fmt: skip
 
 

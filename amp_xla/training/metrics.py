@@ -47,8 +47,8 @@ class MetricsLog:
     ) -> None:
         path = folder / "metrics.jsonl"
         if os.path.lexists(str(path)):  # a link becomes a file
-            own = path.is_file() and not path.is_symlink()
-            durable.replace(path, b"".join(_until(path, after, pending) if own else ()))
+            readable = path.is_file() and not path.is_symlink()
+            durable.replace(path, b"".join(_until(path, after, pending) if readable else ()))
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
         self._events: Optional[Any] = None
         if events:

@@ -15,6 +15,8 @@ from typing import Any, Callable, Dict, Tuple
 
 import pytest
 
+from amp_xla.commands import export
+from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
 from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
@@ -142,3 +144,17 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(
     (bert / "vocab.txt").unlink()
     words = ("--train", "train.tsv", "--dev", "nowhere.tsv", "--bert", str(bert))
     assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMIT).error
+
+
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model").touch()
+
+    def late(folder: Path) -> None:
+        write(folder)
+        export._all_or_nothing(tmp_path / "out", write)
+
+    with pytest.raises(AmpXlaError, match="out exists: another command wrote it meanwhile"):
+        export._all_or_nothing(tmp_path / "out", late)
+    assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]
