@@ -134,8 +134,9 @@ def test_few_packages_are_enough(folder, tmp_path):
     (folder / "few.txt").write_text("x y zed x\n")
     said = small.run(folder, "-m", "amp_xla", "predict", str(RUNS / "few"), "few.txt", **paths)
     assert re.search("^[ab]\t", said, re.MULTILINE)
-    words = ("-m", "benchmarks.gpu", "--trial", "--steps", "2", "--only", "JAX", "--out", "few/gpu")
-    assert "JAX bf16, batch 4: ok" in small.run(folder, *words, **paths)
+    words = ("-m", "benchmarks.gpu", "--trial", "--steps", "2", "--out", "few/gpu", "--only")
+    said = small.run(folder, *words, "JAX bf16, cuDNN", **paths)
+    assert "JAX bf16, cuDNN attention, batch 4: ok" in said
 
 
 def test_two_processes_are_one(folder):
