@@ -131,7 +131,7 @@ def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
     if not names:
         raise DataError(f"training data: none of the {len(train):,} texts has an entity")
     labels = Labels(tuple(sorted(set(names))))
-    labels.ids(dev_names)
+    labels.ids(dev_names, files.train_fraction)
     tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
     placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
     spans, warnings = zip(

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import json
 import math
+import shlex
 from typing import Sequence, Tuple
 
 import numpy as np
@@ -50,24 +51,32 @@ class Labels:
             )
         return cls(tuple(sorted(names, key=_order)))
 
-    def ids(self, labels: Sequence[str]) -> np.ndarray:
-        """Return the ids of labels, int32 [len(labels)]."""
+    def ids(self, labels: Sequence[str], share: float = 1.0) -> np.ndarray:
+        """Return the ids of labels, int32 [len(labels)].
+
+        Args:
+          labels: names.
+          share: part of the training texts that is used, for the message about an unseen label.
+        """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
         if unseen:
             times = collections.Counter(labels)
             counts = ", ".join(f"{name!r} ({times[name]:,} times)" for name in unseen[:SHOWN])
+            advice = "add such samples to the training data, or remove them from the dev data"
+            if share < 1.0:
+                advice = f"did --train-fraction {share:g} leave them out? Give a larger one"
+            advice = several(sorted({*self.names, *unseen})) or advice
             raise DataError(
-                f"labels never seen in training: {counts}; known: {_listed(self.names)}; add such "
-                "samples to the training data, or remove them from the dev data"
+                f"labels never seen in training: {counts}; known: {_listed(self.names)}; {advice}"
             )
         return np.fromiter((index[label] for label in labels), np.int32, len(labels))
 
-    def multi_hot(self, labels: Sequence[Sequence[str]]) -> np.ndarray:
+    def multi_hot(self, labels: Sequence[Sequence[str]], share: float = 1.0) -> np.ndarray:
         """Return int8 [samples, len(self)]: 1 for each label of a sample, else 0."""
         hot = np.zeros((len(labels), len(self)), np.int8)
         samples = np.repeat(np.arange(len(labels)), [len(names) for names in labels])
-        hot[samples, self.ids([name for names in labels for name in names])] = 1
+        hot[samples, self.ids([name for names in labels for name in names], share)] = 1
         return hot
 
     def warnings(self, dev_labels: Sequence[str]) -> str:
@@ -87,7 +96,8 @@ class Labels:
                 f"\nwarning: all labels are numbers ({_listed(self.names[:3])}, ...): they become "
                 f"{len(self)} classes; the model does not predict values between them"
             )
-        return lines
+        hint = several(self.names)
+        return lines + (f"\nwarning: {hint}" if hint else "")
 
     def encoded(self) -> bytes:
         """Return the names as a JSON list, the content of ``labels.json``."""
@@ -97,6 +107,18 @@ class Labels:
     def load(cls, path: str) -> Labels:
         """Read a file that ``encoded`` wrote; checkpoints verify its checksum."""
         return cls(tuple(json.loads(read_bytes(path).decode("utf-8"))))
+
+
+def several(names: Sequence[str]) -> str:
+    """Return a hint if some names seem to consist of others, such as 0,17; else an empty string."""
+    for separator in ",|;":
+        parts = [{part.strip() for part in name.split(separator)} for name in names]
+        times = collections.Counter(part for each in parts for part in each)
+        joined = [name for name, each in zip(names, parts) if len(each) > 1]
+        known = [name for name, each in zip(names, parts) if min(times[p] for p in each) > 1]
+        if joined and 2 * len({*joined} & {*known}) >= len(joined):
+            return f"{joined[0]!r} may be several labels: --multilabel {shlex.quote(separator)}"
+    return ""
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -35,6 +35,12 @@ def read(folder: str) -> Tuple[List[str], Rules]:
     """Return the tokens in the order of their ids, and the rules."""
     source, how = path(folder), rules(folder)
     tokens = _tokens(source) if os.path.basename(source) == WHOLE else load_vocab(source)
+    kind = str(json_file(os.path.join(folder, SETTINGS)).get("tokenizer_class", ""))
+    if kind.startswith("RoFormer"):
+        note(
+            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
+            "Chinese is cut into characters, so results may be worse"
+        )
     return tokens, how
 
 
@@ -52,12 +58,6 @@ def rules(folder: str) -> Rules:
             raise DataError(f"{os.path.join(folder, SETTINGS)}: {key} is {value!r}, not a boolean")
         if value is not None:
             fields[field] = value
-    kind = str(settings_of.get("tokenizer_class", ""))
-    if kind.startswith("RoFormer"):
-        note(
-            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
-            "Chinese is cut into characters, so results may be worse"
-        )
     google = normalizer is None and os.path.isfile(os.path.join(folder, "bert_config.json"))
     of_checkpoint = settings_of.get("rules")
     return Rules(

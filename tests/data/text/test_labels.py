@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,23 @@ def test_an_unseen_label_is_named_with_its_count() -> None:
     message = str(error.value)
     assert "'so-so' (2 times)" in message and "'awful' (1" in message
     assert "'bad', 'good'" in message
+
+
+def test_a_hint_if_the_cause_is_a_flag() -> None:
+    labels = Labels.fit(["good", "bad"])
+    with pytest.raises(DataError, match="; did --train-fraction 0.1 leave them out. Give a larger"):
+        labels.ids(["so-so"], 0.1)
+    for mark, names in (
+        (",", ["0", "1", "17", "0,1,17"]), ("|", ["a|b", "a", "b"]),
+        (";", ["a; b", "a;c", "b", "c"]),
+    ):  # fmt: skip
+        hint = f"may be several labels: --multilabel {shlex.quote(mark)}"
+        assert hint in Labels.fit(names).warnings(names)
+        with pytest.raises(DataError) as error:
+            Labels.fit([*names[1:], "z"]).ids(names)
+        assert hint in str(error.value) and "add such samples" not in str(error.value)
+    for names in (["yes, of course", "no"], ["a", "b"], ["hotel, bar", "inn, pub"], ["1,5", "2,5"]):
+        assert "--multilabel" not in Labels.fit(names).warnings(names)
 
 
 def test_one_class_or_swapped_columns_are_errors() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from amp_xla.data.text import corpora
+from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint, load_vocab
 from tests.data.encoded import ids_of
@@ -37,3 +39,14 @@ def test_ids_are_line_numbers(tmp_path: Path) -> None:
     assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.vocab_size) == (3, 4, 8)
     # Of equal tokens the last counts, as in Google's tokenizer.
     assert ids_of(tokenizer.encode(["a b"]), 0)[0] == [3, 7, 1, 4]
+
+
+def test_a_warning_about_jieba_is_printed_once(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
+    settings = '{"tokenizer_class": "RoFormerTokenizer", "do_lower_case": true}'
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    options = VocabularyOptions()
+    for _ in range(2):
+        assert options.defaults(str(tmp_path)) == {"lowercase": True}
+    options.tokenizer([], str(tmp_path))
+    assert capsys.readouterr().err.count("with jieba") == 1
